@@ -19,7 +19,7 @@ from hpcfl.clients.resources import client_bytes, lane_bytes
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.prepare import Prepared, prepare
 
 # How far a tensor of the final state may be from the CPU's, as a share of its largest
 # number: rounding is 1e-7, and training makes more of it.
@@ -98,7 +98,7 @@ def made_up(
     }
 
 
-def on_both(case: tuple, folder: Path) -> float:
+def on_both(case: tuple, folder: Path, gpu: str = "cuda") -> float:
     """The largest difference of a case's final state on the GPU from the CPU's, as
     ``TOLERANCE`` measures it.
 
@@ -118,13 +118,13 @@ def on_both(case: tuple, folder: Path) -> float:
     }
     states = [
         play(
-            folder / device,
+            folder / str(number),
             {"name": method, **options},
             COUNTS,
             **sections,
             runtime={"device": device, "lanes": 1024},
         ).state
-        for device in ("cuda", "cpu")
+        for number, device in enumerate([gpu, "cpu"])
     ]
     return max(apart(one, states[1][name]) for name, one in states[0].items())
 
@@ -218,10 +218,14 @@ def share_of_rule(
         fleet = prepared.fleet(everyone, round, True)
         prepared.method.update(fleet, inbox)
         del fleet, inbox
+    rule = len(counts) * rule_bytes(prepared)
+    return (torch.cuda.max_memory_allocated() - before - beside) / rule
+
+
+def rule_bytes(prepared: Prepared) -> int:
+    """Bytes that the rule for lanes counts for a client that trains in one."""
+    resources = prepared.resources
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())
     one = resources.samples.take(resources.samples.train[0][:1])[0]
-    module = resources.kernel.module
-    rule = lane_bytes(module, one, prepared.config.training, private) + client_bytes(
-        module, private
-    )
-    return (torch.cuda.max_memory_allocated() - before - beside) / (len(counts) * rule)
+    lane = lane_bytes(resources.kernel.module, one, prepared.config.training, private)
+    return lane + client_bytes(resources.kernel.module, private)

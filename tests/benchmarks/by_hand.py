@@ -10,34 +10,49 @@ a GPU: the same loop with everything on the device.
 import argparse
 import json
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as functional
-from mpi4py import MPI
 from workloads import ROOT_OPTIONS, Workload, load
 
-torch.set_num_threads(1)
-torch.backends.cudnn.allow_tf32 = False  # as in what this is compared with
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 def main() -> None:
+    from mpi4py import MPI
+
     options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()
-    workload, world = load(options.folder), MPI.COMM_WORLD
-    device = torch.device(options.device)
-    mine = split_by_size([len(part) for part in workload.train], world.size)[world.rank]
+    world, workload = MPI.COMM_WORLD, load(options.folder)
+    seconds = time_rounds(workload, options.rounds, options.device, world)
+    if world.rank == 0:
+        print(json.dumps(seconds))
+
+
+def time_rounds(
+    workload: Workload, rounds: int, kind: str, world: "MPI.Comm | None" = None
+) -> list[float]:
+    """The seconds of each round after one to warm up. world: None for one process."""
+    torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # as in what this is compared with
+    device = torch.device(kind)
+    sizes = [len(part) for part in workload.train]
+    mine = split_by_size(sizes, world.size)[world.rank] if world else range(len(sizes))
     images = workload.x.dim() == 4 and workload.convolves
     layout = torch.channels_last if images else torch.contiguous_format
     model = workload.model().to(device, memory_format=layout)
     x, y = workload.x.to(device).contiguous(memory_format=layout), workload.y.to(device)
     average = [parameter.detach().clone() for parameter in model.parameters()]
     seconds = []
-    for _ in range(options.rounds + 1):
-        world.Barrier()
+    for _ in range(rounds + 1):
+        if world:
+            world.Barrier()
         begun = time.perf_counter()
         average = one_round(model, average, x, y, workload, mine, world)
         seconds.append(time.perf_counter() - begun)
-    if world.rank == 0:
-        print(json.dumps(seconds[1:]))
+    return seconds[1:]
 
 
 def one_round(
@@ -46,8 +61,8 @@ def one_round(
     x: torch.Tensor,
     y: torch.Tensor,
     workload: Workload,
-    mine: list[int],
-    world: MPI.Comm,
+    mine: Iterable[int],
+    world: "MPI.Comm | None",
 ) -> list[torch.Tensor]:
     """Train this rank's clients one after the other and average all models by their
     samples.
@@ -75,7 +90,8 @@ def one_round(
         with torch.no_grad():
             torch._foreach_add_(summed, parameters, alpha=len(pool) / total)
     flat = torch.cat([tensor.flatten() for tensor in summed]).cpu().numpy()
-    world.Allreduce(MPI.IN_PLACE, flat)
+    if world:
+        world.Allreduce(flat.copy(), flat)
     pieces = (
         torch.from_numpy(flat).to(x.device).split([tensor.numel() for tensor in summed])
     )

@@ -186,17 +186,27 @@ class Workload:
 
 def write(name: str, folder: Path) -> None:
     """The experiment file and the partition of a workload, in a new folder."""
-    folder.mkdir(parents=True)
-    (folder / "experiment.toml").write_text(
+    split, share = write_text(
         f'name = "{name}"\nrounds = {NEVER - 1}\n{EXPERIMENTS[name]}'
-        '[method]\nname = "fedavg"\n'
+        '[method]\nname = "fedavg"\n',
+        folder,
     )
+    if name in SAMPLES_OF_A_CLIENT:
+        _cut(split, share, SAMPLES_OF_A_CLIENT[name])
+        split.save(folder / "partition.h5")
+
+
+def write_text(text: str, folder: Path) -> tuple[Split, float]:
+    """The experiment file ``text`` and its partition, in a new folder; the partition and
+    its share of training samples.
+    """
+    folder.mkdir(parents=True)
+    (folder / "experiment.toml").write_text(text)
     experiment = config.load(folder / "experiment.toml")
     dataset = datasets.load(experiment.data)
     split = partition.make(experiment.partition, dataset)
-    if name in SAMPLES_OF_A_CLIENT:
-        _cut(split, experiment.partition.train, SAMPLES_OF_A_CLIENT[name])
     split.save(folder / "partition.h5")
+    return split, experiment.partition.train
 
 
 def _cut(split: Split, share: float, each: int) -> None:

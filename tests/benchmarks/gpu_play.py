@@ -1,0 +1,236 @@
+"""Play rows, each in a process of its own until its time limit, and write what they
+found.
+
+The page ``gpu.md`` and ``gpu.json`` are written again after each row; ``log.txt`` has
+all that rows print.
+"""
+
+import inspect
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_rows import Missing, Place, Row
+
+from hpcfl.commands.needs import size_text
+
+OVERTIME = 3.0  # times a row's seconds that it may take where others leave time
+IS_MISSING = 3  # the exit code of a row that this machine cannot play
+LAST = 8  # lines of the log on the page
+FORMAT = 1  # of lanes.json
+OF_LANES = (
+    "model",
+    "precision",
+    "lanes",
+    "form",
+    "seconds_per_sample",
+    "peak_bytes",
+)
+
+
+@dataclass
+class Result:
+    """The outcome of a row.
+
+    Attributes:
+        status: ok, failed, out of time, missing (something is not installed), or left
+            out (the hours do not suffice).
+        lines: of its table, also those that came before a failure.
+        last: the last lines that the row printed, unless it is ok.
+    """
+
+    title: str
+    status: str
+    seconds: float = 0.0
+    limit: float = 0.0
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)
+
+
+def play_rows(
+    rows: list[Row], place: Place, end: float, machine: dict[str, Any]
+) -> list[Result]:
+    """Play rows one after the other until ``end``, a time of ``time.monotonic``."""
+    results = {row.name: Result(row.title, "left out") for row in rows}
+    write(place, machine, rows, results)
+    for number, row in enumerate(rows):
+        left = end - time.monotonic()
+        chosen = choose_rows(rows[number:], left)
+        if row not in chosen:
+            continue
+        others = sum(other.seconds for other in chosen) - row.seconds
+        limit = min(OVERTIME * row.seconds, left - others)
+        results[row.name] = play(row, place, limit)
+        write(place, machine, rows, results)
+        found = results[row.name]
+        print(f"{row.name}: {found.status}, {found.seconds:.0f} s", flush=True)
+    return list(results.values())
+
+
+def choose_rows(rows: list[Row], left: float) -> list[Row]:
+    """Return the rows that ``left`` seconds suffice for. The last of the least important
+    ones are left out first.
+    """
+    chosen = list(rows)
+    while sum(row.seconds for row in chosen) > left:
+        lowest = max(row.priority for row in chosen)
+        chosen.remove([row for row in chosen if row.priority == lowest][-1])
+    return chosen
+
+
+def play(row: Row, place: Place, limit: float) -> Result:
+    """Play a row in a process of its own until its limit, in seconds."""
+    lines, log = place.work / "lines.jsonl", place.out / "log.txt"
+    lines.write_text("")
+    log.touch()
+    before = log.stat().st_size
+    process = multiprocessing.get_context("fork").Process(
+        target=play_here, args=(row, place, lines, log)
+    )
+    begun = time.monotonic()
+    process.start()
+    found = Result(row.title, "out of time", limit=round(limit))
+    try:
+        process.join(limit)
+        if process.exitcode is not None:
+            statuses = {0: "ok", IS_MISSING: "missing"}
+            found.status = statuses.get(process.exitcode, "failed")
+    finally:  # also after Ctrl-C
+        end_session(process)
+    found.seconds = round(time.monotonic() - begun, 1)
+    complete = lines.read_text().rpartition("\n")[0]
+    found.lines = [json.loads(line) for line in complete.splitlines()]
+    if found.status != "ok":
+        with log.open(errors="replace") as file:
+            file.seek(before)
+            found.last = file.read().strip().splitlines()[1:][-LAST:]
+    return found
+
+
+def play_here(row: Row, place: Place, lines: Path, log: Path) -> None:
+    """Play a row in this process, which has a session of its own: write its lines, and
+    all that it prints into the log.
+    """
+    os.setsid()
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    print(f"\n== {row.name}", flush=True)
+    try:
+        with lines.open("a") as file:
+            for line in row.function(place, **row.arguments):
+                print(json.dumps(line), file=file, flush=True)
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        sys.exit(IS_MISSING)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def end_session(leader: multiprocessing.process.BaseProcess) -> None:
+    """End what is left of a row's processes."""
+    with suppress(ProcessLookupError):  # none is left, or it is not yet a leader
+        os.killpg(leader.pid, signal.SIGKILL)
+    leader.kill()
+    leader.join()
+
+
+def write(
+    place: Place,
+    machine: dict[str, Any],
+    rows: list[Row],
+    results: dict[str, Result],
+) -> None:
+    """Write the page, the JSON and the table of lanes."""
+    found = {name: asdict(result) for name, result in results.items()}
+    whole = {"machine": machine, "small": place.is_small, "rows": found}
+    (place.out / "gpu.json").write_text(json.dumps(whole, indent=1) + "\n")
+    (place.out / "gpu.md").write_text(render(place, machine, rows, results))
+    table = {
+        "format": FORMAT,
+        "device": machine["device"],
+        "torch": machine["torch"],
+        "rows": find_lanes(list(results.values())),
+    }
+    (place.out / "lanes.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
+def find_lanes(results: list[Result]) -> list[dict[str, Any]]:
+    """Return the measured lanes, without those that did not fit the memory."""
+    lines = [line for found in results for line in found.lines if "form" in line]
+    return [
+        {name: line[name] for name in OF_LANES}
+        for line in lines
+        if "fitting" not in line and "error" not in line
+    ]
+
+
+def render(
+    place: Place,
+    machine: dict[str, Any],
+    rows: list[Row],
+    results: dict[str, Result],
+) -> str:
+    """Return the page."""
+    size = " at a hundredth of their size, to try the script" * place.is_small
+    text = [
+        f"# hpcfl on {machine['device']}",
+        "",
+        f"Written by tests/benchmarks/gpu.sh, which plays the rows below{size}. Data are random "
+        "numbers with CIFAR-10's shape. `gpu.json` beside this page has the same numbers, `log.txt` "
+        "all that rows printed, and `lanes.json` is the table from which hpcfl chooses lanes on such a GPU.",
+        "",
+        *tabulate([{"fact": name, "value": value} for name, value in machine.items()]),
+        "",
+        "## Rows",
+        "",
+        *tabulate([list_outcome(name, found) for name, found in results.items()]),
+    ]
+    explained = {row.title: inspect.getdoc(row.function) for row in rows}
+    for title, explanation in explained.items():
+        of_title = {n: found for n, found in results.items() if found.title == title}
+        lines = [line for found in of_title.values() for line in found.lines]
+        text += ["", f"## {title.capitalize()}", "", str(explanation)]
+        text += ["", *tabulate(lines)] if lines else []
+        for name, found in of_title.items():
+            if found.status != "ok":
+                text += ["", f"{name}: {found.status}."]
+            if found.last:
+                text += ["", *(f"    {line}" for line in found.last)]
+    return "\n".join([*text, ""])
+
+
+def list_outcome(name: str, found: Result) -> dict[str, Any]:
+    """Return a row's line in the first table."""
+    return {
+        "row": name,
+        "outcome": found.status,
+        "seconds": found.seconds,
+        "limit, seconds": found.limit,
+    }
+
+
+def tabulate(lines: list[dict[str, Any]]) -> list[str]:
+    """Return a table in Markdown with all the names of the lines as columns."""
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    cells = [[show(name, line.get(name, "")) for name in names] for line in lines]
+    return [f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *cells)]
+
+
+def show(name: str, value: Any) -> str:
+    """Return a value of the column ``name`` as the text of a cell."""
+    text = str(value)
+    if "bytes" in name and value != "":
+        text = size_text(value)
+    elif isinstance(value, float):
+        text = f"{value:.4g}"
+    return text.replace("|", "\\|")

@@ -1,0 +1,199 @@
+"""gpu.sh at a hundredth of its size, on a CPU."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu_hour
+import gpu_play
+import gpu_rows
+import pytest
+import torch
+from gpu_rows import Place, Row
+
+from hpcfl.experiment.lane_table import read_lane_table
+
+PROJECT = Path(__file__).parents[2]
+# the order of the issue that asked for them
+TITLES = [
+    "lanes",
+    "round by hand",
+    "kill and resume",
+    "two ranks",
+    "out of memory",
+    "memory",
+    "transfers",
+    "server product",
+    "pfl research",
+    "methods",
+    "profile",
+    "tests",
+]
+# What a first row, one that fails, one that takes too long and others find.
+MADE_UP = """
+import sys, time
+from pathlib import Path
+from gpu_play import play_rows
+from gpu_rows import Missing, Place, Row
+
+def short(place):
+    yield {"found": 1}
+
+def broken(place):
+    yield {"found": 2}
+    raise ValueError("no such number")
+
+def endless(place):
+    yield {"found": 3}
+    time.sleep(600)
+
+def absent(place):
+    raise Missing("type: pip install it")
+    yield
+
+place = Place(Path(sys.argv[1]), "cpu", True)
+place.work.mkdir()
+rows = [Row(short, 1, 1), Row(broken, 1, 1), Row(endless, 0.4, 1), Row(absent, 1, 1)]
+rows += [Row(short, 600, 2, {"place": "left out"})]
+play_rows(rows, place, time.monotonic() + 60, {"device": "none", "torch": "0"})
+"""
+
+
+def start(*command, env=None):
+    """A command that has ended."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, env=env)
+
+
+def contents(folder):
+    """All files below a folder, with their time of change."""
+    return {
+        path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of all that gpu.sh needs, which no other test writes into."""
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copy(PROJECT / "pyproject.toml", folder)
+    for name in ("hpcfl", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__", ".hypothesis")
+        shutil.copytree(PROJECT / name, folder / name, ignore=ignored)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_the_script_plays_every_row_and_leaves_the_checkout_as_it_was(
+    checkout, tmp_path
+):
+    out, before = tmp_path / "out", contents(checkout)
+    script = checkout / "tests" / "benchmarks" / "gpu.sh"
+    words = [
+        "bash",
+        script,
+        "--python",
+        sys.executable,
+        "--out",
+        out,
+        "--device",
+        "cpu",
+    ]
+    without_network = (
+        ["unshare", "-n"] if start("unshare", "-n", "true").returncode == 0 else []
+    )
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    ended = start(*without_network, *words, env=environment)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert contents(checkout) == before
+    files = sorted(path.name for path in out.iterdir())
+    assert files == ["gpu.json", "gpu.md", "lanes.json", "log.txt"]
+    rows = json.loads((out / "gpu.json").read_text())["rows"]
+    assert list(dict.fromkeys(row["title"] for row in rows.values())) == TITLES
+    page = (out / "gpu.md").read_text()
+    for name, row in rows.items():
+        installed = row["title"] != "pfl research" or importlib.util.find_spec("pfl")
+        assert row["status"] == ("ok" if installed else "missing"), (name, row)
+        assert bool(row["lines"]) == bool(installed) and name in page
+    table = read_lane_table(str(out / "lanes.json"))  # as a run does
+    measured = {(row.model, row.precision, row.lanes, row.form) for row in table.rows}
+    # three precisions, two numbers of lanes, two forms of convolutions, of which the
+    # mlp has none; bf16 has no loop over several lanes on a CPU
+    assert len(measured) == len(table.rows) == 3 * 2 * (3 * 2 + 1) - 3
+
+
+@pytest.mark.slow
+def test_a_row_that_fails_or_takes_too_long_is_recorded_and_the_next_follows(tmp_path):
+    paths = [PROJECT, PROJECT / "tests", Path(__file__).parent]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    ended = start(sys.executable, "-c", MADE_UP, tmp_path, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    outcomes = [(row["status"], row["lines"]) for row in rows.values()]
+    assert outcomes == [
+        ("ok", [{"found": 1}]),
+        ("failed", [{"found": 2}]),
+        ("out of time", [{"found": 3}]),
+        ("missing", []),
+        ("left out", []),
+    ]
+    assert rows["endless"]["seconds"] < 30
+    page = (tmp_path / "gpu.md").read_text()
+    assert "ValueError: no such number" in page and "pip install it" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_line_says_that_there_is_no_gpu(tmp_path):
+    script = Path(__file__).with_name("gpu.sh")
+    ended = start("bash", script, "--python", sys.executable, "--out", tmp_path / "out")
+    assert ended.returncode == 2 and "offers no GPU" in ended.stderr
+    assert ended.stderr.count("\n") == 1 and not ended.stdout
+
+
+def test_missing_packages_are_listed_with_what_to_type(tmp_path, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "h5py" else find(name)
+    )
+    assert gpu_hour.main(["--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "lacks h5py;" in error and "-m pip install 'h5py>=" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_output_cannot_be_in_the_checkout(capsys):
+    assert gpu_hour.main(["--out", str(PROJECT / "tests" / "out")]) == 2
+    assert "name another folder" in capsys.readouterr().err
+
+
+def test_the_least_important_rows_are_left_out_where_time_is_short():
+    rows = [
+        Row(gpu_rows.lanes, 10, 2, {"model": "a"}),
+        Row(gpu_rows.memory, 20, 1),
+        Row(gpu_rows.lanes, 10, 2, {"model": "b"}),
+        Row(gpu_rows.tests, 30, 3),
+    ]
+    assert gpu_play.choose_rows(rows, 70) == rows
+    assert gpu_play.choose_rows(rows, 69) == rows[:3]
+    assert gpu_play.choose_rows(rows, 39) == rows[:2]
+    assert gpu_play.choose_rows(rows, 20) == [rows[1]]
+    assert gpu_play.choose_rows(rows, 19) == []
+
+
+def test_all_rows_fit_an_hour_in_the_order_of_the_issue():
+    rows = gpu_rows.list_rows()
+    assert list(dict.fromkeys(row.title for row in rows)) == TITLES
+    assert gpu_play.choose_rows(rows, 3600) == rows
+
+
+def test_a_row_without_enough_memory_is_not_in_the_table_of_lanes(tmp_path):
+    line = dict.fromkeys(gpu_play.OF_LANES, 1)
+    found = gpu_play.Result("lanes", "ok", lines=[line, {**line, "fitting": 4}])
+    assert gpu_play.find_lanes([found]) == [line]
+    assert Place(tmp_path, "cuda", is_small=False).lanes == (1, 4, 20, 64)
