@@ -15,6 +15,7 @@ from playing import play, play_on
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
+from hpcfl.simulation import prepare
 
 KEPT = json.loads(digests.KEPT.read_text(encoding="utf-8"))
 
@@ -102,6 +103,22 @@ def test_three_ranks_two_lanes_and_a_resume_alone_change_no_bit(played, tmp_path
     resumed = play_on(OneProcess(), tmp_path, table)
     assert resumed.digest == plain.digest
     is_recorded_alike(resumed, plain, slice(2, None))
+
+
+@pytest.mark.slow
+def test_groups_of_clients_change_no_bit(played, federate, monkeypatch):
+    """As on a device that holds the rows of one client at a time."""
+    (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
+    make = prepare._make_resources
+    monkeypatch.setattr(
+        prepare,
+        "_make_resources",
+        lambda **given: make(**{**given, "together": 1}),
+    )
+    changed = federate(method, counts, **sections)
+    assert changed.prepared.resources.together == 1
+    assert changed.digest == plain.digest
+    is_recorded_alike(changed, plain, slice(None))
 
 
 def is_recorded_alike(changed, plain, rounds):

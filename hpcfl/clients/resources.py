@@ -7,6 +7,7 @@ a GPU depend on the number of lanes, so a trial step is no option.
 """
 
 import itertools
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from hpcfl.clients.sample_privacy import SamplePrivacy
 
 Found = TypeVar("Found")
-# of the memory, for lanes; the rest is for workspaces of libraries and fragments
+# of the memory, for lanes and rows; the rest is for workspaces of libraries and fragments
 LANE_SHARE = 0.7
+ROWS_SHARE = 0.5  # of that, the most for the rows of clients
 # For the private state of clients, whether they train or not. Rows that were replaced
 # stay as long as a checkpoint under way or the best round so far has them: at most four
 # times as much.
@@ -180,6 +182,8 @@ class Resources:
         ``features``.
     attackers: ids of all clients whose numbers are left out of means, ascending.
     privacy: of local training at the level of samples; None without.
+    together: how many clients' rows lie on the device at once; those of further clients
+        lie on the CPU.
     """
 
     setup: Setup
@@ -193,6 +197,7 @@ class Resources:
     head: HeadKernel | None = None
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     privacy: "SamplePrivacy | None" = None
+    together: int = sys.maxsize
 
     @property
     def training(self) -> Training:
@@ -344,8 +349,7 @@ def most_lanes(
 
     samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
     private: bytes of a client's private state.
-    clients: how many take part in a round on one rank; what is kept of each is there
-        beside the lanes.
+    clients: how many have their rows there at once, beside the lanes.
     of_samples: whether gradients of samples are taken.
     """
     frozen = constants.size(module)
@@ -354,6 +358,19 @@ def most_lanes(
     if of_samples:
         lane += SAMPLE_COPIES * PIECE * _model_bytes(module)
     return max(1, int(free / lane))
+
+
+def clients_together(
+    module: nn.Module, memory: float, private: int, clients: int
+) -> int:
+    """Return how many of ``clients`` have their rows in ``memory`` bytes at once, at
+    least one.
+
+    private: bytes of a client's private state.
+    """
+    free = LANE_SHARE * memory - constants.size(module)
+    fit = int(ROWS_SHARE * free / client_bytes(module, private))
+    return max(1, min(clients, fit))
 
 
 def client_bytes(module: nn.Module, private: int) -> int:

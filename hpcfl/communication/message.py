@@ -259,5 +259,17 @@ def select(inbox: Inbox, clients: Tensor) -> Inbox:
     }
 
 
+def move(inbox: Inbox, device: torch.device) -> Inbox:
+    """Return an inbox on a device."""
+    moved: Inbox = {}
+    for name, value in inbox.items():
+        if isinstance(value, Pool):
+            rows = mixing.move_to_device(value.rows, device)
+            moved[name] = Pool(rows, value.picks.to(device))
+        else:
+            moved[name] = mixing.move_to_device(value, device)
+    return moved
+
+
 def _device(value: Tensor | Pool) -> torch.device:
     return value.device if isinstance(value, Tensor) else value.picks.device

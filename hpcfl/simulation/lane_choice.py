@@ -37,11 +37,6 @@ class LaneChoice:
     notes: list[str] = field(default_factory=list)
 
 
-def is_by_table(config: Config, device: torch.device) -> bool:
-    """Return whether ``runtime.lane_table`` or its absence decides the lanes."""
-    return device.type == "cuda" and config.runtime.lanes == "auto"
-
-
 def choose_lanes(
     config: Config, device: torch.device, module: nn.Module, fits: int
 ) -> LaneChoice:
@@ -54,7 +49,7 @@ def choose_lanes(
     if runtime.convolutions != "auto":
         asked = runtime.convolutions
     form = asked or "grouped"
-    if not is_by_table(config, device):
+    if device.type == "cpu" or runtime.lanes != "auto":
         if runtime.lane_table is not None:
             notes.append(
                 "runtime.lane_table: read on a GPU with runtime.lanes = 'auto' alone"

@@ -5,6 +5,7 @@ It writes no file.
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -19,7 +20,13 @@ from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
 from hpcfl.clients.heads import head_kernel
-from hpcfl.clients.resources import STATE_SHARE, Resources, Stopwatch, most_lanes
+from hpcfl.clients.resources import (
+    STATE_SHARE,
+    Resources,
+    Stopwatch,
+    clients_together,
+    most_lanes,
+)
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.communication import exchange
@@ -48,7 +55,7 @@ from hpcfl.simulation.device import (
     share_device_facts,
 )
 from hpcfl.simulation.hooks import Hooks
-from hpcfl.simulation.lane_choice import LaneChoice, choose_lanes, is_by_table
+from hpcfl.simulation.lane_choice import LaneChoice, choose_lanes
 from hpcfl.simulation.prepared_data import (
     ClientData,
     list_data_notes,
@@ -350,9 +357,9 @@ def _prepare(
     own = placed.clients_of(process.rank)
     private = _private_state(hooks, setup, model)
     samples = data.select_samples(own.tolist(), rank_device.device, config)
-    fits = 0
-    if is_by_table(config, rank_device.device):
-        fits = _count_fitting(
+    together, fits = sys.maxsize, 0
+    if rank_device.device.type == "cuda":
+        together, fits = _count_fitting(
             config, rank_device, model, samples, data.dataset, private, placed
         )
     choice = choose_lanes(config, rank_device.device, model.template, fits)
@@ -364,6 +371,7 @@ def _prepare(
         samples=samples,
         scores=scores,
         choice=choice,
+        together=together,
         attackers=data.attackers,
         privacy=_make_privacy(config, method, model, data),
     )
@@ -433,6 +441,7 @@ def _make_resources(
     samples: Samples,
     scores: dict[str, Score],
     choice: LaneChoice,
+    together: int,
     attackers: np.ndarray,
     privacy: "SamplePrivacy | None",
 ) -> Resources:
@@ -459,6 +468,7 @@ def _make_resources(
         head=head_kernel(template, device, choice.heads, replay, memory),
         attackers=attackers,
         privacy=privacy,
+        together=together,
     )
 
 
@@ -636,14 +646,22 @@ def _count_fitting(
     dataset: Dataset,
     private: State,
     placed: Placement,
-) -> int:
-    """Return how many lanes fit into a rank's share of a GPU's memory."""
-    return most_lanes(
-        module=model.template.to(rank_device.device),
+) -> tuple[int, int]:
+    """Return how many clients' rows fit into a rank's share of a GPU's memory, and how
+    many lanes fit beside them.
+    """
+    module = model.template.to(rank_device.device)
+    memory = rank_device.memory - max(dataset.x.nbytes, samples.x.nbytes)
+    of_client = sum(tensor.nbytes for tensor in private.values())
+    hosted = int(np.bincount(placed.owner[: config.partition.clients]).max())
+    together = clients_together(module, memory, of_client, hosted)
+    lanes = most_lanes(
+        module=module,
         samples=dataset.normalise(dataset.x[:1].to(samples.device)),
         training=config.training,
-        memory=rank_device.memory - max(dataset.x.nbytes, samples.x.nbytes),
-        private=sum(tensor.nbytes for tensor in private.values()),
-        clients=_count_concurrent(config, placed),
+        memory=memory,
+        private=of_client,
+        clients=min(together, _count_concurrent(config, placed)),
         of_samples=config.hides_samples,
     )
+    return together, lanes

@@ -14,10 +14,19 @@ from torch import Tensor
 from hpcfl.clients.fleet import Fleet
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
-from hpcfl.communication.message import Inbox, Message, only
+from hpcfl.communication.message import (
+    Field,
+    Inbox,
+    Mean,
+    Message,
+    fields,
+    move,
+    only,
+)
 from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
+from hpcfl.rows import mixing
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, on_this_rank
@@ -107,7 +116,7 @@ class Round:
         fleet_type: makes the fleets that the method gets, from the fields of one.
         vote: returns what this rank wants done after the round; it is asked after the
             local work, and the highest vote of all ranks counts.
-        fleets: this rank's participants and observers (work).
+        fleets: this rank's participants and observers, without their state (work).
         message: the method's message to the audience, on rank 0 until it is sent
             (compose).
         inbox: what arrived for this rank's clients (send).
@@ -120,7 +129,6 @@ class Round:
 
     inbox: Inbox
     work: LocalWork
-    numbers: record.OfFleets
     reports: Reports
 
     def __init__(
@@ -141,6 +149,7 @@ class Round:
         self.stopwatch = prepared.resources.stopwatch
         self.bytes_before = communicator.bytes_sent, communicator.bytes_received
         self.fleets: list[Fleet] = []
+        self.numbers: list[tuple[np.ndarray, record.Numbers]] = []
         self.message: Message = {}
         self.floats_down = 0.0
         self.uploads: State | None = None
@@ -169,15 +178,28 @@ class Round:
         """Send a message of rank 0 to some clients. Collective call.
 
         The result has the inbox of those clients that live on this rank, and the mean
-        floats that a client was sent. This mean is 0 on the workers.
+        floats that a client was sent. This mean is 0 on the workers. The inbox is on
+        the CPU if it is for more clients than have their rows on the device at once.
         """
+        resources = self.prepared.resources
+        device = resources.device
+        if self.prepared.store.hosts(ids).sum() > resources.together:
+            device = torch.device("cpu")
         return exchange.send(
             communicator=self.communicator,
             placement=self.prepared.placement,
             ids=ids,
             message=message if self.communicator.is_server else None,
-            device=self.prepared.resources.device,
+            device=device,
         )
+
+    def blocks(self, ids: np.ndarray) -> list[np.ndarray]:
+        """Return those of some clients that live on this rank in groups whose rows lie
+        on the device at once; there is one group at least.
+        """
+        own = ids[self.prepared.store.hosts(ids)]
+        groups = -(-len(own) // self.prepared.resources.together)
+        return np.array_split(own, max(1, groups))
 
     def observe(self, fleet: Fleet, inbox: Inbox, hook: str = "observe") -> None:
         """Score the clients of a fleet by a hook of the method."""
@@ -192,13 +214,16 @@ class Round:
         return on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}")
 
     def inbox_of(self, fleet: Fleet) -> Inbox:
-        """Return the part of this rank's inbox that is for the clients of a fleet."""
+        """Return the part of this rank's inbox that is for the clients of a fleet, on
+        the device.
+        """
         owner = self.prepared.placement.owner[self.plan.audience]
         receivers = self.plan.audience[owner == self.communicator.rank]
-        if len(receivers) == len(fleet.ids):
-            return self.inbox
-        positions = np.searchsorted(receivers, fleet.ids)
-        return part_of(self.inbox, torch.from_numpy(positions))
+        part = self.inbox
+        if len(receivers) != len(fleet.ids):
+            positions = np.searchsorted(receivers, fleet.ids)
+            part = part_of(part, torch.from_numpy(positions))
+        return move(part, self.prepared.resources.device)
 
 
 def compose(round: Round) -> None:
@@ -215,11 +240,25 @@ def send(round: Round) -> None:
 
 def work(round: Round) -> None:
     """Train this rank's participants and score its observers."""
-    plan, prepared = round.plan, round.prepared
-    participants = round.fleet(plan.cohort)
-    observers = round.fleet(np.setdiff1d(plan.audience, plan.cohort))
-    ids = participants.ids
-    participants.pace = plan.pace(ids)
+    plan = round.plan
+    first, *others = round.blocks(plan.cohort)
+    round.work = train(round, first)
+    if others:
+        joined = JoinedWork(len(first) + sum(map(len, others)))
+        joined.add(round.work)
+        del round.work  # leaves the device before the next group
+        for ids in others:
+            joined.add(train(round, ids))
+        round.work = joined.whole()
+    for ids in round.blocks(np.setdiff1d(plan.audience, plan.cohort)):
+        score(round, ids, "observe")
+
+
+def train(round: Round, ids: np.ndarray) -> LocalWork:
+    """Train participants of this rank, and keep their numbers."""
+    prepared = round.prepared
+    participants = round.fleet(ids)
+    participants.pace = round.plan.pace(ids)
     message: Message = {}
     if len(ids):
         with round.on_clients(participants):
@@ -227,15 +266,68 @@ def work(round: Round) -> None:
             returned = prepared.method.update(participants, inboxes.pop())
             message = prepared.hooks.seal(participants, inboxes, returned)
         prepared.store.check_state(len(ids), participants.state)
-    round.observe(observers, round.inbox_of(observers))
     finite = record.find_finite(participants, message)
-    round.fleets = [participants, observers]
-    round.work = LocalWork(ids, message, participants.state, finite)
     trained = record.compute_numbers(participants, message, finite)
     if prepared.config.participation.by_losses:
         trained.values["floats_up"] += 1
-    scored = record.compute_numbers(observers, None, None)
-    round.numbers = [(ids, trained), (observers.ids, scored)]
+    state, participants.state = participants.state, {}
+    round.fleets.append(participants)
+    round.numbers.append((ids, trained))
+    return LocalWork(ids, message, state, finite)
+
+
+def score(round: Round, ids: np.ndarray, hook: str) -> None:
+    """Score clients of this rank by a hook of the method, and keep their numbers."""
+    observers = round.fleet(ids)
+    round.observe(observers, round.inbox_of(observers), hook)
+    observers.state = {}  # it stays as it is, and the device has room for the next ones
+    round.fleets.append(observers)
+    round.numbers.append((ids, record.compute_numbers(observers, None, None)))
+
+
+class JoinedWork:
+    """The results of groups of clients, which are added one after the other, in tensors
+    of all clients on the CPU. There they may be larger than memory.
+
+    Attributes:
+        clients: how many there are in all groups.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self._ids: list[np.ndarray] = []
+        self._finite: list[Tensor] = []
+        self._state: dict[str, Tensor] = {}
+        self._rows: dict[str, Tensor] = {}  # of messages
+        self._weights: dict[str, Tensor] = {}  # of means
+
+    def add(self, work: LocalWork) -> None:
+        """Copy the results of the next group."""
+        for name, tensor in work.state.items():
+            self._put(self._state, name, tensor)
+        for name, entry in fields(work.message).items():
+            self._put(self._rows, name, entry.tensor)
+            if isinstance(entry, Mean):
+                self._put(self._weights, name, entry.weights)
+        self._ids.append(work.ids)
+        self._finite.append(work.finite)
+
+    def _put(self, whole: dict[str, Tensor], name: str, part: Tensor) -> None:
+        if name not in whole:
+            shape = [self.clients, *part.shape[1:]]
+            whole[name] = mixing.large_memory().empty(shape, part.dtype)
+        start = sum(map(len, self._ids))
+        whole[name][start : start + len(part)] = part
+
+    def whole(self) -> LocalWork:
+        """Return the results of all groups as those of one."""
+        message: dict[str, Field | Mean] = {}
+        for name, rows in self._rows.items():
+            message[name] = Field(rows)
+            if name in self._weights:
+                message[name] = Mean(rows, self._weights[name])
+        ids, finite = np.concatenate(self._ids), torch.cat(self._finite)
+        return LocalWork(ids, message, self._state, finite)
 
 
 def collect_reports(round: Round) -> None:
@@ -296,8 +388,8 @@ def store_state(round: Round) -> None:
     """Store the participants' private state; diverged clients keep the old one."""
     finite, state = round.work.finite, round.work.state
     if not finite.all():  # otherwise there is no reason to copy the rows
-        kept = finite.nonzero()[:, 0].to(round.prepared.resources.device)
-        state = {name: rows[kept] for name, rows in state.items()}
+        kept = finite.nonzero()[:, 0]
+        state = {name: rows[kept.to(rows.device)] for name, rows in state.items()}
     ids = round.work.ids[finite.numpy()]
     round.prepared.store.put(ids.tolist(), state)
 
@@ -325,14 +417,10 @@ def score_final(round: Round) -> None:
 
     There is no cohort: no client uploads, and private state stays as it is.
     """
-    no_participants = round.fleet(round.plan.cohort)
-    observers = round.fleet(round.plan.audience)
-    round.observe(observers, round.inbox, "finish")
-    round.fleets = [no_participants, observers]
-    round.work = LocalWork(
-        no_participants.ids, {}, no_participants.state, torch.ones(0, dtype=torch.bool)
-    )
-    round.numbers = [(observers.ids, record.compute_numbers(observers, None, None))]
+    nobody = round.plan.cohort
+    round.work = LocalWork(nobody, {}, {}, torch.ones(0, dtype=torch.bool))
+    for ids in round.blocks(round.plan.audience):
+        score(round, ids, "finish")
 
 
 def score_newcomers(round: Round) -> None:
@@ -360,7 +448,7 @@ def score_newcomers(round: Round) -> None:
             scores[columns[name]] = sums
     fleet.results.scores, fleet.results.recorded = scores, {}
     numbers = fleet.ids, record.compute_numbers(fleet, None, None)
-    round.numbers = [*round.numbers, numbers]
+    round.numbers.append(numbers)
 
 
 def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:

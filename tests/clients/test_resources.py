@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from hpcfl.clients import scoring
-from hpcfl.clients.resources import client_bytes, is_full, lane_bytes, most_lanes
+from hpcfl.clients.resources import (
+    client_bytes,
+    clients_together,
+    is_full,
+    lane_bytes,
+    most_lanes,
+)
 from hpcfl.experiment.config import Training
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
@@ -87,6 +93,15 @@ def test_rows_of_clients_whose_turn_is_later_take_room():
         )
         == 1
     )
+
+
+def test_rows_take_half_of_the_room_of_lanes_and_rows():
+    model = MLP((8,), 3, hidden=(6,))
+    each = client_bytes(model, private=100)
+    memory = 2 * 10.5 * each / 0.7
+    for clients, together in ((9, 9), (10, 10), (1000, 10)):
+        assert clients_together(model, memory, 100, clients) == together
+    assert clients_together(model, 0, 100, 1000) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ import gc
 
 import pytest
 import torch
-from on_gpu import PLAYED, share_of_rule
+from on_gpu import PLAYED, TOLERANCE, apart, share_of_rule
 
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.errors import RankFailure, explain
+from hpcfl.simulation import prepare
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
@@ -104,6 +105,27 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(
         == 1
     )
     assert torch.equal(played.server["model"].cpu(), fits.server["model"])
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedrep"])
+def test_rows_of_clients_travel_in_groups_that_fit(gpu, federate, monkeypatch, method):
+    """In groups of two the device holds two rows and more of six clients less."""
+    sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 2}
+    sections["evaluation"] = {"clients": "all", "every": 1}
+    counts = [[4, 4, 0, 0]] * 8
+    expected = federate(method, counts, **sections, runtime={"device": "cpu"})
+    peaks = []
+    for together in (8, 2):
+        monkeypatch.setattr(prepare, "clients_together", lambda *_, n=together: n)
+        gc.collect()
+        begun = gpu.memory.begin()
+        runtime = {"device": "cuda", "lanes": 2}
+        played = federate(method, counts, **sections, runtime=runtime)
+        peaks.append(gpu.memory.peak - begun)
+        assert played.prepared.resources.together == together
+        for name, tensor in played.state.items():
+            assert apart(tensor, expected.state[name]) < TOLERANCE
+    assert peaks[1] < peaks[0] - 6 * 4 * played.prepared.setup.layout.width
 
 
 def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):

@@ -171,7 +171,7 @@ class Arrivals:
         round.fleets.append(observers)
         own: np.ndarray = self.plan.cohort[self.prepared.store.hosts(self.plan.cohort)]
         round.work = self.arrive(own)
-        round.numbers = self.numbers(own, observers)
+        round.numbers.extend(self.numbers(own, observers))
 
     def groups(self, starts: list[tuple[int, Job]]) -> list[tuple[list[Job], bool]]:
         """Group the jobs of this rank's clients, each with its round, into fleets. Each
