@@ -335,7 +335,7 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
         f"metrics {size_text(metrics_bytes(prepared))}"
     )
-    in_file = ceil(prepared.config.partition.clients / FEW)
+    in_file = ceil(files / FEW)
     if files > MANY and in_file <= manifest.GROUP_CLIENTS:
         of_server = needs.server.parts // prepared.config.partition.clients
         fewer = ceil(in_file * max(client_bytes(prepared), of_server) / (1 << 20))
