@@ -15,6 +15,11 @@ from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
 CAP = 10_000  # attempts at a draw
+# After so many attempts the scheme gives up if more clients than this got too few
+# samples on average. Their number is nearly a Poisson variable: at a mean of 20 none of
+# the further attempts succeeds, but for a chance of CAP · exp(−20) = 2e-5.
+TRIAL = 100
+HOPELESS = 20
 ATTEMPTS = 3  # of dirichlet-min
 
 # (class, the numbers of its chunks, number of classes that each client holds so far
@@ -125,15 +130,37 @@ class Dirichlet(MergedScheme):
         pools = by_class(labels, classes)
         # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1
         # one in a thousand is accepted.
+        short = 0  # clients with too few samples, over all attempts
         for attempt in range(1, CAP + 1):
             drawn = spread(pools, self.clients, self.beta, generator)
-            if (smallest := drawn.sizes.min()) >= least:
+            missing = int((drawn.sizes < least).sum())
+            if not missing:
                 return Assignment(drawn.samples(), attempt)
+            short += missing
+            if attempt == TRIAL and short > HOPELESS * TRIAL:
+                break
+        drawable = self.find_larger_beta(pools, least, generator)
+        advice = f"a larger beta, such as {drawable:g}" if drawable else "more samples"
         raise UserError(
-            f"partition.beta = {self.beta}: in {CAP} attempts never did each of "
-            f"{self.clients} clients get {least} of {len(labels)} samples (the last time one got "
-            f"{smallest}); take fewer clients or a larger beta"
+            f"partition.beta = {self.beta}: in {attempt} attempts never did each of "
+            f"{self.clients} clients get {least} of {len(labels)} samples ({short / attempt:.3g} "
+            f"clients got fewer on average); take fewer clients or {advice}"
         )
+
+    def find_larger_beta(
+        self, pools: list[np.ndarray], least: int, generator: np.random.Generator
+    ) -> float | None:
+        """Return a larger ``beta`` that can be drawn, None without one among some
+        multiples.
+        """
+        beta = self.beta
+        for _ in range(10):
+            beta *= 2
+            for _ in range(5):
+                drawn = spread(pools, self.clients, beta, generator)
+                if drawn.sizes.min() >= least:
+                    return beta
+        return None
 
 
 class DirichletMin(Scheme):

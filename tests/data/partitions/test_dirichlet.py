@@ -1,5 +1,7 @@
 """Classes spread over clients in Dirichlet proportions: protocols.md D2 and D3."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,20 @@ def test_giving_up_tells_the_numbers(monkeypatch):
         Dirichlet(clients=90).assign(np.arange(100) % 10, 10, np.random.default_rng(0))
     with pytest.raises(UserError, match="too small"):
         dirichlet.shares_of(np.array([False, False]), 0.1, np.random.default_rng(0))
+
+
+def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn():
+    labels = np.arange(3000) % 10
+    with pytest.raises(UserError, match="in 100 attempts never did") as caught:
+        Dirichlet(clients=300, beta=0.02).assign(labels, 10, np.random.default_rng(0))
+    [beta] = re.findall(r"a larger beta, such as (\S+)$", str(caught.value))
+    larger = Dirichlet(clients=300, beta=float(beta))
+    assert larger.assign(labels, 10, np.random.default_rng(0)).attempts < 100
+
+
+def test_no_beta_is_named_if_there_are_too_few_samples():
+    with pytest.raises(UserError, match="fewer clients or more samples"):
+        Dirichlet(clients=300).assign(np.arange(300) % 10, 10, np.random.default_rng(0))
 
 
 OFFICIAL = np.concatenate([np.repeat(np.arange(10), 500), np.repeat(np.arange(10), 50)])
