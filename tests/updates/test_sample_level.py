@@ -126,6 +126,34 @@ def test_a_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
     assert digests == {alone.digest}
 
 
+IMAGES = {
+    "data": {"dataset": "digits", "samples": 60},
+    "model": {"name": "lenet"},
+}
+TEXTS = {
+    "data": {"dataset": "npz"},
+    "model": {"name": "text-transformer", "width": 8, "heads": 2, "hidden": 8},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sections", [IMAGES, TEXTS], ids=["images", "texts"])
+def test_other_models_are_the_same_on_three_ranks_and_resumed(tmp_path, sections):
+    """Convolutions, and attention with dropout."""
+    table = tiny.table("fedper", **sections, privacy=PRIVATE, rounds=2)
+    table["partition"] = {"scheme": "iid", "clients": 3}
+    if sections is TEXTS:
+        tokens = np.random.default_rng(0).integers(9, size=(60, 4))
+        np.savez(tmp_path / "texts.npz", x=tokens, y=tokens[:, 0] % 3)
+        table["data"]["file"] = str(tmp_path / "texts.npz")
+    alone = play_on(OneProcess(), tmp_path / "alone", table)
+    play_on(OneProcess(), tmp_path / "resumed", {**table, "rounds": 1})
+    resumed = play_on(OneProcess(), tmp_path / "resumed", table)
+    elsewhere = partial(play_on, folder=tmp_path / "3", table=table)
+    on_three = on_ranks(3, lambda rank: elsewhere(rank).digest)
+    assert alone.digest == resumed.digest == on_three
+
+
 def test_a_run_spends_its_target(tmp_path):
     """Each client of all rounds ends with ε, as each round records it."""
     privacy = {**SAMPLE, "clip": 1.0, "epsilon": 3.0}
