@@ -1,5 +1,6 @@
 """The privacy loss of a run."""
 
+import logging
 import math
 
 import pytest
@@ -57,6 +58,13 @@ def test_model_and_count_together_cost_the_multiplier():
     accountant = POISSON.make_accountant()
     accountant.compose(library.PoissonSampledDpEvent(0.1, together), 100)
     assert accountant.get_epsilon(DELTA) == pytest.approx(7.903850, rel=1e-6)
+
+
+def test_excluded_orders_are_in_the_debug_log_alone(caplog):
+    caplog.set_level(logging.DEBUG, logger="hpcfl")
+    assert POISSON.epsilon(1.01, 1) > 0
+    excluded = [record for record in caplog.records if "Excluding" in record.message]
+    assert {record.name for record in excluded} == {"hpcfl"}
 
 
 def test_no_round_costs_nothing_and_no_noise_everything():
