@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hpcfl.errors import UserError
+from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, server_state
 from hpcfl.storage.checkpoint import Checkpoints
@@ -139,6 +140,22 @@ def test_unchanged_parts_are_referenced(tmp_path, on_ranks):
     assert [begin for begin in before if before[begin] != after[begin]] == [2]
     for begin in (0, 4, 6):
         assert os.stat(tmp_path / after[begin]).st_ino == inodes[before[begin]]
+
+
+def test_parts_with_equal_rows_are_written_once(tmp_path, alone, monkeypatch):
+    """As models of clients at the beginning."""
+    written, write = [], atomic.write
+    monkeypatch.setattr(
+        atomic,
+        "write",
+        lambda path, data, *given: (
+            written.append(path.name) or write(path, data, *given)
+        ),
+    )
+    state = {"models": torch.ones(8, 10)}
+    save(alone, tmp_path, {1: state})
+    assert len(written) == len(set(written)) == 3  # the rest, four parts, the manifest
+    assert is_equal(load(alone, tmp_path).server, state)
 
 
 def test_a_referenced_part_that_vanished_is_written_again(tmp_path, alone):
