@@ -33,7 +33,7 @@ class Slow(FedAvg):
 class Large(Slow):
     """``Slow`` with a server's state that takes ``seconds`` to be written."""
 
-    seconds: float = 30.0
+    seconds: float = 5.0
 
     def server_state(self, setup):
         atomic.write = _slowed(atomic.write, self.seconds)

@@ -46,15 +46,17 @@ def test_time_limit_hit_twice(cluster, undisturbed):
 
 
 def test_a_checkpoint_that_takes_half_of_the_warning(cluster, undisturbed):
-    """It takes 30 s, a round 7 s: the job stops itself 86 s before its end."""
-    text = cluster.folder / cluster.experiment(pause=7, every="auto", since=1)
+    """It takes 5 s, a round 4 s: the job stops itself 55 s before its end, or 60 s on a
+    slow machine. The warning alone would leave 5 s for both.
+    """
+    text = cluster.folder / cluster.experiment(pause=4, every="auto", since=1)
     text.write_text(text.read_text().replace(":Slow", ":Large"))
-    cluster.profile(time="0:03:00", warning=60, ranks_per_node=1)
+    cluster.profile(time="0:02:00", warning=10, ranks_per_node=1)
     (job,) = cluster.submit()
     cluster.until(lambda: cluster.restarts(job) == 1, "the time limit")
     assert "stopped in time" in cluster.log(), cluster.log()
     assert cluster.rounds() > 1
-    assert "set warning = 120" in cluster.log()
+    assert "set warning = 60" in cluster.log()
     cluster.hurry()
     cluster.wait(job)
     assert cluster.digest() == undisturbed
