@@ -87,7 +87,7 @@ class Supervisor:
     _too_late_at: float = math.inf
     _end: float = math.inf
     _limit: float = math.inf  # seconds from the start until then
-    _is_pace_told: bool = False
+    _lines_told: int = 0  # the most lines about the pace at once
 
     def __call__(self) -> None:
         """Return when the run is complete; leave with code 75 when the job is requeued.
@@ -191,9 +191,10 @@ class Supervisor:
         except (FileNotFoundError, Damaged):
             return
         needed = MARGIN * (pace["round"] + pace["checkpoint"]) + LEAVING + RESERVE
-        if not self._is_pace_told:
-            self._is_pace_told = True
-            for line in describe_pace(pace, needed, self.warning, self._limit):
+        lines = describe_pace(pace, needed, self.warning, self._limit)
+        if len(lines) > self._lines_told:  # rounds may have become longer
+            self._lines_told = len(lines)
+            for line in lines:
                 _say(line)
         is_near = needed > self._end - time.monotonic()
         if self._warned is None and self.warning < needed < self._limit / 2 and is_near:

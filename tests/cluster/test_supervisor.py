@@ -375,6 +375,20 @@ def test_a_stop_is_asked_for_as_early_as_it_needs(
     assert said in printed and bool(said) == bool(printed)
 
 
+def test_rounds_that_become_longer_are_told_once(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(supervisor, "time", Ranks(ends=0))
+    watching = Supervisor([], "", str(tmp_path / "record"), 70, 1, ["again"])
+    watching._end = watching._limit = 5000.0
+    # 1.1 · (20 + 2) s and 45 s are less than the warning; 1.1 · 502 s and 45 s are 597 s
+    for seconds, lines in [(20, 0), (500, 2), (510, 0)]:
+        pace = {"round": seconds, "checkpoint": 2}
+        (tmp_path / "record.pace").write_text(json.dumps(pace))
+        watching._warn_in_time()
+        printed = capfd.readouterr().err.splitlines()
+        assert len(printed) == lines
+    assert watching._warned is None
+
+
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [
