@@ -2,11 +2,8 @@
 model, an optimiser and options, and how much memory lanes need.
 """
 
-import statistics
-import time
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import tiny
@@ -14,7 +11,6 @@ import torch
 from every_method import NAMES, kind
 from playing import play
 
-from hpcfl.clients.execution import cuda_graphs
 from hpcfl.clients.resources import client_bytes, lane_bytes
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
@@ -161,35 +157,6 @@ def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> s
         ).digest
         for number in range(3)
     }
-
-
-def epoch_seconds(
-    model: str, folder: Path, shape: tuple[int, ...], clients: int = 20
-) -> float:
-    """Median seconds of an epoch of so many clients, eight batches of ten samples each,
-    all graphs.
-    """
-    sections = {
-        **made_up(model, folder, shape),
-        "training": {"batch_size": 10},
-        "runtime": {"device": "cuda"},
-    }
-    counts = [[40, 40, 0, 0]] * clients
-    prepared = prepare(
-        config.parse(tiny.table("fedavg", counts, **sections)), OneProcess()
-    )
-    rows = prepared.server["model"].to(prepared.resources.device)
-    seconds = []
-    with mock.patch.object(
-        cuda_graphs.Graphed, "_checked", lambda self, graph, tensors: graph(tensors)
-    ):
-        for round in range(1, 8):  # the first makes the graphs
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            prepared.fleet(np.arange(clients), round, False).train(rows)
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - begun)
-    return statistics.median(seconds[2:])
 
 
 def share_of_rule(

@@ -257,7 +257,7 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
     """Return the function that allocates receive buffers for ``device``.
 
     A buffer is on the device if the communicator can write there. Otherwise a GPU gets
-    page-locked memory, which it copies faster.
+    page-locked memory up to ``mixing.LOCKED`` bytes, which it copies faster.
     """
 
     def there(shape: Any, dtype: str) -> Tensor:
@@ -268,6 +268,8 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
         return rows
 
     def locked(shape: Any, dtype: str) -> np.ndarray:
+        if np.prod(shape) * np.dtype(dtype).itemsize > mixing.LOCKED:
+            return _scratch(shape, dtype)
         return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
 
     return np.empty if device.type == "cpu" else there if takes_gpu else locked

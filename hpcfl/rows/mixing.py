@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from itertools import islice
@@ -33,6 +34,10 @@ GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 # digits if computed from products
 CLOSE = 0.01
 HELD = 1 << 27  # the most bytes of results that wait for the caller
+# Bytes of the largest page-locked copy. Larger tensors are copied by the driver's own
+# page-locked memory, at about half the speed.
+LOCKED = 1 << 28
+PRODUCTS, CHECKPOINTS = (0, 1), 2  # numbers of streams of a GPU beside that of training
 # Settings of the thread that plays a run. Products are computed at many places, which
 # would all have to hand them on.
 _place = ContextVar("place", default=(torch.device("cpu"), 1, Scratch()))
@@ -238,17 +243,81 @@ def _product(
     matrix = matrix.to(device).double()
     products = _empty(rows, len(matrix), dtype)
 
+    def multiplied(columns: slice) -> Tensor:
+        return multiply(matrix, move_to_device(rows[:, columns], device).double())
+
     def work(columns: slice) -> None:
-        block = move_to_device(rows[:, columns], device).double()
-        product = multiply(matrix, block)
-        if product.device != products.device:
-            product = move_to_host(product.to(dtype))
-        products[:, columns] = product  # rounded while it is copied
+        products[:, columns] = multiplied(columns)  # rounded while it is copied
 
     cuts = blocks(rows.shape[1], sum(matrix.shape), device)
-    for _ in on_all_cores(work, cuts, device):
-        pass
+    if device == products.device:
+        for _ in on_all_cores(work, cuts, device):
+            pass
+        return products
+
+    def rounded(columns: slice) -> Tensor:
+        return multiplied(columns).to(dtype)
+
+    for columns, product in on_two_streams(rounded, cuts, device):
+        products[:, columns] = product
     return products
+
+
+def on_two_streams(
+    work: Callable[[slice], Tensor], cuts: Iterator[slice], device: torch.device
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yield each of the cuts with the result of ``work`` of a GPU, copied to the CPU.
+
+    While the caller and ``work`` copy on the host, the GPU works on the block before,
+    on another stream.
+    """
+    under_way: deque[tuple[torch.cuda.Stream, slice, Tensor]] = deque()
+    streams = [side_stream(device, number) for number in PRODUCTS]
+    for columns in cuts:
+        stream = streams[0]
+        streams.reverse()
+        with torch.cuda.stream(stream):
+            result = work(columns)
+            copy = torch.empty_like(result, device="cpu", pin_memory=True)
+            copy.copy_(result, non_blocking=True)
+        under_way.append((stream, columns, copy))
+        if len(under_way) == len(streams):
+            yield _finished(*under_way.popleft())
+    while under_way:
+        yield _finished(*under_way.popleft())
+
+
+def _finished(
+    stream: torch.cuda.Stream, columns: slice, copy: Tensor
+) -> tuple[slice, Tensor]:
+    """Wait until a copy is there."""
+    stream.synchronize()
+    return columns, copy
+
+
+def side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """Return a stream of a GPU that waits for the work that the GPU has been given so
+    far, and for none that follows.
+    """
+    stream = _stream(device, number)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return stream
+
+
+@cache
+def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """Return the stream of a number, one for all calls: libraries keep memory for each."""
+    return torch.cuda.Stream(device)
+
+
+def beside_training() -> AbstractContextManager[object]:
+    """Return a block for another thread, in which copies from this rank's GPU wait for
+    the work that it has been given so far, and not for training that follows.
+    """
+    device, _, _ = place()
+    if device.type == "cpu":
+        return nullcontext()
+    return torch.cuda.stream(side_stream(device, CHECKPOINTS))
 
 
 def on_all_cores(
@@ -360,25 +429,31 @@ def blocks(
         heartbeat.beat()  # reading rows from files may take long
 
 
-# Transfers pass through page-locked memory, which a GPU copies several times faster.
+# Transfers pass through page-locked memory, which a GPU copies faster, up to LOCKED bytes.
 
 
 def move_to_host(tensor: Tensor) -> Tensor:
-    """Return a tensor on the CPU unchanged, and a page-locked copy of one on a GPU."""
+    """Return a tensor on the CPU unchanged, and a copy of one on a GPU, page-locked up
+    to LOCKED bytes.
+    """
     if not tensor.is_cuda:
         return tensor
+    if tensor.nbytes > LOCKED:
+        return large_memory().copy(tensor)
     return torch.empty_like(
         tensor, device="cpu", pin_memory=True, memory_format=torch.contiguous_format
     ).copy_(tensor)
 
 
 def move_to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Move a tensor to ``device``, without blocking the host.
+    """Move a tensor to ``device``, up to LOCKED bytes without blocking the host.
 
     A transfer from the CPU to a GPU passes through page-locked memory. A tensor that is
-    on the device already, or in page-locked memory, is moved directly.
+    larger, on the device already, or in page-locked memory, is moved directly.
     """
     if device.type == "cpu" or tensor.is_cuda or tensor.is_pinned():
+        return tensor.to(device)
+    if tensor.nbytes > LOCKED:
         return tensor.to(device)
     staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
         tensor
@@ -395,6 +470,12 @@ def stack_on_device(rows: Sequence[Tensor], device: torch.device) -> Tensor:
     host = [row for row in rows if not row.is_cuda]
     if not host:
         return torch.stack(list(rows))
+    if sum(row.nbytes for row in host) > LOCKED:
+        shape = (len(rows), *rows[0].shape)
+        stacked = torch.empty(shape, dtype=rows[0].dtype, device=device)
+        for target, row in zip(stacked, rows, strict=True):
+            target.copy_(row)
+        return stacked
     staged = torch.empty(
         (len(host), *host[0].shape), dtype=host[0].dtype, pin_memory=True
     )

@@ -8,7 +8,7 @@ Every rank writes data files (``manifest.py``), also parts of the server's state
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import UserError
 from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
+from hpcfl.rows import mixing
 from hpcfl.storage import manifest, server_state
 from hpcfl.storage.clients import (
     ClientDigests,
@@ -153,7 +154,7 @@ class Checkpoints:
             round,
             deepcopy(meta),
             (best.round, best.number) if best else None,
-            self._writer.submit(self._write, states),
+            self._writer.submit(self._write, states, mixing.beside_training()),
         )
 
     def finish(self) -> str | None:
@@ -209,7 +210,9 @@ class Checkpoints:
             newest.best.meta["number"] if newest.best else None,
         )
 
-    def _write(self, states: list[State]) -> dict[str, Any]:
+    def _write(
+        self, states: list[State], beside_training: AbstractContextManager[object]
+    ) -> dict[str, Any]:
         """Write this rank's files of states, in the background.
 
         The JSON-able result has the seconds of writing and the ids of this rank's
@@ -221,7 +224,8 @@ class Checkpoints:
             self.folder.mkdir(
                 exist_ok=True
             )  # not its parents: a run's folder that vanished is a failure
-        written = [self._written(server, rows) for server, rows in states]
+        with beside_training:
+            written = [self._written(server, rows) for server, rows in states]
         ids = states[0][1].ids
         known = self._told is not None and np.array_equal(ids, self._told)
         self._told = ids

@@ -26,7 +26,7 @@ def main() -> None:
 
     options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()
     world, workload = MPI.COMM_WORLD, load(options.folder)
-    seconds = time_rounds(workload, options.rounds, options.device, world)
+    seconds = time_rounds(workload, options.rounds, "cpu", world)
     if world.rank == 0:
         print(json.dumps(seconds))
 

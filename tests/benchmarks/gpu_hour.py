@@ -41,17 +41,24 @@ def main(words: list[str]) -> int:
         return 2
     end = time.monotonic() + 3600 * given.hours
     confine(out)
+    try:
+        return play(out, given.device, end)
+    finally:
+        shutil.rmtree(out / "work", ignore_errors=True)
+
+
+def play(out: Path, device: str, end: float) -> int:
+    """Play all rows until ``end``, a time of ``time.monotonic``; return the exit code."""
     import gpu_play
     import gpu_rows
 
-    place = gpu_rows.Place(out, given.device, is_small=given.device == "cpu")
+    place = gpu_rows.Place(out, device, is_small=device == "cpu")
     machine = gpu_play.play(gpu_rows.Row(gpu_rows.machine, 120, 1), place, 120)
     if machine.status != "ok":
         print("\n".join(machine.last), file=sys.stderr)
         return 2
     gpu_rows.write_data(place)
     results = gpu_play.play_rows(gpu_rows.list_rows(), place, end, machine.lines[0])
-    shutil.rmtree(place.work)
     print(f"the page is {out / 'gpu.md'}")
     return int(any(found.status in ("failed", "out of time") for found in results))
 

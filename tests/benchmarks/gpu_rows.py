@@ -287,10 +287,10 @@ def machine(place: Place) -> Iterator[Found]:
             "cuDNN": torch.backends.cudnn.version(),
             "processor": provenance.processor(),
         }
-    cores = len(os.sched_getaffinity(0))
     yield {
         **facts,
-        "cores": cores,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[1],
         "system": platform.platform(),
         **provenance.versions(),
         "commit": provenance.commit(),
@@ -593,13 +593,18 @@ def pfl_research(place: Place) -> Iterator[Found]:
         folder / "experiment.toml",
         [f"participation.fraction={cohort / place.count(100)}"],
     )
-    import pfl_research as peer
-
     report = round_times.measure(experiment, rounds, OneProcess())
     ours = statistics.median(report["rounds"][rounds // 2 :])
-    theirs = statistics.median(
-        peer.time_rounds(workloads.load(folder), rounds, cohort, place.device)
+    script = str(Path(__file__).with_name("pfl_research.py"))
+    options = {"rounds": rounds, "cohort": cohort, "device": place.device}
+    words = [f"--{name}={value}" for name, value in options.items()]
+    peer = subprocess.run(
+        [sys.executable, script, str(folder), *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
+    theirs = statistics.median(json.loads(peer.stdout.splitlines()[-1]))
     yield {"hpcfl": ours, "pfl-research": theirs, "ratio": ours / theirs}
 
 

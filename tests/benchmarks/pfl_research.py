@@ -34,23 +34,14 @@ from workloads import ROOT_OPTIONS, Workload, load
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, parents=[ROOT_OPTIONS])
     parser.add_argument("--cohort", type=int, required=True, help="users a round")
+    parser.add_argument("--device", default="cpu", help="where models are trained")
     options = parser.parse_args()
-    seconds = time_rounds(
-        load(options.folder), options.rounds, options.cohort, options.device
-    )
-    if distributed.global_rank == 0:
-        print(json.dumps(seconds))
-
-
-def time_rounds(
-    workload: Workload, rounds: int, cohort: int, device: str
-) -> list[float]:
-    """The seconds of each round after one to warm up."""
     torch.set_num_threads(1)
-    os.environ["PFL_PYTORCH_DEVICE"] = device  # where the package puts models
+    os.environ["PFL_PYTORCH_DEVICE"] = options.device  # where the package puts models
     clock = Clock()
-    play(workload, rounds + 1, cohort, clock)
-    return clock.rounds[1:]
+    play(load(options.folder), options.rounds + 1, options.cohort, clock)
+    if distributed.global_rank == 0:
+        print(json.dumps(clock.rounds[1:]))  # the first one warms up
 
 
 class Clock(TrainingProcessCallback):

@@ -22,7 +22,7 @@ torch.backends.cudnn.allow_tf32 = False  # as in what this is compared with
 
 def main() -> None:
     options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()
-    workload, device = load(options.folder), torch.device(options.device)
+    workload, device = load(options.folder), torch.device("cpu")
     model = workload.model().to(device)
     sets = [
         [TensorDataset(workload.x[index], workload.y[index]) for index in part]

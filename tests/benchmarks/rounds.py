@@ -1,9 +1,9 @@
 """Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py
-[--quick] [--only W1 …] [--device cuda] [--pfllib FOLDER] [--pfl PYTHON]``.
+[--quick] [--only W1 …] [--pfllib FOLDER] [--pfl PYTHON]``.
 
 Contenders of a row run in turn, several times, so that a noisy neighbour meets all of
 them (but once against PFLlib, which takes minutes); compared are the medians of all
-their rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were)
+their rounds. Writes ``results/benchmarks/cpu.json`` (rows not run stay as they were)
 and the table in the README beside it. Data sets are looked for in $HPCFL_DATA. The row
 "PFLlib" is measured where --pfllib names a checkout of it, "pfl-research" where --pfl
 names an interpreter that has its package ``pfl`` and all that hpcfl needs.
@@ -21,7 +21,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import one_gpu
 import pfllib
 import table
 import workloads
@@ -46,7 +45,7 @@ class Bench:
     """
 
     def __init__(self, scratch: Path, options: argparse.Namespace):
-        self.scratch, self.device, self.cores = scratch, options.device, options.cores
+        self.scratch, self.cores = scratch, options.cores
         self.pfllib: Path | None = options.pfllib
         self.pfl: Path | None = options.pfl
         self.quick: bool = options.quick
@@ -71,16 +70,16 @@ class Bench:
     def hpcfl(
         self, name: str, rounds: int, *overrides: str, ranks: int | None = None
     ) -> dict[str, object]:
-        """``round_times.py`` on a workload, by default with a worker for each core (one
-        GPU: one worker) and the server.
+        """``round_times.py`` on a workload, by default with a worker for each core and
+        the server.
         """
         folder, ranks = (
             self.folder(name),
-            ranks or (self.cores if self.device == "cpu" else 1) + 1,
+            ranks or self.cores + 1,
         )
         settings = [
             f"partition.file={folder}/partition.h5",
-            f"runtime.device={self.device}",
+            "runtime.device=cpu",
             *overrides,
         ]
         return json.loads(
@@ -99,19 +98,16 @@ class Bench:
         )
 
     def by_hand(self, name: str, rounds: int) -> list[float]:
-        ranks = self.cores if self.device == "cpu" else 1
         return json.loads(
             self.run(
                 "mpiexec",
                 "-n",
-                ranks,
+                self.cores,
                 sys.executable,
                 HERE / "by_hand.py",
                 self.folder(name),
                 "--rounds",
                 rounds,
-                "--device",
-                self.device,
             )
         )
 
@@ -124,8 +120,6 @@ class Bench:
                 "--score",
                 "--rounds",
                 rounds,
-                "--device",
-                self.device,
             )
         )
 
@@ -263,39 +257,35 @@ def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
 
 
 def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
-    """One process against one, each with one thread, and on a CPU a server with two
-    workers against two processes, too.
+    """One process against one, each with one thread, and a server with two workers
+    against two processes.
     """
     if bench.pfl is None:
         raise RuntimeError("tell which Python has the package pfl, --pfl PYTHON")
-    on_cpu = bench.device == "cpu"
-    cohort, rounds = 50, 3 if on_cpu else 20
+    cohort, rounds = 50, 3
     fraction = f"participation.fraction={cohort / 1000}"
 
     def hpcfl(ranks: int) -> list[float]:
         settings = [*UNSCORED, fraction, "runtime.threads=1"]
-        seconds = bench.hpcfl(name, rounds, *settings, ranks=ranks)["rounds"]
-        return seconds if on_cpu else seconds[rounds // 2 :]  # with graphs by then
+        return bench.hpcfl(name, rounds, *settings, ranks=ranks)["rounds"]
 
     def peer(*launcher: object) -> list[float]:
         words = [HERE / "pfl_research.py", bench.folder(name)]
-        words += ["--rounds", rounds, "--cohort", cohort, "--device", bench.device]
+        words += ["--rounds", rounds, "--cohort", cohort]
         # that environment has no hpcfl
         sources = (HERE, HERE.parents[1])
         said = bench.run(bench.pfl, *launcher, *words, sources=sources)
         return json.loads(said.splitlines()[-1])
 
-    contenders = {
-        "one process": lambda: hpcfl(1),
-        "one process, pfl-research": lambda: peer(),
-    }
-    if on_cpu:
-        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
-        contenders |= {
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
+    return bench.compete(
+        {
+            "one process": lambda: hpcfl(1),
+            "one process, pfl-research": lambda: peer(),
             "two workers": lambda: hpcfl(3),
             "two processes, pfl-research": lambda: peer(*torchrun),
         }
-    return bench.compete(contenders)
+    )
 
 
 def exchange(bench: Bench, name: str) -> dict[str, float]:
@@ -396,10 +386,6 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "scaling": (scaling, "scaling"),
     "few": (few, "few"),
 }
-GPU_ROWS = {
-    **one_gpu.ROWS,
-    "GPU-pfl-research": (against_pfl_research, "dropout"),
-}
 
 
 def main() -> None:
@@ -407,14 +393,11 @@ def main() -> None:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=[*ROWS, *GPU_ROWS],
+        choices=ROWS,
         metavar="ROW",
-        help=", ".join([*ROWS, *GPU_ROWS]),
+        help=", ".join(ROWS),
     )
     parser.add_argument("--quick", action="store_true", help="each contender once")
-    parser.add_argument(
-        "--device", default="cpu", help="cpu, or cuda for the rows of one GPU"
-    )
     parser.add_argument("--cores", type=int, default=2, help="workers on the CPU")
     parser.add_argument(
         "--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib"
@@ -423,20 +406,15 @@ def main() -> None:
         "--pfl", type=Path, metavar="PYTHON", help="an interpreter with pfl-research"
     )
     options = parser.parse_args()
-    rows = ROWS if options.device == "cpu" else GPU_ROWS
-    path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
+    path = RESULTS / "cpu.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(path.read_text()) if path.exists() else {}
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options)
-        given = {
-            "PFLlib": options.pfllib,
-            "pfl-research": options.pfl,
-            "GPU-pfl-research": options.pfl,
-        }
-        for row in options.only or [row for row in rows if given.get(row, True)]:
-            measure, name = rows[row]
+        given = {"PFLlib": options.pfllib, "pfl-research": options.pfl}
+        for row in options.only or [row for row in ROWS if given.get(row, True)]:
+            measure, name = ROWS[row]
             try:
                 values = measure(bench, name)
             except Exception:  # the other rows are worth having all the same
@@ -448,7 +426,7 @@ def main() -> None:
                 "load": os.getloadavg()[1],
                 "quick": options.quick,
                 "when": time.strftime("%Y-%m-%d"),
-                "machine": machine(options.device),
+                "machine": f"{provenance.processor()}, {os.cpu_count()} cores",
                 "versions": provenance.versions(),
                 "commit": provenance.commit(),
             }
@@ -457,14 +435,6 @@ def main() -> None:
             print(row, json.dumps(values), flush=True)
     if failed:
         sys.exit(f"rounds.py: no numbers of {', '.join(failed)}")
-
-
-def machine(device: str) -> str:
-    if device != "cpu":
-        import torch
-
-        return torch.cuda.get_device_name()
-    return f"{provenance.processor()}, {os.cpu_count()} cores"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import gpu_hour
 import gpu_play
 import gpu_rows
 import pytest
+import table
 import torch
 from gpu_rows import Place, Row
 
@@ -120,11 +121,15 @@ def test_the_script_plays_every_row_and_leaves_the_checkout_as_it_was(
         installed = row["title"] != "pfl research" or importlib.util.find_spec("pfl")
         assert row["status"] == ("ok" if installed else "missing"), (name, row)
         assert bool(row["lines"]) == bool(installed) and name in page
-    table = read_lane_table(str(out / "lanes.json"))  # as a run does
-    measured = {(row.model, row.precision, row.lanes, row.form) for row in table.rows}
+    lanes = read_lane_table(str(out / "lanes.json")).rows  # as a run does
+    measured = {(row.model, row.precision, row.lanes, row.form) for row in lanes}
     # three precisions, two numbers of lanes, two forms of convolutions, of which the
     # mlp has none; bf16 has no loop over several lanes on a CPU
-    assert len(measured) == len(table.rows) == 3 * 2 * (3 * 2 + 1) - 3
+    assert len(measured) == len(lanes) == 3 * 2 * (3 * 2 + 1) - 3
+    published = table.read_gpu(out / "gpu.json")
+    targets = [aim for aim in table.TARGETS if aim.what.startswith("one GPU")]
+    unknown = {aim.row for aim in targets if aim.value(published) is None}
+    assert len(targets) > 4 and unknown <= {"GPU pfl research"}
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ ROOT_OPTIONS.add_argument(
 ROOT_OPTIONS.add_argument(
     "--rounds", type=int, default=1, help="timed rounds, after one to warm up"
 )
-ROOT_OPTIONS.add_argument("--device", default="cpu")
 ROOT_OPTIONS.add_argument("--score", action="store_true")
 
 NEVER = 1_000_000  # evaluation.every of a workload without scoring
@@ -128,7 +127,7 @@ lr = 0.1
 """
 STEPS_OF_A_CLIENT = 11  # of 52 training samples
 
-CIFAR = W1.replace("mnist", "cifar-10")
+CIFAR = W1.replace("mnist", "cifar-10").replace("clients = 20", "clients = 100")
 # one step of each client, so that messages and the server take most of a round
 RESNET_SMALL = """
 [data]
@@ -149,9 +148,7 @@ EXPERIMENTS = {
     "dense": DENSE,
     "tiny": TINY,
     "dropout": DROPOUT,
-    "CIFAR-20": CIFAR,
-    "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
-    "ResNet": CIFAR.replace('"cnn"', '"resnet18"'),
+    "CIFAR-100": CIFAR,
     "ResNet-small": RESNET_SMALL,
     **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000)},
     **{f"few-{clients}": SCALING.format(clients) for clients in (100, 10_000)},

@@ -6,7 +6,7 @@ import gc
 import weakref
 
 import torch
-from on_gpu import TOLERANCE, apart, epoch_seconds
+from on_gpu import TOLERANCE, apart
 
 from hpcfl.clients.execution import cuda_graphs
 from hpcfl.clients.execution.cuda_graphs import Captures, Graphed, GraphKernel
@@ -26,12 +26,6 @@ def test_a_step_that_is_a_graph_is_few_launches(on_gpu, samples):
     )
     assert seen.gpu.ledger.captures
     assert seen.epochs[-1].launches < seen.epochs[0].launches / 2
-
-
-def test_epochs_are_timed_when_their_steps_are_graphs(gpu, tmp_path):
-    """As the benchmark of one GPU does; nothing is compared meanwhile."""
-    assert epoch_seconds("cnn", tmp_path, (1, 16, 16), clients=2) > 0
-    assert gpu.ledger.replays > 0
 
 
 def graphed_alone(function, what="the function", written=()):

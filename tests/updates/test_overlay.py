@@ -23,14 +23,14 @@ def play_alone(folder, method=UNIFORM, **sections):
 
 
 def is_the_same_elsewhere(folder, method=UNIFORM, **sections):
-    """Whether a run ends with the same digest on two and three ranks and after a
+    """Whether a run ends with the same digest on two, three and five ranks and after a
     resume; on one rank it is returned as well.
     """
     alone = play_alone(folder / "alone", method, **sections)
     play_alone(folder / "resumed", method, **sections, rounds=2)
     digests = {play_alone(folder / "resumed", method, **sections).digest}
     table = tiny.table(method, **sections)
-    for size in (2, 3):
+    for size in (2, 3, 5):
         on_rank = partial(play_on, folder=folder / f"{size}", table=table)
         digests.add(on_ranks(size, lambda rank: on_rank(rank).digest))  # noqa: B023
     return digests == {alone.digest}, alone

@@ -55,6 +55,36 @@ def test_the_noise_of_a_round_is_keyed_and_has_its_deviation():
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.04
 
 
+@pytest.mark.parametrize(
+    ("clip", "expected", "following"),
+    [
+        (2.5, 4.0, 2.5),
+        (3.5, 4.0, 3.329303),
+        (0.5, 4.0, 0.552585),
+        (3.5, 5.0, 3.362763),
+    ],
+)
+def test_the_server_stores_the_next_clip(clip, expected, following):
+    """Updates of the norms 1, 2, 3, 4, without noise."""
+    privacy = make(sigma=0.0, size=expected, adaptive_clip=True)
+    server = privacy.server_state(40)
+    server["update.clip"] = torch.tensor([clip, 9.0]).double()
+    updates = torch.diag(torch.arange(1.0, 5))
+    _, norms = privacy.clip(updates, clip, Context(5, 1, np.arange(4), 40))
+    below = (norms <= clip).double().mean().item()
+    privacy.remember(server, np.arange(4), below, 1)
+    assert server["update.clip"].tolist() == pytest.approx([following, clip], abs=1e-6)
+
+
+def test_the_noise_on_the_number_below_the_clip_has_its_deviation():
+    """σ_b = 100/20 = 5, and C moves by the factor exp(−0.2 · noise/100)."""
+    privacy = make(size=100.0, adaptive_clip=True)
+    clips = [privacy.next_clip(1.0, 0.0, round) for round in range(2000)]
+    noise = -500 * np.log(clips)
+    assert abs(noise.mean()) < 4 * 5 / 2000**0.5
+    assert noise.std() == pytest.approx(5, rel=0.07)
+
+
 def test_a_sum_is_divided_by_the_expected_cohort():
     mean = torch.tensor([4.0])
     assert make(sigma=0.0).release(mean, 3, 2.0, 1).tolist() == [3]
@@ -79,14 +109,14 @@ def test_the_largest_number_of_rounds_of_one_client():
 
 
 def is_the_same_elsewhere(folder, method, **sections):
-    """Whether a run ends with the same digest on two and three ranks and after a
+    """Whether a run ends with the same digest on two, three and five ranks and after a
     resume; the run on one rank is returned as well.
     """
     alone = play_alone(folder / "alone", method, **sections)
     play_alone(folder / "resumed", method, **sections, rounds=2)
     digests = {play_alone(folder / "resumed", method, **sections).digest}
     table = tiny.table(method, **sections)
-    for size in (2, 3):
+    for size in (2, 3, 5):
         play = partial(play_on, folder=folder / f"{size}", table=table)
         digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
     return digests == {alone.digest}, alone

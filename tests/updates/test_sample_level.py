@@ -28,10 +28,12 @@ from hpcfl.updates.sample_level import (
 SAMPLE = {"unit": "sample"}
 TWO = [[6, 6, 0, 0], [6, 6, 6, 6]]  # two clients, with 12 and 24 samples
 PRIVATE = {**SAMPLE, "clip": 1.0, "noise": 1.0}
-# N, b, σ, steps: ε of this module and of Opacus 1.6.0 at δ = 1e-5, as both printed them
+# N, b, σ, steps: ε of this module and of Opacus 1.6.0 at δ = 1e-5, as both printed them.
+# At fractional orders dp-accounting is above (updates.md, U7).
 EPSILONS = [
     (600, 50, 1.5, 240, 4.985731, 4.985320),
     (40, 50, 3.0, 20, 7.532306, 7.532306),
+    (100, 32, 1.0, 50, 17.886824, 17.821423),
 ]
 
 
@@ -40,17 +42,39 @@ def test_epsilon_of_a_client(case):
     samples, size, sigma, steps, own, of_opacus = case
     found = find_epsilon(make_guarantee(samples, size, 1e-5), sigma, [0, steps])
     assert found == pytest.approx(own, rel=1e-6)
-    assert found == pytest.approx(of_opacus, rel=1e-3)
+    assert of_opacus * (1 - 1e-6) <= found <= of_opacus * 1.004
+
+
+def integrate_divergence(rate, sigma, order):
+    """The Rényi divergence of a mixture of two Gaussians from one, by quadrature."""
+    x = np.linspace(-12, 12, 100_001)
+    log_one = -(x**2) / 2 / sigma**2
+    log_other = -((x - 1) ** 2) / 2 / sigma**2
+    log_mixture = np.logaddexp(math.log1p(-rate) + log_one, math.log(rate) + log_other)
+    density = np.exp(order * log_mixture + (1 - order) * log_one)
+    integral = density.sum() * (x[1] - x[0]) / (sigma * math.sqrt(2 * math.pi))
+    return math.log(integral) / (order - 1)
+
+
+def test_epsilon_is_not_below_that_of_the_integral():
+    """The bound of Balle et al. at order 2.2, with steps, σ and q of the third case."""
+    order, steps, delta = 2.2, 50, 1e-5
+    divergence = steps * integrate_divergence(0.32, 1.0, order)
+    conversion = math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    exact = divergence + conversion
+    assert exact == pytest.approx(17.821423, abs=1e-5)
+    found = find_epsilon(make_guarantee(100, 32, delta), 1.0, [0, steps])
+    assert exact < found < 1.004 * exact
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", EPSILONS)
 def test_epsilon_is_that_of_opacus(case):
     accountants = pytest.importorskip("opacus.accountants")
-    samples, size, sigma, steps, own, _ = case
+    samples, size, sigma, steps, _, of_opacus = case
     accountant = accountants.RDPAccountant()
     accountant.history.append((sigma, min(1.0, size / samples), steps))
-    assert accountant.get_epsilon(1e-5) == pytest.approx(own, rel=1e-3)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(of_opacus, rel=1e-6)
 
 
 def test_two_gradients_of_a_mini_batch_are_one_release():
@@ -96,10 +120,38 @@ def test_a_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
     play_alone(tmp_path / "resumed", method, **sections, rounds=2)
     digests = {play_alone(tmp_path / "resumed", method, **sections).digest}
     table = tiny.table(method, **sections)
-    for size in (2, 3):
+    for size in (2, 3, 5):
         play = partial(play_on, folder=tmp_path / f"{size}", table=table)
         digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
     assert digests == {alone.digest}
+
+
+IMAGES = {
+    "data": {"dataset": "digits", "samples": 60},
+    "model": {"name": "lenet"},
+}
+TEXTS = {
+    "data": {"dataset": "npz"},
+    "model": {"name": "text-transformer", "width": 8, "heads": 2, "hidden": 8},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sections", [IMAGES, TEXTS], ids=["images", "texts"])
+def test_other_models_are_the_same_on_three_ranks_and_resumed(tmp_path, sections):
+    """Convolutions, and attention with dropout."""
+    table = tiny.table("fedper", **sections, privacy=PRIVATE, rounds=2)
+    table["partition"] = {"scheme": "iid", "clients": 3}
+    if sections is TEXTS:
+        tokens = np.random.default_rng(0).integers(9, size=(60, 4))
+        np.savez(tmp_path / "texts.npz", x=tokens, y=tokens[:, 0] % 3)
+        table["data"]["file"] = str(tmp_path / "texts.npz")
+    alone = play_on(OneProcess(), tmp_path / "alone", table)
+    play_on(OneProcess(), tmp_path / "resumed", {**table, "rounds": 1})
+    resumed = play_on(OneProcess(), tmp_path / "resumed", table)
+    elsewhere = partial(play_on, folder=tmp_path / "3", table=table)
+    on_three = on_ranks(3, lambda rank: elsewhere(rank).digest)
+    assert alone.digest == resumed.digest == on_three
 
 
 def test_a_run_spends_its_target(tmp_path):

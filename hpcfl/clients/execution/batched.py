@@ -40,6 +40,10 @@ from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import mixing
 
+# Inputs or outputs of a layer; torch 2.13 with MKL on AMD EPYC: both products have the
+# same bits from 12 on, in 19,384 shapes.
+SMALL = 16
+
 
 def cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean cross-entropy of each lane [a], and the gradient of their sum with
@@ -52,6 +56,22 @@ def cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     losses = chosen.neg().sum(dim=1).div(y.shape[1])
     gradient = torch.zeros_like(log_shares)
     return losses, gradient.scatter_(2, labels, -1.0 / y.shape[1])
+
+
+def weight_gradient(inputs: Tensor, slope: Tensor) -> Tensor:
+    """Return the gradient of a linear layer's weights, [a, outputs, inputs].
+
+    Large layers get it in the layout of their weights, which makes the update three
+    times faster. For layers below ``SMALL`` MKL on AMD's processors has kernels that
+    round the two products differently, so they keep the order of autograd.
+
+    Args:
+        inputs: of the layer, [a, batch, inputs].
+        slope: the gradient with respect to its outputs, [a, batch, outputs].
+    """
+    if min(inputs.shape[2], slope.shape[2]) >= SMALL:
+        return torch.bmm(slope.transpose(1, 2), inputs)
+    return torch.bmm(inputs.transpose(1, 2), slope).transpose(1, 2)
 
 
 def find_linear_layers(module: nn.Module) -> list[str] | None:
@@ -116,8 +136,7 @@ class LinearStack:
         for level in reversed(range(self._lowest, len(self._places))):
             weight, bias = self._places[level]
             if weight < self._trained:
-                # in the layout of the weights, which makes their update three times faster
-                gradients[weight] = torch.bmm(slope.transpose(1, 2), inputs[level])
+                gradients[weight] = weight_gradient(inputs[level], slope)
             if bias < self._trained:
                 gradients[bias] = slope.sum(dim=1)
             if level > self._lowest:

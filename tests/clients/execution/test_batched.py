@@ -78,7 +78,8 @@ def mini_batch(shape=SHAPE):
     return Batch(torch.randn(LANES, BATCH, *shape), torch.randint(4, (LANES, BATCH)))
 
 
-@pytest.mark.parametrize("hidden", [(), (7,), (7, 6)])
+# Layers on both sides of batched.SMALL: they use two products.
+@pytest.mark.parametrize("hidden", [(), (7,), (7, 6), (32,), (32, 16), (784, 64)])
 @pytest.mark.parametrize(
     "trained", ["", "head", "hidden1", "weight", "bias"], ids=lambda part: part or "all"
 )

@@ -12,8 +12,10 @@ from hpcfl.clients.execution import Work, choose
 from hpcfl.clients.execution.sample_sums import PIECE
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch
 from hpcfl.errors import UserError
+from hpcfl.models.lenet import LeNet
 from hpcfl.models.mlp import MLP
 from hpcfl.models.replaced import replace_layers
+from hpcfl.models.text_transformer import TextTransformer
 
 CPU = torch.device("cpu")
 
@@ -86,6 +88,30 @@ def test_an_mlp_sample_by_sample(clip):
         torch.testing.assert_close(one[0], other)
     loss = functional.cross_entropy(module(samples), labels, reduction="sum")
     torch.testing.assert_close(losses[0], torch.stack([loss, loss]).detach())
+
+
+def make_images():
+    return LeNet((1, 8, 8), 3), torch.randn(3, 1, 8, 8)
+
+
+def make_texts():
+    keys = {"vocabulary": 9, "width": 8, "depth": 1, "heads": 2, "hidden": 8}
+    model = TextTransformer((6,), 3, dropout=0.0, **keys)
+    return model, torch.randint(9, (3, 6))
+
+
+@pytest.mark.parametrize("make", [make_images, make_texts])
+def test_convolutions_and_attention_sample_by_sample(make):
+    torch.manual_seed(0)
+    module, samples = make()
+    labels = torch.tensor([0, 2, 1])
+    x = samples.repeat(6, *[1] * (samples.dim() - 1))[None, :PIECE]
+    y = labels.repeat(6)[None, :PIECE]
+    held = torch.arange(PIECE)[None] < 3
+    found, _ = sums_of(module, x, y, held, 0.3)
+    expected = clipped_by_hand(module, samples, labels, 0.3)
+    for one, other in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(one[0], other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook")
