@@ -1,11 +1,14 @@
 """Memory and disk space that an experiment needs, computed without training."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.clients import resources as lane_memory
 from hpcfl.clients.optimizers import slots
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
@@ -21,7 +24,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
 from hpcfl.report.metric_values import name_measure
 from hpcfl.report.text import plain
-from hpcfl.rows import constants
+from hpcfl.rows import constants, mixing
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.prepare import Prepared
@@ -46,6 +49,7 @@ NUMBERS = 4
 # piece by piece, and the magnitude and unit of the column
 SUMS = 12
 COLUMNS = 2  # how many most methods score: pre and post
+LOCKED_COPIES = 4  # page-locked at once: two blocks of a product, there and back
 # of the table of memory
 HEADINGS = ("rank", "clients", "samples", "state", "rows", "lanes", "server", "sum")
 CELL = 10  # letters
@@ -86,22 +90,71 @@ class ServerNeeds:
 
 
 @dataclass(frozen=True)
+class GpuNeeds:
+    """Contents of one rank's GPU while its clients train: numbers, and bytes.
+
+    Attributes:
+        together: how many clients have their rows there at once.
+        side_by_side: how many of them train side by side.
+        samples, rows, lanes: bytes; those of lanes with activations.
+        locked: bytes of page-locked copies on the host, at most.
+    """
+
+    together: int
+    side_by_side: int
+    samples: int
+    rows: int
+    lanes: int
+    locked: int
+
+
+@dataclass(frozen=True)
 class Needs:
-    """The needs of a job: of its ranks, and of the server on rank 0 beside them."""
+    """The needs of a job: of its ranks, of the server on rank 0 beside them, and of the
+    ranks' GPUs, None where a rank has none.
+    """
 
     ranks: list[RankNeeds]
     server: ServerNeeds
+    gpus: Sequence[GpuNeeds | None] = ()
 
 
 def of_job(prepared: Prepared, communicator: Communicator) -> Needs | None:
     """Return the needs of all ranks; None on all but rank 0. Collective."""
     server = vars(of_server(prepared)) if prepared.store.ids else None
-    together = communicator.gather([vars(of_rank(prepared)), server])
+    gpu = of_gpu(prepared)
+    together = communicator.gather(
+        [vars(of_rank(prepared)), server, None if gpu is None else vars(gpu)]
+    )
     if together is None:
         return None
-    ranks = [RankNeeds(**fields) for fields, _ in together]
-    servers = [server for _, server in together if server is not None]
-    return Needs(ranks, ServerNeeds(**servers[0]))
+    ranks = [RankNeeds(**fields) for fields, *_ in together]
+    servers = [server for _, server, _ in together if server is not None]
+    gpus = [None if gpu is None else GpuNeeds(**gpu) for *_, gpu in together]
+    return Needs(ranks, ServerNeeds(**servers[0]), gpus)
+
+
+def of_gpu(prepared: Prepared) -> GpuNeeds | None:
+    """Return what this rank has on its GPU; None on a CPU and without clients."""
+    resources, hosted = prepared.resources, len(prepared.store.ids)
+    if resources.device.type == "cpu" or not hosted:
+        return None
+    module, private = resources.kernel.module, client_bytes(prepared)
+    together = min(hosted, resources.together)
+    side_by_side = min(together, at_once(prepared), resources.kernel.widest)
+    rows = together * lane_memory.client_bytes(module, private)
+    sample, _ = resources.samples.take(np.arange(1))
+    lane = lane_memory.lane_bytes(module, sample, resources.training, private)
+    in_checkpoint = prepared.config.checkpoint.file_size << 20
+    return GpuNeeds(
+        together=together,
+        side_by_side=side_by_side,
+        samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
+        rows=rows,
+        lanes=side_by_side * lane + constants.size(module),
+        locked=min(rows, LOCKED_COPIES * mixing.LOCKED)
+        + min(hosted * private, in_checkpoint),
+    )
 
 
 def of_rank(prepared: Prepared) -> RankNeeds:
@@ -321,6 +374,10 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         cells = [str(rank), str(of_rank.clients)]
         cells += map(size_text, [*sizes, sum(sizes)])
         lines.append("".join(f"{cell:>{CELL}}" for cell in cells))
+    for rank, gpu in enumerate(needs.gpus):
+        if gpu is not None:
+            hosted = needs.ranks[rank].clients
+            lines.append(f"GPU of rank {rank}: {describe_gpu(gpu, hosted)}")
     if needs.server.files:
         lines.append(
             f"$TMPDIR of rank 0: {size_text(needs.server.files)} beyond "
@@ -347,6 +404,15 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
             "rank; a job on Slurm needs that and a round as its warning"
         )
     return "\n".join(lines)
+
+
+def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:
+    """Describe the needs of a rank that hosts so many clients on its GPU."""
+    return (
+        f"samples {size_text(gpu.samples)}; rows of {gpu.together} of {hosted} clients "
+        f"at a time {size_text(gpu.rows)}; {gpu.side_by_side} clients side by side "
+        f"{size_text(gpu.lanes)}; page-locked on its host at most {size_text(gpu.locked)}"
+    )
 
 
 def describe_model(prepared: Prepared) -> str:

@@ -90,17 +90,32 @@ def test_another_final_state_or_number_is_seen(played):
     assert compare(clock, played)[1]
 
 
-def test_on_another_arithmetic_only_what_it_does_not_change_is_compared(played):
-    elsewhere = {"arithmetic": "another"}
+@pytest.mark.parametrize(
+    "elsewhere",
+    [{"arithmetic": "another"}, {"gpus": ["NVIDIA H200, precision tf32"]}],
+    ids=lambda elsewhere: next(iter(elsewhere)),
+)
+def test_on_another_arithmetic_only_what_it_does_not_change_is_compared(
+    played, elsewhere
+):
+    [(key, there)] = elsewhere.items()
     losses = played.results.values["pre/loss"]
     moved = changed(played, elsewhere, **{"pre/loss": losses + 1e-6})
     lines, same = compare(moved, played)
-    assert same and "arithmetic another there" in lines[0]
+    assert same and f"{key} {there} there" in lines[0]
     assert lines[1].startswith("the same clients, samples and floats; pre/weighted")
     floats = played.results.values["floats_down"]
     travelled = changed(played, elsewhere, floats_down=floats + 1)
     lines, same = compare(travelled, played)
     assert not same and lines[1].startswith("OTHER floats_down, which no arithmetic")
+
+
+def test_a_repetition_has_the_precision_and_the_lanes_of_the_run(played):
+    computed_by = {"precision": "tf32", "lanes": 3, "convolutions": "loop"}
+    runtime = {**played.config["runtime"], **computed_by, "hang_after": 5.0}
+    run = replace(played, config={**played.config, "runtime": runtime})
+    repeated = verifying._table(run, None, OWN)["runtime"]
+    assert computed_by.items() <= repeated.items() and "hang_after" not in repeated
 
 
 @pytest.mark.slow

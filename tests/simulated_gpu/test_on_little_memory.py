@@ -5,11 +5,15 @@ that is too small.
 import gc
 
 import pytest
+import tiny
 import torch
 from on_gpu import PLAYED, TOLERANCE, apart, share_of_rule
 
 from hpcfl.clients.execution import cuda_graphs
+from hpcfl.commands import needs
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, explain
+from hpcfl.experiment import config
 from hpcfl.simulation import prepare
 
 LANES = 4
@@ -126,6 +130,24 @@ def test_rows_of_clients_travel_in_groups_that_fit(gpu, federate, monkeypatch, m
         for name, tensor in played.state.items():
             assert apart(tensor, expected.state[name]) < TOLERANCE
     assert peaks[1] < peaks[0] - 6 * 4 * played.prepared.setup.layout.width
+
+
+def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
+    """Ditto's clients keep a model each; of eight clients two have their rows there."""
+    monkeypatch.setattr(prepare, "clients_together", lambda *_: 2)
+    runtime = {"device": "cuda", "lanes": 20}
+    table = tiny.table("ditto", [[4, 4, 0, 0]] * 8, runtime=runtime)
+    prepared = prepare.prepare(config.parse(table), OneProcess())
+    job = needs.of_job(prepared, OneProcess())
+    [found] = job.gpus
+    model = 4 * prepared.setup.layout.width
+    assert (found.together, found.side_by_side) == (2, 2)
+    # received and sent, private state before and after the round
+    assert found.rows == 2 * (2 * model + 2 * model)
+    assert found.locked == found.rows + 8 * model
+    assert found.lanes > 2 * 3 * model
+    assert "GPU of rank 0" in needs.describe_needs(prepared, job)
+    assert "rows of 2 of 8 clients" in needs.describe_needs(prepared, job)
 
 
 def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
