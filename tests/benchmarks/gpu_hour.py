@@ -107,6 +107,8 @@ def confine(out: Path) -> None:
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch)
     os.environ["GIT_OPTIONAL_LOCKS"] = "0"  # git reads the checkout and writes no index
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    # A process that asked CUDA for its GPUs could fork no process that uses one.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     sys.dont_write_bytecode = True
     folders = [PROJECT, PROJECT / "tests", PROJECT / "tests" / "benchmarks"]
     sys.path[:0] = [str(folder) for folder in folders]

@@ -4,6 +4,7 @@ A row runs in a process of its own, which is forked before it touches a GPU. The
 quotes the docstring of a row's function, so it says what the columns are.
 """
 
+import gc
 import importlib.util
 import itertools
 import json
@@ -229,6 +230,14 @@ def synchronize(place: Place) -> None:
         torch.cuda.synchronize()
 
 
+def forget_memory(place: Place) -> None:
+    """Let go of what was measured before, and begin to count the peak anew."""
+    gc.collect()
+    if place.is_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
 def peak_bytes(place: Place) -> int:
     """Return the most bytes that torch used on the GPU; those of the process on a CPU."""
     if place.is_gpu:
@@ -271,7 +280,7 @@ def words_of_run(place: Place, folder: Path, *settings: str) -> list[str]:
 
 
 def machine(place: Place) -> Iterator[Found]:
-    """Describe the GPU, its driver and the libraries."""
+    """Describe the GPU and the libraries."""
     facts: Found = {"device": provenance.processor()}
     if place.is_gpu:
         if not torch.cuda.is_available():
@@ -322,6 +331,7 @@ def lanes(place: Place, model: str, precision: str) -> Iterator[Found]:
         ]
         line = {"model": model, "precision": precision, "lanes": count, "form": form}
         try:
+            forget_memory(place)
             found = time_training(place, prepare_rank(place, *settings), count)
         except Exception as error:  # more lanes may fail and another form succeed
             traceback.print_exc()
@@ -334,8 +344,6 @@ def lanes(place: Place, model: str, precision: str) -> Iterator[Found]:
 
 def time_training(place: Place, prepared: Prepared, clients: int) -> Found:
     """Return the seconds of an epoch of so many clients, all in one call."""
-    if place.is_gpu:
-        torch.cuda.reset_peak_memory_stats()
     rows = prepared.server["model"].to(prepared.resources.device)
     patience = 0.2 if place.is_small else 20.0  # then no further epoch begins
     seconds: list[float] = []
@@ -422,25 +430,24 @@ def two_ranks(place: Place) -> Iterator[Found]:
         if number == 2 and place.is_small:
             break
         folder = place.work / f"ranks-{number}"
-        words = words_of_run(place, folder)
-        code = run_in_fork(lambda w=words: run_command(*w))
-        if ranks > 1:
-            code = run_ranks(ranks, words)
+        code = run_ranks(ranks, words_of_run(place, folder))
         if code:
             raise RuntimeError(f"{ranks} ranks ended with {code}{explain_loopback()}")
-        summary = hpcfl.load(folder).summary
-        digests.append(summary.digest)
+        run = hpcfl.load(folder)
+        digests.append(run.summary.digest)
         yield {
-            "ranks": ranks,
-            "seconds": summary.seconds_per_round,
-            "digest": summary.digest[:16],
+            "ranks": run.results.header["ranks"],
+            "seconds": run.summary.seconds_per_round,
+            "digest": run.summary.digest[:16],
         }
     if digests[-1] != digests[-2]:
         raise RuntimeError("the same experiment ended with two digests")
 
 
-def run_ranks(ranks: int, words: Sequence[str]) -> int:
-    """Return the exit code of ``hpcfl`` on several ranks."""
+def run_ranks(ranks: int, words: Sequence[str]) -> int | None:
+    """Return the exit code of ``hpcfl`` in one process or on several ranks."""
+    if ranks == 1:
+        return run_in_fork(lambda: run_command(*words))
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     if mpiexec is None:
@@ -486,25 +493,30 @@ def out_of_memory(place: Place) -> Iterator[Found]:
 
     With 8 GiB left hpcfl takes fewer lanes and ends with 0. With 1 GiB left it says
     that the memory is full and ends with 1. On a CPU the address space is limited to 2
-    GiB instead. said is the last line that hpcfl printed.
+    GiB instead, in which no lane fits. said is the last line on memory
+    that hpcfl printed.
     """
     if place.is_gpu:
         settings = ["model.name=resnet18", "runtime.lanes=20", *set_clients(place, 20)]
-        cases = [(left, fill_gpu) for left in LEFT]
+        cases = [(LEFT[0], fill_gpu, 0), (LEFT[1], fill_gpu, 1)]
     else:
         settings = ["model.name=mlp", "model.hidden=[320000]"]
-        cases = [(ADDRESSES, limit_addresses)]
-    for left, take_memory in cases:
+        cases = [(ADDRESSES, limit_addresses, 1)]
+    wrong = []
+    for left, take_memory, expected in cases:
         words = words_of_run(place, place.work / f"memory-{left}", *settings)
         with take_memory(left):
             ended = subprocess.run(
                 [sys.executable, "-m", "hpcfl", *words], capture_output=True, text=True
             )
         print(ended.stdout, ended.stderr)
-        said = ended.stderr.strip().splitlines()[-1:]
-        yield {"bytes left": left, "exit code": ended.returncode, "said": "".join(said)}
-    if ended.returncode != 1 or "memory" not in ended.stderr:
-        raise RuntimeError("hpcfl did not end with a line about the memory and with 1")
+        lines = [line for line in ended.stderr.splitlines() if "memory" in line]
+        said = "".join(lines[-1:])
+        yield {"bytes left": left, "exit code": ended.returncode, "said": said}
+        if ended.returncode != expected or not said:
+            wrong.append(f"code {ended.returncode} instead of {expected}, or no reason")
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
 
 
 def memory(place: Place) -> Iterator[Found]:
@@ -523,9 +535,7 @@ def memory(place: Place) -> Iterator[Found]:
         check = sum(size for name, size in rank.items() if name != "clients")
         rule = on_gpu.rule_bytes(prepared) * rank["clients"]
         del prepared
-        if place.is_gpu:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+        forget_memory(place)
         experiment = config.load(place.work / "experiment.toml", settings)
         round_times.measure(experiment, 1, OneProcess())
         peak = peak_bytes(place)

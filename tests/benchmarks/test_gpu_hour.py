@@ -126,6 +126,7 @@ def test_the_script_plays_every_row_and_leaves_the_checkout_as_it_was(
     # three precisions, two numbers of lanes, two forms of convolutions, of which the
     # mlp has none; bf16 has no loop over several lanes on a CPU
     assert len(measured) == len(lanes) == 3 * 2 * (3 * 2 + 1) - 3
+    assert [line["ranks"] for line in rows["two ranks"]["lines"]] == [1, 3]
     published = table.read_gpu(out / "gpu.json")
     targets = [aim for aim in table.TARGETS if aim.what.startswith("one GPU")]
     unknown = {aim.row for aim in targets if aim.value(published) is None}
