@@ -112,11 +112,22 @@ def main() -> int:
                 digests[name_of(case)] = digest_of(case, folder / str(number), world)
     code = 0
     if world.is_server:
-        writes = options.add or options.write
-        code = write(digests) if writes else compare(digests)
+        if options.add:
+            code = add(digests)
+        else:
+            code = write(digests) if options.write else compare(digests)
     code = world.bcast(code)
     world.finalize()
     return code
+
+
+def add(digests: dict[str, str]) -> int:
+    """Write the file with further digests; 2 on a platform whose digests it has not."""
+    stored = json.loads(KEPT.read_text(encoding="utf-8"))
+    if platform_of_digests() not in stored["platforms"]:
+        return compare(digests)
+    store(stored["platforms"], digests)
+    return 0
 
 
 def write(digests: dict[str, str]) -> int:
@@ -125,9 +136,14 @@ def write(digests: dict[str, str]) -> int:
     platforms = [platform_of_digests()]
     if digests == stored["digests"]:
         platforms += [other for other in stored["platforms"] if other not in platforms]
+    store(platforms, digests)
+    return 0
+
+
+def store(platforms: list[dict[str, Any]], digests: dict[str, str]) -> None:
+    """Write the file."""
     content = {"platforms": platforms, "digests": digests}
     KEPT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    return 0
 
 
 def compare(digests: dict[str, str]) -> int:

@@ -4,7 +4,7 @@ and mistakes.
 
 import torch
 
-from hpcfl.scores.base import Score
+from hpcfl.scores.base import Ratio, Score
 from hpcfl.scores.built_in import MacroF1
 
 
@@ -91,3 +91,22 @@ class Unsummed(MacroF1):
 class Doubled(MacroF1):
     def recorded_as(self, name, kind):
         return {"mean": "pre", "std": "std", "worst_tenth": "worst"}[kind]
+
+
+class Mistakes(Ratio):
+    """It records mistakes under the name of accuracy's correct predictions."""
+
+    part = "correct"
+
+    def sums(self, block):
+        mistakes = block.samples - block.right.double().sum(dim=1)
+        return torch.stack([mistakes, block.samples], dim=1)
+
+
+class TwiceAsMany(Ratio):
+    """It divides by another number than accuracy, under the same name."""
+
+    part = "right"
+
+    def sums(self, block):
+        return torch.stack([block.right.double().sum(dim=1), 2 * block.samples], dim=1)

@@ -4,6 +4,7 @@ score show early.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -37,28 +38,45 @@ def locate_score_errors(name: str, score: Score, function: str) -> Iterator[None
 def check_scores(
     scores: Mapping[str, Score], classes: int, device: torch.device
 ) -> None:
-    """Raise UserError for the first score that fails, and for two scores that record a
-    number under the same name.
+    """Raise UserError for the first score that fails, and for two scores that record
+    different numbers under the same name.
     """
-    recorder: dict[str, str] = {}  # name of a recorded number → score
+    of_clients: dict[str, tuple[str, np.ndarray]] = {}
     for name, score in scores.items():
-        check(name, score, classes, device)
+        for number, values in check(name, score, classes, device).items():
+            other, others_values = of_clients.setdefault(number, (name, values))
+            # Several scores record how many samples a client has.
+            if not np.array_equal(values, others_values, equal_nan=True):
+                refuse_pair(scores, other, name, f"clients/COLUMN/{number}")
+    recorder: dict[str, str] = {}  # name of a summary → score
     for name, score in scores.items():
         for number in score.described(name)["recorded"].values():
             other = recorder.setdefault(number, name)
-            if other == name:
-                continue
-            place = user_code.find_definition(type(score))
-            place = place or user_code.find_definition(type(scores[other]))
-            where = f"{place}: " if place else ""
-            raise UserError(
-                f"{where}scores '{other}' and '{name}' both record '{number}'"
-            )
+            if other != name:
+                refuse_pair(scores, other, name, number)
 
 
-def check(name: str, score: Score, classes: int, device: torch.device) -> None:
+def refuse_pair(
+    scores: Mapping[str, Score], one: str, other: str, number: str
+) -> NoReturn:
+    """Raise UserError for two scores that record a number under the same name."""
+    place = user_code.find_definition(type(scores[other]))
+    place = place or user_code.find_definition(type(scores[one]))
+    where = f"{place}: " if place else ""
+    raise UserError(
+        f"{where}scores '{one}' and '{other}' both record '{number}'; give one of them "
+        "another name"
+    )
+
+
+def check(
+    name: str, score: Score, classes: int, device: torch.device
+) -> dict[str, np.ndarray]:
     """Compute sums, numbers and summary of a made-up block. Raises UserError if one
     fails or is malformed.
+
+    Returns:
+        The numbers of the clients by name, [CLIENTS] each.
     """
     block = make_block(classes, device)
     with locate_score_errors(name, score, "sums"):
@@ -76,6 +94,7 @@ def check(name: str, score: Score, classes: int, device: torch.device) -> None:
                 f"it returns {summary}; expected a float for each of "
                 f"{', '.join(sorted(expected))}"
             )
+    return of_clients
 
 
 def compute_numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:

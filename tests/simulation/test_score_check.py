@@ -49,6 +49,8 @@ MISTAKES = [
         "class Doubled",
         "both record 'std'",
     ),
+    ("Mistakes", "class Mistakes", "both record 'clients/COLUMN/correct'"),
+    ("TwiceAsMany", "class TwiceAsMany", "both record 'clients/COLUMN/total'"),
 ]
 
 
