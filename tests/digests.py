@@ -112,10 +112,8 @@ def main() -> int:
                 digests[name_of(case)] = digest_of(case, folder / str(number), world)
     code = 0
     if world.is_server:
-        if options.add:
-            code = add(digests)
-        else:
-            code = write(digests) if options.write else compare(digests)
+        finish = add if options.add else write if options.write else compare
+        code = finish(digests)
     code = world.bcast(code)
     world.finalize()
     return code

@@ -43,12 +43,6 @@ BUFFERS = "buffers."
 Number = TypeVar("Number", int, float)
 
 
-class MixedRounds(ValueError):
-    """Error for a number of the round that differs between the clients of a fleet.
-    Clients then train only beside clients of their own round.
-    """
-
-
 class TrainOptions(TypedDict, total=False):
     """Keyword options of ``Fleet.train`` and ``Fleet.train_by``.
 
@@ -192,7 +186,7 @@ class Fleet:
 
     @property
     def round(self) -> int:
-        """The number of the round, from 1. Raises MixedRounds where clients are in
+        """The number of the round, from 1. Raises ValueError where clients are in
         different ones.
         """
         round: int = only_one(self.rounds.tolist())
@@ -201,7 +195,7 @@ class Fleet:
     @property
     def learning_rate(self) -> float:
         """The learning rate of this round for a method's own steps, which are plain
-        ones. Raises MixedRounds where clients have different ones.
+        ones. Raises ValueError where clients have different ones.
         """
         return only_one(map(self.setup.plain_rate, self.rounds.tolist()))
 
@@ -719,12 +713,12 @@ class Fleet:
 
 
 def only_one(numbers: Iterable[Number]) -> Number:
-    """Return the number that all numbers equal. Raises MixedRounds where they
+    """Return the number that all numbers equal. Raises ValueError where they
     differ.
     """
     distinct = set(numbers)
     if len(distinct) > 1:
-        raise MixedRounds(f"clients of different rounds have {sorted(distinct)}")
+        raise ValueError(f"clients of different rounds have {sorted(distinct)}")
     return distinct.pop()
 
 

@@ -262,12 +262,14 @@ class LocalTraining:
         )
         return Chunk(self.task, resources, self.list_lanes(positions, pools), models)
 
-    def list_lanes(self, positions: list[int], pools: list[np.ndarray]) -> list["Lane"]:
+    def list_lanes(
+        self, positions: list[int], pools: list[np.ndarray]
+    ) -> list["LaneClient"]:
         """Return the lanes of a chunk's clients, which have the samples ``pools``."""
         epochs = self.task.epochs_of(positions).tolist()
         lanes = []
         for place, position in enumerate(positions):
-            lane = Lane(
+            lane = LaneClient(
                 client=int(self.start.ids[position]),
                 round=int(self.task.rounds[position]),
                 pool=pools[place],
@@ -326,7 +328,7 @@ def _copy_rows(rows: Tensor) -> Tensor:
     )
 
 
-class Lane(NamedTuple):
+class LaneClient(NamedTuple):
     """A client of a chunk.
 
     Attributes:
@@ -375,7 +377,7 @@ class Chunk:
         self,
         task: Task,
         resources: Resources,
-        lanes: list[Lane],
+        lanes: list[LaneClient],
         models: LaneModels,
     ) -> None:
         self.task, self.resources = task, resources

@@ -251,7 +251,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 play(round, DRY, [note_uploads])
                 for fleet in round.fleets:
                     asked += fleet.results.trainings
-                check_score(small, round.reports.numbers.columns)
+                check_scored_column(small, round.reports.numbers.columns)
                 no_clients, newcomers = trained[:0], small.newcomer_ids
                 last = RoundPlan(
                     rounds + 1,
@@ -343,7 +343,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     )
 
 
-def check_score(small: Prepared, columns: list[str]) -> None:
+def check_scored_column(small: Prepared, columns: list[str]) -> None:
     """Raise UserError if ``evaluation.score`` is none of the ``columns`` that a round
     records.
 

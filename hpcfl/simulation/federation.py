@@ -19,7 +19,7 @@ from hpcfl.simulation.round import FINAL_SCORING, Result, Round, conclude
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.simulation.stages import on_this_rank, play
-from hpcfl.storage.checkpoint import Best, Checkpoints, Restored, Schedule
+from hpcfl.storage.checkpoint import Best, Checkpoints, CheckpointSchedule, Restored
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -134,7 +134,7 @@ class Federation:
     meta: dict[str, Any]
     report: Report = ignore_result
     best: BestRound | None = None
-    due: Schedule = field(init=False)
+    due: CheckpointSchedule = field(init=False)
     # seconds of the longest round, and of copying the state for the last checkpoint
     _longest: float = 0.0
     _copied_in: float = 0.0
@@ -142,7 +142,7 @@ class Federation:
     _unrecorded: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.due = Schedule(self.prepared.config.checkpoint.every)
+        self.due = CheckpointSchedule(self.prepared.config.checkpoint.every)
 
     def run(self, done: int, request: StopRequest) -> None:
         """Play the rounds after ``done``, then score the final models. Collective call.

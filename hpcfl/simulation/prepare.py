@@ -620,13 +620,15 @@ def _make_overlays(
 
 
 def _count_blocks(config: Config, process: Process) -> int:
-    """Return how many blocks of a product this rank computes at once. The server uses
-    all its cores.
+    """Return how many blocks of a product this rank computes at once.
 
-    The other ranks, which may share these cores, wait while the server works. They all
-    work at the same time.
+    The server uses all its cores, with ``runtime.threads`` threads for each block,
+    because the ranks that may share these cores wait while it works. The other ranks
+    work at the same time, so each computes one block.
     """
-    return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
+    if process.rank:
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // config.runtime.threads)
 
 
 def _count_concurrent(config: Config, placed: Placement) -> int:

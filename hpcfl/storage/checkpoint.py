@@ -438,7 +438,7 @@ def _shards(files: list[dict[str, Any]]) -> list[Shard]:
     return [manifest.shard_of_table(file) for file in files]
 
 
-class Schedule:
+class CheckpointSchedule:
     """A schedule of checkpoints: every so many rounds, or with "auto" as often as SHARE
     allows.
 

@@ -9,7 +9,7 @@ import torch
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic
 from hpcfl.storage import manifest
-from hpcfl.storage.checkpoint import Checkpoints, Schedule
+from hpcfl.storage.checkpoint import Checkpoints, CheckpointSchedule
 from hpcfl.storage.clients import ClientStore, digest_tensors
 from hpcfl.storage.manifest import latest
 
@@ -438,7 +438,7 @@ class Clock:
 
 
 def wait_and_write(
-    schedule: Schedule, clock: Clock, waits: float, writes: float
+    schedule: CheckpointSchedule, clock: Clock, waits: float, writes: float
 ) -> None:
     """A checkpoint for which training waits, and which is written while it goes on."""
     with schedule.waiting():
@@ -450,17 +450,17 @@ def wait_and_write(
 
 
 def test_every_so_many_rounds():
-    schedule = Schedule(3)
+    schedule = CheckpointSchedule(3)
     assert [round for round in range(1, 10) if schedule.due(round)] == [3, 6, 9]
 
 
 def test_the_first_comes_after_the_first_round():
-    assert Schedule("auto", Clock()).due(1)
+    assert CheckpointSchedule("auto", Clock()).due(1)
 
 
 def test_cost_stays_below_two_per_cent():
     clock = Clock()
-    schedule = Schedule("auto", clock)
+    schedule = CheckpointSchedule("auto", clock)
     wait_and_write(schedule, clock, waits=0.5, writes=1.5)
     clock.now += 99
     assert not schedule.due(2)
@@ -475,7 +475,7 @@ def test_share_of_a_long_run(seconds_a_round):
     in the way of training.
     """
     clock, long = Clock(), 20_000
-    schedule, saved = Schedule("auto", clock), 0
+    schedule, saved = CheckpointSchedule("auto", clock), 0
     while clock.now < long:
         clock.now += seconds_a_round
         if schedule.due(1):
@@ -487,6 +487,6 @@ def test_share_of_a_long_run(seconds_a_round):
 
 def test_a_finish_without_a_beginning_changes_nothing():
     clock = Clock()
-    schedule = Schedule("auto", clock)
+    schedule = CheckpointSchedule("auto", clock)
     schedule.finished(1000.0)
     assert schedule.due(1)

@@ -150,8 +150,7 @@ class Session(ABC):
     Gradients are taken at what the models hold at the time of the call.
 
     Attributes:
-        samples: how many samples of each lane gradients were taken of, added up over
-            all calls; a lane that a call leaves out has fewer.
+        samples: of how many samples a lane had gradients that took part in all calls.
         calls: how many times gradients were taken.
     """
 
