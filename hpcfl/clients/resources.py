@@ -27,6 +27,7 @@ from hpcfl.clients.optimizers import slots
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
+from hpcfl.experiment.lane_table import Form
 from hpcfl.experiment.sections import Training
 from hpcfl.files import heartbeat
 from hpcfl.models.random import random_layers
@@ -141,6 +142,23 @@ class HeadKernel:
     memory: float
     fits: dict[Hashable, bool] = field(default_factory=dict)
     losses: dict[Hashable, tuple[Loss, bool]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LaneChoice:
+    """The lanes of a rank.
+
+    Attributes:
+        lanes, heads: of whole models and of heads alone, as ``execution.choose`` takes
+            them.
+        form: of a convolution over lanes.
+        notes: lines that a user should read before round 1.
+    """
+
+    lanes: int | str
+    heads: int | str
+    form: Form = "grouped"
+    notes: list[str] = field(default_factory=list)
 
 
 class Attempt:

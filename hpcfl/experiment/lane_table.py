@@ -84,12 +84,12 @@ class LaneTable(BaseModel):
         )
 
 
-def read_lane_table(given: Any) -> LaneTable | None:
+def read_lane_table(given: Any) -> LaneTable:
     """Return the table in a file, or of its content as a nested table.
 
     Raises ValueError with one line.
     """
-    if given is None or isinstance(given, LaneTable):
+    if isinstance(given, LaneTable):
         return given
     content = given
     if isinstance(given, str):

@@ -890,7 +890,7 @@ class Runtime(Section):
         "would change their bits; with a number above 1 convolutions, batch norm and most "
         "activations but ReLU and tanh have other last bits on other numbers of ranks",
     )
-    lane_table: Annotated[LaneTable | None, BeforeValidator(read_lane_table)] = Field(
+    lane_table: Annotated[LaneTable, BeforeValidator(read_lane_table)] | None = Field(
         None,
         description="file of tests/benchmarks/gpu.sh with measured times, from which lanes = "
         "'auto' is chosen on a GPU; without it convolutions have at most 8 lanes there",

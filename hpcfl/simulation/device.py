@@ -144,14 +144,21 @@ def kind(device: torch.device, precision: str) -> str:
     )
 
 
-def list_device_notes(device: torch.device) -> list[str]:
-    """Return a note on AMD's GPUs, which torch offers as those of CUDA."""
-    if device.type == "cpu" or not torch.version.hip:
-        return []
-    return [
-        f"torch {torch.__version__} is for ROCm: hpcfl was tested with CUDA alone, and "
-        "does not promise the same bits in another run on an AMD GPU"
-    ]
+def list_device_notes(device: torch.device, runtime: Runtime) -> list[str]:
+    """Return notes on a table of lanes that is not read, and on AMD's GPUs, which torch
+    offers as those of CUDA.
+    """
+    notes, on_gpu = [], device.type == "cuda"
+    if runtime.lane_table is not None and not (on_gpu and runtime.lanes == "auto"):
+        notes.append(
+            "runtime.lane_table: read on a GPU with runtime.lanes = 'auto' alone"
+        )
+    if on_gpu and torch.version.hip:
+        notes.append(
+            f"torch {torch.__version__} is for ROCm: hpcfl was tested with CUDA alone, "
+            "and does not promise the same bits in another run on an AMD GPU"
+        )
+    return notes
 
 
 def _device_id(device: torch.device) -> str:

@@ -5,12 +5,11 @@ It follows from the experiment, the GPU and a recorded table of times, never fro
 timing within the run.
 """
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import nn
 
 from hpcfl.clients.losses import convolves
+from hpcfl.clients.resources import LaneChoice
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.lane_table import PRECISIONS, Form, LaneRow
 from hpcfl.storage import provenance
@@ -20,41 +19,18 @@ from hpcfl.storage import provenance
 UNMEASURED = 8
 
 
-@dataclass(frozen=True)
-class LaneChoice:
-    """The lanes of a rank.
-
-    Attributes:
-        lanes, heads: of whole models and of heads alone, as ``execution.choose`` takes
-            them.
-        form: of a convolution over lanes.
-        notes: lines that a user should read before round 1.
-    """
-
-    lanes: int | str
-    heads: int | str
-    form: Form = "grouped"
-    notes: list[str] = field(default_factory=list)
-
-
 def choose_lanes(
     config: Config, device: torch.device, module: nn.Module, fits: int
 ) -> LaneChoice:
-    """Return the lanes of ``module``.
+    """Return the lanes of ``module`` for ``runtime.lanes = "auto"`` on a GPU.
 
-    fits: how many the memory of the GPU holds; not read on a CPU.
+    fits: how many the memory of the GPU holds.
     """
     runtime, notes = config.runtime, list[str]()
     asked: Form | None = None
     if runtime.convolutions != "auto":
         asked = runtime.convolutions
     form = asked or "grouped"
-    if device.type == "cpu" or runtime.lanes != "auto":
-        if runtime.lane_table is not None:
-            notes.append(
-                "runtime.lane_table: read on a GPU with runtime.lanes = 'auto' alone"
-            )
-        return LaneChoice(runtime.lanes, runtime.lanes, form, notes)
     row = find_row(config, device, asked, fits, notes)
     if row is not None:
         return LaneChoice(row.lanes, fits, row.form, notes)

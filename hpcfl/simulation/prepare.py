@@ -22,6 +22,7 @@ from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
 from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.resources import (
     STATE_SHARE,
+    LaneChoice,
     Resources,
     Stopwatch,
     clients_together,
@@ -41,6 +42,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
+from hpcfl.experiment.lane_table import Form
 from hpcfl.files.scratch import Scratch
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, OwnOverlay, State
 from hpcfl.methods.options import refuse_without_effect
@@ -55,7 +57,6 @@ from hpcfl.simulation.device import (
     share_device_facts,
 )
 from hpcfl.simulation.hooks import Hooks
-from hpcfl.simulation.lane_choice import LaneChoice, choose_lanes
 from hpcfl.simulation.prepared_data import (
     ClientData,
     list_data_notes,
@@ -362,7 +363,7 @@ def _prepare(
         together, fits = _count_fitting(
             config, rank_device, model, samples, data.dataset, private, placed
         )
-    choice = choose_lanes(config, rank_device.device, model.template, fits)
+    choice = _choose_lanes(config, rank_device.device, model, fits)
     resources = _make_resources(
         config=config,
         rank_device=rank_device,
@@ -388,7 +389,7 @@ def _prepare(
         is_server=process.is_server,
         notes=[
             *_list_notes(config, hooks, model, data, setup, placed),
-            *list_device_notes(rank_device.device),
+            *list_device_notes(rank_device.device, config.runtime),
             *choice.notes,
         ],
         gpus=rank_device.kinds,
@@ -638,6 +639,21 @@ def _count_concurrent(config: Config, placed: Placement) -> int:
     if config.time.mode == "asynchronous":
         cohort = config.time.concurrency or cohort
     return min(int(hosted), cohort)
+
+
+def _choose_lanes(
+    config: Config, device: torch.device, model: ClientModel, fits: int
+) -> LaneChoice:
+    """Return the lanes of a rank, on a CPU as they are asked for. ``fits``: how many a
+    GPU holds.
+    """
+    runtime = config.runtime
+    if device.type == "cuda" and runtime.lanes == "auto":
+        from hpcfl.simulation.lane_choice import choose_lanes
+
+        return choose_lanes(config, device, model.template, fits)
+    form: Form = "loop" if runtime.convolutions == "loop" else "grouped"
+    return LaneChoice(runtime.lanes, runtime.lanes, form)
 
 
 def _count_fitting(

@@ -146,13 +146,13 @@ def test_lists_without_several_mig_slices_stay_as_they_are(gpus, monkeypatch, gi
 def test_an_amd_gpu_is_used_with_a_note(gpus, monkeypatch):
     gpus("A")
     chosen = torch.device("cuda", 0)
-    assert device.list_device_notes(chosen) == []
+    assert device.list_device_notes(chosen, Runtime()) == []
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert "ROCm 6.4, MIOpen" in device.kind(chosen, "exact")
-    (note,) = device.list_device_notes(chosen)
+    (note,) = device.list_device_notes(chosen, Runtime())
     assert "ROCm" in note and "\n" not in note
-    assert device.list_device_notes(torch.device("cpu")) == []
+    assert device.list_device_notes(torch.device("cpu"), Runtime()) == []
 
 
 def test_a_missing_amd_gpu_is_one_line(no_gpu, monkeypatch):

@@ -5,8 +5,12 @@ import tiny
 import torch
 from torch import nn
 
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
+from hpcfl.experiment.sections import Runtime
+from hpcfl.simulation.device import list_device_notes
 from hpcfl.simulation.lane_choice import UNMEASURED, choose_lanes
+from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import provenance
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -77,9 +81,17 @@ def test_a_table_of_another_torch_is_used_with_a_note():
 
 
 def test_a_number_of_lanes_and_a_cpu_leave_the_table_unread():
-    chosen, note = choose(lane_table=table(), lanes=5)
-    assert chosen == (5, 5, "grouped") and "runtime.lane_table" in note
-    chosen, note = choose(lane_table=table(), device=CPU)
-    assert chosen == ("auto", "auto", "grouped") and "runtime.lane_table" in note
-    assert choose(device=CPU) == (("auto", "auto", "grouped"), "")
-    assert choose(device=CPU, convolutions="loop")[0] == ("auto", "auto", "loop")
+    """On a CPU convolutions have the form that is asked for, where lanes are many."""
+    for runtime in (
+        {"lane_table": table(), "lanes": 3},
+        {"lane_table": table(), "lanes": 3, "convolutions": "loop"},
+    ):
+        experiment = config.parse(tiny.table("fedavg", runtime=runtime))
+        prepared = prepare(experiment, OneProcess())
+        kernel = prepared.resources.kernel
+        form = runtime.get("convolutions", "grouped")
+        assert (kernel.widest, kernel.form) == (3, form)
+        [note] = [note for note in prepared.notes if "lane_table" in note]
+        assert "\n" not in note
+    for device in (GPU, CPU):
+        assert list_device_notes(device, Runtime()) == []
