@@ -15,7 +15,7 @@ from hpcfl.clients.resources import client_bytes, lane_bytes
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.simulation.prepare import Prepared, prepare
+from hpcfl.simulation.prepare import prepare
 
 # How far a tensor of the final state may be from the CPU's, as a share of its largest
 # number: rounding is 1e-7, and training makes more of it.
@@ -185,14 +185,10 @@ def share_of_rule(
         fleet = prepared.fleet(everyone, round, True)
         prepared.method.update(fleet, inbox)
         del fleet, inbox
-    rule = len(counts) * rule_bytes(prepared)
-    return (torch.cuda.max_memory_allocated() - before - beside) / rule
-
-
-def rule_bytes(prepared: Prepared) -> int:
-    """Bytes that the rule for lanes counts for a client that trains in one."""
-    resources = prepared.resources
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())
     one = resources.samples.take(resources.samples.train[0][:1])[0]
-    lane = lane_bytes(resources.kernel.module, one, prepared.config.training, private)
-    return lane + client_bytes(resources.kernel.module, private)
+    module = resources.kernel.module
+    rule = lane_bytes(module, one, prepared.config.training, private) + client_bytes(
+        module, private
+    )
+    return (torch.cuda.max_memory_allocated() - before - beside) / (len(counts) * rule)

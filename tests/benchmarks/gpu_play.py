@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pages
 from gpu_rows import Missing, Place, Row
 
 from hpcfl.commands.needs import size_text
@@ -182,31 +183,47 @@ def render(
 ) -> str:
     """Return the page."""
     size = " at a hundredth of their size, to try the script" * place.is_small
-    text = [
+    blocks = [
         f"# hpcfl on {machine['device']}",
-        "",
         f"Written by tests/benchmarks/gpu.sh, which plays the rows below{size}. Data are random "
         "numbers with CIFAR-10's shape. `gpu.json` beside this page has the same numbers, `log.txt` "
         "all that rows printed, and `lanes.json` is the table from which hpcfl chooses lanes on such a GPU.",
-        "",
-        *tabulate([{"fact": name, "value": value} for name, value in machine.items()]),
-        "",
+        tabulate([{"fact": name, "value": value} for name, value in machine.items()]),
         "## Rows",
-        "",
-        *tabulate([list_outcome(name, found) for name, found in results.items()]),
+        tabulate([list_outcome(name, found) for name, found in results.items()]),
     ]
     explained = {row.title: inspect.getdoc(row.function) for row in rows}
     for title, explanation in explained.items():
+        blocks += [f"## {title.capitalize()}", str(explanation)]
         of_title = {n: found for n, found in results.items() if found.title == title}
         lines = [line for found in of_title.values() for line in found.lines]
-        text += ["", f"## {title.capitalize()}", "", str(explanation)]
-        text += ["", *tabulate(lines)] if lines else []
+        if lines:
+            blocks.append(tabulate(mark_fastest(lines)))
         for name, found in of_title.items():
             if found.status != "ok":
-                text += ["", f"{name}: {found.status}."]
+                blocks.append(f"{name}: {found.status}.")
             if found.last:
-                text += ["", *(f"    {line}" for line in found.last)]
-    return "\n".join([*text, ""])
+                blocks.append("\n".join(f"    {line}" for line in found.last))
+    return "\n\n".join(blocks) + "\n"
+
+
+def mark_fastest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines, those of lanes with a mark at the fastest of a model and a
+    precision.
+    """
+    fastest: dict[tuple[str, str], float] = {}
+    for line in lines:
+        if "seconds_per_sample" in line:
+            key, seconds = (
+                (line["model"], line["precision"]),
+                line["seconds_per_sample"],
+            )
+            fastest[key] = min(seconds, fastest.get(key, seconds))
+    marked = []
+    for line in lines:
+        is_fastest = line.get("seconds_per_sample") in fastest.values()
+        marked.append({**line, "fastest": "yes"} if is_fastest else line)
+    return marked
 
 
 def list_outcome(name: str, found: Result) -> dict[str, Any]:
@@ -219,11 +236,11 @@ def list_outcome(name: str, found: Result) -> dict[str, Any]:
     }
 
 
-def tabulate(lines: list[dict[str, Any]]) -> list[str]:
+def tabulate(lines: list[dict[str, Any]]) -> str:
     """Return a table in Markdown with all the names of the lines as columns."""
     names = list(dict.fromkeys(name for line in lines for name in line))
     cells = [[show(name, line.get(name, "")) for name in names] for line in lines]
-    return [f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *cells)]
+    return pages.table(names, cells).strip()
 
 
 def show(name: str, value: Any) -> str:
@@ -231,6 +248,8 @@ def show(name: str, value: Any) -> str:
     text = str(value)
     if "bytes" in name and value != "":
         text = size_text(value)
+    elif name == "seconds_per_sample" and value != "":
+        text = f"{1e6 * value:,.1f} µs"
     elif isinstance(value, float):
         text = f"{value:.4g}"
     return text.replace("|", "\\|")

@@ -49,8 +49,6 @@ Found = dict[str, Any]
 MODELS = ("cnn", "resnet8", "resnet18", "mlp")
 # the name of a precision in the table of lanes, and its value of runtime.precision
 PRECISIONS = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
-# the forms of a convolution over lanes
-FORMS = ("grouped", "loop")
 EPOCHS, WARM = 5, 2  # epochs, those of them that warm up
 EXPERIMENT = """
 name = "gpu"
@@ -313,14 +311,14 @@ def lanes(place: Place, model: str, precision: str) -> Iterator[Found]:
     three epochs after two that warm up, divided by the samples of all lanes; first_round has
     the seconds of the first epoch. peak_bytes is the most memory that torch used. A line
     with ``fitting`` did not fit the memory: so many lanes were trained at a time.
+    fastest marks the fastest line of a model and a precision.
     """
     errors: list[Exception] = []
-    cases = list(itertools.product(FORMS, place.lanes))
-    if model == "mlp":
-        cases = [case for case in cases if case[0] == "grouped"]
-    if not place.is_gpu and precision == "bf16":
-        # torch's batch norm on a CPU takes no bfloat16 numbers of several lanes
-        cases = [case for case in cases if case != ("loop", 2)]
+    cases = [("grouped", count) for count in place.lanes]
+    # A single lane has one form, the mlp no convolution, and torch's batch norm on a CPU
+    # takes no bfloat16 numbers of several lanes.
+    if model != "mlp" and (place.is_gpu or precision != "bf16"):
+        cases += [("loop", count) for count in place.lanes[1:]]
     for form, count in cases:
         settings = [
             f"model.name={model}",
@@ -520,20 +518,17 @@ def out_of_memory(place: Place) -> Iterator[Found]:
 
 
 def memory(place: Place) -> Iterator[Found]:
-    """Compare the memory of two rounds with what hpcfl computes beforehand.
+    """Compare the memory of two rounds with what ``hpcfl check`` computes beforehand.
 
-    rule: bytes that the rule for lanes counts. check: bytes that ``hpcfl check`` prints
-    for the rank. peak: the most bytes that torch used on the GPU, on a CPU those of
-    the process.
+    peak has the most bytes that torch used on the GPU, on a CPU those of the process.
     """
     sizes = {"cnn": 2} if place.is_small else {"cnn": 64, "resnet18": 16}
     for model, clients in sizes.items():
         lanes = f"runtime.lanes={clients}"
         settings = [f"model.name={model}", lanes, *set_clients(place, clients)]
         prepared = prepare_rank(place, *settings)
-        rank = vars(needs.of_rank(prepared))
-        check = sum(size for name, size in rank.items() if name != "clients")
-        rule = on_gpu.rule_bytes(prepared) * rank["clients"]
+        computed = needs.of_gpu(prepared) or needs.of_rank(prepared)
+        check = computed.samples + computed.rows + computed.lanes
         del prepared
         forget_memory(place)
         experiment = config.load(place.work / "experiment.toml", settings)
@@ -541,11 +536,10 @@ def memory(place: Place) -> Iterator[Found]:
         peak = peak_bytes(place)
         yield {
             "model": model,
-            "clients": rank["clients"],
-            "rule, bytes": rule,
+            "clients": clients,
             "check, bytes": check,
             "peak, bytes": peak,
-            "peak as a share of the rule": peak / rule,
+            "peak as a share of check": peak / check,
         }
 
 

@@ -16,16 +16,13 @@ from tempfile import TemporaryDirectory
 
 import pages
 import workloads
+from round_times import make_federation
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation import preflight
-from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import prepare_together
-from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.metrics import MetricsWriter
 
 WORKLOAD = "dense"
 PAGE = pages.RESULTS / "overlays.md"
@@ -74,16 +71,7 @@ class Player:
         prepared = preflight.run(prepared, communicator)
         folder = Path(stack.enter_context(TemporaryDirectory()))
         self._request = stack.enter_context(StopRequest(lambda: communicator.abort(1)))
-        self._federation = Federation(
-            communicator,
-            prepared,
-            prepared.server,
-            make_untimed(prepared, communicator),
-            Checkpoints(folder / "checkpoints", communicator),
-            MetricsWriter(folder, {}, {}, 1),
-            meta={},
-            report=lambda result: None,
-        )
+        self._federation = make_federation(prepared, communicator, folder)
 
     def time_round(self, number: int) -> float:
         """Play a round; return its CPU seconds."""

@@ -35,7 +35,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.simulation import preflight
-from hpcfl.simulation.federation import Federation
+from hpcfl.simulation.federation import Federation, Report, ignore_result
 from hpcfl.simulation.prepare import Prepared, prepare_together
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
@@ -129,19 +129,11 @@ def _play(
         TemporaryDirectory() as scratch,
         StopRequest(lambda: communicator.abort(1)) as request,
     ):
-        folder = Path(scratch)
-        metrics = None
-        if communicator.is_server:
-            metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
-        federation = Federation(
-            communicator,
+        federation = make_federation(
             prepared,
-            prepared.server,
-            make_untimed(prepared, communicator),
-            Checkpoints(folder / "checkpoints", communicator),
-            metrics,
-            meta={},
-            report=lambda result: records.append(result.values),
+            communicator,
+            Path(scratch),
+            lambda result: records.append(result.values),
         )
         for number in numbers:
             if number == numbers[1]:
@@ -151,6 +143,28 @@ def _play(
             cpu.append(time.process_time() - begun)
         federation.record_rounds()
     return records, cpu
+
+
+def make_federation(
+    prepared: Prepared,
+    communicator: Communicator,
+    folder: Path,
+    report: Report = ignore_result,
+) -> Federation:
+    """Return a federation that writes into an empty folder."""
+    metrics = None
+    if communicator.is_server:
+        metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
+    return Federation(
+        communicator,
+        prepared,
+        prepared.server,
+        make_untimed(prepared, communicator),
+        Checkpoints(folder / "checkpoints", communicator),
+        metrics,
+        meta={},
+        report=report,
+    )
 
 
 def _report(

@@ -310,8 +310,8 @@ TARGETS = [
     ),
     Target(
         "GPU memory",
-        "one GPU, most memory of lanes, share of what the rule says",
-        lambda values: values["peak as a share of the rule"],
+        "one GPU, most memory, share of what check computes",
+        lambda values: values["peak as a share of check"],
         1.0,
     ),
 ]
