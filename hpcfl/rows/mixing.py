@@ -34,8 +34,8 @@ GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 # digits if computed from products
 CLOSE = 0.01
 HELD = 1 << 27  # the most bytes of results that wait for the caller
-# Bytes of the largest page-locked copy. Larger tensors are copied by the driver's own
-# page-locked memory, at about half the speed.
+# Bytes of the largest page-locked copy. Larger tensors are copied through the driver's own
+# page-locked memory, which is slower.
 LOCKED = 1 << 28
 PRODUCTS, CHECKPOINTS = (0, 1), 2  # numbers of streams of a GPU beside that of training
 # Settings of the thread that plays a run. Products are computed at many places, which

@@ -178,7 +178,7 @@ class Arrivals:
         group says whether its models are scored.
 
         Clients of a fleet have one learning rate. They start from one version, unless
-        the method supports several.
+        the method supports several. Their rows lie on the device at once.
         """
         config = self.prepared.config
         groups: dict[tuple[Any, bool], list[Job]] = {}
@@ -192,10 +192,12 @@ class Arrivals:
                 scored = self.plan.scored
             group = groups.setdefault((self.kind(job.version), scored), [])
             group.append(job)
-        return [
-            (sorted(jobs, key=lambda job: job.client), scored)
-            for (_, scored), jobs in groups.items()
-        ]
+        together, fleets = self.prepared.resources.together, []
+        for (_, scored), jobs in groups.items():
+            jobs.sort(key=lambda job: job.client)
+            for start in range(0, len(jobs), together):
+                fleets.append((jobs[start : start + together], scored))
+        return fleets
 
     def kind(self, version: int) -> Any:
         """Return the grouping key of a fleet whose clients start from a version."""
@@ -223,6 +225,7 @@ class Arrivals:
             message = self.prepared.hooks.seal(fleet, inboxes, returned)
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message)
+        fleet.state = {}  # the device has room for the next fleet
         return fleet
 
     def arrive(self, own: np.ndarray) -> LocalWork:

@@ -15,6 +15,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
+from hpcfl.simulation import prepare as preparing
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import results
 from hpcfl.storage.manifest import latest
@@ -118,6 +119,22 @@ def test_the_rounds_are_the_serial_simulation(federate, case):
     )
     late = played.values["staleness/largest"].max()
     assert late == 0 if time["concurrency"] == 1 else late > 1
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedrep"])
+def test_groups_of_clients_change_no_bit(federate, monkeypatch, method):
+    """As on a device that holds the rows of two clients at once."""
+    sections = {"rounds": 4, "time": {**ASYNCHRONOUS, "buffer": 3, "concurrency": 8}}
+    plain = federate(method, COUNTS, **sections)
+    make = preparing._make_resources
+    monkeypatch.setattr(
+        preparing,
+        "_make_resources",
+        lambda **given: make(**{**given, "together": 2}),
+    )
+    changed = federate(method, COUNTS, **sections)
+    assert changed.prepared.resources.together == 2
+    assert changed.digest == plain.digest
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedadam", "local"])
