@@ -93,7 +93,7 @@ def test_server_state_in_parts_survives_kills_on_any_number_of_ranks(
 ):
     """Five models of 264 kB are 1.3 MB, four of them in a file of at most 1 MiB."""
     # the first line belongs to the file's last table, [checkpoint]
-    text = "file_size = 1\n[method]\nname = 'diversifed'\n" + HALF
+    text = "best = true\nfile_size = 1\n[method]\nname = 'diversifed'\n" + HALF
     wide = ["--set", "model.hidden=[6000]", "--set", "checkpoint.every=1"]
     file, folder = experiment(text, ROUNDS), tmp_path / "killed"
     for ranks in (3, 2, 5):
@@ -105,8 +105,12 @@ def test_server_state_in_parts_survives_kills_on_any_number_of_ranks(
         job.wait()
     parts = [shard.part for shard in latest(folder / "checkpoints").files]
     assert [part.rows for part in parts if part] == [4, 1]
-    assert alone(file, folder, *wide) == alone(file, tmp_path / "calm", *wide) == 0
-    assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")
+    calm = tmp_path / "calm"
+    assert alone(file, folder, *wide) == alone(file, calm, *wide) == 0
+    assert jobs.digest(folder) == jobs.digest(calm)
+    first, second = latest(folder / "checkpoints"), latest(calm / "checkpoints")
+    assert first.best.digest == second.best.digest
+    assert sum(bool(shard.part) for shard in first.best.files) == 2
 
 
 def test_killed_at_any_moment_from_the_start_on(
