@@ -63,10 +63,12 @@ class Pace(TypedDict):
     Attributes:
         round: Seconds of the longest round.
         checkpoint: Seconds of the last checkpoint.
+        start: Seconds from the start of the ranks to their first round.
     """
 
     round: float
     checkpoint: float
+    start: float
 
 
 @dataclass
@@ -128,6 +130,7 @@ class Supervisor:
             **os.environ,
             output.REASON: str(self._reason_file),
             output.PACE: str(self._pace_file),
+            output.STARTED: str(time.time()),
         }
         with atomic.explained(Path(self.command[0])):
             return subprocess.Popen(self.command, env=environment)
@@ -276,8 +279,8 @@ class Supervisor:
 
 
 def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> list[str]:
-    """Return lines for a warning that is too short, and for a time limit of which a stop
-    takes much.
+    """Return lines for a warning that is too short, and for a time limit of which a start
+    and a stop take much.
 
     needed: seconds from a warning to the end of a job. limit: seconds from its start to
     its time limit, infinity where that is unknown.
@@ -292,10 +295,11 @@ def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> li
             f"{pace['checkpoint']:.0f} s; set warning = {math.ceil(needed / 60) * 60} in "
             f"the profile (now {warning:g}); {effect}"
         )
-    if max(needed, warning) > LOSS * limit:
+    stop = max(needed, warning)
+    if stop + pace["start"] > LOSS * limit:
         lines.append(
-            f"a stop takes {max(needed, warning):.0f} of the job's {limit:.0f} s; a longer "
-            "time limit or more ranks lose less"
+            f"a start takes {pace['start']:.0f} s and a stop {stop:.0f} s of the job's "
+            f"{limit:.0f} s; a longer time limit or more ranks lose less"
         )
     return lines
 

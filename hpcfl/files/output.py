@@ -22,6 +22,8 @@ NOTE = "output.txt"  # in a run's folder: a note that its output could not be wr
 REASON = "HPCFL_REASON"
 # The variable with the path of the file for the pace of a supervised job.
 PACE = "HPCFL_PACE"
+# The variable with the time at which a supervised job started its ranks, in seconds.
+STARTED = "HPCFL_STARTED"
 
 
 class Unfailing(io.FileIO):
@@ -141,11 +143,20 @@ def _text(raw: Unfailing, like: TextIO | None) -> TextIO:
     )
 
 
-def keep_pace(round: float, checkpoint: float) -> None:
-    """Write the seconds of a job's longest round, and those that the checkpoint of a stop
-    takes after it, for the job's supervisor, if it has one. A full disk is ignored.
+def seconds_since_start() -> float:
+    """Return the seconds since the job's supervisor started the ranks; 0 without one."""
+    started = os.environ.get(STARTED)
+    return max(0.0, time.time() - float(started)) if started else 0.0
+
+
+def keep_pace(round: float, checkpoint: float, start: float) -> None:
+    """Write a job's seconds for its supervisor, if it has one. A full disk is ignored.
+
+    round: those of the longest round. checkpoint: those that the checkpoint of a stop
+    takes after it. start: those before the first round.
     """
     if path := os.environ.get(PACE):
         with suppress(RunFailure):
-            text = json.dumps({"round": round, "checkpoint": checkpoint})
+            pace = {"round": round, "checkpoint": checkpoint, "start": start}
+            text = json.dumps(pace)
             atomic.write(Path(path), text.encode(), durable=False)

@@ -135,7 +135,9 @@ class Federation:
     report: Report = ignore_result
     best: BestRound | None = None
     due: CheckpointSchedule = field(init=False)
-    # seconds of the longest round, and of copying the state for the last checkpoint
+    # seconds before the first round, of the longest round, and of copying the state for
+    # the last checkpoint
+    _started_in: float = 0.0
     _longest: float = 0.0
     _copied_in: float = 0.0
     # the last rounds, until there is time to record them
@@ -152,6 +154,7 @@ class Federation:
             RunFailure: diverged clients end the run.
         """
         rounds = self.prepared.config.rounds
+        self._started_in = output.seconds_since_start()
         for number in range(done + 1, rounds + 1):
             begun = time.monotonic()
             self.remember_state(number)
@@ -323,4 +326,5 @@ class Federation:
             under_way = 0.0  # the rest of an earlier checkpoint
             if self.prepared.config.checkpoint.every != "auto":
                 under_way = max(0.0, written_in - self._longest)
-            output.keep_pace(self._longest, self._copied_in + written_in + under_way)
+            checkpoint = self._copied_in + written_in + under_way
+            output.keep_pace(self._longest, checkpoint, self._started_in)

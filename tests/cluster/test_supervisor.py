@@ -350,10 +350,16 @@ class Ranks:
     [
         # 1.1 · (20 + 200) s, and 45 s to leave and for the requeue, are 287 s
         (4000, 200, 4000 - 287, "set warning = 300"),
-        (1000, 200, 1000 - 287, "a stop takes 287 of the job's 1000 s"),
+        (
+            1000,
+            200,
+            1000 - 287,
+            "a start takes 30 s and a stop 287 s of the job's 1000 s",
+        ),
         (500, 200, None, "loses the rounds since the last checkpoint"),
         (None, 200, None, "loses the rounds since the last checkpoint"),
-        (1000, 1, None, ""),  # Slurm's warning is early enough
+        (1001, 1, None, ""),  # Slurm's warning is early enough
+        (999, 1, None, "a start takes 30 s and a stop 70 s of the job's 999 s"),
     ],
 )
 def test_a_stop_is_asked_for_as_early_as_it_needs(
@@ -364,7 +370,7 @@ def test_a_stop_is_asked_for_as_early_as_it_needs(
     monkeypatch.setattr(supervisor.slurm, "seconds_left", left)
     monkeypatch.setattr(supervisor, "time", ranks)
     watching = Supervisor([], "", str(tmp_path / "record"), 70, 1, ["again"])
-    pace = {"round": 20, "checkpoint": checkpoint}
+    pace = {"round": 20, "checkpoint": checkpoint, "start": 30}
     (tmp_path / "record.pace").write_text(json.dumps(pace))
     code = watching._watch(ranks)
     if stops is None:
@@ -381,7 +387,7 @@ def test_rounds_that_become_longer_are_told_once(tmp_path, monkeypatch, capfd):
     watching._end = watching._limit = 5000.0
     # 1.1 · (20 + 2) s and 45 s are less than the warning; 1.1 · 502 s and 45 s are 597 s
     for seconds, lines in [(20, 0), (500, 2), (510, 0)]:
-        pace = {"round": seconds, "checkpoint": 2}
+        pace = {"round": seconds, "checkpoint": 2, "start": 0}
         (tmp_path / "record.pace").write_text(json.dumps(pace))
         watching._warn_in_time()
         printed = capfd.readouterr().err.splitlines()
