@@ -262,6 +262,17 @@ def sent_bytes(entry: Sent, few: int, many: int) -> int:
     return tensor.nbytes if shared else tensor[:1].nbytes * many
 
 
+def files_of_rank(prepared: Prepared, needs: Needs, rank: int) -> int:
+    """Return the bytes in a rank's $TMPDIR: private state, and the server's state and
+    messages, beyond ``runtime.memory`` each.
+    """
+    limit = int(prepared.config.runtime.memory * 1e6)
+    private = max(0, needs.ranks[rank].clients * client_bytes(prepared) - limit)
+    if rank == 0:
+        return private + needs.server.files
+    return private + max(0, worker_share(needs) - limit)
+
+
 def received_bytes(entry: Entry, senders: int) -> int:
     """Return the bytes on rank 0 for an entry that ``senders`` clients upload, given that
     of one of them.
@@ -378,10 +389,15 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         if gpu is not None:
             hosted = needs.ranks[rank].clients
             lines.append(f"GPU of rank {rank}: {describe_gpu(gpu, hosted)}")
-    if needs.server.files:
+    of_server, *of_others = [
+        files_of_rank(prepared, needs, rank) for rank in range(len(needs.ranks))
+    ]
+    most = max(of_others, default=0)
+    if of_server or most:
+        others = f" and up to {size_text(most)} of another rank" if most else ""
         lines.append(
-            f"$TMPDIR of rank 0: {size_text(needs.server.files)} beyond "
-            f"runtime.memory = {prepared.config.runtime.memory:g}"
+            f"$TMPDIR of rank 0: {size_text(of_server)}{others}, beyond runtime.memory = "
+            f"{prepared.config.runtime.memory:g}"
         )
     checkpoint = checkpoint_bytes(prepared, needs.server)
     files = checkpoint_files(prepared, max(1, prepared.placement.size - 1))

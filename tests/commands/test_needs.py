@@ -217,3 +217,16 @@ def test_rank_0_encodes_parts_if_it_is_alone(monkeypatch):
     placed = dataclasses.replace(little.placement, size=3)
     among_others = dataclasses.replace(little, placement=placed)
     assert needs.of_server(among_others).files == held - 10_000
+
+
+def test_files_of_other_ranks_are_named():
+    """A worker has ten clients of 2,600 bytes, and 15 kB of the server's 30 kB."""
+    local = prepared("local", memory=0.01)
+    worker = needs.of_rank(local)
+    idle = dataclasses.replace(worker, clients=0)
+    server = needs.ServerNeeds(0, 500, 30_000, parts=30_000, part_files=2)
+    job = needs.Needs([idle, worker, idle], server)
+    files = [needs.files_of_rank(local, job, rank) for rank in range(3)]
+    assert files == [500, 16_000 + 5_000, 5_000]
+    text = needs.describe_needs(local, job)
+    assert "$TMPDIR of rank 0: 500 B and up to 21 kB of another rank" in text
