@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import time
 import tomllib
@@ -41,8 +42,12 @@ def main(words: list[str]) -> int:
         return 2
     end = time.monotonic() + 3600 * given.hours
     confine(out)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         return play(out, given.device, end)
+    except KeyboardInterrupt:
+        print(f"interrupted; {out / 'gpu.md'} has the rows before", file=sys.stderr)
+        return 130
     finally:
         shutil.rmtree(out / "work", ignore_errors=True)
 

@@ -131,8 +131,10 @@ class Place:
 
     @property
     def samples(self) -> int:
-        """Return the samples of a client: five batches of ten and ten to test, or one."""
-        return 12 if self.is_small else 60
+        """Return the samples of a client: five batches of ten and ten to test, or half a
+        batch and one to test.
+        """
+        return 6 if self.is_small else 60
 
     def count(self, number: int) -> int:
         """Return a number of clients, rows or floats at this size."""
