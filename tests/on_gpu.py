@@ -94,9 +94,9 @@ def made_up(
     }
 
 
-def on_both(case: tuple, folder: Path, gpu: str = "cuda") -> float:
+def on_both(case: tuple, folder: Path, gpu: str = "cuda", **runtime: Any) -> float:
     """The largest difference of a case's final state on the GPU from the CPU's, as
-    ``TOLERANCE`` measures it.
+    ``TOLERANCE`` measures it. ``runtime``: further keys of it, on both.
 
     Six rounds, so that steps become graphs; batch norm over batches of two makes too
     much of rounding then.
@@ -118,7 +118,7 @@ def on_both(case: tuple, folder: Path, gpu: str = "cuda") -> float:
             {"name": method, **options},
             COUNTS,
             **sections,
-            runtime={"device": device, "lanes": 1024},
+            runtime={"device": device, "lanes": 1024, **runtime},
         ).state
         for number, device in enumerate([gpu, "cpu"])
     ]

@@ -4,6 +4,10 @@ that fit.
 
 import on_gpu
 import pytest
+import torch
+
+from hpcfl.rows import mixing
+from hpcfl.simulation import prepare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 
@@ -20,6 +24,33 @@ def test_a_method_ends_as_on_the_cpu_but_for_rounding(case, tmp_path):
 def test_a_run_has_the_same_bits_again_and_without_graphs(model, training, tmp_path):
     sections = {**on_gpu.made_up(model, tmp_path), "rounds": 5, "training": training}
     assert len(on_gpu.digests({"name": "fedavg"}, sections, tmp_path)) == 1
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet8"])
+def test_convolutions_lane_by_lane_end_as_on_the_cpu(model, tmp_path):
+    case = "fedavg", {}, model, {}
+    assert on_gpu.on_both(case, tmp_path, convolutions="loop") < on_gpu.TOLERANCE
+
+
+def test_products_in_blocks_on_two_streams_have_the_bits_of_the_cpu(monkeypatch):
+    matrix, rows = torch.randn(20, 30, dtype=torch.float64), torch.randn(30, 100_003)
+    expected = mixing.combine(matrix, rows, torch.float32)
+    monkeypatch.setattr(mixing, "GPU_BLOCK_FLOATS", 1 << 16)
+    mixing.use_device(torch.device("cuda"))
+    try:
+        for _ in range(5):
+            found = mixing.combine(matrix, rows, torch.float32)
+            assert torch.equal(found, expected)
+    finally:
+        mixing.use_device(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_groups_of_clients_end_as_on_the_cpu(together, tmp_path, monkeypatch):
+    """The rows of other groups are on the CPU meanwhile."""
+    monkeypatch.setattr(prepare, "clients_together", lambda *_: together)
+    case = "ditto", {}, "mlp", {}
+    assert on_gpu.on_both(case, tmp_path) < on_gpu.TOLERANCE
 
 
 @pytest.mark.parametrize(("model", "clients"), on_gpu.SIDE_BY_SIDE.items())
