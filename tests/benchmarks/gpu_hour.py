@@ -42,6 +42,8 @@ def main(words: list[str]) -> int:
         return 2
     end = time.monotonic() + 3600 * given.hours
     confine(out)
+    if given.device == "cuda":
+        choose_gpu()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         return play(out, given.device, end)
@@ -50,6 +52,12 @@ def main(words: list[str]) -> int:
         return 130
     finally:
         shutil.rmtree(out / "work", ignore_errors=True)
+
+
+def choose_gpu() -> None:
+    """Let all processes see one GPU alone, the first one."""
+    name = "CUDA_VISIBLE_DEVICES"
+    os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 
 
 def play(out: Path, device: str, end: float) -> int:
@@ -107,9 +115,8 @@ def confine(out: Path) -> None:
     scratch.mkdir(parents=True)
     for name in ("log.txt", "lanes.json"):
         (out / name).unlink(missing_ok=True)
-    folders = ("TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", "TRITON_CACHE_DIR")
+    folders = ("TMPDIR", "XDG_CACHE_HOME", "MPLCONFIGDIR", "CUDA_CACHE_PATH")
     os.environ |= dict.fromkeys(folders, str(scratch))
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(scratch)
     os.environ["GIT_OPTIONAL_LOCKS"] = "0"  # git reads the checkout and writes no index
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     # A process that asked CUDA for its GPUs could fork no process that uses one.

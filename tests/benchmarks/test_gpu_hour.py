@@ -172,6 +172,16 @@ def test_missing_packages_are_listed_with_what_to_type(tmp_path, monkeypatch, ca
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "seen"), [(None, "0"), ("3,5", "3"), ("MIG-a,MIG-b", "MIG-a"), ("", "")]
+)
+def test_all_rows_see_the_first_gpu_of_a_job(given, seen, monkeypatch):
+    environment = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+    monkeypatch.setattr(os, "environ", environment)
+    gpu_hour.choose_gpu()
+    assert environment["CUDA_VISIBLE_DEVICES"] == seen
+
+
 def test_the_output_cannot_be_in_the_checkout(capsys):
     assert gpu_hour.main(["--out", str(PROJECT / "tests" / "out")]) == 2
     assert "name another folder" in capsys.readouterr().err
