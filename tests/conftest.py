@@ -37,14 +37,16 @@ from hpcfl.simulation.prepare import prepare
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
-# What takes minutes by itself begins at once: two files that mostly wait for Slurm, two
-# that have one test, and two with a test that would be at work alone at the end.
+# What takes minutes by itself begins at once: files that mostly wait for Slurm beside
+# two that have one test, and then files that would be at work alone at the end.
 LONGEST = [
-    "test_slurm",
     "test_slurm_interruptions",
+    "test_slurm_failures",
     "test_simulated",
     "test_campaign",
+    "test_slurm",
     "test_ranks",
+    "test_tune",
     "test_pages",
 ]
 

@@ -186,6 +186,14 @@ class Cluster:
 
         self.until(recorded, f"round {number}")
 
+    def start_until_round_three(self) -> str:
+        """A job of slow rounds that has begun its third one."""
+        self.experiment(pause=3)
+        self.profile(ranks_per_node=1)
+        (job,) = self.submit()
+        self.wait_for_round(3)
+        return job
+
     def until(self, happened: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not happened():

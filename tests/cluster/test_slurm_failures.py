@@ -1,0 +1,121 @@
+"""Runs in a real Slurm in which a job, a process, a node or the controller ends early,
+and which always finish with the same bits.
+"""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slurm
+
+
+def test_scontrol_requeue(cluster, undisturbed):
+    """The one test here whose processes are not forked."""
+    cluster.start_afresh()
+    job = cluster.start_until_round_three()
+    cluster.run("scontrol", "requeue", job)
+    cluster.hurry()
+    cluster.wait(job)
+    assert cluster.restarts(job) == 1
+    assert cluster.digest() == undisturbed
+
+
+def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed):
+    cluster.experiment(pause=3)
+    (job,) = cluster.submit()
+    cluster.wait_for_round(3)
+    pid = re.search(r"rank 2 on \S+ \(pid (\d+)", cluster.log()).group(1)
+    os.kill(int(pid), signal.SIGKILL)
+    cluster.wait(job, "FAILED")
+    assert re.search(r"task 2: Killed", cluster.log())
+    assert re.search(
+        r"failed +.*the ranks ended with code 137; submitted",
+        cluster.hpcfl("status", "out"),
+    )
+    done = cluster.rounds()
+    assert 2 <= done < 20  # that of round 3 may not be complete
+    cluster.hurry()
+    (job,) = cluster.submit()
+    cluster.wait(job)
+    assert f"continues after round {done}" in cluster.log()
+    assert cluster.digest() == undisturbed
+
+
+def test_cancelled_job_is_not_requeued(cluster):
+    cluster.experiment(pause=3)
+    (job,) = cluster.submit()
+    cluster.wait_for_round(2)
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED")
+    assert cluster.restarts(job) == 0
+    assert re.search(
+        r"e +stopped +.*the same command continues", cluster.hpcfl("status", "out")
+    )
+
+
+def test_the_controller_dies_and_starts_again(cluster, undisturbed):
+    job = cluster.start_until_round_three()
+    os.kill(daemon(cluster, "slurmctld"), signal.SIGKILL)
+    done = cluster.rounds()
+    cluster.until(lambda: cluster.rounds() > done, "a round without the controller")
+    assert re.search(r"e +running ", cluster.hpcfl("status", "out"))
+    cluster.run("slurmctld")
+    cluster.until(lambda: answers(cluster, job), "the controller")
+    cluster.hurry()
+    cluster.wait(job)
+    assert cluster.restarts(job) == 0
+    assert cluster.digest() == undisturbed
+
+
+def test_a_node_that_dies_sends_its_job_back_to_the_queue(cluster, undisturbed):
+    """All processes of n2 are killed. Slurm's 300 s until it calls the node dead are
+    not waited for.
+    """
+    job = cluster.start_until_round_three()
+    for pid in [daemon(cluster, "slurmd-n2"), *processes(job, "n2")]:
+        os.kill(pid, signal.SIGKILL)
+    cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=died")
+    done = cluster.rounds()
+    cluster.hurry()
+    cluster.run("slurmd", "-N", "n2")
+    # The daemon may have brought the node back already.
+    resume = "scontrol", "update", "nodename=n2", "state=resume"
+    cluster.run(*resume, check=False)
+    cluster.until(lambda: cluster.restarts(job) == 1, "the requeue")
+    cluster.wait(job)
+    assert re.search(rf"continues after round {done}\b", cluster.log())
+    assert cluster.digest() == undisturbed
+
+
+def answers(cluster, job):
+    """Whether the controller knows the job as a running one."""
+    queue = cluster.run(
+        "squeue", "--noheader", "--jobs", job, "--Format=State:|", check=False
+    )
+    return "RUNNING" in queue
+
+
+def daemon(cluster, name):
+    """The id of a process of the test Slurm."""
+    folder = Path(cluster.environment["SLURM_CONF"]).parent
+    return int((folder / f"{name}.pid").read_text())
+
+
+def processes(job, node):
+    """The ids of a job's processes on a node: Slurm's own, its tasks and the ranks."""
+    mine = {f"SLURM_JOB_ID={job}", f"SLURMD_NODENAME={node}"}
+    found = set()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = environment.read_text(errors="replace").split("\0")
+            if not mine <= set(variables):
+                continue
+            status = environment.with_name("status").read_text()
+        except OSError:  # it has ended
+            continue
+        found.add(int(environment.parent.name))
+        found.add(int(re.search(r"PPid:\s+(\d+)", status).group(1)))
+    return found - {1, os.getpid()}
