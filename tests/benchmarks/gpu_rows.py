@@ -43,6 +43,11 @@ from hpcfl.rows import mixing
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.storage import provenance
 
+# Most rows need these, and forked ones find them imported.
+for module in ("scipy.ndimage", "torch._dynamo"):
+    importlib.import_module(module)
+gc.freeze()  # the garbage collector need not look at them in every row
+
 PROJECT = Path(__file__).parents[2]
 Found = dict[str, Any]
 
