@@ -157,7 +157,7 @@ def _refuse_nonfinite(
     file: str, name: str, pieces: Sequence[Piece], made: Tensor
 ) -> None:
     """Raise UserError for the first not-a-number or infinity in a parameter."""
-    place = wording.describe_nonfinite(made.float().numpy())
+    place = untrusted_files.describe_nonfinite(made.float().numpy())
     if place:
         tensors = " and ".join(f"'{wording.shorten(piece.tensor)}'" for piece in pieces)
         raise UserError(

@@ -114,7 +114,7 @@ class Start:
                 f"{self.key}: {TENSORS} cannot be read: {reason(error)}"
             ) from None
         for name, tensor in tensors.items():
-            if place := wording.describe_nonfinite(tensor.float().numpy()):
+            if place := untrusted_files.describe_nonfinite(tensor.float().numpy()):
                 raise UserError(f"{self.key}: '{wording.shorten(name)}'{place}")
         self.tensors = {_own_name(name): tensor for name, tensor in tensors.items()}
 

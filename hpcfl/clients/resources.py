@@ -27,8 +27,7 @@ from hpcfl.clients.optimizers import slots
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
-from hpcfl.experiment.lane_table import Form
-from hpcfl.experiment.sections import Training
+from hpcfl.experiment.sections import Form, Training
 from hpcfl.files import heartbeat
 from hpcfl.models.random import random_layers
 from hpcfl.models.replaced import side_by_side

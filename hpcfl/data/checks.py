@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, wording
+from hpcfl.files import atomic, heartbeat, untrusted_files, wording
 
 COLOURS = (1, 3, 4)  # channels of an image, alpha included
 LARGEST = float(np.finfo(np.float32).max)
@@ -70,7 +70,7 @@ def describe_samples(x: Tensor, vocabulary: int | None) -> str:
         if x.min() < 0 or (vocabulary is not None and x.max() >= vocabulary):
             return f"token ids must be from 0 to {vocabulary}, exclusive"
         return ""
-    place = wording.describe_nonfinite(x.numpy())
+    place = untrusted_files.describe_nonfinite(x.numpy())
     return f"x{place}" if place else ""
 
 

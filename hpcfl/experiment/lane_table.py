@@ -7,97 +7,22 @@ may use. So a run is repeated without the file.
 
 import hashlib
 import os
-from typing import Any, Literal, Self
+from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import BaseModel, ValidationError
 
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1_000_000  # of a file
-# of a convolution over lanes: with a group for each lane, or one lane after the other
-Form = Literal["grouped", "loop"]
-# by runtime.precision
-PRECISIONS = {"exact": "float32", "tf32": "tf32", "bf16": "bf16"}
 
 
-class LaneRow(BaseModel):
-    """A measurement of some lanes side by side."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
-    )
-
-    model: str
-    precision: Literal["float32", "tf32", "bf16"]
-    lanes: PositiveInt
-    form: Form
-    seconds_per_sample: PositiveFloat
-    peak_bytes: NonNegativeInt
-
-
-class LaneTable(BaseModel):
-    """Measurements on one type of GPU.
-
-    Attributes:
-        device: the GPU, as torch names it.
-        torch: the version of torch.
-        sha256: of the file; None for a table without one.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    format: Literal[1]
-    device: str
-    torch: str
-    rows: list[LaneRow]
-    sha256: str | None = None
-
-    def select(self, model: str, precision: str) -> Self:
-        """Return the table with the rows of a model in a ``runtime.precision``."""
-        measured = PRECISIONS[precision]
-        rows = []
-        for row in self.rows:
-            if (row.model, row.precision) == (model, measured):
-                rows.append(row)
-        return self.model_copy(update={"rows": rows})
-
-    def fastest(self, most: int, form: Form | None) -> LaneRow | None:
-        """Return the row with the fewest seconds a sample among those with at most
-        ``most`` lanes, of equal ones that with the most lanes; None where there is none.
-
-        form: the form of convolutions, None for any.
-        """
-        rows = []
-        for row in self.rows:
-            if row.lanes <= most and form in (None, row.form):
-                rows.append(row)
-        return min(
-            rows, key=lambda row: (row.seconds_per_sample, -row.lanes), default=None
-        )
-
-
-def read_lane_table(given: Any) -> LaneTable:
-    """Return the table in a file, or of its content as a nested table.
+def read_content(given: Any) -> Any:
+    """Return the content of the file that ``given`` names, or else ``given``.
 
     Raises ValueError with one line.
     """
-    if isinstance(given, LaneTable):
-        return given
-    content = given
-    if isinstance(given, str):
-        content = _read_file(given)
-    try:
-        return LaneTable.model_validate(content)
-    except ValidationError as error:
-        raise ValueError(_explain(error)) from None
+    return _read_file(given) if isinstance(given, str) else given
 
 
 def _read_file(path: str | os.PathLike[str]) -> Any:
@@ -112,12 +37,14 @@ def _read_file(path: str | os.PathLike[str]) -> Any:
     return content
 
 
-def _explain(error: ValidationError) -> str:
-    """Return a line on the first mistake of a table."""
+def explain(
+    error: ValidationError, table: type[BaseModel], row: type[BaseModel]
+) -> str:
+    """Return a line on the first mistake of a table. ``table``, ``row``: their keys."""
     mistake = error.errors(include_url=False)[0]
     place = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "extra_forbidden":
-        keys = LaneRow if len(mistake["loc"]) > 1 else LaneTable
+        keys = row if len(mistake["loc"]) > 1 else table
         return f"unknown key '{place}'; allowed: {', '.join(keys.model_fields)}"
     if mistake["type"] == "missing":
         return f"'{place}' is missing"

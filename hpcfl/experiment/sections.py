@@ -12,13 +12,13 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-
-from hpcfl.experiment.lane_table import Form, LaneTable, read_lane_table
 
 # the largest integer but a seed; larger sizes would fill the memory before any error
 LARGEST = 10_000_000
@@ -872,6 +872,82 @@ class Checkpoint(Section):
     )
 
 
+# of a convolution over lanes: with a group for each lane, or one lane after the other
+Form = Literal["grouped", "loop"]
+# by runtime.precision
+PRECISIONS = {"exact": "float32", "tf32": "tf32", "bf16": "bf16"}
+
+
+class LaneRow(BaseModel):
+    """A measurement of some lanes side by side."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
+
+    model: str
+    precision: Literal["float32", "tf32", "bf16"]
+    lanes: PositiveInt
+    form: Form
+    seconds_per_sample: PositiveFloat
+    peak_bytes: NonNegativeInt
+
+
+class LaneTable(BaseModel):
+    """Measurements on one type of GPU.
+
+    Attributes:
+        device: the GPU, as torch names it.
+        torch: the version of torch.
+        sha256: of the file; None for a table without one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal[1]
+    device: str
+    torch: str
+    rows: list[LaneRow]
+    sha256: str | None = None
+
+    def select(self, model: str, precision: str) -> Self:
+        """Return the table with the rows of a model in a ``runtime.precision``."""
+        measured = PRECISIONS[precision]
+        rows = []
+        for row in self.rows:
+            if (row.model, row.precision) == (model, measured):
+                rows.append(row)
+        return self.model_copy(update={"rows": rows})
+
+    def fastest(self, most: int, form: Form | None) -> LaneRow | None:
+        """Return the row with the fewest seconds a sample among those with at most
+        ``most`` lanes, of equal ones that with the most lanes; None where there is none.
+
+        form: the form of convolutions, None for any.
+        """
+        rows = []
+        for row in self.rows:
+            if row.lanes <= most and form in (None, row.form):
+                rows.append(row)
+        return min(
+            rows, key=lambda row: (row.seconds_per_sample, -row.lanes), default=None
+        )
+
+
+def _read_lane_table(given: Any) -> LaneTable:
+    """Return the table in a file, or of its content. Raises ValueError with one line."""
+    # imported where an experiment names a table
+    from hpcfl.experiment import lane_table
+
+    if isinstance(given, LaneTable):
+        return given
+    try:
+        return LaneTable.model_validate(lane_table.read_content(given))
+    except ValidationError as error:
+        line = lane_table.explain(error, LaneTable, LaneRow)
+        raise ValueError(line) from None
+
+
 class Runtime(Section):
     device: str = Field(
         "auto",
@@ -890,7 +966,7 @@ class Runtime(Section):
         "would change their bits; with a number above 1 convolutions, batch norm and most "
         "activations but ReLU and tanh have other last bits on other numbers of ranks",
     )
-    lane_table: Annotated[LaneTable, BeforeValidator(read_lane_table)] | None = Field(
+    lane_table: Annotated[LaneTable, BeforeValidator(_read_lane_table)] | None = Field(
         None,
         description="file of tests/benchmarks/gpu.sh with measured times, from which lanes = "
         "'auto' is chosen on a GPU; without it convolutions have at most 8 lanes there",

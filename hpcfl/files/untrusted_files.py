@@ -4,6 +4,7 @@ Pipes and devices are refused, because they can block a reader for ever. Another
 may have written the files in results folders and caches: links are not followed there,
 because they can lead to any file of this user, and unexpected contents raise Damaged.
 ``open_user_file`` and ``read_user_file`` follow the links of files that this user names.
+``describe_nonfinite`` finds values that no model can use.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
+import numpy as np
 import pydantic
 from pydantic import JsonValue, TypeAdapter
 
@@ -199,3 +201,20 @@ def _integer(text: str) -> int:
 
 def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def describe_nonfinite(array: np.ndarray) -> str:
+    """Return the place and value of the first not-a-number or infinity, such as
+    ``[3, 0] is nan``; "" where there is none.
+
+    Values beyond float32, in which models compute, count as infinities.
+    """
+    if not array.size or array.dtype.kind != "f":
+        return ""
+    largest = np.finfo(np.float32).max
+    if -largest <= array.min() and array.max() <= largest:
+        return ""
+    is_usable = np.abs(array) <= largest
+    first = np.unravel_index(np.argmin(is_usable), array.shape)
+    place = [int(index) for index in first]
+    return f"{place} is {array[first]}"

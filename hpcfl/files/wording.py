@@ -1,11 +1,7 @@
-"""Names and numbers from a user's file: shortened for messages, normalised for
-comparison, and searched for values that no model can use.
-"""
+"""Names from a user's file, shortened for messages and normalised for comparison."""
 
 import unicodedata
 from collections.abc import Sequence
-
-import numpy as np
 
 LETTERS = 80  # of a name
 MOST = 5  # names in a line
@@ -31,20 +27,3 @@ def list_first(phrases: Sequence[str]) -> str:
 def fold(name: str) -> str:
     """Return a name without case, spaces and Unicode form, for comparison of spellings."""
     return "".join(unicodedata.normalize("NFKC", name).split()).casefold()
-
-
-def describe_nonfinite(array: np.ndarray) -> str:
-    """Return the place and value of the first not-a-number or infinity, such as
-    ``[3, 0] is nan``; "" where there is none.
-
-    Values beyond float32, in which models compute, count as infinities.
-    """
-    if not array.size or array.dtype.kind != "f":
-        return ""
-    largest = np.finfo(np.float32).max
-    if -largest <= array.min() and array.max() <= largest:
-        return ""
-    is_usable = np.abs(array) <= largest
-    first = np.unravel_index(np.argmin(is_usable), array.shape)
-    place = [int(index) for index in first]
-    return f"{place} is {array[first]}"

@@ -44,7 +44,7 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
                 f"model.init = '{file}': '{name}' is {form(given[name])}, the model's "
                 f"{form(tensor)}"
             )
-        place = wording.describe_nonfinite(given[name].float().numpy())
+        place = untrusted_files.describe_nonfinite(given[name].float().numpy())
         if place:
             raise UserError(
                 f"model.init = '{file}': '{name}'{place}; it must be finite"

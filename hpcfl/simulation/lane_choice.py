@@ -11,7 +11,7 @@ from torch import nn
 from hpcfl.clients.losses import convolves
 from hpcfl.clients.resources import LaneChoice
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.lane_table import PRECISIONS, Form, LaneRow
+from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
 from hpcfl.storage import provenance
 
 # The most lanes of a model with convolutions on a GPU where no table has measured more:

@@ -65,7 +65,14 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     beside it. Raises UserError for a mistake on any rank and RunFailure for any other
     error, with the same line on all ranks.
     """
-    verdict, cause = judge(prepared)
+    judged = try_own_scores(prepared)
+    if judged is None:
+        error, seen = None, Tried()
+        if prepared.store.ids:
+            widest = prepared.resources.kernel.widest
+            error, seen = dry_round.try_round(prepared, widest)
+        judged = judge(prepared, error, seen)
+    verdict, cause = judged
     verdicts = [Verdict(**fields) for fields in communicator.allgather(asdict(verdict))]
     for mistaken in verdicts:
         if mistaken.mistake:
@@ -134,26 +141,34 @@ def merge(verdicts: Sequence[Verdict]) -> Tried:
     )
 
 
-def judge(prepared: Prepared) -> Judged:
-    """Return this rank's verdict.
+def try_own_scores(prepared: Prepared) -> Judged | None:
+    """Return the verdict on a score of the user's that fails; None without one.
+
+    The built-in scores are known to work.
+    """
+    scores, device = prepared.resources.scores, prepared.resources.device
+    if not any(":" in name for name in scores):
+        return None
+    try:
+        score_check.check_scores(scores, prepared.setup.classes, device)
+    except Exception as wrong:
+        return end(wrong.__cause__ or wrong, str(wrong))
+    return None
+
+
+def judge(prepared: Prepared, error: BaseException | None, seen: Tried) -> Judged:
+    """Return this rank's verdict on the tried round.
 
     Only a known limit of batching makes clients train one after the other. Any other
     error ends the run, as does such a limit if the user has set the number of lanes.
+
+    Args:
+        error: of the round; None if it was played.
+        seen: what the round showed.
     """
-    resources = prepared.resources
-    classes, device = prepared.setup.classes, resources.device
-    try:
-        # The built-in scores are known to work.
-        if any(":" in name for name in resources.scores):
-            score_check.check_scores(resources.scores, classes, device)
-    except Exception as wrong:
-        return end(wrong.__cause__ or wrong, str(wrong))
-    if not prepared.store.ids:
-        return Verdict(), None
-    lanes = resources.kernel.widest
-    error, seen = dry_round.try_round(prepared, lanes)
     if error is None:
         return Verdict(**vars(seen)), None
+    lanes = prepared.resources.kernel.widest
     alone: BaseException | None = error
     if lanes > 1 and not is_failure(error):
         alone, seen = dry_round.try_round(prepared, 1)

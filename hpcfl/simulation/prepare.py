@@ -42,7 +42,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.lane_table import Form
+from hpcfl.experiment.sections import Form
 from hpcfl.files.scratch import Scratch
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, OwnOverlay, State
 from hpcfl.methods.options import refuse_without_effect

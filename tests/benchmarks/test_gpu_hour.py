@@ -16,7 +16,7 @@ import table
 import torch
 from gpu_rows import Place, Row
 
-from hpcfl.experiment.lane_table import read_lane_table
+from hpcfl.experiment.sections import Runtime
 
 PROJECT = Path(__file__).parents[2]
 # the order of the issue that asked for them
@@ -121,7 +121,8 @@ def test_the_script_plays_every_row_and_leaves_the_checkout_as_it_was(
         installed = row["title"] != "pfl research" or importlib.util.find_spec("pfl")
         assert row["status"] == ("ok" if installed else "missing"), (name, row)
         assert bool(row["lines"]) == bool(installed) and name in page
-    lanes = read_lane_table(str(out / "lanes.json")).rows  # as a run does
+    runtime = Runtime(lane_table=str(out / "lanes.json"))  # as a run does
+    lanes = runtime.lane_table.rows
     measured = {(row.model, row.precision, row.lanes, row.form) for row in lanes}
     grouped, loop = 4 * 3 * 2, 3 * 2  # bf16 has no loop on a CPU, and the mlp no form
     assert len(measured) == len(lanes) == grouped + loop

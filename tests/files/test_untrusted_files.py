@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 
+import numpy as np
 import pytest
 
 from hpcfl.files import heartbeat, untrusted_files
@@ -150,3 +151,19 @@ def test_a_key_that_stands_twice_is_damage():
     for text in ('{"a": 1, "a": 2}', '[{"b": {"a": 1, "c": 2, "a": 1}}]'):
         with pytest.raises(Damaged, match="'a' stands twice"):
             untrusted_files.parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("array", "place"),
+    [
+        ([[1.0, 2.0], [3.0, np.nan]], "[1, 1] is nan"),
+        ([np.inf, np.nan], "[0] is inf"),
+        ([0.0, -np.inf], "[1] is -inf"),
+        ([0.0, 1e39], "[1] is 1e+39"),
+        ([0.0, 3e38], ""),
+        ([], ""),
+        ([1, 2], ""),
+    ],
+)
+def test_the_first_number_that_is_none_has_its_place(array, place):
+    assert untrusted_files.describe_nonfinite(np.array(array)) == place

@@ -135,7 +135,7 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
 def one_by_one(monkeypatch):
     """Let the preflight find that clients cannot be batched."""
     unbatched = preflight.Verdict(unbatched="own.py:3: cannot be batched"), None
-    monkeypatch.setattr(preflight, "judge", lambda prepared: unbatched)
+    monkeypatch.setattr(preflight, "judge", lambda *_: unbatched)
 
 
 def test_a_resume_that_decides_otherwise_is_refused(half, monkeypatch):

@@ -25,7 +25,7 @@ from hpcfl.clients.execution.kernel import (
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver
 from hpcfl.clients.losses import convolves
-from hpcfl.experiment.lane_table import Form
+from hpcfl.experiment.sections import Form
 from hpcfl.models.replaced import is_recurrent
 
 CACHE = (

@@ -34,7 +34,7 @@ from hpcfl.clients.losses import (
     samples_for,
     stack_data_term,
 )
-from hpcfl.experiment.lane_table import Form
+from hpcfl.experiment.sections import Form
 from hpcfl.models.mlp import MLP
 from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import side_by_side

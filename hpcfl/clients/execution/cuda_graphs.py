@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import is_full
 from hpcfl.clients.execution.lane_independence import Function
-from hpcfl.experiment.lane_table import Form
+from hpcfl.experiment.sections import Form
 
 # Losses of which graphs are kept; a closure made anew in every round is a new one.
 MOST = 16

@@ -27,7 +27,7 @@ from hpcfl.clients.losses import (
     stack_data_term,
     train_mode,
 )
-from hpcfl.experiment.lane_table import Form
+from hpcfl.experiment.sections import Form
 from hpcfl.models.random import keyed, random_layers
 
 # The variable with the keys of the model's random layers, under a name that no method can

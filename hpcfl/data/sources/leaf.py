@@ -212,7 +212,7 @@ def _read_samples(
     if len({len(row) for row in x}) > 1 or not x[0]:
         raise ValueError("samples must be lists of as many numbers each")
     array = np.array(x, float)  # it refuses texts
-    if place := wording.describe_nonfinite(array):
+    if place := untrusted_files.describe_nonfinite(array):
         raise ValueError(f"x{place}")
     return array.astype(np.float32), classes
 

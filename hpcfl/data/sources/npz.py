@@ -197,7 +197,7 @@ def _describe_mistake(arrays: Arrays) -> str:
         )
     if x.dtype.kind not in f"f{integers}":
         return f"x must hold numbers; it is {x.dtype}"
-    if place := wording.describe_nonfinite(x):
+    if place := untrusted_files.describe_nonfinite(x):
         return f"x{place}; x must hold neither NaN nor numbers beyond 3.4e+38"
     if x.dtype.kind in integers and x.min() < 0:
         return "x holds negative token ids"
@@ -321,7 +321,7 @@ def join_clients(
                 f"{path}: {form}, but {first} in {paths[0]}; all clients must have one type and "
                 "shape"
             )
-        if place := wording.describe_nonfinite(x):
+        if place := untrusted_files.describe_nonfinite(x):
             raise UserError(f"{path}: x{place}")
     whole = {
         key: np.concatenate([arrays[key] for arrays in parts]) for key in ("x", "y")
