@@ -85,6 +85,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Compressed uploads: results/bits/README",
         "Clients under attack: results/attacks/README",
         "Private clients: results/privacy/README",
+        "Private samples in silos: results/silos/README",
         "DiversiFed's tables: results/diversifed/README",
         "Numbers of the papers' tables: results/counts/README",
         "Figures of the papers: results/figures/README",
