@@ -59,7 +59,8 @@ def _blocks(
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
         stop = start + BLOCK
         lanes = [lane for lane, length in enumerate(lengths) if length >= stop]
-        yield lanes, pad_positions([pools[lane][start:stop] for lane in lanes], BLOCK)
+        parts = [pools[lane][start:stop] for lane in lanes]
+        yield lanes, pad_positions(parts, BLOCK)
     rests: dict[int, list[int]] = {}
     for lane, length in enumerate(lengths):
         size = length % BLOCK
@@ -110,7 +111,9 @@ def outputs(
         models = {name: tensor[chosen] for name, tensor in tensors.items()}
         values = {name: tensor[chosen] for name, tensor in variables.items()}
         output = kernel.predict(models, x, values, function)
-        yield lanes, output, y.view(positions.shape), index.view(positions.shape) >= 0
+        labels = y.view(positions.shape)
+        mask = index.view(positions.shape) >= 0
+        yield lanes, output, labels, mask
 
 
 def add_rows(
@@ -146,7 +149,8 @@ def score(
             sums[name] = add_rows(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
     # All at once, so that a device is waited for once.
-    columns = torch.cat(list(sums.values()), dim=1).cpu().split(widths, dim=1)
+    on_host = torch.cat(list(sums.values()), dim=1).cpu()
+    columns = on_host.split(widths, dim=1)
     return dict(zip(sums, columns, strict=True))
 
 

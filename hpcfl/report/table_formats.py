@@ -62,12 +62,14 @@ def markdown(table: Table) -> str:
     """Return a table of GitHub's Markdown with the title above and the notes below."""
     cells = table.texts.mask(table.best, "**" + table.texts + "**")
     headings = [_escape(column) for column in cells.columns]
-    lines = [["", *headings], ["---", *["---:"] * len(headings)]]
+    rule = ["---"] + ["---:"] * len(headings)
+    lines = [["", *headings], rule]
     for row, *texts in cells.itertuples():
         lines.append([_escape(row), *texts])
     rows = [f"| {' | '.join(line)} |" for line in lines]
     notes = [text for note in table.notes for text in ("", _escape(note))]
-    return "\n".join([_escape(table.title), "", *rows, *notes])
+    parts = [_escape(table.title), "", *rows, *notes]
+    return "\n".join(parts)
 
 
 def latex(table: Table) -> str:
@@ -83,7 +85,8 @@ def latex(table: Table) -> str:
     alignment = "l" + "r" * len(table.texts.columns)
     tabular = styler.to_latex(column_format=alignment, hrules=True)
     notes = [f"% {plain(note)}" for note in table.notes]
-    return "\n".join([f"% {plain(table.title)}", tabular.rstrip("\n"), *notes])
+    title = f"% {plain(table.title)}"
+    return "\n".join([title, tabular.rstrip("\n"), *notes])
 
 
 def long_csv(table: Table) -> str:

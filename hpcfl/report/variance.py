@@ -100,10 +100,12 @@ def estimate(scores: np.ndarray) -> Components:
     values = scores[known]
     if not len(values):
         return Components(*[math.nan] * 6)
-    mean, spread = float(values.mean()), float(values.std())
+    mean = float(values.mean())
+    spread = float(values.std())
     if spread < EXACT * max(1.0, abs(mean)):
         return Components(mean, 0.0, 1.0, 0.0, 0.0, 0.0)
-    levels = dict(zip(("search", "partition"), np.nonzero(known), strict=True))
+    searches, partitions = np.nonzero(known)
+    levels = {"search": searches, "partition": partitions}
     counts = {name: len(np.unique(place)) for name, place in levels.items()}
     if min(counts.values()) < 2:
         return Components(mean, *[math.nan] * 5)
@@ -133,9 +135,10 @@ def _fit(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     best = max(singles, key=lambda one: one.likelihood)
     if all(variance > 0 for variance in best.variances.values()):
         return best
-    count = len(values)
+    mean = float(values.mean())
     residual = float(values.var(ddof=1))
-    return _Fit(float(values.mean()), math.sqrt(residual / count), {}, residual, 0.0)
+    error = math.sqrt(residual / len(values))
+    return _Fit(mean, error, {}, residual, 0.0)
 
 
 def _maximise(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
@@ -151,8 +154,12 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
 
     warnings.simplefilter("ignore")  # statsmodels has set its own filter meanwhile
     designs = {name: _design(place) for name, place in levels.items()}
-    columns = [[list(map(str, range(one.shape[1])))] for one in designs.values()]
-    effects = VCSpec(list(designs), columns, [[one] for one in designs.values()])
+    columns, matrices = [], []
+    for design in designs.values():
+        names = [str(level) for level in range(design.shape[1])]
+        columns.append([names])
+        matrices.append([design])
+    effects = VCSpec(list(designs), columns, matrices)
     constant = np.ones((len(values), 1))
     model = MixedLM(values, constant, np.zeros(len(values)), exog_vc=effects)
     try:
@@ -167,7 +174,8 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
         variances[name] = float(variance) if square > NONE * residual else 0.0
     if not fitted.converged and len(levels) > 1:
         variances = dict.fromkeys(designs, 0.0)
-    mean, error = float(fitted.fe_params[0]), float(fitted.bse_fe[0])
+    mean = float(fitted.fe_params[0])
+    error = float(fitted.bse_fe[0])
     return _Fit(mean, error, variances, residual, float(fitted.llf))
 
 
@@ -196,7 +204,8 @@ def _freedom(fit: _Fit, counts: dict[str, int], scores: int) -> float:
     below = [square**2 / (counts[name] - 1) for name, square in squares.items()]
     of_residual = math.prod(count - 1 for count in counts.values())
     below.append(fit.residual**2 / of_residual)
-    return float((sum(squares.values()) - fit.residual) ** 2 / sum(below))
+    of_mean = sum(squares.values()) - fit.residual
+    return float(of_mean**2 / sum(below))
 
 
 def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
@@ -217,10 +226,13 @@ def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
         drawn = generator.integers(partitions, size=partitions)
         drawn_searches = generator.integers(searches, size=searches)
         uniform = generator.random((partitions, sizes.max()))
-        clients = (uniform * sizes[drawn][:, None]).astype(np.int64)
-        values = padded[drawn[:, None], :, clients][:, :, drawn_searches].mean(axis=2)
-        counted = np.arange(sizes.max()) < sizes[drawn][:, None]
-        means[place] = ((values * counted).sum(axis=1) / sizes[drawn]).mean()
+        drawn_sizes = sizes[drawn]
+        clients = (uniform * drawn_sizes[:, None]).astype(np.int64)
+        of_clients = padded[drawn[:, None], :, clients]
+        values = of_clients[:, :, drawn_searches].mean(axis=2)
+        counted = np.arange(sizes.max()) < drawn_sizes[:, None]
+        totals = (values * counted).sum(axis=1)
+        means[place] = (totals / drawn_sizes).mean()
     return float(means.std(ddof=1))
 
 

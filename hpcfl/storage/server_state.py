@@ -63,16 +63,18 @@ def cut(name: str, shape: Sequence[int], dtype: str, part_bytes: int) -> list[Pa
     count, row = shape[0], list(shape[1:])
     row_bytes = prod(row) * np.dtype(dtype).itemsize
     step = max(1, part_bytes // row_bytes)
-    return [
-        Part(name, begin, min(begin + step, count), row, dtype)
-        for begin in range(0, count, step)
-    ]
+    parts = []
+    for begin in range(0, count, step):
+        end = min(begin + step, count)
+        parts.append(Part(name, begin, end, row, dtype))
+    return parts
 
 
 def owners(count: int, size: int) -> list[int]:
     """Return the rank of each of ``count`` parts: they go round the ranks with clients."""
     workers = max(1, size - 1)
-    return [size - workers + position % workers for position in range(count)]
+    first = size - workers
+    return [first + position % workers for position in range(count)]
 
 
 def share(
@@ -131,7 +133,9 @@ def _scatter(
 
 def _memory(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Allocate rows, which may be larger than memory."""
-    return mixing.large_memory().empty(shape, getattr(torch, dtype)).numpy()
+    element = getattr(torch, dtype)
+    rows = mixing.large_memory().empty(shape, element)
+    return rows.numpy()
 
 
 def read_share(folder: Path, chosen: Manifest, process: Communicator) -> ReadShare:
@@ -176,10 +180,12 @@ def gather(
         ranks = owners(len(files), communicator.size)
         owner = np.repeat(ranks, [part.rows for _, part in files])
         mine = read.rows[tensor]
-        flat = mine.view(len(mine), prod(mine.shape[1:])).numpy()
+        row = mine.shape[1:]
+        flat = mine.view(len(mine), prod(row)).numpy()
         everyones = communicator.gather_rows(flat, owner, _memory)
         if everyones is not None:
-            large[tensor] = torch.from_numpy(everyones).view(-1, *mine.shape[1:])
+            rows = torch.from_numpy(everyones)
+            large[tensor] = rows.view(-1, *row)
     return None if read.small is None else read.small | large
 
 

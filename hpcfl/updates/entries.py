@@ -66,7 +66,10 @@ def pack(
     for name, rows in split_columns(updates, widths).items():
         start = means[name].change_of
         entry = f"{name}{CHANGE}{start}" if start else name
-        sent[entry] = Field(rows, floats) if as_rows else Mean(rows, weights, floats)
+        if as_rows:
+            sent[entry] = Field(rows, floats)
+        else:
+            sent[entry] = Mean(rows, weights, floats)
         floats = 0.0
     return sent
 
