@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import by_hand
+import loop_by_hand
 import numpy as np
 import on_gpu
 import profile_round
@@ -386,7 +386,7 @@ def round_by_hand(place: Place, model: str) -> Iterator[Found]:
     experiment = config.load(folder / "experiment.toml", [table])
     report = round_times.measure(experiment, rounds, OneProcess())
     loop = statistics.median(
-        by_hand.time_rounds(workloads.load(folder), rounds, place.device)
+        loop_by_hand.time_rounds(workloads.load(folder), rounds, place.device)
     )
     ours = report["seconds_per_round"]
     yield {

@@ -104,7 +104,7 @@ class Bench:
                 "-n",
                 self.cores,
                 sys.executable,
-                HERE / "by_hand.py",
+                HERE / "loop_by_hand.py",
                 self.folder(name),
                 "--rounds",
                 rounds,

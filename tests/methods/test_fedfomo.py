@@ -48,7 +48,7 @@ def one(make_fleet):
         fleet = judged(make_fleet([[4, 4, 0, 0]]), losses)
         fleet.state.update(model=constant(fleet, 2), base=constant(fleet, 0))
         object.__setattr__(
-            fleet.setup, "counts", torch.ones(3, 4).double()
+            fleet.setup, "class_counts", torch.ones(3, 4).double()
         )  # of a federation of three
         pool = Pool(constant(fleet, 1, 4), torch.tensor([[0, 1]]))
         return fleet, {"models": pool, "senders": torch.tensor([1, 2])}

@@ -1,5 +1,5 @@
 """The yardstick: FedAvg as an expert would write it for just this experiment, run as
-``mpiexec -n CORES python by_hand.py``.
+``mpiexec -n CORES python loop_by_hand.py``.
 
 One process per core with one thread, clients split by size, the whole normalised data
 in a tensor (channels_last with the weights for convolutions), batches are index slices,
