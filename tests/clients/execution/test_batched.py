@@ -16,9 +16,9 @@ from hpcfl.models.mlp import MLP
 @pytest.mark.parametrize(
     ("model", "device", "lanes"),
     [
-        # of 3 MB by twice 4 bytes a parameter: 50,890, 2,410 and more than a million
-        (MLP((1, 28, 28), 10), "cpu", 7),
-        (MLP((1, 8, 8), 10, hidden=(32,)), "cpu", 163),
+        # of 6 MB by twice 4 bytes a parameter: 50,890, 2,410 and more than a million
+        (MLP((1, 28, 28), 10), "cpu", 15),
+        (MLP((1, 8, 8), 10, hidden=(32,)), "cpu", 326),
         (MLP((1, 28, 28), 10, hidden=(1300,)), "cpu", 2),
         (CNN((1, 28, 28), 10), "cpu", 1),
         (CNN((1, 28, 28), 10), "cuda", 1 << 30),
