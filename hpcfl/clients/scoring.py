@@ -164,8 +164,9 @@ def class_sums(
     """
     sums = counts = None
     for lanes, output, y, mask in blocks:
-        member = (one_hot(y, classes) * mask[..., None]).double()
-        values = torch.where(mask[..., None], output, 0).double()
+        counted = mask[..., None]
+        member = (one_hot(y, classes) * counted).double()
+        values = torch.where(counted, output, 0).double()
         held = torch.einsum("lbk,lbd->lkd", member, values)
         sums = add_rows(sums, lanes, held, clients)
         counts = add_rows(counts, lanes, member.sum(dim=1), clients)

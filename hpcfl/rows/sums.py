@@ -42,9 +42,12 @@ def mean(rows: Tensor, weights: Tensor) -> Tensor:
     """
     total = weights.sum().item()
     table = weights[:, None]  # one sum, k = 1
-    unit = units(magnitudes(rows, table), weights.max().item(), total)
+    exponents = magnitudes(rows, table)
+    largest = weights.max().item()
+    unit = units(exponents, largest, total)
     summed = sums(rows, table, unit)
-    return means(summed, unit, [total], rows.dtype)[0]
+    [found] = means(summed, unit, [total], rows.dtype)
+    return found
 
 
 def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:

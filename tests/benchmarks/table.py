@@ -82,6 +82,12 @@ REASONS = {
     "64-32-10, 100 clients of 6 samples, one process, CPU seconds, against by hand": (
         "exact means, draws by key and checks take fixed time a round"
     ),
+    "fedamp on ResNet-18, 20 clients of 10 samples, against FedAvg": (
+        "distances and a mixture of 20 models for each client"
+    ),
+    "fedala's first activation, to convergence, on W1, against FedAvg": (
+        "epochs until the loss settles; 2.85 and 3.50 on other days"
+    ),
     "cwfedavg on W1, against FedAvg": "the regulariser's gradient; 1.05 on another day",
     "fednh on W1, against FedAvg": "a forward pass over all samples for class means",
     "fedala on W1, against FedAvg": "one more epoch over 80 % of the samples",
