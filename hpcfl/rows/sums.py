@@ -43,11 +43,10 @@ def mean(rows: Tensor, weights: Tensor) -> Tensor:
     total = weights.sum().item()
     table = weights[:, None]  # one sum, k = 1
     exponents = magnitudes(rows, table)
-    largest = weights.max().item()
-    unit = units(exponents, largest, total)
+    unit = units(exponents, weights.max().item(), total)
     summed = sums(rows, table, unit)
-    [found] = means(summed, unit, [total], rows.dtype)
-    return found
+    found = means(summed, unit, [total], rows.dtype)
+    return found[0]
 
 
 def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
