@@ -145,13 +145,19 @@ def kind(device: torch.device, precision: str) -> str:
 
 
 def list_device_notes(device: torch.device, runtime: Runtime) -> list[str]:
-    """Return notes on a table of lanes that is not read, and on AMD's GPUs, which torch
+    """Return notes on keys of lanes without effect, and on AMD's GPUs, which torch
     offers as those of CUDA.
     """
     notes, on_gpu = [], device.type == "cuda"
     if runtime.lane_table is not None and not (on_gpu and runtime.lanes == "auto"):
         notes.append(
-            "runtime.lane_table: read on a GPU with runtime.lanes = 'auto' alone"
+            "runtime.lane_table is read only on a GPU with runtime.lanes = 'auto'"
+        )
+    one_by_one = runtime.lanes == 1 or (runtime.lanes == "auto" and not on_gpu)
+    if one_by_one and runtime.convolutions != "auto":
+        notes.append(
+            "runtime.convolutions has no effect with one lane, or on a CPU with "
+            "runtime.lanes = 'auto'"
         )
     if on_gpu and torch.version.hip:
         notes.append(

@@ -27,9 +27,7 @@ def choose_lanes(
     fits: how many the memory of the GPU holds.
     """
     runtime, notes = config.runtime, list[str]()
-    asked: Form | None = None
-    if runtime.convolutions != "auto":
-        asked = runtime.convolutions
+    asked = None if runtime.convolutions == "auto" else runtime.convolutions
     form = asked or "grouped"
     row = find_row(config, device, asked, fits, notes)
     if row is not None:

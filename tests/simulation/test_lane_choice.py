@@ -82,16 +82,15 @@ def test_a_table_of_another_torch_is_used_with_a_note():
 
 def test_a_number_of_lanes_and_a_cpu_leave_the_table_unread():
     """On a CPU convolutions have the form that is asked for, where lanes are many."""
-    for runtime in (
-        {"lane_table": table(), "lanes": 3},
-        {"lane_table": table(), "lanes": 3, "convolutions": "loop"},
-    ):
+    given = {"lane_table": table(), "lanes": 3}
+    for runtime in (given, given | {"convolutions": "loop"}):
         experiment = config.parse(tiny.table("fedavg", runtime=runtime))
         prepared = prepare(experiment, OneProcess())
         kernel = prepared.resources.kernel
-        form = runtime.get("convolutions", "grouped")
-        assert (kernel.widest, kernel.form) == (3, form)
+        assert kernel.widest == 3
+        assert kernel.form == runtime.get("convolutions", "grouped")
         [note] = [note for note in prepared.notes if "lane_table" in note]
         assert "\n" not in note
     for device in (GPU, CPU):
         assert list_device_notes(device, Runtime()) == []
+    assert list_device_notes(CPU, Runtime(convolutions="loop"))
