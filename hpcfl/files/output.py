@@ -158,5 +158,4 @@ def keep_pace(round: float, checkpoint: float, start: float) -> None:
     if path := os.environ.get(PACE):
         with suppress(RunFailure):
             pace = {"round": round, "checkpoint": checkpoint, "start": start}
-            text = json.dumps(pace)
-            atomic.write(Path(path), text.encode(), durable=False)
+            atomic.write(Path(path), json.dumps(pace).encode(), durable=False)

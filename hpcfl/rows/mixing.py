@@ -451,9 +451,8 @@ def move_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     A transfer from the CPU to a GPU passes through page-locked memory. A tensor that is
     larger, on the device already, or in page-locked memory, is moved directly.
     """
-    if device.type == "cpu" or tensor.is_cuda or tensor.is_pinned():
-        return tensor.to(device)
-    if tensor.nbytes > LOCKED:
+    is_direct = device.type == "cpu" or tensor.is_cuda or tensor.is_pinned()
+    if is_direct or tensor.nbytes > LOCKED:
         return tensor.to(device)
     staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
         tensor

@@ -108,9 +108,8 @@ def aggregate_briefly(round: Round) -> None:
     everyone = np.arange(round.prepared.setup.clients)
     with heartbeat.use_listener(limit_heartbeats()):
         take_step(round, everyone, round.uploads)
-    after = digest_each(before)
-    for name in before:
-        if after[name] != digests[name]:
+    for name, digest in digest_each(before).items():
+        if digest != digests[name]:
             raise UserError(
                 f"'aggregate' changes server['{name}'] in place; assign a new tensor, such "
                 f"as server['{name}'] = server['{name}'] + change"

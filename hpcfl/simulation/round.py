@@ -241,13 +241,12 @@ def send(round: Round) -> None:
 def work(round: Round) -> None:
     """Train this rank's participants and score its observers."""
     plan = round.plan
-    first, *others = round.blocks(plan.cohort)
-    round.work = train(round, first)
-    if others:
-        joined = JoinedWork(len(first) + sum(map(len, others)))
-        joined.add(round.work)
-        del round.work  # leaves the device before the next group
-        for ids in others:
+    groups = round.blocks(plan.cohort)
+    if len(groups) == 1:
+        round.work = train(round, groups[0])
+    else:
+        joined = JoinedWork(sum(map(len, groups)))
+        for ids in groups:
             joined.add(train(round, ids))
         round.work = joined.whole()
     for ids in round.blocks(np.setdiff1d(plan.audience, plan.cohort)):

@@ -394,7 +394,7 @@ class Checkpoints:
                 )
         newest = manifest.of_table(table)
         damage = self._find_damage(newest.files)
-        return (newest, None) if damage is None else (None, damage)
+        return (None if damage else newest), damage
 
     def _find_damage(self, files: list[Shard]) -> str | None:
         """Return the first damage of files, None if all are intact. Collective; each

@@ -133,8 +133,7 @@ def _scatter(
 
 def _memory(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Allocate rows, which may be larger than memory."""
-    element = getattr(torch, dtype)
-    rows = mixing.large_memory().empty(shape, element)
+    rows = mixing.large_memory().empty(shape, getattr(torch, dtype))
     return rows.numpy()
 
 
