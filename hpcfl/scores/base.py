@@ -99,10 +99,10 @@ def histogram(bins: Tensor, weights: Tensor, count: int) -> Tensor:
 class Score(ABC):
     """Base class of scores; a subclass must define ``sums`` and ``number``.
 
-    It is made without arguments and keeps no state. Its name in the results is the one
-    in the experiment: that of a built-in score (``built_in.py``), or ``module:Class``
-    for a user's own. ``clients/COLUMN/NAME`` has each
-    client's number, ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std`` and
+    A score is made without arguments and keeps no state. Its name in the results is the
+    one in the experiment: that of a built-in score (``built_in.py``), or
+    ``module:Class`` for a user's own. ``clients/COLUMN/NAME`` has each client's number,
+    ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std`` and
     ``COLUMN/NAME_worst_tenth`` further summaries.
 
     Attributes:

@@ -40,8 +40,8 @@ from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import mixing
 
-# Inputs or outputs of a layer; torch 2.13 with MKL on AMD EPYC: both products have the
-# same bits from 12 on, in 19,384 shapes.
+# Inputs or outputs of a layer. With torch 2.13 on AMD EPYC both products have the same
+# bits from 12 on.
 SMALL = 16
 
 
