@@ -1,7 +1,7 @@
 """Memory and disk space that an experiment needs, computed without training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 import numpy as np
@@ -40,8 +40,7 @@ WRITING = 2e8
 # does 1.3e9
 HASHING = 1e9
 SHORT = 10  # seconds of a checkpoint that need no line
-MANY = 1000  # files of a checkpoint that need a line, and how many are advised
-FEW = 300
+MANY = 1000  # files of a checkpoint that need a line
 # float64 numbers of a client and round beside its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
@@ -51,7 +50,17 @@ SUMS = 12
 COLUMNS = 2  # how many most methods score: pre and post
 LOCKED_COPIES = 4  # page-locked at once: two blocks of a product, there and back
 # of the table of memory
-HEADINGS = ("rank", "clients", "samples", "state", "rows", "lanes", "server", "sum")
+HEADINGS = (
+    "rank",
+    "clients",
+    "samples",
+    "state",
+    "rows",
+    "lanes",
+    "file",
+    "server",
+    "sum",
+)
 CELL = 10  # letters
 
 
@@ -68,6 +77,9 @@ class RankNeeds:
     # models of the clients that train at the same time, with gradients and the
     # optimizer's state
     lanes: int
+    # two copies of the largest file of clients in a checkpoint, in $TMPDIR if it has
+    # more than scratch.LARGE bytes
+    file: int
 
 
 @dataclass(frozen=True)
@@ -145,15 +157,13 @@ def of_gpu(prepared: Prepared) -> GpuNeeds | None:
     rows = together * lane_memory.client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
     lane = lane_memory.lane_bytes(module, sample, resources.training, private)
-    in_checkpoint = prepared.config.checkpoint.file_size << 20
     return GpuNeeds(
         together=together,
         side_by_side=side_by_side,
         samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
         rows=rows,
         lanes=side_by_side * lane + constants.size(module),
-        locked=min(rows, LOCKED_COPIES * mixing.LOCKED)
-        + min(hosted * private, in_checkpoint),
+        locked=min(rows, LOCKED_COPIES * mixing.LOCKED) + private,
     )
 
 
@@ -181,7 +191,14 @@ def of_rank(prepared: Prepared) -> RankNeeds:
         # parameters, gradients and what the optimizer keeps; what is frozen is there once
         lanes=lanes * (2 + of_optimizer) * model
         + constants.size(resources.kernel.module),
+        file=2 * min(hosted, clients_in_file(prepared)) * client_bytes(prepared),
     )
+
+
+def clients_in_file(prepared: Prepared) -> int:
+    """Return the most clients in a file of a checkpoint."""
+    limits = manifest.make_limits(prepared.config)
+    return limits.count_clients(client_bytes(prepared))
 
 
 def of_server(prepared: Prepared) -> ServerNeeds:
@@ -232,11 +249,11 @@ def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Par
     """Return the parts of a checkpoint in which a tensor of the server's state lies,
     none if it is small.
     """
-    part_bytes = config.checkpoint.file_size << 20
+    limits = manifest.make_limits(config)
     size = prod(shape) * dtype.itemsize
-    if not server_state.is_large(shape, size, part_bytes):
+    if not server_state.is_large(shape, size, limits):
         return []
-    return server_state.cut("", shape, dtype_name(dtype), part_bytes)
+    return server_state.cut("", shape, dtype_name(dtype), limits)
 
 
 def worker_share(needs: Needs) -> int:
@@ -264,13 +281,19 @@ def sent_bytes(entry: Sent, few: int, many: int) -> int:
 
 def files_of_rank(prepared: Prepared, needs: Needs, rank: int) -> int:
     """Return the bytes in a rank's $TMPDIR: private state, and the server's state and
-    messages, beyond ``runtime.memory`` each.
+    messages, beyond ``runtime.memory`` each, and a large file of a checkpoint.
     """
     limit = int(prepared.config.runtime.memory * 1e6)
     private = max(0, needs.ranks[rank].clients * client_bytes(prepared) - limit)
+    private += needs.ranks[rank].file - file_in_memory(needs.ranks[rank])
     if rank == 0:
         return private + needs.server.files
     return private + max(0, worker_share(needs) - limit)
+
+
+def file_in_memory(rank: RankNeeds) -> int:
+    """Return the bytes of ``rank.file`` that are in memory."""
+    return 0 if rank.file > 2 * scratch.LARGE else rank.file
 
 
 def received_bytes(entry: Entry, senders: int) -> int:
@@ -328,11 +351,10 @@ def checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
 
 def checkpoint_files(prepared: Prepared, workers: int) -> int:
     """Return the most files of a checkpoint of so many ranks with clients."""
-    if not (client := client_bytes(prepared)):
+    if not client_bytes(prepared):
         return 1
     clients = prepared.config.partition.clients
-    megabytes = prepared.config.checkpoint.file_size
-    in_file = manifest.count_in_group(client, megabytes << 20)
+    in_file = clients_in_file(prepared)
     # the last file of each rank may have fewer clients
     return 1 + min(clients, ceil(clients / in_file) + workers - 1)
 
@@ -379,7 +401,8 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         "".join(f"{heading:>{CELL}}" for heading in HEADINGS),
     ]
     for rank, of_rank in enumerate(needs.ranks):
-        sizes = [size for name, size in vars(of_rank).items() if name != "clients"]
+        in_memory = replace(of_rank, file=file_in_memory(of_rank))
+        sizes = [size for name, size in vars(in_memory).items() if name != "clients"]
         share = min(int(prepared.config.runtime.memory * 1e6), worker_share(needs))
         sizes.append(share if rank else needs.server.memory)
         cells = [str(rank), str(of_rank.clients)]
@@ -408,11 +431,8 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
         f"metrics {size_text(metrics_bytes(prepared))}"
     )
-    in_file = ceil(files / FEW)
-    if files > MANY and in_file <= manifest.GROUP_CLIENTS:
-        of_server = needs.server.parts // prepared.config.partition.clients
-        fewer = ceil(in_file * max(client_bytes(prepared), of_server) / (1 << 20))
-        lines.append(f"files: checkpoint.file_size = {fewer} makes about {FEW} of them")
+    if files > MANY and prepared.config.checkpoint.file_size != "auto":
+        lines.append('files: checkpoint.file_size = "auto" makes some hundreds of them')
     seconds = checkpoint_seconds(prepared, needs)
     if seconds > SHORT:
         lines.append(

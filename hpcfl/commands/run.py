@@ -36,7 +36,7 @@ from hpcfl.simulation.prepared_data import list_groups
 from hpcfl.simulation.round import Result
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.storage import provenance, results, run_folder
+from hpcfl.storage import manifest, provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.forms import AnotherRun, check_run
 from hpcfl.storage.metrics import MetricsWriter
@@ -100,7 +100,7 @@ def run(
             communicator,
             config.checkpoint.keep,
             config.fingerprint(),
-            config.checkpoint.file_size << 20,
+            manifest.make_limits(config),
         )
         stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)

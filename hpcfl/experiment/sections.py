@@ -865,10 +865,11 @@ class Checkpoint(Section):
         description="keep the state before the best round too, so that its models can "
         "be had; needs as much memory again",
     )
-    file_size: PositiveInt = Field(
-        64,
-        description="megabytes of clients' state in a file; larger files are fewer, and each is "
-        "written again as a whole when the state of one of its clients changes",
+    file_size: PositiveInt | Literal["auto"] = Field(
+        "auto",
+        description="megabytes of state in a file, which is written again as a whole when "
+        "the state of one of its clients changes; auto: 64, or more where clients "
+        "would need more than 400 files",
     )
 
 

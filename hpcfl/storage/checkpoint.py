@@ -31,7 +31,7 @@ from hpcfl.storage.clients import (
     digest_run,
     digest_tensors,
 )
-from hpcfl.storage.manifest import Manifest, Part, Shard
+from hpcfl.storage.manifest import FileLimits, Manifest, Part, Shard
 from hpcfl.storage.server_state import ReadShare, Share
 
 # the largest share of a run's time for automatically scheduled checkpoints
@@ -96,18 +96,18 @@ class Checkpoints:
         communicator: Communicator,
         keep: int = 2,
         run: str | None = None,
-        group_bytes: int = manifest.GROUP_BYTES,
+        limits: FileLimits = manifest.AUTO,
     ) -> None:
         """Set the folder, which is made when needed and belongs to this object alone.
 
         keep: the number of checkpoints that stay in the folder. run: the fingerprint of
-        their run; checkpoints of another run count as damaged. group_bytes: the most
-        bytes of a file with more than one client or row of the server's state.
+        their run; checkpoints of another run count as damaged. limits: of
+        files with more than one client or row of the server's state.
         """
         self.folder = Path(folder)
         self._communicator = communicator
         self._keep, self._run = keep, run
-        self._group_bytes = group_bytes
+        self._limits = limits
         self._kept: list[
             Manifest
         ] = []  # rank 0: the checkpoints in the folder, oldest first
@@ -236,12 +236,12 @@ class Checkpoints:
         }
 
     def _share(self, server: Mapping[str, Tensor] | None) -> Share:
-        return server_state.share(self._communicator, server, self._group_bytes)
+        return server_state.share(self._communicator, server, self._limits)
 
     def _written(self, server: Share, rows: Snapshot) -> dict[str, Any]:
         files = [
             self._clients_shard(group, rows.written)
-            for group in manifest.group_clients(rows, self._group_bytes)
+            for group in manifest.group_clients(rows, self._limits)
         ]
         if server.whole is not None:
             files.append(self._server_shard(server.whole, server.small))

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, unquote
@@ -22,24 +22,25 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from hpcfl.files import atomic, hdf5, untrusted_files
+from hpcfl.files import atomic, hdf5, scratch, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import check_run
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hpcfl.experiment.config import Config
     from hpcfl.storage.clients import Row, Snapshot
 
 FORMAT = 3
 READABLE = (2, FORMAT)  # in format 2 the server has one file
 PATTERN = "manifest-*.json"
 LIMIT = 256 << 20  # bytes, enough for 2,800,000 clients with state
-# The limits of a group, the second one unless ``checkpoint.file_size`` says otherwise.
-# Every group is a file, which is written again when one of its clients changes: larger
-# groups make fewer files, smaller ones rewrite less.
-GROUP_CLIENTS = 64
-GROUP_BYTES = 64 << 20
+# A file is written again when one of its clients changes: larger files are fewer,
+# smaller ones rewrite less.
+FILE_CLIENTS = 64
+FILE_BYTES = 64 << 20
+FILES = 400  # file servers work best with at most a few hundred
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -371,14 +372,50 @@ def content_key(
     return (None if ids is None else tuple(ids), *digests)
 
 
-def count_in_group(size: int, group_bytes: int) -> int:
-    """Return the most clients of a group, each of which has ``size`` bytes of state."""
-    return max(1, min(GROUP_CLIENTS, group_bytes // max(1, size)))
+@dataclass(frozen=True)
+class FileLimits:
+    """The limits of the files of a checkpoint.
+
+    Attributes:
+        size: The most bytes of a file with more than one client or row. None stands
+            for FILE_BYTES, and for more where clients or rows would need more than
+            FILES files.
+        clients: The number of clients on all ranks.
+    """
+
+    size: int | None = None
+    clients: int = 1
+
+    @property
+    def small(self) -> int:
+        """Return the most bytes of a tensor of the server that is not cut."""
+        return self.size or FILE_BYTES
+
+    def count_clients(self, client_bytes: int) -> int:
+        """Return the most clients in a file, each with so many bytes of state."""
+        fit = min(FILE_CLIENTS, self.small // max(1, client_bytes))
+        return self._at_least(fit, self.clients)
+
+    def count_rows(self, rows: int, row_bytes: int) -> int:
+        """Return the most rows in a file, of a tensor with ``rows`` of them."""
+        return self._at_least(self.small // max(1, row_bytes), rows)
+
+    def _at_least(self, fit: int, total: int) -> int:
+        """Return how many of ``total`` are in a file, of which so many fit."""
+        fewest = 1 if self.size else ceil(total / FILES)
+        return max(fit, fewest)
 
 
-def group_clients(
-    rows: "Snapshot", group_bytes: int = GROUP_BYTES
-) -> Iterator[list[int]]:
+AUTO = FileLimits()
+
+
+def make_limits(config: "Config") -> FileLimits:
+    """Return the limits that ``checkpoint.file_size`` sets."""
+    megabytes, clients = config.checkpoint.file_size, config.partition.clients
+    return FileLimits(None if megabytes == "auto" else megabytes << 20, clients)
+
+
+def group_clients(rows: "Snapshot", limits: FileLimits = AUTO) -> Iterator[list[int]]:
     """Yield the ids of a rank's clients, ascending, in groups of bounded size.
 
     Each group becomes one file. Clients without own state are left out. They count for
@@ -387,7 +424,7 @@ def group_clients(
     file is not made for nearly every row. The span halves when the number of clients
     with state doubles, and only then do all groups change.
     """
-    most = count_in_group(rows.template.size, group_bytes)
+    most = limits.count_clients(rows.template.size)
     written = np.array(sorted(rows.written), np.int64)
     clients_per_written = len(rows.ids) // max(1, len(written))
     span = most * _power_of_two_below(clients_per_written)
@@ -408,13 +445,16 @@ def write_clients(folder: Path, ids: list[int], rows: "Mapping[int, Row]") -> Sh
 
     Raises RunFailure.
     """
-    tensors = [
-        rows[client].tensors for client in ids
-    ]  # read once each: they may come from a GPU or a file
-    arrays = {
-        _encode(name): np.stack([one[name].numpy() for one in tensors])
-        for name in tensors[0]
-    }
+    arrays: dict[str, np.ndarray] = {}
+    for position, client in enumerate(ids):
+        # fetched once each, one after the other: they may come from a GPU or a file
+        for name, tensor in rows[client].tensors.items():
+            row = tensor.numpy()
+            if position == 0:
+                flat = scratch.allocate(len(ids) * row.nbytes)
+                stacked = flat.view(row.dtype).reshape(len(ids), *row.shape)
+                arrays[_encode(name)] = stacked
+            arrays[_encode(name)][position] = row
     return _write(
         folder,
         "clients",

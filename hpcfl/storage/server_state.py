@@ -19,7 +19,7 @@ from hpcfl.communication.message import dtype_name
 from hpcfl.files import heartbeat
 from hpcfl.rows import mixing
 from hpcfl.storage import manifest
-from hpcfl.storage.manifest import Manifest, Part
+from hpcfl.storage.manifest import FileLimits, Manifest, Part
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,16 @@ class ReadShare:
     rows: dict[str, Tensor]
 
 
-def is_large(shape: Sequence[int], size: int, part_bytes: int) -> bool:
+def is_large(shape: Sequence[int], size: int, limits: FileLimits) -> bool:
     """Return whether a tensor of ``size`` bytes is stored in parts."""
-    return size > part_bytes and len(shape) > 1 and shape[0] > 1
+    return size > limits.small and len(shape) > 1 and shape[0] > 1
 
 
-def cut(name: str, shape: Sequence[int], dtype: str, part_bytes: int) -> list[Part]:
-    """Return the parts of a large tensor.
-
-    A part has at most ``part_bytes`` bytes, or one row.
-    """
+def cut(name: str, shape: Sequence[int], dtype: str, limits: FileLimits) -> list[Part]:
+    """Return the parts of a large tensor, each of which is a file."""
     count, row = shape[0], list(shape[1:])
     row_bytes = prod(row) * np.dtype(dtype).itemsize
-    step = max(1, part_bytes // row_bytes)
+    step = limits.count_rows(count, row_bytes)
     parts = []
     for begin in range(0, count, step):
         end = min(begin + step, count)
@@ -78,7 +75,7 @@ def owners(count: int, size: int) -> list[int]:
 
 
 def share(
-    communicator: Communicator, server: Mapping[str, Tensor] | None, part_bytes: int
+    communicator: Communicator, server: Mapping[str, Tensor] | None, limits: FileLimits
 ) -> Share:
     """Copy small tensors on rank 0, and send the rows of large ones to their ranks.
     Collective.
@@ -91,7 +88,7 @@ def share(
     memory = mixing.large_memory()
     large, small = {}, {}
     for name, tensor in (server or {}).items():
-        if not is_large(tensor.shape, tensor.nbytes, part_bytes):
+        if not is_large(tensor.shape, tensor.nbytes, limits):
             small[name] = memory.copy(tensor)
         elif tensor.is_cuda or not tensor.is_contiguous():
             large[name] = memory.copy(tensor)
@@ -103,7 +100,7 @@ def share(
     ]
     parts = []
     for name, shape, dtype in communicator.bcast(heads):
-        of_tensor = cut(name, shape, dtype, part_bytes)
+        of_tensor = cut(name, shape, dtype, limits)
         parts += _scatter(communicator, of_tensor, large.get(name))
     whole = None if server is None else small | large
     return Share(whole, small, parts)

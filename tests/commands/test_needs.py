@@ -55,6 +55,7 @@ def test_what_the_single_process_needs():
             client_state=0,
             rows=2 * 4 * 2600,
             lanes=4 * 2 * 2600,
+            file=0,
         )
     ]
     assert job.server == needs.ServerNeeds(FEDAVG_SERVER, files=0, state=2600)
@@ -167,16 +168,31 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
 
 def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
     """Ten clients of 2,600 bytes, at most four of them in a file."""
-    monkeypatch.setattr(manifest, "GROUP_CLIENTS", 4)
+    monkeypatch.setattr(manifest, "FILE_CLIENTS", 4)
     local = prepared("local")
     assert needs.checkpoint_files(local, workers=1) == 1 + 3
     assert needs.checkpoint_files(local, workers=3) == 1 + 5
     assert needs.checkpoint_files(local, workers=30) == 1 + 10
     assert needs.checkpoint_files(prepared("fedavg"), workers=3) == 1
     job = needs.of_job(local, OneProcess())
-    assert "checkpoint.file_size" not in needs.describe_needs(local, job)
     monkeypatch.setattr(needs, "MANY", 3)
-    assert "checkpoint.file_size = 1 makes" in needs.describe_needs(local, job)
+    assert "checkpoint.file_size" not in needs.describe_needs(local, job)
+    given = prepared("local", updates={"checkpoint": {"file_size": 1}})
+    assert 'checkpoint.file_size = "auto"' in needs.describe_needs(given, job)
+
+
+def test_a_file_of_clients_needs_memory(monkeypatch):
+    """Two copies of the state of four of the ten clients; large ones are in files."""
+    monkeypatch.setattr(manifest, "FILE_CLIENTS", 4)
+    local = prepared("local")
+    job = needs.of_job(local, OneProcess())
+    [rank] = job.ranks
+    assert rank.file == 2 * 4 * 2600
+    assert needs.files_of_rank(local, job, 0) == 0
+    in_memory = needs.describe_needs(local, job)
+    monkeypatch.setattr(scratch, "LARGE", 2600)
+    assert needs.files_of_rank(local, job, 0) == 2 * 4 * 2600
+    assert needs.describe_needs(local, job) != in_memory
 
 
 def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
@@ -197,7 +213,7 @@ def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
     share = -(-10 * model // 3)
     assert needs.checkpoint_seconds(local, job) == 10 * 2600 + share
     table = needs.describe_needs(local, job).splitlines()
-    assert [line.split()[10:12] for line in table[3:6]] == [["3.5", "MB"]] * 3
+    assert [line.split()[12:14] for line in table[3:6]] == [["3.5", "MB"]] * 3
     # the server's file, its five parts, and one of ten small clients on a rank
     assert any("in at most 7 files" in line for line in table)
 

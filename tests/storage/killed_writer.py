@@ -14,6 +14,7 @@ import torch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.manifest import FileLimits
 from hpcfl.storage.metrics import MetricsWriter
 
 CLIENTS = 6
@@ -39,7 +40,7 @@ def state(round):
 
 def run(folder):
     checkpoints, clients = (
-        Checkpoints(f"{folder}/checkpoints", OneProcess(), group_bytes=10_000),
+        Checkpoints(f"{folder}/checkpoints", OneProcess(), limits=FileLimits(10_000)),
         ClientStore(range(CLIENTS), TEMPLATE),
     )
     restored = checkpoints.restore(clients)

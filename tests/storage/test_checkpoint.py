@@ -11,7 +11,7 @@ from hpcfl.files import atomic
 from hpcfl.storage import manifest
 from hpcfl.storage.checkpoint import Checkpoints, CheckpointSchedule
 from hpcfl.storage.clients import ClientStore, digest_tensors
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import FileLimits, latest
 
 TEMPLATE = {
     "layer.weight": torch.zeros(2, 3),
@@ -99,7 +99,7 @@ def names(folder, start):
 
 @pytest.fixture
 def small_groups(monkeypatch):
-    monkeypatch.setattr(manifest, "GROUP_CLIENTS", 3)
+    monkeypatch.setattr(manifest, "FILE_CLIENTS", 3)
 
 
 @pytest.mark.parametrize("written_by", [1, 2, 4, 15])
@@ -401,16 +401,48 @@ def test_groups_are_bounded_and_leave_out_who_never_wrote():
         [199],
     ]
     big = ClientStore(
-        range(5), {"a": torch.zeros(manifest.GROUP_BYTES // 8)}
+        range(5), {"a": torch.zeros(manifest.FILE_BYTES // 8)}
     )  # two clients a group
-    row = torch.zeros(1, manifest.GROUP_BYTES // 8)
+    row = torch.zeros(1, manifest.FILE_BYTES // 8)
     for client in range(5):
         big.put([client], {"a": row})
     assert list(manifest.group_clients(big.snapshot())) == [[0, 1], [2, 3], [4]]
-    twice = manifest.group_clients(big.snapshot(), 2 * manifest.GROUP_BYTES)
+    limits = FileLimits(2 * manifest.FILE_BYTES)
+    twice = manifest.group_clients(big.snapshot(), limits)
     assert list(twice) == [[0, 1, 2, 3], [4]]
     nobody = ClientStore([], {"a": torch.zeros(1)})
     assert list(manifest.group_clients(nobody.snapshot())) == []
+
+
+def test_many_clients_have_a_bounded_number_of_files():
+    """Of 10,000 clients 25 share a file, of 100,000 small ones 250, on all ranks."""
+    fit_alone = manifest.FILE_BYTES - 1
+    assert FileLimits(clients=10_000).count_clients(fit_alone) == 25
+    assert FileLimits(clients=300).count_clients(fit_alone) == 1
+    assert FileLimits(clients=100_000).count_clients(4) == 250
+    assert FileLimits(manifest.FILE_BYTES, 10_000).count_clients(fit_alone) == 1
+    groups = []
+    for rank in range(2):
+        store = ClientStore(range(rank, 2_000, 2), {"a": torch.zeros(1)})
+        store.put(store.ids, {"a": torch.ones(1_000, 1)})
+        limits = FileLimits(clients=100_000)
+        groups += manifest.group_clients(store.snapshot(), limits)
+    assert [len(group) for group in groups] == [250] * 8
+
+
+def test_a_run_goes_on_in_files_of_another_size(tmp_path, alone):
+    save(alone, tmp_path, [1])
+    [whole] = names(tmp_path, "clients")
+    clients = ClientStore(range(CLIENTS), TEMPLATE)
+    checkpoints = Checkpoints(tmp_path, alone, limits=FileLimits(100))
+    assert checkpoints.restore(clients).round == 1
+    checkpoints.start(2, server_state(2), clients, {})
+    checkpoints.finish()
+    checkpoints.close()
+    assert len(names(tmp_path, "clients")) > 1 + len([whole])
+    restored, read = load(alone, tmp_path)
+    assert restored.round == 2
+    assert same(read.get(read.ids), client_state(read.ids, 1.0))
 
 
 def test_groups_of_few_among_many_span_more_clients():

@@ -12,9 +12,9 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, server_state
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore, digest_run, digest_tensors
-from hpcfl.storage.manifest import Part, latest
+from hpcfl.storage.manifest import FileLimits, Part, latest
 
-PART_BYTES = 100  # two rows of ten float32 numbers
+LIMITS = FileLimits(100)  # bytes: two rows of ten float32 numbers
 
 
 def make_state(round, changed=range(7)):
@@ -38,7 +38,7 @@ def make_store(rank):
 
 
 def save(rank, folder, states):
-    checkpoints = Checkpoints(folder, rank, group_bytes=PART_BYTES)
+    checkpoints = Checkpoints(folder, rank, limits=LIMITS)
     store = make_store(rank)
     checkpoints.restore(store)
     digests = []
@@ -97,12 +97,22 @@ def test_files_are_the_same_on_any_number_of_ranks(tmp_path, on_ranks):
 
 def test_parts_have_neighbouring_rows():
     # 40 bytes a row: two are 80, three would be 120
-    parts = server_state.cut("models", [5, 2, 5], "float32", PART_BYTES)
+    parts = server_state.cut("models", [5, 2, 5], "float32", LIMITS)
     assert [(part.begin, part.end) for part in parts] == [(0, 2), (2, 4), (4, 5)]
     assert [part.size for part in parts] == [80, 80, 40]
     # one row is larger than a part
-    wide = server_state.cut("flags", [2, 101], "bool", PART_BYTES)
+    wide = server_state.cut("flags", [2, 101], "bool", LIMITS)
     assert [(part.begin, part.end) for part in wide] == [(0, 1), (1, 2)]
+
+
+def test_a_tensor_of_many_rows_has_a_bounded_number_of_parts():
+    """Of 10,000 models of ResNet-18 one fits 64 MiB, and 25 make 400 parts."""
+    shape = [10_000, 11_181_642]
+    parts = server_state.cut("models", shape, "float32", FileLimits())
+    assert len(parts) == manifest.FILES == 400
+    assert {part.rows for part in parts} == {25}
+    given = server_state.cut("models", shape, "float32", FileLimits(100 << 20))
+    assert {part.rows for part in given} == {2}
 
 
 def test_workers_write_the_parts():
@@ -117,7 +127,7 @@ def test_rank_0_keeps_large_tensors_without_a_copy(on_ranks, size):
 
     def share(rank):
         server = state if rank.is_server else None
-        return server_state.share(rank, server, PART_BYTES)
+        return server_state.share(rank, server, LIMITS)
 
     of_server, *others = on_ranks(size, share)
     places = {name: tensor.data_ptr() for name, tensor in state.items()}
@@ -159,7 +169,7 @@ def test_parts_with_equal_rows_are_written_once(tmp_path, alone, monkeypatch):
 
 
 def test_a_referenced_part_that_vanished_is_written_again(tmp_path, alone):
-    checkpoints = Checkpoints(tmp_path, alone, group_bytes=PART_BYTES)
+    checkpoints = Checkpoints(tmp_path, alone, limits=LIMITS)
     checkpoints.start(1, make_state(1), make_store(alone), {})
     checkpoints.finish()
     (tmp_path / part_names(tmp_path)[2]).unlink()
