@@ -60,20 +60,25 @@ class FixedScheme(Scheme):
         """
 
     def pick(
-        self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any
+        self,
+        part: str,
+        pool: np.ndarray,
+        count: int,
+        generator: np.random.Generator,
+        **what: Any,
     ) -> np.ndarray:
         """Draw ``count`` samples of ``pool``: with replacement only if it is too small
         and ``replacement`` is on.
 
-        what: names in the message whose samples these are. Raises UserError where the
-        pool is too small.
+        part: "train" or "test". what: names in the message whose samples these are.
+        Raises UserError where the pool is too small.
         """
         short = count > len(pool)
         if short and (not self.replacement or not len(pool)):
             asking = ", ".join(f"{key} {value}" for key, value in what.items())
             raise UserError(
                 f"partition.scheme = '{self.scheme}': {asking} asks for "
-                f"{count} samples of {len(pool)}; take fewer samples or clients"
+                f"{count} {part} samples of {len(pool)}; lower partition.{part}_samples"
                 + (", or set partition.replacement = true" if len(pool) else "")
             )
         return generator.choice(pool, count, replace=short)
@@ -113,7 +118,9 @@ class SharedScheme(FixedScheme):
             picked = []
             for k in np.flatnonzero(counts).tolist():
                 place = {"client": client, "class": k}
-                picked.append(self.pick(by_class[k], counts[k], generator, **place))
+                picked.append(
+                    self.pick(part, by_class[k], counts[k], generator, **place)
+                )
             drawn.append(np.concatenate(picked))
         return drawn
 
@@ -220,8 +227,11 @@ class Grouped(FixedScheme):
         for client, group in enumerate(group_of):
             generator = randomness.generator(self.seed, "samples", part, client)
             inside = np.isin(labels, blocks[group])
-            from_group = self._positions(inside, left, dominant, generator, client)
+            from_group = self._positions(
+                part, inside, left, dominant, generator, client
+            )
             from_others = self._positions(
+                part,
                 ~inside,
                 left,
                 each - dominant,
@@ -235,6 +245,7 @@ class Grouped(FixedScheme):
 
     def _positions(
         self,
+        part: str,
         wanted: np.ndarray,
         left: np.ndarray,
         count: int,
@@ -247,6 +258,7 @@ class Grouped(FixedScheme):
         unused = np.flatnonzero(wanted & left)
         enough = len(unused) >= count or not self.replacement
         return self.pick(
+            part,
             unused if enough else np.flatnonzero(wanted),
             count,
             generator,
