@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import tiny
 import torch
 from playing import Played, play
-from zygote import Zygote
+from zygote import share
 
 from hpcfl.clients import Fleet, training
 from hpcfl.clients.setup import Setup
@@ -49,6 +50,19 @@ LONGEST = [
     "test_tune",
     "test_pages",
 ]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of the zygote, which the workers of pytest-xdist share. The zygote
+    ends with this process, whose workers find the folder by their environment.
+    """
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="zygote-")
+        config.add_cleanup(folder.cleanup)
+        life = f"{folder.name}/life"
+        os.mkfifo(life)
+        config.add_cleanup(os.fdopen(os.open(life, os.O_RDWR)).close)
+        os.environ["HPCFL_ZYGOTE"] = folder.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -268,10 +282,9 @@ def torchvision():
 
 
 @pytest.fixture(scope="session")
-def zygote(tmp_path_factory):
+def zygote():
     """What the processes of jobs and commands are forked from."""
-    with Zygote(tmp_path_factory.mktemp("zygote")) as ready:
-        yield ready
+    return share(Path(os.environ["HPCFL_ZYGOTE"]))
 
 
 @pytest.fixture

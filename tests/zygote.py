@@ -10,6 +10,7 @@ a folder, a forked process writes its pid to the file ``rank-N`` in it.
 
 import atexit
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -23,10 +24,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 TESTS = Path(__file__).parent
 PATHS = os.pathsep.join([str(TESTS.parent), str(TESTS)])
@@ -67,16 +69,23 @@ class Zygote:
     """Context manager around the process; ``programs`` is a folder with a ``python``
     and an ``hpcfl`` that are forked from it, ``folder`` a place for whatever the jobs
     need.
-
-    within: a command that starts it, such as one that enters a network namespace.
     """
 
-    def __init__(self, folder: Path, within: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.programs = folder, folder / "bin"
         self.python = self.programs / "python"
-        self._within = within
 
     def __enter__(self) -> "Zygote":
+        self.start(subprocess.PIPE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # the end of its input is its end
+
+    def start(self, life: Any) -> None:
+        """Start the process, which ends with its input, ``life``; wait until it is
+        ready.
+        """
         address = self.folder / "zygote"
         shim = shlex.join(
             map(str, [sys.executable, "-S", "-E", TESTS / "shim.py", address])
@@ -88,18 +97,14 @@ class Zygote:
             )
             (self.programs / program).chmod(0o755)
         self._process = subprocess.Popen(
-            [*self._within, sys.executable, TESTS / "zygote.py", address, self.python],
-            stdin=subprocess.PIPE,
+            [sys.executable, TESTS / "zygote.py", address, self.python],
+            stdin=life,
             stdout=subprocess.PIPE,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": PATHS, "GLIBC_TUNABLES": NO_CACHE},
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # it is ready
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # the end of its input is its end
+        self._process.stdout.readline()
 
     @property
     def path(self) -> str:
@@ -109,6 +114,19 @@ class Zygote:
         return os.pathsep.join(
             map(str, [self.programs, Path(sys.executable).parent, os.environ["PATH"]])
         )
+
+
+@functools.cache
+def share(folder: Path) -> Zygote:
+    """Return the zygote of all processes that name this folder, the first of which starts
+    it. It ends with the last process that can write to the pipe ``life`` in it.
+    """
+    zygote = Zygote(folder)
+    with FileLock(folder / "lock"):
+        if not zygote.programs.exists():
+            with open(folder / "life") as life:
+                zygote.start(life)
+    return zygote
 
 
 class Nursery:
@@ -212,6 +230,8 @@ def become(request: dict[str, Any], received: list[int]) -> None:
         os.close(source)
     os.environ.clear()
     os.environ.update(request["environment"])
+    if "HPCFL_HOST" in os.environ:
+        enter_namespaces(os.environ.pop("HPCFL_HOST"))
     os.chdir(request["folder"])
     tempfile.tempdir = None  # this environment may name another
     if "PMI_FD" in os.environ and "SLURM_PROCID" in os.environ:
@@ -225,6 +245,14 @@ def become(request: dict[str, Any], received: list[int]) -> None:
         rank = Path(os.environ["HPCFL_JOB"], f"rank-{number or 0}")
         rank.with_suffix(".new").write_text(str(os.getpid()))
         rank.with_suffix(".new").rename(rank)
+
+
+def enter_namespaces(pid: str) -> None:
+    """Enter the network and the file systems of a process."""
+    libc = ctypes.CDLL(None)
+    for kind in ("net", "mnt"):
+        with open(f"/proc/{pid}/ns/{kind}") as namespace:
+            assert libc.setns(namespace.fileno(), 0) == 0
 
 
 def play(program: str, *arguments: str) -> None:

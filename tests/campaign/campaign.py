@@ -35,26 +35,26 @@ DISK = "16m"  # size of the file system for results, where one can be mounted
 
 @contextmanager
 def stage(
+    zygote: Zygote,
     methods: Sequence[str],
     kinds: Sequence[str] = tuple(KINDS),
     ranks: int = 5,
     faults: int = 3,
 ) -> Iterator[Stage]:
-    """A zygote, and a small disk where one can be mounted; kinds that are not possible
-    here are left out.
+    """What episodes need, with a small disk where one can be mounted; kinds that are not
+    possible here are left out.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        with small_disk(folder / "disk") as mounted, Zygote(folder) as zygote:
-            possible = [
-                kind
-                for kind in kinds
-                if (mounted or kind not in NEEDS_ROOT)
-                and (ranks > 1 or kind not in NEEDS_RANKS)
-                and (kind != "another user" or all(map(others_reach, (hpcfl, torch))))
-            ]
-            yield Stage(zygote, folder / "disk", methods, possible, ranks, faults)
+    disk = Path(tempfile.mkdtemp(dir=zygote.folder), "disk")
+    disk.parent.chmod(0o755)
+    with small_disk(disk) as mounted:
+        possible = [
+            kind
+            for kind in kinds
+            if (mounted or kind not in NEEDS_ROOT)
+            and (ranks > 1 or kind not in NEEDS_RANKS)
+            and (kind != "another user" or all(map(others_reach, (hpcfl, torch))))
+        ]
+        yield Stage(zygote, disk, methods, possible, ranks, faults)
 
 
 def others_reach(module: ModuleType) -> bool:
@@ -132,8 +132,10 @@ def main() -> None:
     begun = time.monotonic()
     events: list[Event] = []
     try:
-        with stage(given.methods, given.kinds, given.ranks) as on:
-            run(on, seeds, given.faults, events)
+        with tempfile.TemporaryDirectory() as folder, Zygote(Path(folder)) as zygote:
+            zygote.folder.chmod(0o755)
+            with stage(zygote, given.methods, given.kinds, given.ranks) as on:
+                run(on, seeds, given.faults, events)
     finally:  # also of a campaign that is interrupted
         if given.report and events:
             reporting.add(

@@ -12,9 +12,9 @@ SORTS = ["kill -9 at an operation", "truncated file", "SIGTERM once"]
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python")
-def test_three_faults_are_survived():
+def test_three_faults_are_survived(zygote):
     seeds = (f"short/{number}" for number in range(len(SORTS)))
-    with campaign.stage(["ditto"], SORTS, ranks=2, faults=1) as on:
+    with campaign.stage(zygote, ["ditto"], SORTS, ranks=2, faults=1) as on:
         events = campaign.run(on, seeds, len(SORTS), [])
     assert {event.kind for event in events} == set(SORTS)
     assert [event for event in events if event.wrong] == []

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,8 +47,8 @@ class Network:
     """Namespaces ``name``0 and ``name``1 with the addresses 10.213.0.1 and 10.213.0.2.
 
     programs: a folder with ``enter``, which is called like ssh, and with a ``python``
-    that is forked from the zygote of the namespace that it is called in. folder: where
-    the experiment is.
+    that is forked from the zygote and enters the namespace that it is called in. folder:
+    where the experiment is.
     """
 
     name: str
@@ -150,31 +149,24 @@ host=$1; shift
 exec ip netns exec {name}$((${{host##*.}} - 1)) bash -c "$*"
 """
 PYTHON = """#!/bin/bash
-exec {folder}/$(ip netns identify $$)/bin/python "$@"
+HPCFL_HOST=$$ exec {python} "$@"
 """
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    """The two hosts, each with a zygote."""
+def hosts(
+    tmp_path_factory: pytest.TempPathFactory, zygote: Zygote
+) -> Iterator[Network]:
+    """The two hosts."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and the command ip")
     name, folder = f"hpcfl{os.getpid()}-", tmp_path_factory.mktemp("hosts")
     for program, text in (("enter", ENTER), ("python", PYTHON)):
-        (folder / program).write_text(text.format(name=name, folder=folder))
+        (folder / program).write_text(text.format(name=name, python=zygote.python))
         (folder / program).chmod(0o755)
     try:
         _connect(name)
-        with ExitStack() as zygotes:
-            for host in range(2):
-                (folder / f"{name}{host}").mkdir()
-                zygotes.enter_context(
-                    Zygote(
-                        folder / f"{name}{host}",
-                        within=["ip", "netns", "exec", f"{name}{host}"],
-                    )
-                )
-            yield Network(name, folder, folder)
+        yield Network(name, folder, folder)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
     finally:
