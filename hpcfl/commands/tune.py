@@ -8,7 +8,8 @@ or as many jobs at once, which are told their part.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +21,7 @@ from hpcfl.commands.run import allowed_silence, check_world, run
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config, experiment_file
+from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
 from hpcfl.files.file_names import make_file_name
 from hpcfl.report import metric_values
@@ -32,9 +34,9 @@ from hpcfl.trained.run import Run
 from hpcfl.tuning import halving, outcome, plan, search_results
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.plan import Candidate, Cell, Plan
-from hpcfl.tuning.search_results import Choice, name_step
+from hpcfl.tuning.search_results import name_step
 
-Told = TypeVar("Told")
+Made = TypeVar("Made")
 
 # keys of [tune] that earlier versions lack; their defaults make no other tuning
 ADDED = {"at": "method", "searches": 1, "hard_cap": None}
@@ -52,6 +54,26 @@ class Part:
 
     stage: str
     cell: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run that all ranks play, up to the rounds of its configuration."""
+
+    folder: Path
+    config: Config
+
+    def as_json(self) -> list[Any]:
+        """Return folder, name and configuration for the other ranks.
+
+        The name of a run may be longer than a file's may be.
+        """
+        table = self.config.resolved()
+        return [str(self.folder), table.pop("name"), table]
+
+
+# Runs to be played. A generator receives why each diverged, or None.
+Steps = Generator[Step, str | None, Made]
 
 
 def tune_file(
@@ -75,12 +97,9 @@ def tune_file(
         if communicator.is_server:
             whole = part is None
             begin(tuning, folder, whole, unchecked=whole)
-    player = Player(tuning, folder, communicator)
-    if part is None:
-        player.refuse_overspending()
-        player.play_all()
-    else:
-        player.play_part(part)
+    player = Player(tuning, folder)
+    steps = player.play_all() if part is None else player.play_part(part)
+    play_steps(steps, communicator)
 
 
 def folder_of(tuning: Plan, out: Path | None) -> Path:
@@ -150,123 +169,116 @@ def gradients_of(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int], i
 
 @dataclass(frozen=True)
 class Player:
-    """Plays a tuning in its folder, on all ranks together."""
+    """The decisions of a tuning, which rank 0 makes from the files in its folder.
+
+    Methods that return ``Steps`` yield the runs that all ranks play (``play_steps``).
+    """
 
     tuning: Plan
     folder: Path
-    communicator: Communicator
 
-    def play_all(self) -> None:
-        """Search for each method, play the final runs, and write the outcome.
-        Collective call.
-        """
+    def play_all(self) -> Steps[None]:
+        """Search for each method, play the final runs, and write the outcome."""
+        yield from self.refuse_overspending()
         methods = self.tuning.section.methods
         players = [replace(self, tuning=search) for search in self.tuning.searches]
         for player in players:
             for method in methods:
-                player.search(method)
+                yield from player.search(method)
         for player in players:
             for method in methods:
-                for cell in player.final_cells(method):
-                    player.play_final(cell)
+                for sweep, cells in cells_of(player.tuning, method).items():
+                    if sweep != run_folder.SEARCH:
+                        yield from player.play_finals(sweep, cells)
         self.write_outcome()
 
-    def play_part(self, part: Part) -> None:
+    def play_part(self, part: Part) -> Steps[None]:
         """Play the part of one of several jobs. Raises UserError for a part that this
-        tuning does not have. Collective call.
+        tuning does not have.
         """
         if part.stage == "outcome":
             self.write_outcome()
             return
         method = self.tuning.method_of(part.cell)
-        names = tune_folder.SWEEPS[1:] if part.stage == "final" else [run_folder.SEARCH]
         for search in self.tuning.searches:
-            sweeps = cells_of(search, method)
-            for cell in (cell for name in names for cell in sweeps.get(name, [])):
-                if cell.name == part.cell:
-                    replace(self, tuning=search).play_cell(cell, part.stage)
-                    return
+            player = replace(self, tuning=search)
+            for sweep, cells in cells_of(search, method).items():
+                named = [cell for cell in cells if cell.name == part.cell]
+                if not named or (sweep == run_folder.SEARCH) == (part.stage == "final"):
+                    continue
+                if part.stage == "final":
+                    yield from player.play_finals(sweep, named)
+                else:
+                    yield from player.play_rung_of(named[0], int(part.stage))
+                return
         raise UserError(f"{self.folder}: '{part.cell}' is no run of this tuning")
-
-    def play_cell(self, cell: Cell, stage: str) -> None:
-        """Play a run's part of a stage. Collective call."""
-        if stage != "final":
-            self.play_rung_of(cell, int(stage))
-        elif cell in self.final_cells(cell.candidate.method):
-            self.play_final(cell)
-        else:
-            self.say(f"{cell.name}: not played, no run of the search came to an end")
 
     # The search
 
-    def search(self, method: str) -> None:
-        """Play all rungs of a method, and its untuned configuration. Collective
-        call.
-        """
+    def search(self, method: str) -> Steps[None]:
+        """Play all rungs of a method, and its untuned configuration."""
         seeds = self.tuning.section.search_seeds
         for number, rung in enumerate(self.tuning.rungs(method)):
-            candidates = self.going_on(method, number)
+            candidates = self.select_candidates(method, number)
             for place, candidate in enumerate(candidates, start=1):
                 for seed in seeds:
                     cell = Cell(candidate, seed)
                     where = f"rung {number + 1}, {place} of {len(candidates)}"
-                    self.play_rung(cell, number, rung, where)
+                    yield from self.play_rung(cell, number, rung, where)
         for untuned in self.tuning.references(method):
             for seed in seeds:
-                self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
-        self.say(self.share_result(lambda: self.write_choice(method)))
+                yield from self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
+        _say(self.write_choice(method))
 
-    def play_rung_of(self, cell: Cell, number: int) -> None:
-        """Play one run's part of a rung if the run reaches it. Collective call."""
+    def select_candidates(self, method: str, rung: int) -> list[Candidate]:
+        """Return the candidates of a rung, the best first."""
+        return search_results.select_candidates(self.tuning, self.folder, method, rung)
+
+    def play_rung_of(self, cell: Cell, number: int) -> Steps[None]:
+        """Play one run's part of a rung if the run reaches it."""
         candidate = cell.candidate
         if candidate in self.tuning.references(candidate.method):
-            self.play_rung(cell, 0, WHOLE, "untuned")
+            yield from self.play_rung(cell, 0, WHOLE, "untuned")
             return
         rungs = self.tuning.rungs(candidate.method)
-        goes_on = number < len(rungs) and candidate in self.going_on(
+        goes_on = number < len(rungs) and candidate in self.select_candidates(
             candidate.method, number
         )
         if not goes_on:
-            self.say(f"{cell.name}: does not go on to rung {number + 1}")
+            _say(f"{cell.name}: does not go on to rung {number + 1}")
             return
-        self.play_rung(cell, number, rungs[number], f"rung {number + 1}")
+        yield from self.play_rung(cell, number, rungs[number], f"rung {number + 1}")
 
-    def play_rung(self, cell: Cell, number: int, rung: Rung, where: str) -> None:
-        """Play a run to the end of a rung, unless that is done. Collective call.
+    def play_rung(self, cell: Cell, number: int, rung: Rung, where: str) -> Steps[None]:
+        """Play a run to the end of a rung, unless that is done.
 
         The cost of its first rounds determines how many rounds the budget allows.
         """
         if self.result(cell, name_step(number)) is not None:
             return
-        before = self.result(cell, name_step(number - 1)) if number else self.cost(cell)
-        assert before is not None
+        if number:
+            before = self.result(cell, name_step(number - 1))
+            assert before is not None
+        else:
+            before = yield from self.measure_cost(cell)
         if before["failure"] is not None:
-            self.keep(cell, name_step(number), before)
-            return
-        if self.tuning.section.is_capped:
-            after = self.spend(cell, number, rung, before, where)
-            self.keep(cell, name_step(number), after)
-            return
-        goes_on = not self.plays_whole(cell)
-        played = before["rounds"] if goes_on else 0
-        rounds = halving.rounds_at(before["whole"], rung.share, played)
-        place = f"{where}, up to round {rounds} of {before['whole']}"
-        self.say(f"{cell.name}: {place}: {cell.candidate.description}")
-        folder = self.folder / run_folder.SEARCH / cell.name
-        after = self.played(
-            cell=cell,
-            folder=folder,
-            rounds=rounds,
-            before=before,
-            since=played,
-        )
+            after = before
+        elif self.tuning.section.is_capped:
+            after = yield from self.spend(cell, number, rung, before, where)
+        else:
+            played = 0 if self.plays_whole(cell) else before["rounds"]
+            rounds = halving.rounds_at(before["whole"], rung.share, played)
+            place = f"{where}, up to round {rounds} of {before['whole']}"
+            _say(f"{cell.name}: {place}: {cell.candidate.description}")
+            folder = self.folder / run_folder.SEARCH / cell.name
+            after = yield from self.played(cell, folder, rounds, before, played)
         self.keep(cell, name_step(number), after)
 
     def spend(
         self, cell: Cell, number: int, rung: Rung, before: Result, where: str
-    ) -> Result:
+    ) -> Steps[Result]:
         """Play a run in a rung as long as its share of the budget is expected to
-        suffice, and return its result. Collective call.
+        suffice, and return its result.
 
         While rounds differ in cost, it is played in several parts, each of which at most
         doubles it, with a file for each. A run that takes more nevertheless is out.
@@ -287,18 +299,17 @@ class Player:
             known = self.result(cell, part)
             if known is None:
                 place = f"{where}, up to round {rounds}"
-                self.say(f"{cell.name}: {place}: {cell.candidate.description}")
-                known = self.played(cell, folder, rounds, after, played)
+                _say(f"{cell.name}: {place}: {cell.candidate.description}")
+                known = yield from self.played(cell, folder, rounds, after, played)
                 self.keep(cell, part, known)
             after, played = known, rounds
         if after["failure"] is None and (not played or after["gradients"] > share):
             failure = f"needs more than {share:,} gradients of training"
-            after = Result(**{**after, "score": None, "rank": None, "failure": failure})
+            after = after | {"score": None, "rank": None, "failure": failure}
         return after
 
-    def cost(self, cell: Cell) -> Result:
+    def measure_cost(self, cell: Cell) -> Steps[Result]:
         """Measure the cost of a run's first rounds, of the first one under a hard cap.
-        Collective call.
 
         These rounds begin the run itself. A run that cannot continue has a separate one
         for them.
@@ -319,48 +330,40 @@ class Player:
         )
         sweep = run_folder.MEASURED if self.plays_whole(cell) else run_folder.SEARCH
         folder = self.folder / sweep / cell.name
-        after = self.played(
-            cell=cell,
-            folder=folder,
-            rounds=rounds,
-            before=nothing,
-            since=0,
-        )
+        after = yield from self.played(cell, folder, rounds, nothing, 0)
         self.keep(cell, COST, after)
         return after
 
-    def refuse_overspending(self) -> None:
+    def refuse_overspending(self) -> Steps[None]:
         """Measure all trials before the first rung. Raise UserError for all methods
-        whose first rounds exceed the budget. Collective call.
+        whose first rounds exceed the budget.
 
         A refused tuning leaves no files. An accepted one continues from the measured
         rounds.
         """
-        if self.share_result(lambda: not tune_folder.is_unchecked(self.folder)):
+        if not tune_folder.is_unchecked(self.folder):
             return
-        lines = [
-            replace(self, tuning=search).overspending(method)
-            for search in self.tuning.searches
-            for method in search.section.methods
-        ]
-        refused = [line for line in lines if line]
+        refused = []
+        if not self.tuning.section.overspend:
+            for search in self.tuning.searches:
+                player = replace(self, tuning=search)
+                for method in search.section.methods:
+                    spent = yield from player.measure_trials(method)
+                    refused.append(plan.refusal(search, method, spent))
+        refused = [line for line in refused if line]
         if refused:
-            self.share_result(lambda: tune_folder.remove(self.folder))
+            tune_folder.remove(self.folder)
             raise UserError(*refused)
-        self.share_result(lambda: tune_folder.check_off(self.folder))
+        tune_folder.check_off(self.folder)
 
-    def overspending(self, method: str) -> str:
-        """Return why a method's search cannot keep its budget, or "". Collective
-        call.
-        """
-        if self.tuning.section.overspend:
-            return ""
-        costs = [
-            self.cost(Cell(candidate, seed))["gradients"]
-            for candidate in self.tuning.trials(method)
-            for seed in self.tuning.section.search_seeds
-        ]
-        return plan.refusal(self.tuning, method, sum(costs))
+    def measure_trials(self, method: str) -> Steps[int]:
+        """Return the gradients of the first rounds of all trials of a method."""
+        spent = 0
+        for candidate in self.tuning.trials(method):
+            for seed in self.tuning.section.search_seeds:
+                cost = yield from self.measure_cost(Cell(candidate, seed))
+                spent += cost["gradients"]
+        return spent
 
     def plays_whole(self, cell: Cell) -> bool:
         """Return whether a run cannot continue with more rounds."""
@@ -370,14 +373,9 @@ class Player:
         return self.tuning.plays_whole(candidate.method)
 
     def played(
-        self,
-        cell: Cell,
-        folder: Path,
-        rounds: int,
-        before: Result,
-        since: int,
-    ) -> Result:
-        """Play a run up to ``rounds`` rounds and return its result. Collective call.
+        self, cell: Cell, folder: Path, rounds: int, before: Result, since: int
+    ) -> Steps[Result]:
+        """Play a run up to ``rounds`` rounds and return its result.
 
         Args:
             cell: The run.
@@ -387,157 +385,91 @@ class Player:
             since: The number of rounds that ``before`` counts.
         """
         experiment = self.tuning.config(cell.candidate, cell.seed, rounds)
-        try:
-            run(experiment, folder, self.communicator)
-        except Diverged as error:
-            self.say(f"{cell.name}: diverged, and does not go on")
-            failed = Result(
-                rounds=rounds,
-                whole=before["whole"],
-                gradients=before["gradients"],
-                score=None,
-                rank=None,
-                failure=str(error),
-            )
-            return self.share_result(
-                lambda: self.charged(failed, loading.load_run(folder), before, since)
-            )
-        every = experiment.evaluation.every
-        return self.share_result(
-            lambda: self.judged(
-                folder=folder,
-                rounds=rounds,
-                before=before,
-                since=since,
-                every=every,
-            )
-        )
-
-    def judged(
-        self,
-        folder: Path,
-        rounds: int,
-        before: Result,
-        since: int,
-        every: int,
-    ) -> Result:
-        """Read the result of a played run from its folder. On rank 0."""
-        played = loading.load_run(folder)
-        of_rounds, final = gradients_of(played)
+        failure = yield Step(folder, experiment)
+        run = loading.load_run(folder)
+        after = before | {"rounds": rounds, "failure": failure}
+        if failure is not None:
+            _say(f"{cell.name}: diverged, and does not go on")
+            return self.charged(after | {"score": None, "rank": None}, run, since)
+        of_rounds, final = gradients_of(run)
         if len(of_rounds) > rounds:
             raise UserError(
                 f"{folder}: has {len(of_rounds)} rounds, and no file in "
                 f"{self.folder / tune_folder.RESULTS} tells what its first {rounds} came "
                 "to; delete the run's folder, and the same command plays it again"
             )
-        whole = before["whole"]
-        is_capped = self.tuning.section.is_capped
-        if not since and before["rounds"] == 0 and not is_capped:
-            whole = halving.rounds_within(
+        if before["rounds"] == 0 and not self.tuning.section.is_capped:
+            after["whole"] = halving.rounds_within(
                 self.tuning.section.budget,
                 of_rounds,
                 final,
-                every,
+                experiment.evaluation.every,
                 self.tuning.most,
             )
-        value = metric_values.value(played, metric_values.VALIDATION, "tail").value
-        score = value if math.isfinite(value) else None
-        result = Result(
-            rounds=rounds,
-            whole=whole,
-            gradients=before["gradients"],
-            score=score,
-            rank=None if score is None else played.measure.rank(score),
-            failure=None,
-        )
-        if rounds > since:
-            result = self.charged(result, played, before, since)
-        return result
+        score = metric_values.value(run, metric_values.VALIDATION, "tail").value
+        is_number = math.isfinite(score)
+        after["score"] = score if is_number else None
+        after["rank"] = run.measure.rank(score) if is_number else None
+        return self.charged(after, run, since) if rounds > since else after
 
-    def charged(self, result: Result, run: Run, before: Result, since: int) -> Result:
-        """Return a result with the gradients of a run's rounds after ``since``. On rank
-        0.
-        """
+    def charged(self, result: Result, run: Run, since: int) -> Result:
+        """Return a result with the gradients of a run's rounds after ``since``."""
         of_rounds, final = gradients_of(run)
         spent = sum(of_rounds[since:]) + final
         section = self.tuning.section
         if not section.is_capped:
-            return Result(**{**result, "gradients": before["gradients"] + spent})
+            return result | {"gradients": result["gradients"] + spent}
         of_scores, _ = gradients_of(run, SCORING_GRADIENTS)
         training = [
             every - scored for every, scored in zip(of_rounds, of_scores, strict=True)
         ]
-        paid = before["gradients"] + sum(training[since:])
+        more = sum(training[since:])
+        paid = result["gradients"] + more
         highest = halving.highest_cost(training or [0])
-        more = max(0, (section.budget - paid) // highest)
-        whole = min(self.tuning.most, max(1, len(training) + more))
-        scoring = before.get("scoring", 0) + spent - sum(training[since:])
-        return Result(
-            **{**result, "gradients": paid, "whole": whole},
-            scoring=scoring,
-            highest_cost=highest,
-        )
+        rounds = len(training) + max(0, (section.budget - paid) // highest)
+        return result | {
+            "gradients": paid,
+            "whole": min(self.tuning.most, max(1, rounds)),
+            "scoring": result.get("scoring", 0) + spent - more,
+            "highest_cost": highest,
+        }
+
+    def result(self, cell: Cell, step: str) -> Result | None:
+        """Return the result of a run's step, or None before its end."""
+        return tune_folder.result(self.folder, cell.name, step)
+
+    def keep(self, cell: Cell, step: str, result: Result) -> None:
+        """Write the result of a run's step."""
+        tune_folder.keep(self.folder, cell.name, step, result)
 
     # The final runs
 
-    def final_cells(self, method: str) -> list[Cell]:
-        """Return the final runs of the chosen and the untuned configuration, as far as
-        both exist. Collective call.
+    def play_finals(self, sweep: str, cells: list[Cell]) -> Steps[None]:
+        """Play final runs of the chosen or of the untuned configuration of a method,
+        unless they are complete. A diverged run is left out of the outcome.
+
+        sweep: FINAL or UNTUNED, the folder of the runs.
         """
-        names = self.share_result(lambda: list(self.choices(method)))
-        sweeps = cells_of(self.tuning, method)
-        return [
-            cell
-            for sweep in tune_folder.SWEEPS[1:]
-            for cell in sweeps.get(sweep, [])
-            if cell.candidate.name in names
-        ]
-
-    def choices(self, method: str) -> dict[str, Choice]:
-        """Return the configurations of a method that are compared at the end, by the
-        name of their final runs. On rank 0.
-        """
-        tuning = self.tuning
-        found = {
-            tuning.tuned(method).name: search_results.choose(
-                tuning, self.folder, method
-            ),
-            tuning.untuned(method).name: search_results.find_untuned(
-                tuning, self.folder, method
-            ),
-        }
-        return {name: choice for name, choice in found.items() if choice is not None}
-
-    def play_final(self, cell: Cell) -> None:
-        """Play one final run, unless it is complete. A diverged run is left out of the
-        outcome. Collective call.
-        """
-        experiment = self.final_experiment(cell)
-        is_tuned = cell.candidate == self.tuning.tuned(cell.candidate.method)
-        sweep = run_folder.FINAL if is_tuned else run_folder.UNTUNED
-        try:
-            run(experiment, self.folder / sweep / cell.name, self.communicator)
-        except Diverged as error:
-            self.say(f"{cell.name}: {error}")
-
-    def final_experiment(self, cell: Cell) -> config.Config:
-        """Return the configuration of a final run. Collective call."""
-        method = cell.candidate.method
-
-        def name_and_rounds() -> list[Any]:
-            choice = self.choices(method)[cell.candidate.name]
-            return [choice.candidate.name, choice.rounds]
-
-        name, rounds = self.share_result(name_and_rounds)
-        candidate = self.candidates(method)[name]
-        experiment = self.tuning.final_config(candidate, cell.seed, rounds)
-        named = f"{self.tuning.base.get('name', 'experiment')}-{cell.candidate.name}"
-        return experiment.model_copy(update={"name": named})
+        candidate = cells[0].candidate
+        choose = search_results.choose
+        if sweep == run_folder.UNTUNED:
+            choose = search_results.find_untuned
+        choice = choose(self.tuning, self.folder, candidate.method)
+        if choice is None:
+            _say(f"{candidate.name}: not played, no run of the search came to an end")
+            return
+        name = f"{self.tuning.base.get('name', 'experiment')}-{candidate.name}"
+        for cell in cells:
+            experiment = self.tuning.final_config(
+                choice.candidate, cell.seed, choice.rounds
+            )
+            experiment = experiment.model_copy(update={"name": name})
+            failure = yield Step(self.folder / sweep / cell.name, experiment)
+            if failure is not None:
+                _say(f"{cell.name}: {failure}")
 
     def write_choice(self, method: str) -> str:
-        """Write the file of a method's chosen configuration; returns a line on it. On
-        rank 0.
-        """
+        """Write the file of a method's chosen configuration; returns a line on it."""
         choice = search_results.choose(self.tuning, self.folder, method)
         if choice is None:
             return f"{method}: nothing is chosen, no run came to an end"
@@ -548,63 +480,37 @@ class Player:
         return f"{method}: chosen: {choice.candidate.description}"
 
     def write_outcome(self) -> None:
-        """Write and print the outcome. Collective call."""
+        """Write and print the outcome."""
+        for search in self.tuning.searches:
+            for method in search.section.methods:
+                replace(self, tuning=search).write_choice(method)
+        outcome.tell(self.tuning, self.folder)
 
-        def write() -> None:
-            for search in self.tuning.searches:
-                for method in search.section.methods:
-                    replace(self, tuning=search).write_choice(method)
-            outcome.tell(self.tuning, self.folder)
 
-        self.share_result(write)
+def play_steps(steps: Steps[Any], communicator: Communicator) -> None:
+    """Play the runs that ``steps`` yields on rank 0, on all ranks. Collective.
 
-    # Values that are the same on all ranks
+    The generator receives why each run diverged, or None. Raises what it raises, on all
+    ranks, and UserError, RunFailure and Interrupted of the runs.
+    """
+    failure: str | None = None
+    while True:
+        asked = None
+        with agreed(communicator):
+            if communicator.is_server:
+                with suppress(StopIteration):
+                    asked = steps.send(failure).as_json()
+        asked = communicator.bcast(asked)
+        if asked is None:
+            return
+        folder, name, table = asked
+        experiment = config.parse(table).model_copy(update={"name": name})
+        failure = None
+        try:
+            run(experiment, Path(folder), communicator)
+        except Diverged as error:
+            failure = str(error)
 
-    def candidates(self, method: str) -> dict[str, Candidate]:
-        """Return a method's configurations by name."""
-        known = [*self.tuning.trials(method), *self.tuning.references(method)]
-        return {candidate.name: candidate for candidate in known}
 
-    def going_on(self, method: str, rung: int) -> list[Candidate]:
-        """Return the candidates of a rung, the best first. Collective call."""
-
-        def names() -> list[str]:
-            found = search_results.select_candidates(
-                self.tuning, self.folder, method, rung
-            )
-            return [candidate.name for candidate in found]
-
-        known = self.candidates(method)
-        return [known[name] for name in self.share_result(names)]
-
-    def result(self, cell: Cell, step: str) -> Result | None:
-        """Return the result of a run's step, or None before its end. Collective
-        call.
-        """
-        return self.share_result(
-            lambda: tune_folder.result(self.folder, cell.name, step)
-        )
-
-    def keep(self, cell: Cell, step: str, result: Result) -> None:
-        """Write the result of a run's step. Collective call."""
-        self.share_result(
-            lambda: tune_folder.keep(self.folder, cell.name, step, result)
-        )
-
-    def share_result(self, found: Callable[[], Told]) -> Told:
-        """Call a function on rank 0 and return its result on all ranks. Collective
-        call.
-
-        Raises:
-            UserError, RunFailure: on all ranks, where rank 0 does.
-        """
-        value = None
-        with agreed(self.communicator):
-            if self.communicator.is_server:
-                value = found()
-        told: Told = self.communicator.bcast(value)
-        return told
-
-    def say(self, text: str) -> None:
-        if self.communicator.is_server:
-            output.say(plain(text))
+def _say(text: str) -> None:
+    output.say(plain(text))
