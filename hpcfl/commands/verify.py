@@ -21,7 +21,6 @@ from hpcfl.commands.experiments import run_one
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins
-from hpcfl.experiment.plugins import find_own_names
 from hpcfl.files import atomic
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
@@ -35,17 +34,6 @@ ARITHMETIC = ("arithmetic", "gpus")
 LIBRARIES = ("torch", "numpy")
 # keys of [runtime] that change what is computed; others are this machine's own
 COMPUTED_BY = ("threads", "precision", "lanes", "lane_table", "convolutions")
-# sections that may name the user's own code
-PLAYED_BY = (
-    "data",
-    "partition",
-    "shift",
-    "model",
-    "method",
-    "overlay",
-    "participation",
-    "evaluation",
-)
 # numbers that depend on the ranks and on the clock
 MEASURED = ("bytes_down", "bytes_up")
 
@@ -200,14 +188,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
 
 def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
     """Return the configuration that repeats a run here. Raises UserError."""
-    sections = [run.config.get(section) for section in PLAYED_BY]
-    unnamed = sorted(find_own_names(sections) - set(own))
-    if unnamed:
-        options = " ".join(f"--own {name}" for name in unnamed)
-        raise UserError(
-            f"{run.label}: was run with your own {', '.join(unnamed)}, which is imported "
-            f"only where you name it: {options}"
-        )
+    plugins.refuse_unnamed(run.config, own, run.label)
     table: dict[str, Any] = deepcopy(dict(run.config))
     table["protocol"] = None  # its defaults are in the configuration already
     table["data"]["root"] = None if root is None else str(root)

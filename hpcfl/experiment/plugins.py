@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -381,17 +381,28 @@ def list_stale_keys(section: str, given: dict[str, Any], name: Any) -> set[str]:
     return keys - keys_of_other
 
 
-def find_own_names(value: Any) -> set[str]:
-    """Return the texts in a nested table that may name a user's own plugin.
-
-    The lists of a sweep count as well.
+def find_own_names(table: Mapping[str, Any]) -> set[str]:
+    """Return the user's own plugins, ``module:object``, that a resolved configuration
+    names.
     """
-    if isinstance(value, str):
-        return {value} if ":" in value else set()
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    names: set[str] = set()
-    if isinstance(value, list):
-        for entry in value:
-            names |= find_own_names(entry)
-    return names
+    evaluation = table.get("evaluation", {})
+    names = [*evaluation.get("scores", []), evaluation.get("metric")]
+    for section, (key, *_) in PLUGINS.items():
+        given = table.get(section) or []
+        tables = given if isinstance(given, list) else [given]
+        names += [one.get(key) for one in tables]
+    return {name for name in names if ":" in str(name)}
+
+
+def refuse_unnamed(table: Mapping[str, Any], own: Collection[str], run: str) -> None:
+    """Raise UserError for a user's own plugin in the configuration of a stored run that
+    is not in ``own``: code that only a folder names is never imported.
+    """
+    unnamed = sorted(find_own_names(table) - set(own))
+    if unnamed:
+        options = " ".join(f"--own {name}" for name in unnamed)
+        raise UserError(
+            f"{run}: was run with your own {', '.join(unnamed)}, which is imported "
+            f"only where you name it: {options}, from Python "
+            f"hpcfl.load(…, own={unnamed})"
+        )

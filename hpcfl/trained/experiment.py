@@ -7,28 +7,11 @@ from typing import Any
 
 from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
-from hpcfl.experiment import config, experiment_file
-from hpcfl.experiment.config import OPTIONAL, Config
-from hpcfl.experiment.plugins import LISTS, SELECTORS
+from hpcfl.experiment import config, experiment_file, plugins
+from hpcfl.experiment.config import Config
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import check_run
 from hpcfl.storage.run_folder import PARTITION, RUN
-
-# The keys that may name a user's own code, which is needed to make the models again.
-# The partition is read from the folder, and only the accuracy is computed again.
-PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
-
-
-def own_code(table: Mapping[str, Any]) -> list[str]:
-    """Return the user's own plugins, ``module:object``, that a configuration names."""
-    names = [str(table[section][key]) for section, key in PLUGINS]
-    for listed in LISTS:
-        names += [str(entry["kind"]) for entry in table.get(listed, [])]
-    names.append(str(table["participation"].get("select", "")))
-    for section in OPTIONAL:
-        given = table.get(section, {})
-        names.append(str(given.get(SELECTORS.get(section), "")))
-    return [name for name in names if ":" in name]
 
 
 def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
@@ -44,14 +27,6 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
         UserError: A plugin may not be imported, or the partition belongs to another
             run.
     """
-    unnamed = [name for name in own_code(table) if name not in own]
-    if unnamed:
-        options = " ".join(f"--own {name}" for name in unnamed)
-        raise UserError(
-            f"{folder}: was run with your own {', '.join(unnamed)}, which is imported "
-            f"only where you name it: {options}, from Python "
-            f"hpcfl.load(…, own={unnamed})"
-        )
     partition = folder / PARTITION
     try:
         check_run(Split.load(partition).run, experiment_file.fingerprint(table))
@@ -71,4 +46,5 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
         wanted["evaluation"].pop(key, None)
     if wanted["runtime"]["device"] != "cpu":
         wanted["runtime"]["device"] = "auto"
+    plugins.refuse_unnamed(wanted, own, str(folder))
     return config.parse(wanted, str(folder / RUN))

@@ -212,3 +212,19 @@ def test_another_plugin_replaces_the_keys_of_the_one_before(
 def test_a_models_keys_are_the_parameters_of_the_callable_that_makes_it():
     fields = plugins.list_fields("model", {"name": "mlp"})
     assert "hidden" in fields and "head" in fields and "options" not in fields
+
+
+def test_own_plugins_of_all_sections_are_found_and_paths_are_not():
+    table = {
+        "data": {"dataset": "csv", "file": "C:/my.csv"},
+        "method": {"name": "my:Method"},
+        "transform": [{"kind": "top-k"}, {"kind": "my:Transform"}],
+        "aggregation": {"rule": "my:Rule"},
+        "attack": {"kind": "my:Attack"},
+        "evaluation": {"scores": ["my:Score"], "metric": "weighted"},
+    }
+    names = {"my:Method", "my:Transform", "my:Rule", "my:Attack", "my:Score"}
+    assert plugins.find_own_names(table) == names
+    plugins.refuse_unnamed(table, names, "run")
+    with pytest.raises(UserError, match="your own my:Rule, which.*--own my:Rule"):
+        plugins.refuse_unnamed(table, names - {"my:Rule"}, "run")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcfl.api import run
-from hpcfl.commands.verify import PLAYED_BY, verify
+from hpcfl.commands.verify import verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import sections
 from hpcfl.experiment.plugins import find_own_names
@@ -59,7 +59,7 @@ def check(folder, place, need_data, capsys):
     chosen = keep_cheapest(sorted(folder.glob(f"*{SUFFIX}")), place)
     if samples(chosen) > AT_MOST:
         pytest.skip(f"takes minutes: hpcfl verify {folder}/TABLE --sample 1")
-    own = find_own_names([chosen.config.get(section) for section in PLAYED_BY])
+    own = find_own_names(chosen.config)
     need_data(sections.Data(**{**chosen.config["data"], "root": None}))
     verify(place, 1, [], None, own, OneProcess())
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{place.name}: ")
