@@ -16,7 +16,6 @@ from typing import Any
 
 from hpcfl.commands.experiments import (
     Plan,
-    PlannedCell,
     agree_on_plan,
     make_plan,
     run_plan,
@@ -93,8 +92,8 @@ def run(
         with _noted_errors(communicator), nullcontext() if progress else output.quiet():
             plan = agree_on_plan(lambda: _plan(config, folder), fresh, communicator)
             run_plan(plan, fresh, communicator, on_round)
-            table = plan.cells[0].config.resolved()
-            return load(plan.folder, plugins.find_own_names(table))
+            first, *_ = plan.cells.values()
+            return load(plan.folder, plugins.find_own_names(first.resolved()))
     finally:
         _one_run.release()
 
@@ -112,8 +111,8 @@ def _noted_errors(communicator: Communicator) -> Iterator[None]:
 def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> Plan:
     """Return the plan of a configuration as ``run`` takes it. Raises UserError."""
     if isinstance(config, Config):
-        cell = PlannedCell(config.name, ".", config)
-        return Plan(folder or Path("runs") / config.name, [cell], is_sweep=False)
+        folder = folder or Path("runs") / config.name
+        return Plan(folder, {config.name: config}, is_sweep=False)
     if isinstance(config, dict):
         _refuse_other_keys(config, "")
         return make_plan(config, "configuration", folder)

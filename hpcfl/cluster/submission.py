@@ -8,7 +8,7 @@ job does not read the experiment file, which may be edited while jobs wait.
 import json
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import submitit
@@ -76,15 +76,15 @@ def submit(
             plans.read(table, str(file)), profile, out, dry_run=dry_run
         )
     plan = experiments.make_plan(table, str(file), out)
-    folder = plan.folder.resolve()
-    submissions = _submissions(folder)
-    open_cells, refused = _open(plan, folder)
-    _check_threads(profile, [cell.config for cell in open_cells])
+    plan = replace(plan, folder=plan.folder.resolve())
+    submissions = _submissions(plan.folder)
+    open_cells, refused = _open(plan)
+    _check_threads(profile, list(open_cells.values()))
     queued = {} if dry_run else _in_queue(profile, submissions)
     jobs = [
-        _of_cell(profile, submissions, folder / cell.folder, cell)
-        for cell in open_cells
-        if cell.name not in queued
+        _of_cell(profile, submissions, plan.place(name), name, cell)
+        for name, cell in open_cells.items()
+        if name not in queued
     ]
     complete = len(plan.cells) - len(open_cells) - len(refused)
     lines = [f"{complete} of {len(plan.cells)} complete"] if complete else []
@@ -194,20 +194,20 @@ def _follow(submissions: Submissions) -> str:
 
 
 def _open(
-    plan: experiments.Plan, folder: Path
-) -> tuple[list[experiments.PlannedCell], dict[str, UserError]]:
+    plan: experiments.Plan,
+) -> tuple[dict[str, Config], dict[str, UserError]]:
     """Return the incomplete cells with usable folders, and the errors of others by
     name.
 
     Raises UserError if no cell's folder can be used.
     """
-    open_cells, refused = [], dict[str, UserError]()
-    for cell in plan.cells:
+    open_cells, refused = dict[str, Config](), dict[str, UserError]()
+    for name, cell in plan.cells.items():
         try:
-            if not run_folder.examine(folder / cell.folder, cell.config, fresh=False):
-                open_cells.append(cell)
+            if not run_folder.examine(plan.place(name), cell, fresh=False):
+                open_cells[name] = cell
         except UserError as error:
-            refused[cell.name] = error
+            refused[name] = error
     if len(refused) == len(plan.cells):
         raise next(iter(refused.values()))
     return open_cells, refused
@@ -256,17 +256,17 @@ def script(
 
 
 def _of_cell(
-    profile: Profile, submissions: Submissions, out: Path, cell: experiments.PlannedCell
+    profile: Profile, submissions: Submissions, out: Path, name: str, config: Config
 ) -> CellJob:
     """Return the job of a cell whose results go to ``out``."""
-    frozen = submissions.frozen(cell.name)
+    frozen = submissions.frozen(name)
     command = batch.experiment(profile.interpreter, frozen, out)
-    text = json.dumps(cell.config.resolved(), indent=1)
+    text = json.dumps(config.resolved(), indent=1)
     return _job(
         profile,
         submissions,
-        cell.name,
-        cell.config,
+        name,
+        config,
         out,
         command,
         {frozen: text},

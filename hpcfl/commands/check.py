@@ -38,9 +38,9 @@ def check_file(
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        first = cells[0].config
-        if len(cells) > 1:
-            refuse_conflicts({cell.name: cell.config for cell in cells})
+        first, *others = cells.values()
+        if others:
+            refuse_conflicts(cells)
         check_trackers(first.runtime.track)
         adapter = make_adapter(first.adapter)
     communicator.watch(allowed_silence([first]))
@@ -54,10 +54,10 @@ def check_file(
     values = data_summary.find_range(prepared, communicator)
     with agreed(communicator):
         if communicator.is_server:
-            cell_data.try_data({cell.name: cell.config for cell in cells}, first)
+            cell_data.try_data(cells, first)
     if of_job is None or values is None:
         return
-    remarks = _find_unsourced([cell.config for cell in cells])
+    remarks = _find_unsourced(cells.values())
     remarks += find_misspelt_hooks(type(prepared.method))
     blocks = [
         data_summary.describe_data(prepared, values, whole),
@@ -69,7 +69,7 @@ def check_file(
             f"note: {plain(note)}"
             for note in [*prepared.notes, *schedule.notes, *remarks]
         ),
-        describe_cells([cell.name for cell in cells]),
+        describe_cells(list(cells)),
     ]
     print("\n\n".join(filter(None, blocks)))
 

@@ -21,6 +21,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.data import datasets
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
+from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
 from hpcfl.report.text import plain
 from hpcfl.storage import manifest, run_folder
@@ -28,21 +29,22 @@ from hpcfl.storage.run_folder import RUN
 
 
 @dataclass(frozen=True)
-class PlannedCell:
-    """One run that an experiment file asks for: the only one, or a cell of its sweep."""
-
-    name: str
-    folder: str  # below that of the experiment; "." for a single run
-    config: config.Config
-
-
-@dataclass(frozen=True)
 class Plan:
-    """Cells of an experiment file, and the folder of their results."""
+    """The runs that an experiment file asks for: a single one, or the cells of its sweep.
+
+    Attributes:
+        folder: The folder of all results.
+        cells: The configurations by name.
+        is_sweep: Whether each cell has a folder of its name below.
+    """
 
     folder: Path
-    cells: list[PlannedCell]
+    cells: dict[str, Config]
     is_sweep: bool
+
+    def place(self, name: str) -> Path:
+        """Return the folder of a cell's results."""
+        return self.folder / name if self.is_sweep else self.folder
 
     def record(self) -> None:
         """Write the names of a sweep's cells into its folder, for commands that look at
@@ -57,7 +59,7 @@ class Plan:
             raise UserError(
                 f"{self.folder}: holds a single run, not a sweep; choose another --out or name"
             )
-        run_folder.record_cells(self.folder, [cell.name for cell in self.cells])
+        run_folder.record_cells(self.folder, list(self.cells))
 
 
 def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
@@ -66,18 +68,14 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
     """
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
-    folder = out or Path("runs") / table.get("name", cells[0].config.name)
-    places = [cell.name if is_sweep else "." for cell in cells]
-    planned = [
-        PlannedCell(cell.name, place, cell.config)
-        for cell, place in zip(cells, places, strict=True)
-    ]
+    first, *_ = cells.values()
+    folder = out or Path("runs") / table.get("name", first.name)
     atomic.check_folder(folder)
     if is_sweep:
-        refuse_conflicts({cell.name: cell.config for cell in planned})
-    for cell in planned:
-        datasets.find(cell.config.data.dataset)
-    return Plan(folder, planned, is_sweep)
+        refuse_conflicts(cells)
+    for cell in cells.values():
+        datasets.find(cell.data.dataset)
+    return Plan(folder, cells, is_sweep)
 
 
 def run_file(
@@ -110,10 +108,10 @@ def agree_on_plan(
     with agreed(communicator):
         check_world(communicator)
         plan = read()
-        communicator.watch(allowed_silence(cell.config for cell in plan.cells))
-    cells = {"": plan.cells[0].config}
-    if plan.is_sweep:
-        cells = {f"{cell.name}: ": cell.config for cell in plan.cells}
+        communicator.watch(allowed_silence(plan.cells.values()))
+    cells = {}
+    for name, cell in plan.cells.items():
+        cells[f"{name}: " if plan.is_sweep else ""] = cell
     require_same_settings(communicator, cells, plan.folder, fresh)
     with agreed(communicator):
         if communicator.is_server:
@@ -134,21 +132,21 @@ def run_plan(
     """
     failures: dict[str, str] = {}
     played = False
-    for cell in plan.cells:
-        folder = plan.folder / cell.folder
+    for name, cell in plan.cells.items():
+        folder = plan.place(name)
         try:
-            has_played = run(cell.config, folder, communicator, fresh, on_round)
+            has_played = run(cell, folder, communicator, fresh, on_round)
         except (RunFailure, UserError) as error:
             if not plan.is_sweep:
                 raise
             # its text alone: its traceback would keep all that the cell had in memory
-            failures[cell.name] = "; ".join(map(str, error.args))
+            failures[name] = "; ".join(map(str, error.args))
             if communicator.is_server:
-                output.say(f"{cell.name}: failed: {plain(failures[cell.name])}")
+                output.say(f"{name}: failed: {plain(failures[name])}")
             continue
         played |= has_played
         if not has_played and communicator.is_server:
-            report_complete(cell.config, folder)
+            report_complete(cell, folder)
     if communicator.is_server and plan.is_sweep:
         _tell_of_earlier_cells(plan)
     if len(failures) < len(plan.cells):
@@ -162,7 +160,7 @@ def run_plan(
 
 
 def run_one(
-    experiment: config.Config,
+    experiment: Config,
     folder: Path,
     fresh: bool,
     communicator: Communicator,
@@ -177,7 +175,7 @@ def run_one(
         report_complete(experiment, folder)
 
 
-def report_complete(experiment: config.Config, folder: Path) -> None:
+def report_complete(experiment: Config, folder: Path) -> None:
     """Print that a run is complete in ``folder``, and which of its files are whole."""
     rounds = experiment.rounds
     with suppress(UserError):  # a complete run needs its run.json no more
@@ -197,8 +195,8 @@ def report_complete(experiment: config.Config, folder: Path) -> None:
 
 def _tell_of_earlier_cells(plan: Plan) -> None:
     """Say that there are runs in the folder that the sweep has no more, if so."""
-    cells = {cell.folder for cell in plan.cells}
-    earlier = [name for name in run_folder.list_runs(plan.folder) if name not in cells]
+    there = run_folder.list_runs(plan.folder)
+    earlier = [name for name in there if name not in plan.cells]
     if earlier:
         output.say(
             f"note: {plan.folder} also has runs that are not in this sweep any more, "

@@ -11,9 +11,7 @@ import hashlib
 import itertools
 import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.errors import UserError
@@ -25,24 +23,13 @@ from hpcfl.files.file_names import make_file_name
 MOST_CELLS = 10_000
 
 
-@dataclass(frozen=True)
-class Cell:
-    """An experiment of a sweep.
+def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
+    """Return the cells of an experiment file's table: configurations by the names of
+    their folders in the sweep's folder.
 
-    name: of its folder in the sweep's folder. setting: the keys that differ between
-    cells. config: its configuration, named after the file's experiment and the cell.
-    """
-
-    name: str
-    setting: Setting
-    config: Config
-
-
-def expand(table: dict[str, Any], source: str) -> list[Cell]:
-    """Return the cells of an experiment file's table; without ``[sweep]`` one cell.
-
-    A single cell has the experiment's name. source: the origin of the table, for
-    errors. Raises UserError.
+    A configuration is named after the file's experiment and the cell; without
+    ``[sweep]`` there is one, with the experiment's name. source: the origin of the
+    table, for errors. Raises UserError.
     """
     check_plain(table, source)
     _refuse_tuning(table, source)
@@ -50,33 +37,35 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
     sweep = table.get("sweep")
     if sweep is None:
         config = parse(base, source)
-        return [Cell(config.name, {}, config)]
-    if not isinstance(sweep, dict) or not sweep:
-        raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
+        return {config.name: config}
     axes = list(_axes(sweep, source))
     size = math.prod(map(len, axes))
     if size > MOST_CELLS:
         raise UserError(
             f"{source}: sweep: {size:,} cells, at most {MOST_CELLS:,} are allowed"
         )
-    cells = []
+    cells: dict[str, Config] = {}
     wrong: dict[str, str] = {}  # the first cell that has a mistake, by the mistake
     for choice in itertools.product(*axes):
         setting: Setting = {}
         for part in choice:
             setting |= part
-        cell, mistakes = _cell(base, setting, source)
+        if "name" in setting:
+            raise UserError(
+                f"{source}: sweep.name: cells are named by what sets them apart"
+            )
+        name = _name(setting)
+        if name in cells:
+            raise UserError(f"{source}: sweep: two cells are '{name}'")
+        cell, mistakes = configured(base, setting)
         for mistake in mistakes:
-            wrong.setdefault(mistake, _name(setting))
+            wrong.setdefault(mistake, name)
         if cell is not None:
-            cells.append(cell)
+            cells[name] = cell.model_copy(update={"name": f"{cell.name}-{name}"})
     if wrong:
         raise UserError(
             *(f"{source} [sweep] {name}: {mistake}" for mistake, name in wrong.items())
         )
-    name, often = Counter(cell.name for cell in cells).most_common(1)[0]
-    if often > 1:
-        raise UserError(f"{source}: sweep: two cells are '{name}'")
     return cells
 
 
@@ -87,25 +76,6 @@ def _refuse_tuning(table: dict[str, Any], source: str) -> None:
             f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} checks "
             "and plays it"
         )
-
-
-def _cell(
-    base: dict[str, Any], setting: Setting, source: str
-) -> tuple[Cell | None, list[str]]:
-    """Return the cell of the ``base`` table with ``setting``, or None and the mistakes.
-
-    Raises UserError for a setting that is not allowed.
-    """
-    if "name" in setting:
-        raise UserError(
-            f"{source}: sweep.name: cells are named by what sets them apart"
-        )
-    config, mistakes = configured(base, setting)
-    if config is None:
-        return None, mistakes
-    name = _name(setting)
-    named = config.model_copy(update={"name": f"{config.name}-{name}"})
-    return Cell(name, setting, named), []
 
 
 def configured(
@@ -130,8 +100,10 @@ def _name(setting: Setting) -> str:
     return _shortened(",".join(labels))
 
 
-def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
+def _axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
     """Yield the settings along each axis of the grid. Raises UserError."""
+    if not isinstance(sweep, dict) or not sweep:
+        raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
     for key, value in sweep.items():
         if isinstance(value, list) and any(isinstance(case, dict) for case in value):
             if not all(isinstance(case, dict) and case for case in value):

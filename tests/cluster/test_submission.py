@@ -130,7 +130,7 @@ def test_a_dry_run_without_slurm_shows_the_start_of_the_ranks(here):
 def test_a_dry_run_of_what_is_complete_names_the_option_for_another_folder(
     here, monkeypatch
 ):
-    monkeypatch.setattr(submission, "_open", lambda plan, folder: ([], {}))
+    monkeypatch.setattr(submission, "_open", lambda plan: ({}, {}))
     (line,) = send(here, "slurm", dry_run=True)
     assert line.startswith("2 of 2 complete") and "--out" in line
 

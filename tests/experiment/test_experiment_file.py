@@ -180,7 +180,9 @@ def cells():
     found = {}
     for path in PAPERS:
         read, _ = read_paper(path)
-        found[path.stem] = [experiment_file.flat(one.config.resolved()) for one in read]
+        found[path.stem] = [
+            experiment_file.flat(one.resolved()) for one in read.values()
+        ]
     return found
 
 

@@ -8,12 +8,12 @@ from hpcfl.experiment.sweep import expand
 
 
 def names(**sweep):
-    return [cell.name for cell in expand(tiny.table("fedavg", sweep=sweep), "f.toml")]
+    return list(expand(tiny.table("fedavg", sweep=sweep), "f.toml"))
 
 
 def test_without_a_sweep_one_cell_with_the_experiments_name():
-    (cell,) = expand(tiny.table("fedavg", name="mine"), "f.toml")
-    assert cell.name == cell.config.name == "mine" and cell.setting == {}
+    cells = expand(tiny.table("fedavg", name="mine"), "f.toml")
+    assert {name: cell.name for name, cell in cells.items()} == {"mine": "mine"}
 
 
 @pytest.mark.parametrize("more", [{}, {"sweep": {"seed": [0, 1]}}])
@@ -31,20 +31,20 @@ def test_lists_are_multiplied_in_their_order():
         ),
         "f.toml",
     )
-    assert [cell.name for cell in cells] == [
+    assert list(cells) == [
         "seed=0,fedavg",
         "seed=0,local",
         "seed=1,fedavg",
         "seed=1,local",
     ]
-    assert [(cell.config.seed, cell.config.method.name) for cell in cells] == [
+    assert [(cell.seed, cell.method.name) for cell in cells.values()] == [
         (0, "fedavg"),
         (0, "local"),
         (1, "fedavg"),
         (1, "local"),
     ]
-    assert cells[0].config.name == "experiment-seed=0,fedavg"
-    assert len({cell.config.fingerprint() for cell in cells}) == 4
+    assert cells["seed=0,fedavg"].name == "experiment-seed=0,fedavg"
+    assert len({cell.fingerprint() for cell in cells.values()}) == 4
 
 
 def test_cases_are_linked_columns():
@@ -55,13 +55,13 @@ def test_cases_are_linked_columns():
     cells = expand(
         tiny.table("fedavg", sweep={"cases": cases, "seed": [7, 8]}), "f.toml"
     )
-    assert [(cell.config.method.name, cell.config.seed) for cell in cells] == [
+    assert [(cell.method.name, cell.seed) for cell in cells.values()] == [
         ("fedprox", 7),
         ("fedprox", 8),
         ("local", 7),
         ("local", 8),
     ]
-    assert cells[0].config.method.mu == 0.5
+    assert next(iter(cells.values())).method.mu == 0.5
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_each_seed_has_its_own_partition_unless_that_has_a_seed(given, expected)
         "partition": given,
         "sweep": {"seed": [0, 1, 7]},
     }
-    cells = expand(table, "f.toml")
-    assert [cell.config.partition.seed for cell in cells] == expected
-    assert [cell.config.resolved()["partition"]["seed"] for cell in cells] == expected
+    cells = expand(table, "f.toml").values()
+    assert [cell.partition.seed for cell in cells] == expected
+    assert [cell.resolved()["partition"]["seed"] for cell in cells] == expected
 
 
 def test_cells_do_not_share_what_they_set():
     cells = expand(
         tiny.table("fedavg", sweep={"training": {"lr": [0.1, 0.2]}}), "f.toml"
     )
-    assert [cell.config.training.lr for cell in cells] == [0.1, 0.2]
+    assert [cell.training.lr for cell in cells.values()] == [0.1, 0.2]
 
 
 def test_mistakes_of_all_cells_are_told_at_once_and_each_once():
@@ -133,7 +133,7 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
             ]
         },
     )
-    first, second, third = (cell.config.model for cell in expand(table, "f.toml"))
+    first, second, third = (cell.model for cell in expand(table, "f.toml").values())
     assert (first.name, first.options, second.options, third.options) == (
         "tiny:zero_row",
         {"hidden": 7},

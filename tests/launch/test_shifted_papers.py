@@ -31,8 +31,7 @@ def test_a_papers_setting_is_valid_and_says_what_it_must_show(path):
         line for line in path.read_text().splitlines() if line.startswith("#")
     )
     assert "Must show" in comment
-    [*cells] = sweep.expand(config.read(path), path.name)
-    asked = cells[0].config
+    asked, *_ = sweep.expand(config.read(path), path.name).values()
     assert asked.name.startswith(path.stem)
     x = torch.zeros(4, *SHAPES[asked.data.dataset], dtype=torch.uint8)
     toy = Dataset("toy", x, torch.arange(4), 10)
@@ -53,4 +52,4 @@ def test_a_papers_setting_is_valid_and_says_what_it_must_show(path):
 def test_each_version_of_cwfedavg_has_its_printed_rate(name, rate):
     path = PAPERS / f"{name}.toml"
     cells = sweep.expand(config.read(path), path.name)
-    assert {cell.config.training.lr for cell in cells} == {rate}
+    assert {cell.training.lr for cell in cells.values()} == {rate}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from papers import PAPERS, find_repetitions, read_paper
 
-from hpcfl.experiment import config, sweep
+from hpcfl.experiment import config
 from hpcfl.report import sweep_table
 from hpcfl.report.sweep_table import Reading
 from hpcfl.storage.results import Results
@@ -29,23 +29,23 @@ ASKED = {
 NUMBERS = ("weighted", "mean", "std", "worst_tenth", "pm_v", "pm_l", "pm_l_std", "loss")
 
 
-def play_none(cell: sweep.Cell, number: int) -> Run:
+def play_none(name: str, cell: config.Config, number: int) -> Run:
     """A finished run of three rounds, its columns those of its method: no ``global``
     where there is none.
     """
-    method = type(cell.config.method)
+    method = type(cell.method)
     columns = {"pre", "post", method.primary}
     if method.family == "one global model":
         columns.add("global")
     values = {"final": np.array([0, 0, 0, 1]), "seconds/round": np.ones(4)}
     for column in columns:
-        for name in NUMBERS:
+        for metric in NUMBERS:
             series = np.linspace(0.1, 0.5, 4) + number / 1e5
             series[-1 if column == "post" else 0] = np.nan
-            values[f"{column}/{name}"] = series
-        values[f"{column}/clients"] = np.full(4, float(cell.config.partition.clients))
+            values[f"{column}/{metric}"] = series
+        values[f"{column}/clients"] = np.full(4, float(cell.partition.clients))
     results = Results({"primary": method.primary}, {}, np.arange(1, 5), values, [3])
-    return made_up.summed_up(Path(cell.name), cell.config.resolved(), results)
+    return made_up.summed_up(Path(name), cell.resolved(), results)
 
 
 @pytest.mark.slow
@@ -53,7 +53,10 @@ def play_none(cell: sweep.Cell, number: int) -> Run:
 def test_each_entry_of_a_papers_table_is_one_experiment(path):
     """With two repetitions of each experiment, which are tabulated as five are."""
     cells, repetitions = read_paper(path)
-    runs = [play_none(cell, number) for number, cell in enumerate(cells)]
+    runs = [
+        play_none(name, cell, number)
+        for number, (name, cell) in enumerate(cells.items())
+    ]
     for metric in ("", *ASKED.get(path.stem, ())):
         found = sweep_table.make(runs, reading=Reading(metric)).numbers
         assert found["runs"].sum() == len(runs)
