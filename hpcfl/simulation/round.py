@@ -24,9 +24,10 @@ from hpcfl.communication.message import (
     only,
 )
 from hpcfl.communication.message import select as part_of
-from hpcfl.errors import Diverged
+from hpcfl.errors import Diverged, UserError
 from hpcfl.methods.base import State
 from hpcfl.rows import mixing
+from hpcfl.rows.unchanged import Watch
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, on_this_rank
@@ -153,6 +154,7 @@ class Round:
         self.message: Message = {}
         self.floats_down = 0.0
         self.uploads: State | None = None
+        self._watch = Watch(server)
 
     @property
     def name(self) -> str:
@@ -163,6 +165,17 @@ class Round:
     def cohort(self) -> np.ndarray:
         """The ids of the participants that did not diverge (report)."""
         return np.setdiff1d(self.plan.cohort, self.reports.diverged)
+
+    def refuse_changes(self) -> None:
+        """Raise UserError if a hook has changed a tensor of the server in place:
+        checkpoints write these tensors while the next round is played.
+        """
+        for name in self._watch.find_changed():
+            raise UserError(
+                f"'{self.prepared.method.name}' changes server['{name}'] in place; assign a "
+                f"new tensor in 'aggregate', such as server['{name}'] = "
+                f"server['{name}'] + change"
+            )
 
     def fleet(self, ids: np.ndarray) -> Fleet:
         """Return those of some clients that live on this rank."""
@@ -406,9 +419,12 @@ def aggregate(round: Round) -> None:
 
 
 def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
-    """Call the method's ``aggregate`` for a cohort and what it sent."""
+    """Call the method's ``aggregate`` for a cohort and what it sent. Raises UserError
+    if a tensor of the server has changed in place since the round began.
+    """
     senders = round.prepared.cohort(cohort, round.plan.number)
     round.prepared.hooks.aggregate(round.server, senders, uplink)
+    round.refuse_changes()
 
 
 def score_final(round: Round) -> None:

@@ -44,6 +44,24 @@ def rounds(communicator, method="ditto", vote=no_vote, **sections):
     return played
 
 
+class ChangesInSend(FedAvg):
+    def send(self, server, audience):
+        server["model"].add_(1)
+        return super().send(server, audience)
+
+
+class ChangesInAggregate(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"].lerp_(uplink["model"], 0.5)
+
+
+@pytest.mark.parametrize("method", ["ChangesInSend", "ChangesInAggregate"])
+def test_a_change_of_the_server_in_place_ends_a_round(method):
+    round, stages = rounds(OneProcess(), f"test_round:{method}")[0]
+    with pytest.raises(RankFailure, match=r"changes server\['model'\] in place"):
+        play(round, stages)
+
+
 def test_ranks_meet_in_the_stages_that_say_so_and_in_no_others(monkeypatch):
     met = []
     alone = OneProcess()
