@@ -86,7 +86,12 @@ def convolve(
     """
 
     def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return function(x, weight, bias, *settings, **keywords)
+        result: Tensor = function(x, weight, bias, *settings, **keywords)
+        if result.is_cuda:
+            return result
+        # In autocast it is bfloat16, which vmap's batch norm refuses on a CPU beside
+        # float32 statistics.
+        return result.to(torch.promote_types(x.dtype, weight.dtype))
 
     tensors = [input, weight] if bias is None else [input, weight, bias]
     result: Tensor = LaneByLane.apply(convolution, *tensors)  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ from torch.nn import functional
 from hpcfl.clients.execution import BatchedKernel, OperatorObserver, SerialKernel, Work
 from hpcfl.clients.execution.lane_convolution import OneByOne
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch, default_prediction
+from hpcfl.models import mixed
 
 LANES, BATCH = 3, 2
 LAYERS = {
@@ -101,6 +102,29 @@ def test_a_kernel_has_two_forms_with_the_same_numbers():
         alone = run(SerialKernel(module), slice(lane, lane + 1))
         compare([part[lane : lane + 1] for part in found], alone)
     assert set(groups_of_convolutions(lambda: run(loop, everyone))) == {1}
+
+
+def test_batch_norm_follows_a_convolution_in_autocast_on_a_cpu():
+    """All numbers are near those of a client alone."""
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 4)
+    module = mixed.mix(nn.Sequential(*layers))
+    tensors = {
+        name: value.expand(LANES, *value.shape).clone()
+        for name, value in [*module.named_parameters(), *module.named_buffers()]
+    }
+    trained = [name for name, _ in module.named_parameters()]
+    x = torch.randn(LANES, BATCH, 3, 8, 8)
+    batch = Batch(x, torch.randint(4, (LANES, BATCH)))
+    kernel = BatchedKernel(module, LANES, "loop")
+    session = kernel.begin(Work(tensors, trained, CROSS_ENTROPY))
+    found, losses = session.gradients(slice(0, LANES), batch, {})
+    first = {name: value[:1] for name, value in tensors.items()}
+    alone = SerialKernel(module).begin(Work(first, trained, CROSS_ENTROPY))
+    own = Batch(batch.x[:1], batch.y[:1])
+    expected, own_losses = alone.gradients(slice(0, 1), own, {})
+    torch.testing.assert_close(losses[:1], own_losses, rtol=0.05, atol=0.05)
+    for name, slope in expected.items():
+        torch.testing.assert_close(found[name][:1], slope, rtol=0.1, atol=0.05)
 
 
 def test_a_loss_may_convolve_and_differentiate_by_itself():
