@@ -100,8 +100,11 @@ class Samples:
             if made.image is not None:
                 self._image = made.image.to(device)
         else:
-            index = torch.from_numpy(versions)
-            self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
+            x, y = dataset.x, dataset.y
+            if len(versions) < len(y):
+                index = torch.from_numpy(versions)
+                x, y = x[index], y[index]
+            self.x, self.y = x.to(device), y.to(device)
         self.device = device
         self.classes = dataset.classes
         self.augment = augment

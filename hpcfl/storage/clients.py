@@ -182,12 +182,13 @@ class ClientStore:
         """Make a store in which each of ``ids`` has the state ``template``.
 
         Args:
-            template: the state of ONE client, name → tensor [*shape] on any device.
+            template: the state of ONE client, name → tensor [*shape] on any device;
+                none of them may change.
             memory: the most bytes of rows in memory; further rows lie in files.
             gpu_memory: the most bytes of rows on a GPU; further rows lie in memory.
         """
         self._template_row = Row(
-            {name: tensor.detach().cpu().clone() for name, tensor in template.items()},
+            {name: _move_whole(tensor) for name, tensor in template.items()},
             written=False,
         )
         self.template = self._template_row.tensors
@@ -293,6 +294,13 @@ class ClientStore:
                     f"fleet.state['{name}'] is {tensor.dtype} of shape {list(tensor.shape)}; "
                     f"a row for each client is {expected[0]} of shape {list(expected[1])}"
                 )
+
+
+def _move_whole(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, which is a copy if it is a part of a larger one."""
+    moved = tensor.detach().cpu()
+    is_whole = moved.untyped_storage().nbytes() == moved.nbytes
+    return moved if is_whole else moved.clone()
 
 
 def _among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:

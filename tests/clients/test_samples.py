@@ -72,6 +72,17 @@ def samples():
     return lambda augment: Samples(data, [0], assigned, device, augment=augment)
 
 
+def test_samples_are_copied_only_for_a_rank_that_has_some_of_them():
+    data = Dataset("images", IMAGES, torch.arange(3) % 2, 2)
+    cpu = torch.device("cpu")
+    parts = {"train": [np.array([2]), np.array([1])], "test": [np.array([0])] * 2}
+    whole = Samples(data, [0, 1], Assigned(**parts), cpu)
+    assert whole.x.data_ptr() == IMAGES.data_ptr()
+    assert torch.equal(whole.x[whole.train[0]], IMAGES[2:])
+    part = Samples(data, [0], Assigned(**parts), cpu)
+    assert torch.equal(part.x, IMAGES[[0, 2]])
+
+
 def test_training_images_vary_with_the_key_and_labels_stay(samples):
     some = samples(True)
     pool = some.train[0]

@@ -35,6 +35,14 @@ def test_untouched_clients_have_the_template():
         assert torch.equal(state[name], torch.stack([tensor, tensor]))
 
 
+def test_a_template_is_copied_only_where_it_is_a_part_of_a_larger_tensor():
+    model = torch.arange(10.0)
+    template = ClientStore([0], {"whole": model, "head": model[8:]}).template
+    assert template["whole"].data_ptr() == model.data_ptr()
+    assert template["head"].untyped_storage().nbytes() == 8
+    assert template["head"].tolist() == [8, 9]
+
+
 def test_put_then_get_keeps_order_and_bits():
     store = ClientStore([1, 2, 3], {"row": torch.zeros(2)})
     rows = torch.tensor([[float("nan"), -0.0], [1e-45, float("inf")]])

@@ -120,10 +120,11 @@ class CheckedFiles(Source):
     ) -> Dataset:
         """Join the parts of a data set, the last of which is the official test split.
 
-        Raises UserError where the numbers of samples to train and to test on are not
-        ``sizes``.
+        images: in as many parts as ``labels``, or joined already. Raises UserError where
+        the numbers of samples to train and to test on are not ``sizes``.
         """
-        x = np.ascontiguousarray(np.concatenate(images))
+        joined = images[0] if len(images) == 1 else np.concatenate(images)
+        x = np.ascontiguousarray(joined)
         y = np.concatenate(labels).astype(np.int64)
         test = len(labels[-1])
         found = len(y) - test, test

@@ -10,6 +10,8 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import pickled
 from hpcfl.data.sources.base import CheckedFiles
 
+IMAGES = 60_000  # the most in all batches
+
 
 @dataclass(frozen=True)
 class PickledBatches(CheckedFiles):
@@ -24,15 +26,20 @@ class PickledBatches(CheckedFiles):
     statistics: tuple[tuple[float, ...], tuple[float, ...]]
 
     def read(self, name: str, root: Path) -> Dataset:
-        images, labels = [], []
+        # filled batch by batch, so that images are in memory once
+        images = np.empty((IMAGES, 3, 32, 32), np.uint8)
+        count, labels = 0, []
         for file in self.checksums:
             content = self.content(name, root, file)
             path = root / self.folder / file
             with checks.refuse_unreadable(path, f"a batch of {name}"):
                 batch = pickled.loaded(content, encoding="latin1")
-                images.append(batch["data"].reshape(-1, 3, 32, 32))
+                part = batch["data"].reshape(-1, 3, 32, 32)
+                images[count : count + len(part)] = part
+                count += len(part)
                 labels.append(np.array(batch[self.labels], dtype=np.int64))
-        return self.join(name, images, labels, self.classes, statistics=self.statistics)
+        read = [images[:count]]
+        return self.join(name, read, labels, self.classes, statistics=self.statistics)
 
 
 plugins = {
