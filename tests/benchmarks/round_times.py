@@ -73,7 +73,7 @@ def time_file(options: argparse.Namespace, communicator: Communicator) -> None:
     """Time the rounds of a file and print the report on rank 0. Collective."""
     with agreed(communicator):
         table = config.read(options.file, options.overrides)
-        experiment = sweep.expand(table, str(options.file))[0].config
+        experiment, *_ = sweep.expand(table, str(options.file)).values()
     report = measure(experiment, options.rounds, communicator)
     if report is not None:
         print(json.dumps(report, indent=1) if options.as_json else text(report))
