@@ -33,6 +33,8 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
     assert table.render(measured) in page
     details = (benchmarks / "details.md").read_text(encoding="utf-8")
     assert table.render_details(measured) in details
+    methods = (benchmarks / "pfllib.md").read_text(encoding="utf-8")
+    assert table.render_methods(measured) in methods
 
 
 def test_a_benchmark_of_an_installed_package_has_a_table(monkeypatch):

@@ -1,10 +1,14 @@
 """Messages through ``hpcfl.communication.exchange`` against bare
 ``Scatterv``/``Gatherv`` of as many bytes.
 
-Run as ``mpiexec -n 3 python exchange_speed.py``. Alternating runs; prints JSON: seconds
-of each kind, per repetition, on rank 0.
+Run as ``mpiexec -n 3 python exchange_speed.py [--resnet18]``. Alternating runs; prints
+JSON: seconds of each kind, per repetition, on rank 0.
+
+By default bare MPI receives into new memory, as hpcfl does. With --resnet18 it reuses its
+buffers, and the rows are the models of 20 clients.
 """
 
+import argparse
 import json
 import time
 from collections.abc import Callable
@@ -16,31 +20,42 @@ import torch
 from hpcfl.communication import exchange
 from hpcfl.communication.connection import connect
 
-WIDTH, CLIENTS, REPEATS = 500_000, 50, 7  # of float32: 100 MB a rank
+REPEATS = 7
+WIDTH, CLIENTS = 500_000, 50  # of float32: 100 MB a rank
+RESNET18 = 11_181_642, 10  # with two workers 894 MB
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--resnet18", action="store_true")
+    reuses = parser.parse_args().resnet18
+    width, clients = RESNET18 if reuses else (WIDTH, CLIENTS)
     communicator = connect()
     from mpi4py import MPI
 
     world, workers = MPI.COMM_WORLD, MPI.COMM_WORLD.size - 1
-    ids, counts = np.arange(CLIENTS * workers), [0] + [CLIENTS] * workers
+    ids, counts = np.arange(clients * workers), [0] + [clients] * workers
     placed = exchange.Placement(
         np.random.default_rng(0).permutation(
-            np.repeat(np.arange(1, world.size), CLIENTS)
+            np.repeat(np.arange(1, world.size), clients)
         ),
         world.size,
     )
-    rows = torch.ones(len(ids), WIDTH) if world.rank == 0 else None
-    mine = np.ones((counts[world.rank], WIDTH), np.float32)
-    flat = [count * WIDTH for count in counts]
+    rows = torch.ones(len(ids), width) if world.rank == 0 else None
+    mine = np.ones((counts[world.rank], width), np.float32)
+    flat = [count * width for count in counts]
+
+    def make_buffers() -> tuple[np.ndarray, np.ndarray | None]:
+        total = None if rows is None else np.empty(rows.shape, np.float32)
+        return np.empty_like(mine), total
+
+    kept = make_buffers() if reuses else None
 
     def bare() -> None:
-        received = np.empty_like(mine)  # as ours, which hands out new memory
+        received, total = kept or make_buffers()
         world.Scatterv(
             None if rows is None else [rows.numpy(), flat, None, MPI.FLOAT], received
         )
-        total = None if rows is None else np.empty(rows.shape, np.float32)
         world.Gatherv(mine, None if total is None else [total, flat, None, MPI.FLOAT])
 
     def ours() -> None:

@@ -1,46 +1,74 @@
 """PFLlib (Zhang et al., JMLR 2025, github.com/TsingZ0/PFLlib) on a workload, by its own
 command line.
 
-It runs from a copy of a checkout's folder ``system``, in one process with torch's
-default threads, as its users start it. Nothing is scored but its round 0, which is not
-counted; round 1 is not either, because FedALA learns its first weights there.
+It runs from a copy of a checkout's folder ``system``, in one process with one thread.
+Nothing is scored but its round 0, which is not counted. Its loader leaves out a last
+mini-batch that is not full, so a workload should have whole mini-batches only.
 """
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from workloads import load
+from turns import ONE_THREAD, Program
+from workloads import Workload, load
 
 # PFLlib knows by the name what the CNN's first layer has to be
 DATA = "MNIST-of-the-benchmark"
-# How its servers print a round's seconds, APPLE's without words.
-ROUND = re.compile(r"-{25}.*?\s([0-9.]+(?:e-?[0-9]+)?)")
+# How its servers print a round's seconds, some of them without words.
+ROUND = re.compile(r"^-{25}.*?\s[0-9.]+(e-?[0-9]+)?\s*$")
+NO_END = 100_000  # rounds, more than are played
 
 
 @dataclass(frozen=True)
 class Method:
-    """The same method in both, with options that make the same work of a round."""
+    """The same method in both, with options that make the same work of a round.
+
+    warm_up: the first rounds, which differ from later ones.
+    """
 
     name: str
     hpcfl: tuple[str, ...] = ()
     pfllib: tuple[str, ...] = ()
+    warm_up: int = 1
 
 
+# All methods that both have, except FedPHP, whose server prints no end of a round. Those
+# with the largest ratios in the past come first, for a race that is cut short.
 METHODS = {
+    "fedcp": Method("FedCP", (), ("-lam", "5")),
+    "gpfl": Method("GPFL", (), ("-lam", "0.01", "-mu", "0.1")),
+    "moon": Method("MOON", (), ("-mu", "5", "-tau", "0.5")),
+    "apfl": Method("APFL", (), ("-al", "0.5")),
+    "scaffold": Method("SCAFFOLD"),
+    # in round 2 clients learn their first weights
+    "fedala": Method("FedALA", ("method.most_epochs=1",), warm_up=2),
     "fedavg": Method("FedAvg"),
-    "fedprox": Method("FedProx", (), ("-mu", "0.01")),
-    "fedrep": Method("FedRep", ("method.head_epochs=1",)),
-    "fedala": Method("FedALA", ("method.most_epochs=1",)),
     "ditto": Method("Ditto", ("method.personal_epochs=1",), ("-mu", "1")),
     "per-fedavg": Method("PerAvg"),
     "pfedme": Method("pFedMe", ("method.inner_steps=5",), ("-lam", "15", "-bt", "1")),
+    "lg-fedavg": Method("LG-FedAvg"),
+    "fedbabu": Method("FedBABU"),
+    "fedlc": Method("FedLC"),
+    "feddbe": Method("FedDBE", (), ("-klw", "50", "-mo", "0.1")),
+    "fedproto": Method("FedProto", (), ("-lam", "1")),
+    "fedprox": Method("FedProx", (), ("-mu", "0.01")),
+    "fedrep": Method("FedRep", ("method.head_epochs=1",)),
+    "fedfomo": Method("FedFomo", ("method.received=5",), ("-M", "5")),
+    "fedas": Method("FedAS"),
+    "fedrod": Method("FedROD"),
+    "fedcac": Method("FedCAC", (), ("-tau", "0.5", "-bt", "100")),
+    "fedamp": Method("FedAMP"),
     "apple": Method("APPLE"),
+    "fedgh": Method("FedGH", ("method.server_epochs=1",)),
+    "fml": Method("FML", (), ("-al", "0.5", "-bt", "0.5")),
+    "fedpac": Method("FedPAC"),
+    "feddyn": Method("FedDyn", (), ("-al", "0.01")),
+    "fedper": Method("FedPer"),
+    "fedbn": Method("FedBN"),
+    "local": Method("Local"),
 }
 
 
@@ -62,9 +90,10 @@ def copy(checkout: Path, workload: Path, folder: Path) -> None:
             )
 
 
-def seconds(folder: Path, workload: Path, method: Method) -> list[float]:
-    """Of one round of a method."""
-    given = load(workload)
+def start(python: Path, folder: Path, given: Workload, method: Method) -> Program:
+    """Start a method in the folder of ``copy`` with an interpreter that has what PFLlib
+    imports.
+    """
     words = [
         "-data",
         DATA,
@@ -75,9 +104,9 @@ def seconds(folder: Path, workload: Path, method: Method) -> list[float]:
         "-dev",
         "cpu",
         "-gr",
-        2,
+        NO_END,
         "-eg",
-        1000,
+        NO_END,
         "-t",
         1,
         "-nc",
@@ -92,21 +121,9 @@ def seconds(folder: Path, workload: Path, method: Method) -> list[float]:
         int(given.y.max()) + 1,
         *method.pfllib,
     ]
-    done = subprocess.run(
-        [sys.executable, "main.py", *map(str, words)],
-        cwd=folder / "system",
-        text=True,
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": ""},
+    return Program(
+        [python, "main.py", *words],
+        ROUND,
+        folder / "system",
+        {**ONE_THREAD, "PYTHONPATH": ""},
     )
-    if done.returncode:
-        raise RuntimeError(
-            f"PFLlib's {method.name}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        )
-    lines = [line.strip() for line in done.stdout.splitlines()]
-    rounds = [float(found[1]) for line in lines if (found := ROUND.fullmatch(line))]
-    if len(rounds) != 3:
-        raise RuntimeError(
-            f"PFLlib's {method.name} printed the seconds of {len(rounds)} rounds, not of 3"
-        )
-    return rounds[2:]

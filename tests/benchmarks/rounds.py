@@ -1,17 +1,22 @@
 """Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py
-[--quick] [--only W1 …] [--pfllib FOLDER] [--pfl PYTHON]``.
+[--quick] [--only W1 …] [--pfllib FOLDER] [--fl-bench FOLDER] [--peers PYTHON] [--pfl
+PYTHON]``.
 
 Contenders of a row run in turn, several times, so that a noisy neighbour meets all of
-them (but once against PFLlib, which takes minutes); compared are the medians of all
-their rounds. Writes ``results/benchmarks/cpu.json`` (rows not run stay as they were)
-and the table in the README beside it. Data sets are looked for in $HPCFL_DATA. The row
-"PFLlib" is measured where --pfllib names a checkout of it, "pfl-research" where --pfl
-names an interpreter that has its package ``pfl`` and all that hpcfl needs.
+them; compared are the medians of all their rounds. Against PFLlib, FL-bench and fluke
+even single rounds are played in turn (``turns.py``). Writes
+``results/benchmarks/cpu.json`` (rows not run stay as they were) and the tables in the
+pages beside it. Data sets are looked for in $HPCFL_DATA.
+
+Other simulators are measured where an option names them. --pfllib and --fl-bench are
+checkouts. --peers is an interpreter that has what they import and the package
+``fluke-fl``, --pfl one that has the package ``pfl``. Both need what hpcfl imports.
 """
 
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -19,10 +24,13 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+import fl_bench
 import pfllib
 import table
+import turns
 import workloads
 
 from hpcfl.storage import provenance
@@ -37,6 +45,10 @@ OF_STEPS = {"ditto": ["method.personal_epochs=1"], "pfedme": ["method.inner_step
 OF_METHODS = {"fedala": ["method.most_epochs=1"]}
 LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyte
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
+ROUND = re.compile(r"^round \d+$")
+README = Path(__file__).parents[2] / "README.md"
+# of the note before round 1
+FASTER = "one process is faster than several ranks"
 
 
 class Bench:
@@ -47,9 +59,13 @@ class Bench:
     def __init__(self, scratch: Path, options: argparse.Namespace):
         self.scratch, self.cores = scratch, options.cores
         self.pfllib: Path | None = options.pfllib
+        self.fl_bench: Path | None = options.fl_bench
+        self.peers: Path | None = options.peers
         self.pfl: Path | None = options.pfl
+        self.minutes: float = options.minutes
         self.quick: bool = options.quick
         self.repeats = 1 if self.quick else 3
+        self.counted = 1 if self.quick else 2  # rounds in turn with another simulator
 
     def folder(self, name: str) -> Path:
         folder = self.scratch / name
@@ -97,6 +113,38 @@ class Bench:
             )
         )
 
+    def start(
+        self, name: str, rounds: int, *overrides: str, ranks: int
+    ) -> turns.Program:
+        """``play_rounds.py`` on a workload that is not scored."""
+        folder = self.folder(name)
+        settings = [f"partition.file={folder}/partition.h5", "runtime.device=cpu"]
+        settings += [*UNSCORED, *overrides]
+        launcher = ["mpiexec", "-n", ranks] if ranks > 1 else []
+        words = [
+            *launcher,
+            sys.executable,
+            HERE / "play_rounds.py",
+            folder / "experiment.toml",
+            "--rounds",
+            rounds,
+            *(word for one in settings for word in ("--set", one)),
+        ]
+        return turns.Program(
+            words, ROUND, environment=make_environment([HERE]), ends=True
+        )
+
+    def race_one_process(
+        self, name: str, peer: str, start: Callable[[], turns.Program]
+    ) -> dict[str, float]:
+        """Wall and CPU seconds of FedAvg in one process with one thread, and of a peer."""
+        warm_up = 1
+        contenders = {
+            "hpcfl": lambda: self.start(name, warm_up + self.counted, ranks=1),
+            peer: start,
+        }
+        return turns.race(contenders, warm_up, self.counted)
+
     def by_hand(self, name: str, rounds: int) -> list[float]:
         return json.loads(
             self.run(
@@ -126,19 +174,25 @@ class Bench:
     @staticmethod
     def run(*command: object, sources: Sequence[Path] = (HERE,)) -> str:
         """The output of a command, whose Python finds modules in ``sources`` first."""
-        beside = Path(sys.executable).parent
-        environment = {
-            **os.environ,
-            "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(map(str, sources)),
-        }
-        words = [str(word) for word in command]
+        words, environment = [str(word) for word in command], make_environment(sources)
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise RuntimeError(
                 f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
             )
         return done.stdout
+
+
+def make_environment(sources: Sequence[Path]) -> dict[str, str]:
+    """Return the variables of a command that finds programs beside this interpreter, and
+    modules in ``sources``, first.
+    """
+    beside = Path(sys.executable).parent
+    return {
+        **os.environ,
+        "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(map(str, sources)),
+    }
 
 
 def training_only(bench: Bench, name: str) -> dict[str, float]:
@@ -234,26 +288,121 @@ def first_rounds(bench: Bench, name: str) -> dict[str, float]:
     }
 
 
+def ranks(bench: Bench, name: str) -> dict[str, float]:
+    """Small dense models on a server and two workers, and in one process; 1 where a note
+    before round 1 says that one process is faster.
+    """
+    found = {}
+    for workload, rounds in (("dense", 30), ("tiny", 300), ("dense-few", 30)):
+        contenders = {
+            workload: partial(bench.hpcfl, workload, rounds, *UNSCORED, ranks=3),
+            f"{workload}, one process": partial(
+                bench.hpcfl, workload, rounds, *UNSCORED, ranks=1
+            ),
+        }
+        found |= bench.compete(
+            {
+                contender: lambda play=play: play()["rounds"]
+                for contender, play in contenders.items()
+            }
+        )
+        folder = bench.folder(workload)
+        words = ["mpiexec", "-n", 3, sys.executable, "-m", "hpcfl", "check"]
+        words += [folder / "experiment.toml"]
+        words += ["--set", f"partition.file={folder}/partition.h5"]
+        said = " ".join(bench.run(*words).split())
+        found[f"{workload}, note"] = float(FASTER in said)
+    return found
+
+
+def whole_commands(bench: Bench, name: str) -> dict[str, float]:
+    """Seconds of whole commands on README's first experiment, after one run of each."""
+    folder = bench.scratch / "first"
+    folder.mkdir()
+    file, run = folder / "first.toml", folder / "run"
+    file.write_text(re.search(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)[1])
+    hpcfl = [sys.executable, "-m", "hpcfl"]
+    of_run = ["run", file, "--fresh", "--out"]
+    commands = {
+        "one process": [*hpcfl, *of_run, run],
+        "server and two workers": [
+            "mpiexec",
+            "-n",
+            3,
+            *hpcfl,
+            *of_run,
+            folder / "ranks",
+        ],
+        "show": [*hpcfl, "show", run],
+        "table": [*hpcfl, "table", run],
+    }
+
+    def time_command(words: list[object]) -> list[float]:
+        begun = time.perf_counter()
+        bench.run(*words)
+        return [time.perf_counter() - begun]
+
+    for words in commands.values():
+        time_command(words)
+    return bench.compete(
+        {name: partial(time_command, words) for name, words in commands.items()}
+    )
+
+
 def personal(bench: Bench, name: str) -> dict[str, float]:
     """A method that sends each client a model of its own, from round 2 on."""
     return against_fedavg(bench, name, ("fedavg", "fedamp"), {}, rounds=3)
 
 
 def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
-    """Each method once after the other in hpcfl and in PFLlib, which takes minutes for
-    some.
+    """Wall and CPU seconds of each method on a server and workers, and in PFLlib.
+
+    A method that has not begun after ``--minutes`` is left out, and one that fails.
     """
-    if bench.pfllib is None:
-        raise RuntimeError("tell where a checkout of PFLlib lies, --pfllib FOLDER")
-    folder, found = bench.scratch / "PFLlib", {}
+    if bench.pfllib is None or bench.peers is None:
+        raise RuntimeError("tell where PFLlib is: --pfllib FOLDER --peers PYTHON")
+    begun, found = time.monotonic(), {}
+    given = workloads.load(bench.folder(name))
+    folder = bench.scratch / "PFLlib"
     pfllib.copy(bench.pfllib, bench.folder(name), folder)
     for key, method in pfllib.METHODS.items():
-        report = bench.hpcfl(name, 2, *UNSCORED, f"method.name={key}", *method.hpcfl)
-        found[key] = statistics.median(report["rounds"])
-        found[f"{key}, PFLlib"] = statistics.median(
-            pfllib.seconds(folder, bench.folder(name), method)
-        )
+        if time.monotonic() - begun > 60 * bench.minutes:
+            break
+        settings = [f"method.name={key}", *method.hpcfl]
+        ranks, rounds = bench.cores + 1, method.warm_up + bench.counted
+        contenders = {
+            key: partial(bench.start, name, rounds, *settings, ranks=ranks),
+            f"{key}, PFLlib": partial(pfllib.start, bench.peers, folder, given, method),
+        }
+        try:
+            seconds = turns.race(contenders, method.warm_up, bench.counted)
+        except Exception:  # the other methods are worth having all the same
+            traceback.print_exc()
+            continue
+        print(key, json.dumps(seconds), flush=True)
+        found |= seconds
+    if not found:
+        raise RuntimeError("no method was measured")
     return found
+
+
+def against_fl_bench(bench: Bench, name: str) -> dict[str, float]:
+    if bench.fl_bench is None or bench.peers is None:
+        raise RuntimeError("tell where FL-bench is: --fl-bench FOLDER --peers PYTHON")
+    folder, given = bench.scratch / "FL-bench", workloads.load(bench.folder(name))
+    fl_bench.copy(bench.fl_bench, bench.folder(name), folder)
+    start = partial(fl_bench.start, bench.peers, folder, given)
+    return bench.race_one_process(name, "FL-bench", start)
+
+
+def against_fluke(bench: Bench, name: str) -> dict[str, float]:
+    if bench.peers is None:
+        raise RuntimeError("tell which Python has the package fluke-fl, --peers PYTHON")
+    words = [bench.peers, HERE / "fluke_rounds.py", bench.folder(name)]
+    # that environment has no hpcfl
+    environment = make_environment([HERE, HERE.parents[1]]) | turns.ONE_THREAD
+    start = partial(turns.Program, words, ROUND, environment=environment)
+    return bench.race_one_process(name, "fluke", start)
 
 
 def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
@@ -291,6 +440,18 @@ def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
 def exchange(bench: Bench, name: str) -> dict[str, float]:
     found = json.loads(
         bench.run("mpiexec", "-n", 3, sys.executable, HERE / "exchange_speed.py")
+    )
+    return {
+        "hpcfl": statistics.median(found["ours"]),
+        "bare": statistics.median(found["bare"]),
+    }
+
+
+def rows(bench: Bench, name: str) -> dict[str, float]:
+    """20 rows of ResNet-18, 894 MB, down and up again; bare MPI reuses its buffers."""
+    script = HERE / "exchange_speed.py"
+    found = json.loads(
+        bench.run("mpiexec", "-n", 3, sys.executable, script, "--resnet18")
     )
     return {
         "hpcfl": statistics.median(found["ours"]),
@@ -374,13 +535,18 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "dense": (dense, "dense"),
     "tiny": (dense, "tiny"),
     "first-rounds": (first_rounds, "W3"),
+    "ranks": (ranks, ""),
+    "commands": (whole_commands, ""),
     "personal": (personal, "ResNet-small"),
     "methods": (methods, "W1"),
     "steps": (steps, "W1"),
     "activation": (activation, "W1"),
-    "PFLlib": (against_pfllib, "W1"),
+    "PFLlib": (against_pfllib, "W1-tenth"),
+    "FL-bench": (against_fl_bench, "W1-tenth"),
+    "fluke": (against_fluke, "W1-tenth"),
     "pfl-research": (against_pfl_research, "dropout"),
     "exchange": (exchange, ""),
+    "rows": (rows, ""),
     "means": (means, ""),
     "server": (server_step, "CIFAR-100"),
     "scaling": (scaling, "scaling"),
@@ -403,6 +569,21 @@ def main() -> None:
         "--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib"
     )
     parser.add_argument(
+        "--fl-bench", type=Path, metavar="FOLDER", help="a checkout of FL-bench"
+    )
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        metavar="PYTHON",
+        help="an interpreter for these and fluke",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=60,
+        help="after which no method of PFLlib begins",
+    )
+    parser.add_argument(
         "--pfl", type=Path, metavar="PYTHON", help="an interpreter with pfl-research"
     )
     options = parser.parse_args()
@@ -412,7 +593,12 @@ def main() -> None:
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options)
-        given = {"PFLlib": options.pfllib, "pfl-research": options.pfl}
+        given = {
+            "PFLlib": options.pfllib,
+            "FL-bench": options.fl_bench,
+            "fluke": options.peers,
+            "pfl-research": options.pfl,
+        }
         for row in options.only or [row for row in ROWS if given.get(row, True)]:
             measure, name = ROWS[row]
             try:

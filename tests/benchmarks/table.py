@@ -3,6 +3,7 @@ README, from the measured values.
 """
 
 import json
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Target:
     ratio: Callable[[Values], float]
     bound: float
     least: bool = False
+    page: str = ""  # that has the medians, if they are too many
 
     @property
     def asked(self) -> str:
@@ -64,6 +66,8 @@ class Target:
         seconds = ", ".join(
             f"{name} {number:.3g}" for name, number in found["values"].items()
         )
+        if self.page:
+            seconds = f"[{self.page}]({self.page})"
         return (
             f"{self.short(results)} {seconds} | load "
             f"{found['load']:.1f}{', quick' if found['quick'] else ''} |"
@@ -97,10 +101,9 @@ REASONS = {
     "per-fedavg on W1, against FedAvg": "two gradients for each mini-batch",
     "pfedme, K = 5 on W1, against FedAvg": "five inner steps, five passes each",
     "apple on W1, against FedAvg": "it reads all core models twice a mini-batch",
-    "ditto on W1, against PFLlib": "nearly all its time is gradients",
-    "per-fedavg on W1, against PFLlib": "nearly all its time is gradients",
-    "pfedme on W1, against PFLlib": "nearly all its time is gradients",
-    "fedavg on W1, against PFLlib": "0.55 and 0.68 on two days",
+    "64-32-10, 100 clients of 6 samples, two workers, against one process": (
+        "a note before round 1 says that one process is faster"
+    ),
     "two convolutions, two dropouts, one process against one, against pfl-research": (
         "convolutions and products, the same in both"
     ),
@@ -123,6 +126,30 @@ def ratio(values: Values) -> float:
     return values["ratio"]
 
 
+def seconds(command: str) -> Callable[[Values], float]:
+    return lambda values: values[command]
+
+
+def find_ratios(values: Values, kind: str) -> dict[str, float]:
+    """Return the ratio to PFLlib of each method that was measured.
+
+    kind: "" for wall seconds, " CPU" for CPU seconds.
+    """
+    found = {}
+    for name, theirs in values.items():
+        method, matched, rest = name.partition(", PFLlib")
+        if matched and rest == kind:
+            found[method] = values[f"{method}{kind}"] / theirs
+    return found
+
+
+def of_methods(
+    choose: Callable[[list[float]], float], kind: str
+) -> Callable[[Values], float]:
+    """Return the function that chooses one of the ratios to PFLlib."""
+    return lambda values: choose(list(find_ratios(values, kind).values()))
+
+
 METHODS = {
     "fedprox": 1.10,
     "cwfedavg": 1.05,
@@ -137,16 +164,6 @@ STEPS = {
     "pfedme": ("pfedme, K = 5", 5.50),
     "apple": ("apple", 2.50),
 }
-PFLLIB = (
-    "fedavg",
-    "fedprox",
-    "fedrep",
-    "fedala",
-    "ditto",
-    "per-fedavg",
-    "pfedme",
-    "apple",
-)
 TARGETS = [
     Target(
         "W1", "W1, training only, against by hand", against("hpcfl", "by hand"), 1.05
@@ -183,6 +200,28 @@ TARGETS = [
         against("first 200", "later"),
         1.2,
     ),
+    *(
+        Target(
+            "ranks",
+            f"{what}, two workers, against one process",
+            against(workload, f"{workload}, one process"),
+            bound,
+        )
+        for what, workload, bound in (
+            ("784-64-10, 100 clients of 60 samples", "dense", 0.8),
+            ("64-32-10, 100 clients of 6 samples", "tiny", 1.2),
+            ("784-64-10, 20 clients of 260 samples", "dense-few", 0.8),
+        )
+    ),
+    *(
+        Target("commands", f"{what}, seconds", seconds(command), bound)
+        for what, command, bound in (
+            ("README's first experiment in one process", "one process", 3.0),
+            ("the same with a server and two workers", "server and two workers", 4.0),
+            ("hpcfl show of it", "show", 0.5),
+            ("hpcfl table of it", "table", 0.5),
+        )
+    ),
     Target(
         "personal",
         "fedamp on ResNet-18, 20 clients of 10 samples, against FedAvg",
@@ -213,11 +252,26 @@ TARGETS = [
     *(
         Target(
             "PFLlib",
-            f"{method} on W1, against PFLlib",
-            against(method, f"{method}, PFLlib"),
-            0.60,
+            f"a tenth of W1, {what}, against PFLlib",
+            of_methods(choose, kind),
+            bound,
+            page="pfllib.md",
         )
-        for method in PFLLIB
+        for what, choose, kind, bound in (
+            ("the slowest of all methods", max, "", 0.6),
+            ("CPU seconds, the median of all methods", statistics.median, " CPU", 0.8),
+            ("CPU seconds, the slowest of all methods", max, " CPU", 1.0),
+        )
+    ),
+    *(
+        Target(
+            peer,
+            f"a tenth of W1, one process{kind and ', CPU seconds'}, against {peer}",
+            against(f"hpcfl{kind}", f"{peer}{kind}"),
+            0.9,
+        )
+        for peer in ("FL-bench", "fluke")
+        for kind in ("", " CPU")
     ),
     *(
         Target(
@@ -245,6 +299,13 @@ TARGETS = [
         against("bare", "hpcfl"),
         0.70,
         least=True,
+    ),
+    Target(
+        "rows",
+        "exchange of 20 rows of ResNet-18, 894 MB, against bare MPI with buffers that "
+        "are reused",
+        against("hpcfl", "bare"),
+        3.0,
     ),
     Target(
         "means",
@@ -370,8 +431,6 @@ def _source(found: dict[str, Any]) -> str:
 def render_short(results: dict[str, dict]) -> str:
     """Return the lines for the project's README, wins, ties and misses alike."""
     w1 = results["W1"]["values"]
-    pfllib = results["PFLlib"]["values"]
-    ratios = sorted(pfllib[name] / pfllib[f"{name}, PFLlib"] for name in PFLLIB)
     pfl = results["pfl-research"]["values"]
     alone = pfl["one process"] / pfl["one process, pfl-research"]
     two = pfl["two workers"] / pfl["two processes, pfl-research"]
@@ -383,9 +442,8 @@ def render_short(results: dict[str, dict]) -> str:
         f"CNN), FedAvg's training alone: {w1['hpcfl'] / w1['by hand']:.3f} of its time. "
         "The loop has two processes of one thread, hpcfl a server and two workers of one "
         "thread.",
-        f"* PFLlib, the same experiment, {len(PFLLIB)} methods, one run each: "
-        f"{ratios[0]:.2f} to {ratios[-1]:.2f} of its time. PFLlib has one process with "
-        "torch's default threads, hpcfl a server and two workers of one thread.",
+        *compare_with_pfllib(results),
+        *compare_one_process(results),
         "* pfl-research, two convolutions with dropout: "
         f"{alone:.3f} of its time with one process against one, {two:.2f} with two "
         "workers against two processes. hpcfl is not faster there.",
@@ -398,6 +456,62 @@ def render_short(results: dict[str, dict]) -> str:
         f"* {len(unmeasured)} of {len(gpu)} measures on a GPU have not been taken yet.",
     ]
     return "\n".join(["", *lines, "", ""])
+
+
+def compare_with_pfllib(results: dict[str, dict]) -> list[str]:
+    """Return a line on the methods that both have, none if they were not measured."""
+    if "PFLlib" not in results:
+        return []
+    values = results["PFLlib"]["values"]
+    wall = sorted(find_ratios(values, "").values())
+    processor = sorted(find_ratios(values, " CPU").values())
+    return [
+        f"* PFLlib, {len(wall)} methods on a tenth of that experiment: {wall[0]:.2f} to "
+        f"{wall[-1]:.2f} of its time, median {statistics.median(wall):.2f}. PFLlib has one "
+        "process of one thread, hpcfl a server and two workers of one thread on two "
+        f"cores. In CPU seconds it is {processor[0]:.2f} to {processor[-1]:.2f}, median "
+        f"{statistics.median(processor):.2f}."
+    ]
+
+
+def compare_one_process(results: dict[str, dict]) -> list[str]:
+    """Return a line on each simulator that was measured in one process."""
+    lines = []
+    for peer in ("FL-bench", "fluke"):
+        if peer not in results:
+            continue
+        values = results[peer]["values"]
+        wall = values["hpcfl"] / values[peer]
+        processor = values["hpcfl CPU"] / values[f"{peer} CPU"]
+        lines.append(
+            f"* {peer}, FedAvg on a tenth of that experiment, one process of one thread "
+            f"each: {wall:.2f} of its time, {processor:.2f} of its CPU seconds."
+        )
+    return lines
+
+
+def render_methods(results: dict[str, dict]) -> str:
+    """Return the table of all methods in hpcfl and PFLlib as Markdown."""
+    if "PFLlib" not in results:
+        return "\nNot measured yet.\n\n"
+    found = results["PFLlib"]
+    values = found["values"]
+    wall, processor = find_ratios(values, ""), find_ratios(values, " CPU")
+    rows = []
+    for method in sorted(wall, key=wall.get, reverse=True):
+        cells = [method]
+        for kind, ratios in (("", wall), (" CPU", processor)):
+            cells.append(f"{ratios[method]:.2f}")
+            cells.append(f"{values[f'{method}{kind}']:.3g}")
+            cells.append(f"{values[f'{method}, PFLlib{kind}']:.3g}")
+        rows.append(cells)
+    heads = ["method", "ratio", "hpcfl, s", "PFLlib, s"]
+    heads += ["CPU ratio", "hpcfl, CPU s", "PFLlib, CPU s"]
+    about = (
+        f"Measured on {found['when']}: {found['machine']}, torch "
+        f"{found['versions']['torch']}, hpcfl {_source(found)}, load {found['load']:.1f}."
+    )
+    return f"\n{about}\n{pages.table(heads, rows)}"
 
 
 def missed(results: dict[str, dict]) -> list[str]:
@@ -455,6 +569,7 @@ def update(folder: Path) -> None:
     for readme, text in (
         (folder / "README.md", render(results)),
         (folder / "details.md", render_details(results)),
+        (folder / "pfllib.md", render_methods(results)),
         (folder.parents[1] / "README.md", render_short(results)),
     ):
         pages.replace(readme, "rounds.py", text)

@@ -111,6 +111,9 @@ hidden = [32]
 batch_size = 2
 lr = 0.005
 """
+# 20 clients of 260 samples, 26 steps a client
+DENSE_FEW = DENSE.replace("clients = 100", "clients = 20")
+
 # pfl-research's own: benchmarks/image_classification/configs/baseline.yaml
 DROPOUT = """
 [data]
@@ -143,9 +146,11 @@ lr = 0.005
 """
 EXPERIMENTS = {
     "W1": W1,
+    "W1-tenth": W1,
     "W2": W2,
     "W3": W3,
     "dense": DENSE,
+    "dense-few": DENSE_FEW,
     "tiny": TINY,
     "dropout": DROPOUT,
     "CIFAR-100": CIFAR,
@@ -158,6 +163,7 @@ EXPERIMENTS = {
 SAMPLES_OF_A_CLIENT = {
     "W2": 300,
     "dense": 80,
+    "dense-few": 347,
     "tiny": 8,
     "ResNet-small": 13,
     **{f"scaling-{clients}": 70 for clients in (20, 100, 1000)},
@@ -191,6 +197,9 @@ def write(name: str, folder: Path) -> None:
     if name in SAMPLES_OF_A_CLIENT:
         _cut(split, share, SAMPLES_OF_A_CLIENT[name])
         split.save(folder / "partition.h5")
+    if name == "W1-tenth":
+        _thin(split, 10)
+        split.save(folder / "partition.h5")
 
 
 def write_text(text: str, folder: Path) -> tuple[Split, float]:
@@ -211,6 +220,17 @@ def _cut(split: Split, share: float, each: int) -> None:
     train = round(share * each)
     split.train[:] = [part[:train] for part in split.train]
     split.test[:] = [part[: each - train] for part in split.test]
+
+
+def _thin(split: Split, share: int) -> None:
+    """Leave each client one sample in ``share`` to test on and to train on, there in
+    whole mini-batches of ten.
+    """
+    batches = [max(1, len(part) // share // 10) for part in split.train]
+    split.train[:] = [
+        part[: 10 * count] for part, count in zip(split.train, batches, strict=True)
+    ]
+    split.test[:] = [part[: max(1, len(part) // share)] for part in split.test]
 
 
 def load(folder: Path) -> Workload:

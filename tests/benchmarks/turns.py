@@ -1,0 +1,176 @@
+"""Programs that play their rounds in turn, with the wall and CPU seconds of each round.
+
+A program prints a line at the end of each round. There all its processes are stopped
+(SIGSTOP), and they continue for its next round. So each program starts only once, and a
+noisy neighbour meets all of them. CPU seconds are user and system time of all processes
+of a program, as Linux counts them in ``/proc``. At the end a program is killed, unless it
+ends by itself.
+"""
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+TICKS = os.sysconf("SC_CLK_TCK")  # of a CPU second in /proc
+PATIENCE = 20  # seconds for a program to end by itself
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """The wall and CPU seconds of a round."""
+
+    wall: float
+    cpu: float
+
+
+class Program:
+    """A running program that prints a line with ``mark`` at the end of each round."""
+
+    def __init__(
+        self,
+        words: Sequence[object],
+        mark: re.Pattern[str],
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        ends: bool = False,
+    ) -> None:
+        """Start the command ``words`` in a folder, with further environment variables.
+
+        ends: whether it ends by itself after the last round that is played.
+        """
+        self._words, self._mark = [str(word) for word in words], mark
+        self._ends = ends
+        self._process = subprocess.Popen(
+            self._words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+        )
+        self._ids = [self._process.pid]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ends and error is None:
+            self._signal(signal.SIGCONT)
+            self._process.communicate(timeout=PATIENCE)
+        else:
+            self._ids = find_processes(self._process.pid)
+            self._signal(signal.SIGKILL)
+            self._process.communicate()
+
+    def warm_up(self, rounds: int) -> None:
+        """Play the first rounds, which begin with the start of the program, and stop."""
+        for _ in range(rounds):
+            self._read_to_mark()
+        self._ids = find_processes(self._process.pid)
+        self._signal(signal.SIGSTOP)
+
+    def play_round(self) -> Seconds:
+        """Continue for a round and stop again; return its seconds."""
+        processor, begun = cpu_seconds(self._ids), time.perf_counter()
+        self._signal(signal.SIGCONT)
+        self._read_to_mark()
+        ended = time.perf_counter()
+        used = cpu_seconds(self._ids) - processor
+        self._signal(signal.SIGSTOP)
+        return Seconds(ended - begun, used)
+
+    def _read_to_mark(self) -> None:
+        lines = []
+        for line in self._process.stdout:
+            if self._mark.search(line):
+                return
+            lines.append(line)
+        self._process.wait()
+        raise RuntimeError(
+            f"{' '.join(self._words)}: ended with code {self._process.returncode} before "
+            f"the end of a round\n{''.join(lines)}"
+        )
+
+    def _signal(self, number: signal.Signals) -> None:
+        for one in self._ids:
+            try:
+                os.kill(one, number)
+            except ProcessLookupError:
+                continue  # it has ended by itself
+
+
+def find_processes(root: int) -> list[int]:
+    """Return the id of a process and of all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal() and (fields := _read_stat(int(place.name))):
+            children.setdefault(int(fields[1]), []).append(int(place.name))
+    found, waiting = [], [root]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        waiting += children.get(one, [])
+    return found
+
+
+def cpu_seconds(processes: Iterable[int]) -> float:
+    """Return the user and system time of processes since they began."""
+    ticks = 0
+    for one in processes:
+        if fields := _read_stat(one):
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICKS
+
+
+def _read_stat(process: int) -> list[str]:
+    """Return the fields of ``/proc/ID/stat`` after the name, none if it has ended."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def race(
+    contenders: Mapping[str, Callable[[], Program]], warm_up: int, rounds: int
+) -> dict[str, float]:
+    """Return the median seconds of each contender's rounds, which are played in turn.
+
+    Args:
+        contenders: what starts each program, by name.
+        warm_up: rounds of each program that are not counted.
+        rounds: counted rounds.
+
+    Returns:
+        wall seconds by the name, CPU seconds by the name and " CPU".
+    """
+    played: dict[str, list[Seconds]] = {name: [] for name in contenders}
+    with ExitStack() as stack:
+        running = {}
+        for name, start in contenders.items():
+            running[name] = stack.enter_context(start())
+            running[name].warm_up(warm_up)
+        for _ in range(rounds):
+            for name, program in running.items():
+                played[name].append(program.play_round())
+    found = {}
+    for name, seconds in played.items():
+        found[name] = statistics.median(each.wall for each in seconds)
+        found[f"{name} CPU"] = statistics.median(each.cpu for each in seconds)
+    return found
