@@ -292,20 +292,17 @@ def ranks(bench: Bench, name: str) -> dict[str, float]:
     """Small dense models on a server and two workers, and in one process; 1 where a note
     before round 1 says that one process is faster.
     """
+
+    def play(workload: str, rounds: int, ranks: int) -> list[float]:
+        return bench.hpcfl(workload, rounds, *UNSCORED, ranks=ranks)["rounds"]
+
     found = {}
     for workload, rounds in (("dense", 30), ("tiny", 300), ("dense-few", 30)):
         contenders = {
-            workload: partial(bench.hpcfl, workload, rounds, *UNSCORED, ranks=3),
-            f"{workload}, one process": partial(
-                bench.hpcfl, workload, rounds, *UNSCORED, ranks=1
-            ),
+            workload: partial(play, workload, rounds, 3),
+            f"{workload}, one process": partial(play, workload, rounds, 1),
         }
-        found |= bench.compete(
-            {
-                contender: lambda play=play: play()["rounds"]
-                for contender, play in contenders.items()
-            }
-        )
+        found |= bench.compete(contenders)
         folder = bench.folder(workload)
         words = ["mpiexec", "-n", 3, sys.executable, "-m", "hpcfl", "check"]
         words += [folder / "experiment.toml"]
@@ -601,6 +598,7 @@ def main() -> None:
         }
         for row in options.only or [row for row in ROWS if given.get(row, True)]:
             measure, name = ROWS[row]
+            begun = time.monotonic()
             try:
                 values = measure(bench, name)
             except Exception:  # the other rows are worth having all the same
@@ -609,6 +607,7 @@ def main() -> None:
                 continue
             results[row] = {
                 "values": values,
+                "minutes": round((time.monotonic() - begun) / 60, 1),
                 "load": os.getloadavg()[1],
                 "quick": options.quick,
                 "when": time.strftime("%Y-%m-%d"),
@@ -618,7 +617,7 @@ def main() -> None:
             }
             path.write_text(json.dumps(results, indent=1) + "\n")
             table.update(RESULTS)
-            print(row, json.dumps(values), flush=True)
+            print(row, results[row]["minutes"], "min", json.dumps(values), flush=True)
     if failed:
         sys.exit(f"rounds.py: no numbers of {', '.join(failed)}")
 
