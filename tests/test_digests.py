@@ -88,9 +88,12 @@ def test_scores_after_tuning_change_no_bit(played, federate):
 
 
 @pytest.mark.slow
-def test_three_ranks_two_lanes_and_a_resume_alone_change_no_bit(played, tmp_path):
+def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
+    played, tmp_path, monkeypatch
+):
     """The ranks are threads here; ``mpi/test_ranks.py`` starts some. A client that
-    would train beside all others trains beside one.
+    would train beside all others trains beside one. The resume is alone, and its groups
+    are those of a device that holds the rows of one client at a time.
     """
     (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
     changes = {"checkpoint": {"every": 1}, "runtime": {"lanes": 2}}
@@ -100,25 +103,16 @@ def test_three_ranks_two_lanes_and_a_resume_alone_change_no_bit(played, tmp_path
     is_recorded_alike(ranks, plain, slice(None))
     # as if killed before it was there
     (tmp_path / "checkpoints" / "manifest-00000003.json").unlink()
-    resumed = play_on(OneProcess(), tmp_path, table)
-    assert resumed.digest == plain.digest
-    is_recorded_alike(resumed, plain, slice(2, None))
-
-
-@pytest.mark.slow
-def test_groups_of_clients_change_no_bit(played, federate, monkeypatch):
-    """As on a device that holds the rows of one client at a time."""
-    (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
     make = prepare._make_resources
     monkeypatch.setattr(
         prepare,
         "_make_resources",
         lambda **given: make(**{**given, "together": 1}),
     )
-    changed = federate(method, counts, **sections)
-    assert changed.prepared.resources.together == 1
-    assert changed.digest == plain.digest
-    is_recorded_alike(changed, plain, slice(None))
+    resumed = play_on(OneProcess(), tmp_path, table)
+    assert resumed.prepared.resources.together == 1
+    assert resumed.digest == plain.digest
+    is_recorded_alike(resumed, plain, slice(2, None))
 
 
 def is_recorded_alike(changed, plain, rounds):
