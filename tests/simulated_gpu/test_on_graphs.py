@@ -184,7 +184,7 @@ def test_a_table_may_choose_lanes_that_convolve_one_after_the_other(
         "peak_bytes": 1,
     }
     table = {"format": 1, "device": "simulated", "torch": "any", "rows": [row]}
-    sections = {**samples("cnn"), "rounds": 6}
+    sections = {**samples("cnn"), "rounds": 3}
     counts = [[4, 4, 0, 0]] * 5
     seen = on_gpu("fedavg", counts, **sections, runtime={"lane_table": table})
     kernel = seen.played.prepared.resources.kernel
