@@ -178,7 +178,9 @@ def share_of_rule(
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     for round in range(1, rounds + 1):
-        sent = prepared.method.send(prepared.server, prepared.audience(everyone, round))
+        sent = prepared.method.send(
+            prepared.initial_server_state, prepared.audience(everyone, round)
+        )
         inbox, _ = exchange.send(
             OneProcess(), prepared.placement, everyone, sent, resources.device
         )

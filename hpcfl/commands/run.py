@@ -335,7 +335,7 @@ def _reporting(
     tracking = Tracking(config.runtime.track, folder, config.resolved(), history)
     with Progress(config, folder, federation.communicator, prepared) as progress:
 
-        def report(result: Result) -> None:
+        def announce(result: Result) -> None:
             progress.round(result.number, result.values)
             tracking.round(result.number, result.values)
             progress.tell(tracking.notes)
@@ -345,7 +345,7 @@ def _reporting(
                 values = result.values | of_clients
                 _call(on_round, config.name, result.number, values)
 
-        federation.report = report
+        federation.announce = announce
         progress.start(done, lines, [*notes, *metrics.notes])
         try:
             with tracking:

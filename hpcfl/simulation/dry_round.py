@@ -34,9 +34,9 @@ from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.hooks import Hooks, find_called_hook
 from hpcfl.simulation.prepare import Prepared, Tried
 from hpcfl.simulation.round import (
+    COLLECT,
     COMPOSE,
     FINAL_SCORING,
-    REPORT,
     SEND,
     STORE,
     UPLOAD,
@@ -107,7 +107,7 @@ def aggregate_briefly(round: Round) -> None:
 REPEAT = Stage("repeat", "gather", "uploads", repeat_uploads)
 AGGREGATE_BRIEFLY = Stage("aggregate", "aggregate", "aggregation", aggregate_briefly)
 # Diverged clients are left to the real rounds.
-AFTER_WORK = (REPORT, UPLOAD, REPEAT, STORE, AGGREGATE_BRIEFLY)
+AFTER_WORK = (COLLECT, UPLOAD, REPEAT, STORE, AGGREGATE_BRIEFLY)
 DRY = (COMPOSE, SEND, WORK, *AFTER_WORK)
 
 
@@ -233,7 +233,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 play(round, DRY, [note_uploads])
                 for fleet in round.fleets:
                     asked += fleet.results.trainings
-                check_scored_column(small, round.reports.numbers.columns)
+                check_scored_column(small, round.collected.numbers.columns)
                 no_clients, newcomers = trained[:0], small.newcomer_ids
                 last = RoundPlan(
                     rounds + 1,

@@ -26,8 +26,6 @@ from hpcfl.storage.metrics import MetricsWriter
 # After a round every rank votes for one of these; the highest vote wins.
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 
-Report = Callable[[Result], None]
-
 
 def resume(
     prepared: Prepared,
@@ -43,7 +41,7 @@ def resume(
     done, server, simulator = 0, State(), State()
     if restored is None:
         with agreed(communicator):
-            server = prepared.server
+            server = prepared.initial_server_state
     else:
         done = restored.round
         if restored.server is not None:
@@ -121,7 +119,7 @@ class Federation:
     schedule: the cohorts, stages and times of the rounds.
     metrics: on rank 0 only.
     meta: what every checkpoint says of the run.
-    report: called on rank 0 with each round.
+    announce: called on rank 0 with each recorded round.
     best: what finds the best round, where its state is to be kept.
     """
 
@@ -132,7 +130,7 @@ class Federation:
     checkpoints: Checkpoints
     metrics: MetricsWriter | None
     meta: dict[str, Any]
-    report: Report = ignore_result
+    announce: Callable[[Result], None] = ignore_result
     best: BestRound | None = None
     due: CheckpointSchedule = field(init=False)
     # seconds before the first round, of the longest round, and of copying the state for
@@ -254,7 +252,7 @@ class Federation:
             self.best.keep(number)
 
     def record_rounds(self) -> None:
-        """Record and report the last rounds on rank 0, as far as that is not done
+        """Record and announce the last rounds on rank 0, as far as that is not done
         already.
         """
         results, self._unrecorded = self._unrecorded, []
@@ -266,7 +264,7 @@ class Federation:
                 record = self.metrics.conclude if result.final else self.metrics.record
                 record(result.number, result.values, result.numbers.metrics)
             with on_this_rank(f"{name}, report"):
-                self.report(result)
+                self.announce(result)
 
     def save_metrics(self, number: int) -> None:
         """Save the recorded values of earlier rounds after a failure. Collective call.

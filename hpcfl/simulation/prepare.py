@@ -62,7 +62,7 @@ from hpcfl.simulation.prepared_data import (
     list_data_notes,
     prepare_data,
 )
-from hpcfl.simulation.prepared_model import ClientModel, ModelAdapter, prepare_model
+from hpcfl.simulation.prepared_model import ModelAdapter, PreparedModel, prepare_model
 from hpcfl.storage import provenance
 from hpcfl.storage.clients import ClientStore, digest_tensors
 
@@ -129,7 +129,7 @@ class Prepared:
         return self.hooks.method
 
     @cached_property
-    def server(self) -> State:
+    def initial_server_state(self) -> State:
         """The server's state before round 1, made when first asked for; empty on
         workers.
 
@@ -399,7 +399,7 @@ def _prepare(
 
 
 def _make_privacy(
-    config: Config, method: Method, model: ClientModel, data: ClientData
+    config: Config, method: Method, model: PreparedModel, data: ClientData
 ) -> "SamplePrivacy | None":
     """Return the sample-level privacy of local training; None without it."""
     if not config.hides_samples:
@@ -410,7 +410,7 @@ def _make_privacy(
     return make_sample_privacy(config, method, len(data.counts), has_statistics)
 
 
-def _make_setup(config: Config, model: ClientModel, data: ClientData) -> Setup:
+def _make_setup(config: Config, model: PreparedModel, data: ClientData) -> Setup:
     """Return the facts of the experiment that methods may use."""
     return Setup(
         layout=model.parameters,
@@ -425,7 +425,7 @@ def _make_setup(config: Config, model: ClientModel, data: ClientData) -> Setup:
     )
 
 
-def _private_state(hooks: Hooks, setup: Setup, model: ClientModel) -> State:
+def _private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
     """Return the private state of a client before round 1."""
     private = hooks.initial_state("client_state", setup)
     if model.buffers.width:
@@ -438,7 +438,7 @@ def _make_resources(
     config: Config,
     rank_device: Device,
     setup: Setup,
-    model: ClientModel,
+    model: PreparedModel,
     samples: Samples,
     scores: dict[str, Score],
     choice: LaneChoice,
@@ -476,7 +476,7 @@ def _make_resources(
 def _list_notes(
     config: Config,
     hooks: Hooks,
-    model: ClientModel,
+    model: PreparedModel,
     data: ClientData,
     setup: Setup,
     placed: Placement,
@@ -582,7 +582,7 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
 
 
 def _make_overlays(
-    config: Config, method: Method, model: ClientModel
+    config: Config, method: Method, model: PreparedModel
 ) -> tuple[Overlay, ...]:
     """Return the overlays of a run, the innermost first."""
     overlays = list(method.overlays())
@@ -642,7 +642,7 @@ def _count_concurrent(config: Config, placed: Placement) -> int:
 
 
 def _choose_lanes(
-    config: Config, device: torch.device, model: ClientModel, fits: int
+    config: Config, device: torch.device, model: PreparedModel, fits: int
 ) -> LaneChoice:
     """Return the lanes of a rank, on a CPU as they are asked for. ``fits``: how many a
     GPU holds.
@@ -659,7 +659,7 @@ def _choose_lanes(
 def _count_fitting(
     config: Config,
     rank_device: Device,
-    model: ClientModel,
+    model: PreparedModel,
     samples: Samples,
     dataset: Dataset,
     private: State,

@@ -38,7 +38,7 @@ class ModelAdapter:
 
 
 @dataclass(frozen=True)
-class ClientModel:
+class PreparedModel:
     """The model of a client.
 
     Attributes:
@@ -61,7 +61,7 @@ class ClientModel:
 
 def prepare_model(
     config: Config, method: Method, dataset: Dataset, adapter: ModelAdapter | None
-) -> ClientModel:
+) -> PreparedModel:
     """Build the model. Raises UserError.
 
     Frozen values are those of the draw of the initial model, because trained values may
@@ -107,7 +107,7 @@ def prepare_model(
         template = build_initial()
     parameters = layout.of_parameters(template)
     refuse_frozen(config, method, parameters)
-    return ClientModel(
+    return PreparedModel(
         build=build,
         build_initial=build_initial,
         frozen=digest_fixed(frozen, given),

@@ -65,8 +65,8 @@ class LocalWork:
 
 
 @dataclass(frozen=True)
-class Reports:
-    """Reports of all ranks on their work, before any model travels.
+class Collected:
+    """Facts from all ranks on their work, before any model travels.
 
     numbers: all clients' own, on rank 0.
     diverged: ids of the clients that diverged.
@@ -124,13 +124,13 @@ class Round:
         floats_down: mean floats that a client was sent; 0 on workers (send).
         work: of this rank's participants (work).
         numbers: of this rank's clients, by fleet (work).
-        reports: of all ranks (report).
+        collected: from all ranks (collect).
         uploads: what arrived, on rank 0; None without uploads (upload).
     """
 
     inbox: Inbox
     work: LocalWork
-    reports: Reports
+    collected: Collected
 
     def __init__(
         self,
@@ -163,8 +163,8 @@ class Round:
 
     @property
     def cohort(self) -> np.ndarray:
-        """The ids of the participants that did not diverge (report)."""
-        return np.setdiff1d(self.plan.cohort, self.reports.diverged)
+        """The ids of the participants that did not diverge (collect)."""
+        return np.setdiff1d(self.plan.cohort, self.collected.diverged)
 
     def refuse_changes(self) -> None:
         """Raise UserError if a hook has changed a tensor of the server in place:
@@ -342,14 +342,14 @@ class JoinedWork:
         return LocalWork(ids, message, self._state, finite)
 
 
-def collect_reports(round: Round) -> None:
+def collect_numbers(round: Round) -> None:
     """Gather all clients' numbers on rank 0, and send the diverged ids to all ranks.
 
     Models follow in a stage of their own, because their number depends on it.
     """
     done = round.work
     diverged = done.ids[~done.finite.numpy()]
-    report = [
+    facts = [
         exchange.make_header(done.upload),
         diverged.tolist(),
         record.make_header(round.numbers, dict(round.stopwatch.seconds)),
@@ -357,8 +357,8 @@ def collect_reports(round: Round) -> None:
     ]
     prepared, plan = round.prepared, round.plan
     with round.communicator.collective_block():
-        reports_by_rank = round.communicator.allgather(report)
-        uploads, lost, headers, votes = zip(*reports_by_rank, strict=True)
+        facts_by_rank = round.communicator.allgather(facts)
+        uploads, lost, headers, votes = zip(*facts_by_rank, strict=True)
         gathered = record.gather(
             communicator=round.communicator,
             placement=prepared.placement,
@@ -369,12 +369,12 @@ def collect_reports(round: Round) -> None:
             scores=prepared.resources.scores,
         )
     of_all_ranks = np.array(sorted(itertools.chain(*lost)), np.int64)
-    round.reports = Reports(gathered, of_all_ranks, list(uploads), max(votes))
+    round.collected = Collected(gathered, of_all_ranks, list(uploads), max(votes))
 
 
 def refuse_diverged(round: Round) -> None:
     """Raise Diverged, on all ranks alike, where diverged clients end the run."""
-    diverged = round.reports.diverged
+    diverged = round.collected.diverged
     stops = round.prepared.config.training.on_divergence == "stop"
     if len(diverged) and stops:
         raise Diverged(
@@ -392,7 +392,7 @@ def collect_uploads(round: Round) -> None:
             placement=round.prepared.placement,
             ids=round.cohort,
             message=round.work.upload,
-            headers=round.reports.uploads,
+            headers=round.collected.uploads,
         )
 
 
@@ -480,21 +480,21 @@ def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
 COMPOSE = Stage("compose", "send", "what the server sends", compose)
 SEND = Stage("send", "send", "what the server sends", send, collective=True)
 WORK = Stage("work", "train", "local work", work)
-REPORT = Stage(
-    "report",
+COLLECT = Stage(
+    "collect",
     "gather",
     "the clients' numbers",
-    collect_reports,
+    collect_numbers,
     collective=True,
 )
 REFUSE = Stage("refuse", "gather", "the clients' numbers", refuse_diverged)
 UPLOAD = Stage("upload", "gather", "uploads", collect_uploads, collective=True)
 STORE = Stage("store", "store", "the clients' private state", store_state)
 AGGREGATE = Stage("aggregate", "aggregate", "aggregation", aggregate)
-TRAINING = (COMPOSE, SEND, WORK, REPORT, REFUSE, UPLOAD, STORE, AGGREGATE)
+TRAINING = (COMPOSE, SEND, WORK, COLLECT, REFUSE, UPLOAD, STORE, AGGREGATE)
 SCORE = Stage("work", "train", "local work", score_final)
 NEWCOMERS = Stage("newcomers", "train", "local work", score_newcomers, collective=True)
-FINAL_SCORING = (COMPOSE, SEND, SCORE, NEWCOMERS, REPORT)
+FINAL_SCORING = (COMPOSE, SEND, SCORE, NEWCOMERS, COLLECT)
 
 
 def conclude(round: Round, times: Mapping[str, Any]) -> Result:
@@ -518,9 +518,9 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
         costs |= round.prepared.hooks.measure(round.server, plan.number)
     return Result(
         number=plan.number,
-        vote=round.reports.vote,
+        vote=round.collected.vote,
         final=plan.final,
-        numbers=round.reports.numbers,
+        numbers=round.collected.numbers,
         costs=costs,
         clusters=find_clusters(round),
     )

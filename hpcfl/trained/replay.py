@@ -176,7 +176,7 @@ class RoundReplay:
         """
         if number not in self._states:
             manifest = self._manifest(number)
-            server, simulator = self.prepared.server, State()
+            server, simulator = self.prepared.initial_server_state, State()
             if manifest is not None:
                 stored = server_state.read(self.checkpoints, manifest)
                 server, simulator = self.schedule.split_state(stored)

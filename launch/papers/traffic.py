@@ -77,7 +77,9 @@ def count(method: str) -> Traffic:
     prepared = preflight.run(prepare(experiment, alone), alone)
     schedule = make_untimed(prepared, alone)
     for number in (1, 2):
-        round = Round(schedule.plan(number), alone, prepared, prepared.server)
+        round = Round(
+            schedule.plan(number), alone, prepared, prepared.initial_server_state
+        )
         play(round, TRAINING)
         result = conclude(round, schedule.times(number))
     model = prepared.setup.layout.width

@@ -349,7 +349,7 @@ def lanes(place: Place, model: str, precision: str) -> Iterator[Found]:
 
 def time_training(place: Place, prepared: Prepared, clients: int) -> Found:
     """Return the seconds of an epoch of so many clients, all in one call."""
-    rows = prepared.server["model"].to(prepared.resources.device)
+    rows = prepared.initial_server_state["model"].to(prepared.resources.device)
     patience = 0.2 if place.is_small else 20.0  # then no further epoch begins
     seconds: list[float] = []
     while len(seconds) < EPOCHS and sum(seconds) < patience:

@@ -54,7 +54,9 @@ def main() -> None:
 
 def profile_update(prepared: Prepared, ids: np.ndarray, rounds: int) -> profile:
     """The profile of the last of so many rounds of some clients' training."""
-    inbox = {"model": prepared.server["model"].to(prepared.resources.device)}
+    inbox = {
+        "model": prepared.initial_server_state["model"].to(prepared.resources.device)
+    }
     for round in range(1, rounds):
         prepared.method.update(prepared.fleet(ids, round, scored=False), dict(inbox))
     with profile() as record:  # of the CPU, and of a GPU where there is one

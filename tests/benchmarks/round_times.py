@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,7 +36,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.simulation import preflight
-from hpcfl.simulation.federation import Federation, Report, ignore_result
+from hpcfl.simulation.federation import Federation, Result, ignore_result
 from hpcfl.simulation.prepare import Prepared, prepare_together
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
@@ -149,7 +150,7 @@ def make_federation(
     prepared: Prepared,
     communicator: Communicator,
     folder: Path,
-    report: Report = ignore_result,
+    announce: Callable[[Result], None] = ignore_result,
 ) -> Federation:
     """Return a federation that writes into an empty folder."""
     metrics = None
@@ -158,12 +159,12 @@ def make_federation(
     return Federation(
         communicator,
         prepared,
-        prepared.server,
+        prepared.initial_server_state,
         make_untimed(prepared, communicator),
         Checkpoints(folder / "checkpoints", communicator),
         metrics,
         meta={},
-        report=report,
+        announce=announce,
     )
 
 

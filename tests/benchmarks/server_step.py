@@ -48,7 +48,7 @@ def main() -> None:
             little[name] = seconds(lambda p=prepared, u=uplink: step(p, u))
             with tempfile.TemporaryDirectory() as place:
                 checkpoints = Checkpoints(place, OneProcess())
-                checkpoints.start(1, prepared.server, prepared.store, {})
+                checkpoints.start(1, prepared.initial_server_state, prepared.store, {})
                 checkpoints.finish()
         del prepared, models, uplink
     print(json.dumps({"seconds": plenty, "little": little}))
@@ -87,8 +87,8 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
 
 def step(prepared: Prepared, uplink: State) -> None:
     cohort = prepared.cohort(np.arange(prepared.setup.clients), 2)
-    prepared.method.aggregate(prepared.server, cohort, uplink)
-    message = prepared.method.send(prepared.server, cohort)
+    prepared.method.aggregate(prepared.initial_server_state, cohort, uplink)
+    message = prepared.method.send(prepared.initial_server_state, cohort)
     exchange.send(
         OneProcess(), prepared.placement, cohort.ids, message, torch.device("cpu")
     )

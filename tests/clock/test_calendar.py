@@ -96,8 +96,8 @@ def test_part_of_the_epochs_is_what_stragglers_do(federate):
     prepared = prepare(config.parse(table), OneProcess())
     cohort, shares = np.array([0, 2]), np.array([1.0, 0.3])
     plan = RoundPlan(1, cohort, np.arange(3), scored=True, shares=shares)
-    play(Round(plan, OneProcess(), prepared, prepared.server), TRAINING)
-    assert torch.equal(played.server["model"], prepared.server["model"])
+    play(Round(plan, OneProcess(), prepared, prepared.initial_server_state), TRAINING)
+    assert torch.equal(played.server["model"], prepared.initial_server_state["model"])
 
 
 def test_a_run_goes_on_with_the_same_bits(tmp_path):

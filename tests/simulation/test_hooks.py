@@ -27,14 +27,14 @@ def prepared_with(*overlays, method="fedavg", **sections):
     prepared = prepare(config.parse(table), OneProcess())
     hooks = replace(prepared.hooks, overlays=(*prepared.hooks.overlays, *overlays))
     for overlay in overlays:
-        prepared.server.update(overlay.server_state(prepared.setup))
+        prepared.initial_server_state.update(overlay.server_state(prepared.setup))
     return replace(prepared, hooks=hooks)
 
 
 def play_round(prepared, stages=TRAINING):
     """Play round 1 for clients 0, 1 and 2, of whom the last is scored alone."""
     plan = RoundPlan(1, np.array([0, 1]), np.array([0, 1, 2]), scored=True)
-    round = Round(plan, OneProcess(), prepared, prepared.server)
+    round = Round(plan, OneProcess(), prepared, prepared.initial_server_state)
     play(round, stages)
     return round
 
@@ -66,9 +66,11 @@ class Clip(Overlay):
 def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
     training = {"buffers": "average"}
     plain = prepared_with(model=NORMALISED, training=training)
-    before = {name: tensor.clone() for name, tensor in plain.server.items()}
+    before = {
+        name: tensor.clone() for name, tensor in plain.initial_server_state.items()
+    }
     play_round(plain)
-    statistics = (plain.server[BUFFERS] - before[BUFFERS]).norm()
+    statistics = (plain.initial_server_state[BUFFERS] - before[BUFFERS]).norm()
     assert statistics > 0.1
 
     overlay = Clip(norm=1e-3, noise=0.5)
@@ -78,7 +80,7 @@ def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
     assert names == [BUFFERS, "model"]
     assert (norms >= statistics / 2).all()
     for name in names:
-        change = clipped.server[name] - before[name] - 0.5
+        change = clipped.initial_server_state[name] - before[name] - 0.5
         assert change.norm() < 2e-3
 
 
@@ -131,7 +133,11 @@ def test_overlays_go_outwards_up_and_inwards_down():
         ("aggregate", "outer", outside),
         ("aggregate", "inner", between),
     ]
-    assert prepared.server["inner"] == prepared.server["outer"] == 2
+    assert (
+        prepared.initial_server_state["inner"]
+        == prepared.initial_server_state["outer"]
+        == 2
+    )
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
@@ -146,7 +152,10 @@ def test_newcomers_and_final_scoring_get_what_is_inside_the_overlays(epochs):
     nobody, clients = np.arange(0), np.arange(len(tiny.COUNTS))
     new = prepared.newcomer_ids
     plan = RoundPlan(4, nobody, clients, scored=True, newcomers=new, final=True)
-    play(Round(plan, OneProcess(), prepared, prepared.server), FINAL_SCORING)
+    play(
+        Round(plan, OneProcess(), prepared, prepared.initial_server_state),
+        FINAL_SCORING,
+    )
     steps = [step for step, _, _ in log]
     assert steps == ["send", "receive", "send", "receive"]
 

@@ -36,7 +36,7 @@ BATCHED = "cannot be batched over clients"
 def is_unchanged(tried: Prepared, prepared: Prepared) -> bool:
     """Whether a preflight found nothing but the trainings."""
     before, after = vars(prepared), vars(tried)
-    same = before.keys() - {"tried", "notes", "server"}
+    same = before.keys() - {"tried", "notes", "initial_server_state"}
     return tried.notes == prepared.notes and all(
         after[name] is before[name] for name in same
     )
@@ -384,7 +384,7 @@ def everything(prepared) -> list[object]:
     resources, store = prepared.resources, prepared.store
     module = dict(resources.kernel.module.state_dict())
     return [
-        digest_tensors(prepared.server),
+        digest_tensors(prepared.initial_server_state),
         {client: row.digest for client, row in store.snapshot().items()},
         digest_tensors(module),
         [module.training for module in resources.kernel.module.modules()],

@@ -39,7 +39,9 @@ def rounds(communicator, method="ditto", vote=no_vote, **sections):
     final = schedule.plan_final(prepared.newcomer_ids)
     played = []
     for plan, stages in ((first, TRAINING), (final, FINAL_SCORING)):
-        round = Round(plan, communicator, prepared, prepared.server, vote=vote)
+        round = Round(
+            plan, communicator, prepared, prepared.initial_server_state, vote=vote
+        )
         played.append((round, stages))
     return played
 

@@ -37,8 +37,8 @@ from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, SCORING_GRADIENTS
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
+    COLLECT,
     REFUSE,
-    REPORT,
     UPLOAD,
     LocalWork,
     Round,
@@ -107,7 +107,7 @@ class AsynchronousCalendar(Calendar):
             Stage("compose", "send", "what the server sends", arrivals.compose),
             Stage("send", "send", "what the server sends", arrivals.send, True),
             Stage("work", "train", "local work", arrivals.work),
-            REPORT,
+            COLLECT,
             REFUSE,
             UPLOAD,
             Stage("store", "store", "the clients' private state", arrivals.store),

@@ -43,7 +43,7 @@ class Serial:
 def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
     """Play an experiment; ``units_of``: (τ) → s(τ) in whole units of 2^−16."""
     config, method = prepared.config, prepared.method
-    server, store = prepared.server, prepared.store
+    server, store = prepared.initial_server_state, prepared.store
     steps = [calendar.step(r) for r in range(1, config.rounds + 1)]
     waiting: dict[tuple[int, int], Result] = {}
     messages: list[dict[str, torch.Tensor]] = []
