@@ -6,7 +6,7 @@ convolutions, as torch counts them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +25,6 @@ from hpcfl.errors import UserError
 from hpcfl.simulation.dry_round import (
     AFTER_WORK,
     Messages,
-    brief_fleet,
     play_on_clients,
     shrink,
 )
@@ -99,9 +98,9 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
 
     counting = Stage("work", "train", "local work", work_counted)
     stages = (COMPOSE, SEND, counting, *AFTER_WORK)
-    for number, fleet_type in ((1, brief_fleet), (2, Fleet)):
+    for number, played in ((1, small), (2, replace(small, fleet_type=Fleet))):
         plan = RoundPlan(number, client, client, scored=False)
-        round = Round(plan, OneProcess(), small, server, fleet_type)
+        round = Round(plan, OneProcess(), played, server)
         messages = Messages(small.setup.clients, server)
         play_on_clients(round, stages, [messages.note])
     return messages, operations

@@ -155,7 +155,7 @@ def record_two_rounds(prepared: Prepared) -> list[Messages]:
     rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
-        round = Round(plan, OneProcess(), small, server, brief_fleet)
+        round = Round(plan, OneProcess(), small, server)
         messages = Messages(small.setup.clients, server)
         play_on_clients(round, DRY, [messages.note])
         rounds.append(messages)
@@ -229,7 +229,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 alone, rounds = OneProcess(), small.config.rounds
                 trained, scored = np.array([0]), np.array(small.store.ids)
                 first = RoundPlan(1, trained, scored, scored=True)
-                round = Round(first, alone, small, server, brief_fleet)
+                round = Round(first, alone, small, server)
                 play(round, DRY, [note_uploads])
                 for fleet in round.fleets:
                     asked += fleet.results.trainings
@@ -243,7 +243,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                     newcomers,
                     final=True,
                 )
-                play(Round(last, alone, small, server, brief_fleet), FINAL_SCORING)
+                play(Round(last, alone, small, server), FINAL_SCORING)
     except RankFailure as failure:
         return failure.__cause__, Tried()
     head = small.resources.head
@@ -277,8 +277,8 @@ def _tolerate_small_federation(fewer: bool, prepared: Prepared) -> Iterator[None
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
-    """Return the experiment with a few samples for each client, and with its own kernel
-    and stores.
+    """Return the experiment with a few samples and one epoch for each client, and with
+    its own kernel and stores.
     """
     resources = prepared.resources
     affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
@@ -322,6 +322,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         store=ClientStore(taking_part, private),
         newcomers=ClientStore(newcomers, private),
         placement=Placement(np.zeros(len(counts), np.int64), 1),
+        fleet_type=brief_fleet,
     )
 
 

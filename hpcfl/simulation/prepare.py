@@ -106,6 +106,7 @@ class Prepared:
             freezes nothing.
         checksum: of all samples of the data set, on a rank beside others.
         tried: findings of the preflight.
+        fleet_type: makes the fleets that the method gets, from the fields of one.
     """
 
     config: Config
@@ -122,6 +123,7 @@ class Prepared:
     frozen: str | None
     checksum: int | None
     tried: Tried = field(default_factory=Tried)
+    fleet_type: Callable[..., Fleet] = Fleet
 
     @property
     def method(self) -> Method:
@@ -170,19 +172,13 @@ class Prepared:
             uniform=self.method.weights == "uniform",
         )
 
-    def fleet(
-        self,
-        ids: np.ndarray,
-        round: int,
-        scored: bool,
-        fleet_type: Callable[..., Fleet] = Fleet,
-    ) -> Fleet:
+    def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Return the fleet of this rank's clients among ``ids``, with copies of their
         private state.
         """
         local_ids = ids[self.store.hosts(ids)]
         state = self.store.get(local_ids.tolist(), self.resources.device)
-        return fleet_type(
+        return self.fleet_type(
             ids=local_ids,
             state=state,
             class_counts=self.data.counts_in(round)[local_ids],
@@ -199,7 +195,7 @@ class Prepared:
         """
         return np.arange(self.setup.clients, len(self.data.counts))
 
-    def new_fleet(self, fleet_type: Callable[..., Fleet] = Fleet) -> Fleet:
+    def new_fleet(self) -> Fleet:
         """Return the newcomers of this rank in their own round 1, with
         ``newcomers.epochs`` epochs.
 
@@ -215,7 +211,7 @@ class Prepared:
         resources = replace(
             self.resources_in(after), setup=replace(self.setup, training=training)
         )
-        return fleet_type(
+        return self.fleet_type(
             ids=ids,
             state=self.newcomers.get(ids.tolist(), resources.device),
             class_counts=self.data.counts_in(after)[ids],

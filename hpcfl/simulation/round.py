@@ -34,7 +34,6 @@ from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, on_this_
 from hpcfl.storage.metrics import AFTER, BEFORE
 from hpcfl.storage.results import FINAL
 
-FleetType = Callable[..., Fleet]
 PHASES = ("send", "gather", "aggregate", "checkpoint")  # phases timed on rank 0
 
 
@@ -114,7 +113,6 @@ class Round:
     Attributes:
         plan: who takes part, from ``participation.select``.
         server: the server's state, which the round changes; empty on workers.
-        fleet_type: makes the fleets that the method gets, from the fields of one.
         vote: returns what this rank wants done after the round; it is asked after the
             local work, and the highest vote of all ranks counts.
         fleets: this rank's participants and observers, without their state (work).
@@ -138,14 +136,12 @@ class Round:
         communicator: Communicator,
         prepared: Prepared,
         server: State,
-        fleet_type: FleetType = Fleet,
         vote: Callable[[], int] = no_vote,
     ) -> None:
         self.plan = plan
         self.communicator = communicator
         self.prepared = prepared
         self.server = server
-        self.fleet_type = fleet_type
         self.vote = vote
         self.stopwatch = prepared.resources.stopwatch
         self.bytes_before = communicator.bytes_sent, communicator.bytes_received
@@ -179,8 +175,7 @@ class Round:
 
     def fleet(self, ids: np.ndarray) -> Fleet:
         """Return those of some clients that live on this rank."""
-        number, scored = self.plan.number, self.plan.scored
-        return self.prepared.fleet(ids, number, scored, self.fleet_type)
+        return self.prepared.fleet(ids, self.plan.number, self.plan.scored)
 
     def compose(self, hook: str, ids: np.ndarray) -> Message:
         """Return what a hook of the method sends to some clients; on rank 0."""
@@ -452,7 +447,7 @@ def score_newcomers(round: Round) -> None:
     if round.communicator.is_server:
         message = round.compose("send_to_newcomers", newcomers)
     inbox, _ = round.send(newcomers, message)
-    fleet = round.prepared.new_fleet(round.fleet_type)
+    fleet = round.prepared.new_fleet()
     if len(fleet.ids):
         with round.on_clients(fleet):
             train_newcomers(round, fleet, inbox)

@@ -4,7 +4,7 @@ The round's own hooks run once more for the wanted clients, from the state befor
 round. The results have the same bits on the same processor, GPU and libraries.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from hpcfl.simulation.prepare import (
     refuse_other_frozen,
     set_up_process,
 )
-from hpcfl.simulation.round import FINAL_SCORING, FleetType, Round
+from hpcfl.simulation.round import FINAL_SCORING, Round
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.stages import RoundPlan, play
 from hpcfl.storage import checkpoint, server_state
@@ -118,7 +118,7 @@ class RoundReplay:
         number: int,
         final: bool,
         clients: Sequence[int],
-        fleet_type: FleetType = ModelRecorder,
+        fleet_type: Callable[..., ModelRecorder] = ModelRecorder,
     ) -> Iterator[ModelRecorder]:
         """Play a round for some clients; yield their fleets with the scored models.
 
@@ -136,7 +136,7 @@ class RoundReplay:
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())
-            prepared = replace(self.prepared, store=store)
+            prepared = replace(self.prepared, store=store, fleet_type=fleet_type)
             alone, (_, server, simulator) = OneProcess(), self._before(number)
             plan = RoundPlan(number, ids[:0], ids, scored=True, final=True)
             if not final:
@@ -148,7 +148,7 @@ class RoundReplay:
                     state=simulator,
                 )
                 plan = self.schedule.plan(number).only(ids)
-            round = Round(plan, alone, prepared, server, fleet_type)
+            round = Round(plan, alone, prepared, server)
             stages = FINAL_SCORING if final else self.schedule.stages(round)
             play(round, stages[:3])  # compose, send, work
             for fleet in round.fleets:

@@ -211,7 +211,7 @@ class Arrivals:
         ids = np.array([job.client for job in jobs])
         versions = np.array([job.version for job in jobs])
         first = int(versions[0])
-        fleet = self.prepared.fleet(ids, first + 1, scored, round.fleet_type)
+        fleet = self.prepared.fleet(ids, first + 1, scored)
         fleet.rounds = versions + 1
         inbox = self.flights.inboxes[first]
         if (versions != first).any():

@@ -17,7 +17,7 @@ from torch import Tensor
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.communication.message import Field, Inbox, Message, Mixture, Pool, fields
 from hpcfl.errors import UserError, is_shortage
-from hpcfl.simulation.dry_round import brief_fleet, record_two_rounds, shrink
+from hpcfl.simulation.dry_round import record_two_rounds, shrink
 from hpcfl.simulation.prepare import Prepared
 
 AWAY = 0.01  # by which the models of a trial differ in every number
@@ -157,7 +157,7 @@ def _made(
     if len(clients) > 1:
         inbox = stack_inboxes(messages)
     ids = np.array(clients)
-    fleet = small.fleet(ids, 1, True, brief_fleet)
+    fleet = small.fleet(ids, 1, True)
     fleet.rounds = ids + 1
     fleet.scoring.scores_starts = False
     inboxes = small.hooks.open(fleet, inbox)
