@@ -340,7 +340,7 @@ def _reporting(
             tracking.round(result.number, result.values)
             progress.tell(tracking.notes)
             if on_round is not None:
-                clients = result.numbers.metrics
+                clients = result.numbers.clients
                 of_clients = {name: clients[name][0] for name in clients}
                 values = result.values | of_clients
                 _call(on_round, config.name, result.number, values)

@@ -262,7 +262,7 @@ class Federation:
             name = "after the last round" if result.final else f"round {result.number}"
             with on_this_rank(f"{name}, metrics"):
                 record = self.metrics.conclude if result.final else self.metrics.record
-                record(result.number, result.values, result.numbers.metrics)
+                record(result.number, result.values, result.numbers.clients)
             with on_this_rank(f"{name}, report"):
                 self.announce(result)
 

@@ -2,8 +2,8 @@
 summary.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from hpcfl.scores.base import Score, summarize
 from hpcfl.scores.metric_names import (
     CLIENTS,
     EPSILON,
+    NO_SCORES,
     RECORDED,
     SAMPLE_GRADIENTS,
     SCORING_GRADIENTS,
@@ -31,28 +32,9 @@ from hpcfl.scores.metric_names import (
 )
 from hpcfl.storage.results import Metrics
 
-NumbersByName = dict[str, NDArray[np.float64]]  # of each client
-
-
-@dataclass
-class Numbers:
-    """The numbers of a fleet's clients, float64 [n] each, by name.
-
-    Every round computes the mean and the spread over clients of all scored and recorded
-    numbers, and tables, figures and data frames find them by name. To add a number to
-    all methods, add an entry to ``values`` in ``compute_numbers`` below.
-
-    Attributes:
-        values: the numbers, NaN where a client has none.
-        columns: the models that were scored; their numbers are called COLUMN/NUMBER.
-        recorded: what the method recorded; these numbers are called recorded/NAME.
-    """
-
-    values: NumbersByName = field(default_factory=dict)
-    columns: list[str] = field(default_factory=list)
-    recorded: list[str] = field(default_factory=list)
-
-
+# The numbers of some clients by name, float64 [n] each, NaN where a client has none.
+# A scored model's are called COLUMN/NUMBER, those of a method recorded/NAME.
+Numbers = dict[str, NDArray[np.float64]]
 # of each fleet the ids of its clients and their numbers
 OfFleets = Sequence[tuple[np.ndarray, Numbers]]
 
@@ -84,37 +66,43 @@ def compute_numbers(
     """Return the numbers of a fleet's clients: scores, the method's records, and
     training statistics of participants.
 
+    Every round records them and the mean and the spread of scores and records, and
+    tables, figures and data frames find them by name. A number that is added here is
+    recorded for all methods.
+
     uplink, finite: what participants send, and which of them did not diverge, bool [n];
         None for observers.
     """
-    result = Numbers(
-        columns=list(fleet.results.scores), recorded=list(fleet.results.recorded)
-    )
-    result.values[SAMPLE_GRADIENTS] = fleet.results.sample_gradients.astype(np.float64)
+    results = fleet.results
+    numbers: Numbers = {SAMPLE_GRADIENTS: results.sample_gradients.astype(np.float64)}
     # Observers are scored and nothing else.
     is_observer = uplink is None
-    results = fleet.results
     of_scores = results.sample_gradients if is_observer else results.scoring_gradients
     if of_scores.any():
-        result.values[SCORING_GRADIENTS] = of_scores.astype(np.float64)
-    for column, sums in fleet.results.scores.items():
+        numbers[SCORING_GRADIENTS] = of_scores.astype(np.float64)
+    for column, sums in results.scores.items():
         for name, score in fleet.resources.scores.items():
             if name not in sums:
                 continue  # held-out samples have no attack
             of_score = score.numbers(name, sums[name], fleet.class_counts)
             for number, values in of_score.items():
-                result.values[str(MetricName(number, column))] = values.numpy()
-    if fleet.results.epsilon is not None:
-        result.values[str(EPSILON)] = fleet.results.epsilon
-    for name, values in fleet.results.recorded.items():
+                numbers[str(MetricName(number, column))] = values.numpy()
+    if results.epsilon is not None:
+        numbers[str(EPSILON)] = results.epsilon
+    for name, values in results.recorded.items():
         on_host = values.detach().double().cpu()
-        result.values[str(MetricName(name, RECORDED))] = on_host.numpy()
+        numbers[str(MetricName(name, RECORDED))] = on_host.numpy()
     if uplink is not None and finite is not None:
-        result.values["floats_up"] = _floats(uplink, len(fleet.ids))
-        result.values["diverged"] = (~finite).double().numpy()
-        result.values |= _losses(fleet)
+        numbers["floats_up"] = _floats(uplink, len(fleet.ids))
+        numbers["diverged"] = (~finite).double().numpy()
+        numbers |= _losses(fleet)
     is_attacker = np.isin(fleet.ids, fleet.resources.attackers)
-    return set_apart(result, is_attacker) if is_attacker.any() else result
+    return set_apart(numbers, is_attacker) if is_attacker.any() else numbers
+
+
+def is_scored(column: str) -> bool:
+    """Return whether a column has the scores of a model."""
+    return bool(column) and column.removeprefix(of_attackers("")) not in NO_SCORES
 
 
 def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
@@ -123,17 +111,14 @@ def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
 
     apart: which of the clients these are, bool [n].
     """
-    values = {}
-    for text, of_clients in numbers.values.items():
+    result = dict(numbers)
+    for text, of_clients in numbers.items():
         name = MetricName.parse(text)
-        if name.column in (*numbers.columns, RECORDED):
-            values[text] = np.where(apart, np.nan, of_clients)
-            text = str(replace(name, column=of_attackers(name.column)))
-            values[text] = np.where(apart, of_clients, np.nan)
-        else:
-            values[text] = of_clients
-    columns = [*numbers.columns, *map(of_attackers, numbers.columns)]
-    return replace(numbers, values=values, columns=columns)
+        if name.column == RECORDED or is_scored(name.column):
+            result[text] = np.where(apart, np.nan, of_clients)
+            of_apart = replace(name, column=of_attackers(name.column))
+            result[str(of_apart)] = np.where(apart, of_clients, np.nan)
+    return result
 
 
 def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
@@ -145,7 +130,7 @@ def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
     return total.numpy()
 
 
-def _losses(fleet: Fleet) -> NumbersByName:
+def _losses(fleet: Fleet) -> Numbers:
     """Return the losses of a fleet's last training, NaN for a client without
     samples.
     """
@@ -161,74 +146,44 @@ def _losses(fleet: Fleet) -> NumbersByName:
     }
 
 
-def make_header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
-    """Return the JSON-able facts about this rank that ``gather`` needs on every rank.
-
-    seconds: this rank's, by phase of the round.
-    """
-    return {
-        "names": _merge(numbers.values for _, numbers in fleets),
-        "columns": _merge(numbers.columns for _, numbers in fleets),
-        "recorded": _merge(numbers.recorded for _, numbers in fleets),
-        "seconds": seconds,
-    }
+def list_names(fleets: OfFleets) -> list[str]:
+    """Return the names of the numbers of some fleets, in alphabetical order."""
+    return sorted({name for _, numbers in fleets for name in numbers})
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The numbers of a round's clients, on rank 0. Making ``values`` of them can wait
-    until there is time.
+    """The numbers of a round's clients, and their summary on rank 0. Making ``values``
+    of them can wait until there is time.
 
     Attributes:
-        table: float64 [n, names], a row for each client of the audience; None on the
-            other ranks.
-        audience: ids of the clients that were sent to.
-        clients: how many clients there are in all.
-        headers: what each rank reported by ``make_header``, by rank.
+        names: the clients' numbers, on all ranks.
+        clients: the numbers as ``clients/NAME``, with an entry for each client of the
+            audience; empty but on rank 0.
+        seconds: of each rank, by phase of the round.
         scores: the scores by name, which say how their numbers are summarised.
     """
 
-    table: NDArray[np.float64] | None
-    audience: np.ndarray
-    clients: int
-    headers: Sequence[dict[str, Any]]
+    names: list[str]
+    clients: Metrics
+    seconds: Sequence[Mapping[str, float]]
     scores: Mapping[str, Score]
 
     @property
-    def names(self) -> list[str]:
-        """The clients' numbers, on any rank."""
-        return _merge_key(self.headers, "names")
-
-    @property
     def columns(self) -> list[str]:
-        """Return the columns that any rank scored."""
-        return _merge_key(self.headers, "columns")
+        """Return the columns of the models that were scored, on all ranks."""
+        columns = {MetricName.parse(name).column for name in self.names}
+        return sorted(filter(is_scored, columns))
 
     def select(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
         """Return a number of some clients of the audience, NaN where it is missing. On
         rank 0.
         """
-        assert self.table is not None
         if name not in self.names:
             return np.full(len(ids), np.nan)
-        rows = np.searchsorted(self.audience, ids)
-        numbers: NDArray[np.float64] = self.table[rows, self.names.index(name)]
+        column = self.clients.columns[f"{CLIENTS}/{name}"]
+        numbers: NDArray[np.float64] = column[np.searchsorted(self.clients.ids, ids)]
         return numbers
-
-    @cached_property
-    def metrics(self) -> Metrics:
-        """The clients' own numbers as ``clients/NAME``, on rank 0."""
-        columns = {}
-        for name, values in self._columns():
-            columns[str(replace(name, of_clients=True))] = values
-        starts = np.array([0, len(self.audience)])
-        return Metrics({}, starts, self.audience, columns, self.clients)
-
-    def _columns(self) -> Iterator[tuple[MetricName, NDArray[np.float64]]]:
-        """Yield the names and the columns of the table, [n] each."""
-        assert self.table is not None
-        for position, text in enumerate(self.names):
-            yield MetricName.parse(text), np.ascontiguousarray(self.table[:, position])
 
     @cached_property
     def values(self) -> dict[str, float]:
@@ -237,24 +192,24 @@ class Gathered:
         They are the summaries of the clients' numbers, and the seconds of the slowest
         worker.
         """
-        if self.table is None:
+        if not self.clients.columns:
             return {}
         record: dict[str, float] = {}
-        by_column: dict[str, NumbersByName] = {}
-        for name, values in self._columns():
+        by_column: dict[str, Numbers] = {}
+        for text, values in self.clients.columns.items():
+            name = MetricName.parse(text)
             by_column.setdefault(name.column, {})[name.number] = values
         for column in self.columns:
             record |= self._summary(column, by_column[column])
-        for number in _merge_key(self.headers, "recorded"):
-            values = by_column[RECORDED][number]
+        for number, values in by_column.get(RECORDED, {}).items():
             mean = MetricName(number, RECORDED)
             std = MetricName(f"{number}_std", RECORDED)
             record[str(mean)] = summarize("mean", values)
             record[str(std)] = summarize("std", values)
-        # Whole numbers below 2^53, so that no order of adding changes the sum.
         spent = by_column.get(EPSILON.column, {}).get(EPSILON.number)
         if spent is not None:
             record[str(EPSILON)] = float(np.nanmax(spent))
+        # Whole numbers below 2^53, so that no order of adding changes the sum.
         for number in (SAMPLE_GRADIENTS, SCORING_GRADIENTS):
             if number in by_column[""]:
                 record[number] = float(np.nansum(by_column[""][number]))
@@ -262,7 +217,7 @@ class Gathered:
             record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
         return record
 
-    def _summary(self, column: str, of_column: NumbersByName) -> dict[str, float]:
+    def _summary(self, column: str, of_column: Numbers) -> dict[str, float]:
         """Summarise the scores of a column over clients, and count its clients."""
         record = {}
         for name, score in self.scores.items():
@@ -279,8 +234,8 @@ class Gathered:
         """Return the seconds of the slowest worker in a phase, or of rank 0 if it is
         alone.
         """
-        workers = self.headers[1:] or self.headers
-        return float(max(worker["seconds"].get(phase, 0.0) for worker in workers))
+        workers = self.seconds[1:] or self.seconds
+        return float(max(seconds.get(phase, 0.0) for seconds in workers))
 
 
 @dataclass(frozen=True)
@@ -329,36 +284,28 @@ def gather(
     audience: np.ndarray,
     clients: int,
     fleets: OfFleets,
-    headers: Sequence[dict[str, Any]],
-    scores: Mapping[str, Score],
-) -> Gathered:
-    """Gather the numbers of all clients of the audience on rank 0. Collective call.
+    names: Sequence[str],
+) -> Metrics:
+    """Return the numbers of all clients of the audience on rank 0 as ``clients/NAME``,
+    and nothing on other ranks. Collective call.
 
-    fleets: of this rank. The other arguments are fields of ``Gathered``.
+    Args:
+        audience: ids of the clients that were sent to.
+        clients: how many clients there are in all.
+        fleets: of this rank.
+        names: of the numbers that any rank has.
     """
-    names = _merge_key(headers, "names")
     owner = placement.owner[audience]
     local_ids = audience[owner == communicator.rank]
     table = np.full((len(local_ids), len(names)), np.nan)
     for ids, of_fleet in fleets:
         rows = np.searchsorted(local_ids, ids)
-        for name, values in of_fleet.values.items():
+        for name, values in of_fleet.items():
             table[rows, names.index(name)] = values
     whole = communicator.gather_rows(table, owner)
-    return Gathered(
-        table=whole,
-        audience=audience,
-        clients=clients,
-        headers=headers,
-        scores=scores,
-    )
-
-
-def _merge_key(headers: Sequence[dict[str, Any]], key: str) -> list[str]:
-    """Merge the names under a key of the ranks' headers."""
-    return _merge(header[key] for header in headers)
-
-
-def _merge(lists: Iterable[Iterable[str]]) -> list[str]:
-    """Merge several lists of names, without repetitions, in alphabetical order."""
-    return sorted(set().union(*lists))
+    if whole is None:
+        return Metrics()
+    columns = {}
+    for name, values in zip(names, whole.T, strict=True):
+        columns[f"{CLIENTS}/{name}"] = np.ascontiguousarray(values)
+    return Metrics({}, np.array([0, len(audience)]), audience, columns, clients)

@@ -276,7 +276,7 @@ def train(round: Round, ids: np.ndarray) -> LocalWork:
     finite = record.find_finite(participants, message)
     trained = record.compute_numbers(participants, message, finite)
     if prepared.config.participation.by_losses:
-        trained.values["floats_up"] += 1
+        trained["floats_up"] += 1
     state, participants.state = participants.state, {}
     round.fleets.append(participants)
     round.numbers.append((ids, trained))
@@ -347,24 +347,26 @@ def collect_numbers(round: Round) -> None:
     facts = [
         exchange.make_header(done.upload),
         diverged.tolist(),
-        record.make_header(round.numbers, dict(round.stopwatch.seconds)),
+        record.list_names(round.numbers),
+        dict(round.stopwatch.seconds),
         round.vote(),
     ]
     prepared, plan = round.prepared, round.plan
     with round.communicator.collective_block():
         facts_by_rank = round.communicator.allgather(facts)
-        uploads, lost, headers, votes = zip(*facts_by_rank, strict=True)
-        gathered = record.gather(
+        uploads, lost, names, seconds, votes = zip(*facts_by_rank, strict=True)
+        all_names = sorted(set(itertools.chain(*names)))
+        clients = record.gather(
             communicator=round.communicator,
             placement=prepared.placement,
             audience=np.concatenate([plan.audience, plan.newcomers]),
             clients=len(prepared.data.counts),
             fleets=round.numbers,
-            headers=headers,
-            scores=prepared.resources.scores,
+            names=all_names,
         )
+    numbers = record.Gathered(all_names, clients, seconds, prepared.resources.scores)
     of_all_ranks = np.array(sorted(itertools.chain(*lost)), np.int64)
-    round.collected = Collected(gathered, of_all_ranks, list(uploads), max(votes))
+    round.collected = Collected(numbers, of_all_ranks, list(uploads), max(votes))
 
 
 def refuse_diverged(round: Round) -> None:

@@ -34,14 +34,11 @@ class Made:
         weights: in each mean that it sends for, by name.
         finite: whether all is finite; else the client diverged.
         numbers: the client's own, by name.
-        columns, recorded: as those of ``record.Numbers``.
     """
 
     weights: dict[str, float]
     finite: bool
     numbers: dict[str, float]
-    columns: list[str]
-    recorded: list[str]
 
 
 class InFlight:
@@ -123,15 +120,12 @@ class InFlight:
         ids = fleet.ids.tolist()
         for position, client in enumerate(ids):
             numbers = {
-                name: float(values[position])
-                for name, values in of_fleet.values.items()
+                name: float(values[position]) for name, values in of_fleet.items()
             }
             self._made[client] = Made(
                 weights={name: of_all[position] for name, of_all in weights.items()},
                 finite=bool(finite[position]),
                 numbers=numbers,
-                columns=of_fleet.columns,
-                recorded=of_fleet.recorded,
             )
         if self._uploads is None:
             # Only results say what they are like.
@@ -167,14 +161,12 @@ class InFlight:
 
     def numbers(self, ids: np.ndarray) -> record.Numbers:
         """Their numbers, NaN where one has none."""
-        found = record.Numbers()
+        found: record.Numbers = {}
         for position, client in enumerate(ids.tolist()):
             made = self._made[client]
             for name, value in made.numbers.items():
-                values = found.values.setdefault(name, np.full(len(ids), np.nan))
+                values = found.setdefault(name, np.full(len(ids), np.nan))
                 values[position] = value
-            found.columns = sorted({*found.columns, *made.columns})
-            found.recorded = sorted({*found.recorded, *made.recorded})
         return found
 
     def forget(self, ids: np.ndarray) -> None:

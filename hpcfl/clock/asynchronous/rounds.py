@@ -249,10 +249,10 @@ class Arrivals:
         both = np.isin(observers.ids, own)
         if both.any():
             # what a client computed to be scored counts beside its training
-            for name in arrived.values.keys() & scored.values.keys() & GRADIENTS:
-                counted = scored.values[name]
-                counted[both] += np.nan_to_num(arrived.values[name])
-                arrived.values[name] = counted[both]
+            for name in arrived.keys() & scored.keys() & GRADIENTS:
+                counted = scored[name]
+                counted[both] += np.nan_to_num(arrived[name])
+                arrived[name] = counted[both]
         return [(own, arrived), (observers.ids, scored)]
 
     def store(self, round: Round) -> None:

@@ -78,7 +78,7 @@ def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
     returned = prepared.method.update(fleet, dict(message))
     finite = record.find_finite(fleet, returned)
     assert finite.all()
-    of_fleet = record.compute_numbers(fleet, returned, finite).values
+    of_fleet = record.compute_numbers(fleet, returned, finite)
     return Result(
         {name: mean.tensor.clone() for name, mean in returned.items()},
         {name: float(mean.weights) for name, mean in returned.items()},
