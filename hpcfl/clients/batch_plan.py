@@ -51,30 +51,11 @@ class BatchRun:
         return np.stack(parts)
 
 
-@dataclass(frozen=True)
-class BatchPlan:
-    """An epoch of some lanes.
-
-    Attributes:
-        blocks: runs of batches in the order in which they are done. The samples of a
-            block are gathered at once.
-    """
-
-    blocks: list[list[BatchRun]]
-
-    def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:
-        """Return all samples in the order in which they are gathered."""
-        parts = [np.zeros(0, np.int64)]
-        for block in self.blocks:
-            for run in block:
-                parts.append(run.positions(orders).ravel())
-        return np.concatenate(parts)
-
-
 def plan_epoch(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
-) -> BatchPlan:
-    """Plan an epoch.
+) -> list[list[BatchRun]]:
+    """Return the runs of an epoch in order, in blocks whose samples are gathered at
+    once.
 
     Args:
         lengths: how many samples each lane uses, sorted as ``order_by_length`` does.
@@ -83,7 +64,7 @@ def plan_epoch(
     """
     runs = [*_full_batches(lengths, lanes, batch_size)]
     runs += _last_batches(lengths, lanes, batch_size)
-    return BatchPlan(_blocks(runs))
+    return _blocks(runs)
 
 
 def _full_batches(

@@ -439,15 +439,18 @@ class Fleet:
             alike = resources.samples.tested_alike(self.ids.tolist())
         # one model on the same samples is scored once
         _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
-        given = self.rows(rows), self.buffers(model), pools, predict, variables
-
-        def score_chunk(positions: list[int]) -> Sums:
-            blocks = resources.run_chunk(firsts[positions].tolist(), *given)
-            classes = resources.samples.classes
-            return scoring.score(blocks, len(positions), classes, scores)
-
-        distinct = [pools[first] for first in firsts]
-        chunks, order = resources.map_chunks(distinct, score_chunk)
+        # then all have the same row, so that any of them will do
+        count, classes = len(firsts), resources.samples.classes
+        chunks, order = resources.map_chunks(
+            rows=self.rows(rows)[:count],
+            buffers=self.buffers(model)[:count],
+            pools=[pools[first] for first in firsts],
+            function=predict,
+            variables=variables,
+            reduce=lambda blocks, chunk: scoring.score(
+                blocks, len(chunk), classes, scores
+            ),
+        )
         return {
             name: torch.cat([sums[name] for sums in chunks])[order][place]
             for name in chunks[0]
@@ -492,16 +495,20 @@ class Fleet:
             resources.samples.vary(pool, self.setup.seed, "class means", round, client)
             for (round, client), pool in zip(self._keys, pools, strict=True)
         ]
-        models = self.rows(rows), self.buffers(model)
-        given = *models, pools, function, self._variables(variables)
 
-        def average_chunk(clients: list[int]) -> Tensor:
-            blocks = resources.run_chunk(clients, *given)
+        def average(blocks: scoring.Blocks, chunk: list[int]) -> Tensor:
             classes = resources.samples.classes
-            sums, counts = scoring.class_sums(blocks, len(clients), classes)
+            sums, counts = scoring.class_sums(blocks, len(chunk), classes)
             return sums / counts.clamp(min=1)[..., None]
 
-        means, order = resources.map_chunks(pools, average_chunk)
+        means, order = resources.map_chunks(
+            rows=self.rows(rows),
+            buffers=self.buffers(model),
+            pools=pools,
+            function=function,
+            variables=self._variables(variables),
+            reduce=average,
+        )
         return torch.cat(means).float()[order.to(resources.device)]
 
     def outputs(
@@ -639,15 +646,16 @@ class Fleet:
                 raise TypeError(
                     f"unknown option '{name}' for a training{nearest(name, known)}"
                 )
+        epochs, proximal = options.get("epochs"), options.get("proximal")
         task = training.Task(
             rounds=self.rounds,
             loss=options.get("loss") or self.loss,
             names=self._list_names(options.get("params", ("all",))),
-            epochs=self._epochs(options.get("epochs")),
+            epochs=self.setup.training.epochs if epochs is None else epochs,
             pace=self.pace,
             steps=options.get("steps"),
             phase=options.get("phase", "train"),
-            proximal=self._anchored(options.get("proximal")),
+            proximal=proximal and (proximal[0], self.rows(proximal[1])),
             share=options.get("share", 1.0),
             only=options.get("only"),
             until=options.get("until"),
@@ -702,14 +710,6 @@ class Fleet:
             f"the method trains {', '.join(map(str, params))} alone, of which the model freezes "
             "all (requires_grad = False); leave some of it out, or take another method"
         )
-
-    def _epochs(self, epochs: int | None) -> int:
-        return self.setup.training.epochs if epochs is None else epochs
-
-    def _anchored(
-        self, proximal: tuple[float, Tensor] | None
-    ) -> tuple[float, Tensor] | None:
-        return None if proximal is None else (proximal[0], self.rows(proximal[1]))
 
 
 def only_one(numbers: Iterable[Number]) -> Number:

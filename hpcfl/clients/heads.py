@@ -7,12 +7,15 @@ computed, so that a client's features depend on its own samples alone; then the 
 trained on features instead of samples. The head is dense: clients train it side by side
 on a CPU too, where convolutions run one client after the other.
 
-A loss is then given ``Features`` in place of samples. One that needs the samples
-themselves fails on an example, and is trained on samples.
+A model says by ``head`` and ``features`` what its head is (``hpcfl/models``). Its layers
+and losses are plain Python, which may draw numbers or look at a mini-batch in any
+function, and no attribute says so. Therefore torch's operators are compared on an
+example. A loss is given ``Features`` in place of samples: one that needs the samples
+themselves fails on the example, and is trained on samples.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,54 +24,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.execution import OperatorObserver, choose
+from hpcfl.clients.execution import OperatorObserver
 from hpcfl.clients.losses import (
     Batch,
     Features,
     Frozen,
-    HeadModel,
     Lane,
     Loss,
     Tensors,
     function_key,
     train_mode,
 )
-from hpcfl.clients.resources import Attempt, HeadKernel, Resources
+from hpcfl.clients.resources import Attempt, Resources
 from hpcfl.models import parts
-from hpcfl.rows import constants
-from hpcfl.rows.layout import Layout, of_parameters
-
-FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
-COPIES = (
-    3  # of features at once: in blocks, a client's in one piece, all clients' in one
-)
-
-
-def head_kernel(
-    module: nn.Module,
-    device: torch.device,
-    lanes: int | str,
-    replay: bool,
-    memory: float,
-) -> HeadKernel | None:
-    """Return a kernel that trains heads on features, or None for a model without
-    ``features`` or with further tensors above them.
-
-    lanes, replay: as for ``execution.choose``. memory: bytes that features may take.
-    """
-    has_head = isinstance(getattr(module, "head", None), nn.Module)
-    if not has_head or not hasattr(module, "features"):
-        return None
-    layout = of_parameters(module)
-    below = layout.members(("body",))
-    above = [name for name in layout.names if name not in below]
-    head = HeadModel(copy.deepcopy(module))
-    constants.hold_part(head, module)
-    if [name for name, _ in head.named_parameters()] != above:
-        return None
-    parameters = sum(parameter.numel() for parameter in module.parameters())
-    most = max(1, FLOATS // parameters)
-    return HeadKernel(choose(head, device, lanes, replay, most=most), memory / COPIES)
+from hpcfl.rows.layout import Layout
 
 
 def can_use_features(
@@ -81,56 +50,44 @@ def can_use_features(
     """Return whether training the parameters ``names`` on features equals training them
     on samples.
 
-    They must lie above the features, and neither the loss nor the forward pass may see
-    the samples in another way; below the features nothing may be drawn, and nothing may
-    depend on the mini-batch.
+    Neither the loss nor the forward pass may see the samples in another way; below the
+    features nothing may be drawn, and nothing may depend on the mini-batch.
 
     Args:
+        names: parameters above the features.
         variables: what the loss reads as ``lane.NAME``, ``[n, …]`` by name.
         frozen: the mode of layers of which nothing is trained.
     """
     head, samples = resources.head, resources.samples
-    if head is None or samples.augment:
-        return False
-    if set(names) & set(resources.setup.layout.members(("body",))):
-        return False
-    example = torch.arange(1)
+    assert head is not None
     key = frozen, *names
     if key not in head.fits:
-        x, _ = samples.take(example)
         # Batch norm takes no single sample.
-        x = torch.cat([x, x])
+        x, _ = samples.take(torch.zeros(2, dtype=torch.int64))
         head.fits[key] = features_suffice(resources.kernel.module, x, names, frozen)
     if not head.fits[key]:
         return False
     known = *names, function_key(loss)
     if known not in head.losses:
-        x, y = samples.take(example)
         lane = Lane(**{name: value[0] for name, value in variables.items()})
-        module = resources.kernel.module
-        reads = reads_features_alone(module, head.kernel.module, x, y, loss, lane)
+        reads = reads_features_alone(resources, head.kernel.module, loss, lane)
         head.losses[known] = loss, reads
     return head.losses[known][1]
 
 
 def reads_features_alone(
-    module: nn.Module,
-    head: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    loss: Loss,
-    lane: Lane,
+    resources: Resources, head: nn.Module, loss: Loss, lane: Lane
 ) -> bool:
-    """Return whether a loss can be computed from features and the layers above them.
-
-    x, y: one sample, which the loss sees twice.
+    """Return whether a loss can be computed from features and the layers above them,
+    here from those of one sample, twice.
     """
-    features = parts(module.eval()).features(torch.cat([x, x])).detach()
+    x, y = resources.samples.take(torch.zeros(2, dtype=torch.int64))
+    with torch.no_grad():
+        features = parts(resources.kernel.module.eval()).features(x)
     features = features.to(next(head.parameters()))
-    batch = Batch(Features(features), torch.cat([y, y]))
     with torch.random.fork_rng():
         try:
-            loss(head.train(), batch, lane)
+            loss(head.train(), Batch(Features(features), y), lane)
         except Exception:
             # Trained on samples, a loss that is wrong fails again and says why.
             return False
@@ -143,62 +100,49 @@ def features_suffice(
     """Return whether a model's features stand for its samples while ``names`` are
     trained.
 
-    Its forward pass must be the head of the features of the sample, and the features
-    must be computed by the same operators when training and in evaluation mode, of
-    which none draws random numbers. A dropout that is on, or batch norm that takes the
-    mini-batch's statistics, makes a difference there.
+    In training the model must call the operators of its features in evaluation mode,
+    none of which draws random numbers, and then those of its head. A dropout that is
+    on, or batch norm that takes the mini-batch's statistics, makes a difference.
 
     Args:
         x: two samples as the model takes them, [2, *shape].
         frozen: the mode of layers of which nothing is trained.
     """
     module = copy.deepcopy(module)  # statistics may move
-    train_mode(module, names, frozen)
-    training, draws = _operators(module, x)
-    evaluation, _ = _operators(module.eval(), x)
-    return training == evaluation and not draws and _is_head_of_features(module, x)
+    model = parts(module)
+    with torch.random.fork_rng():
+        train_mode(module, names, frozen)
+        whole, _ = _list_calls(module, x)
+        module.eval()
+        below, features = _list_calls(model.features, x)
+        train_mode(module, names, frozen)
+        above, _ = _list_calls(model.head, features)
+    draws = [torch.Tag.nondeterministic_seeded in call.tags for call, _ in below]
+    return whole == below + above and not any(draws)
 
 
 @torch.no_grad()
-def _operators(module: nn.Module, x: Tensor) -> tuple[list[Any], bool]:
-    """Return the operators that compute a model's features of ``x``, with their
-    arguments but for tensors, and whether one draws random numbers.
+def _list_calls(
+    function: Callable[[Tensor], Tensor], x: Tensor
+) -> tuple[list[tuple[Any, list[str]]], Tensor]:
+    """Return the operators that compute a function of ``x``, with their arguments but
+    for tensors, and its result.
     """
-    calls: list[Any] = []
-    draws: list[bool] = []
+    calls: list[tuple[Any, list[str]]] = []
 
     def note(operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         given = [str(value) for value in (*args, *kwargs.items()) if _is_plain(value)]
         calls.append((operator, given))
-        draws.append(torch.Tag.nondeterministic_seeded in operator.tags)
 
     with OperatorObserver(note):
-        _features(module, x, None)
-    return calls, any(draws)
+        found = function(x)
+    return calls, found
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether an argument holds no tensor."""
     parts_of_value = value if isinstance(value, tuple | list) else [value]
     return not any(isinstance(part, Tensor) for part in parts_of_value)
-
-
-@torch.no_grad()
-def _is_head_of_features(module: nn.Module, x: Tensor) -> bool:
-    """Return whether ``module(x)``, in evaluation mode, is ``head(features(x))``."""
-    calls: list[tuple[tuple[Any, ...], Any]] = []
-
-    def note(head: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        calls.append((arguments, output))
-
-    watched = module.get_submodule("head").register_forward_hook(note)
-    try:
-        logits = module(x)
-    finally:
-        watched.remove()
-    if len(calls) != 1 or calls[0][1] is not logits or len(calls[0][0]) != 1:
-        return False
-    return torch.equal(calls[0][0][0], _features(module, x, None))
 
 
 def attempts(

@@ -33,13 +33,11 @@ def index_lanes(lanes: list[int], device: torch.device) -> Lanes:
 class Batch:
     """One mini-batch of ONE client: ``x`` [batch, *shape], ``y`` [batch] class numbers.
 
-    ``x`` is ``Features`` where these were computed before the training. ``held`` is
-    which places hold a sample, bool [batch]; None for all. Losses do not see it.
+    ``x`` is ``Features`` where these were computed before the training.
     """
 
     x: Any
     y: Tensor
-    held: Tensor | None = None
 
     def split(self, parts: int) -> list["Batch"]:
         """Return a mini-batch of lanes, [a, size, …], as ``parts`` mini-batches."""

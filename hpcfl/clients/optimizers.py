@@ -6,7 +6,6 @@ some lanes: a slice, which gives views, or indices, whose rows are written back.
 training begins with fresh state, so it is reset each round (methods-1.md §2).
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -24,16 +23,6 @@ Parts = dict[str, list[Tensor]]
 CHANGED = "weights", "velocities", "means", "squares", "steps"
 
 
-@dataclass(frozen=True)
-class Proximal:
-    """The proximal term (strength/2)·‖w − anchor‖²; its gradient strength·(w − anchor)
-    joins the step.
-    """
-
-    strength: float
-    anchor: Tensors  # [L, *shape] by name
-
-
 class Optimizer:
     """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)),
     with ∇F clipped first.
@@ -47,21 +36,23 @@ class Optimizer:
         training: Training,
         lr: float,
         weights: Tensors,
-        proximal: Proximal | None = None,
+        strength: float = 0.0,
+        anchors: Tensors | None = None,
     ):
         """Args:
         training: which optimiser and its constants.
         lr: the round's learning rate.
         weights: what is trained, ``[L, …]`` by name.
-        proximal: the proximal term, if there is one.
+        strength, anchors: of the proximal term (strength/2)·‖w − anchor‖², ``[L, …]``
+            by name; its gradient strength·(w − anchor) joins the step.
         """
         self._training = training
         self._lr = lr
         self._weights = weights
-        self._strength = proximal.strength if proximal else 0.0
+        self._strength = strength
         self._anchors: Tensors = {}
-        if proximal and proximal.strength:
-            self._anchors = {name: proximal.anchor[name] for name in weights}
+        if strength and anchors:
+            self._anchors = {name: anchors[name] for name in weights}
 
     def step(self, lanes: Lanes, gradients: Tensors) -> None:
         """Change the weights of the selected lanes in place; their gradients are ``[a,

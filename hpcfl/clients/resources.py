@@ -6,6 +6,7 @@ allocator reports for a trial step differs a little from call to call. The last 
 a GPU depend on the number of lanes, so a trial step is no option.
 """
 
+import copy
 import itertools
 import sys
 import time
@@ -21,10 +22,11 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.clients import scoring
-from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, is_full
-from hpcfl.clients.losses import Loss, Predict, Tensors
+from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, choose, is_full
+from hpcfl.clients.losses import HeadModel, Loss, Predict, Tensors
 from hpcfl.clients.optimizers import slots
 from hpcfl.clients.samples import Samples
+from hpcfl.clients.scoring import Blocks
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Form, Training
@@ -32,7 +34,7 @@ from hpcfl.files import heartbeat
 from hpcfl.models.random import random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import constants
-from hpcfl.rows.layout import Layout
+from hpcfl.rows.layout import Layout, of_parameters
 from hpcfl.scores.base import Score
 
 if TYPE_CHECKING:
@@ -65,6 +67,9 @@ SLOT_COPIES = 1  # of each slot that the optimiser keeps, what a step makes of i
 # Each client of a round, side by side or not, needs its received and its sent row, and
 # its private state before and after the round.
 ROWS = STATES = 2
+HEAD_FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
+# Copies of features at once: in blocks, a client's in one piece, all clients' in one.
+FEATURE_COPIES = 3
 
 
 class Stopwatch:
@@ -104,26 +109,6 @@ class Stopwatch:
         self._since = now
 
 
-@dataclass
-class LaneSteps:
-    """Counts of what a rank's lanes have trained; one lane-step is one step of one
-    lane.
-
-    needed: the steps that clients have to do. computed: the lane-steps that were done
-        for them.
-    batched: the steps if those of lanes side by side count as one.
-    samples: the samples that clients were trained on.
-    """
-
-    needed: int = 0
-    computed: int = 0
-    batched: int = 0
-    samples: int = 0
-
-    def clear(self) -> None:
-        self.needed = self.computed = self.batched = self.samples = 0
-
-
 @dataclass(frozen=True)
 class HeadKernel:
     """The kernel of the layers above a model's features.
@@ -143,6 +128,35 @@ class HeadKernel:
     losses: dict[Hashable, tuple[Loss, bool]] = field(default_factory=dict)
 
 
+def head_kernel(
+    module: nn.Module,
+    device: torch.device,
+    lanes: int | str,
+    replay: bool,
+    memory: float,
+) -> HeadKernel | None:
+    """Return a kernel that trains heads on features, or None for a model without
+    ``features`` or with further tensors above them.
+
+    lanes, replay: as for ``execution.choose``. memory: bytes that features may take.
+    """
+    has_head = isinstance(getattr(module, "head", None), nn.Module)
+    if not has_head or not hasattr(module, "features"):
+        return None
+    layout = of_parameters(module)
+    below = layout.members(("body",))
+    above = [name for name in layout.names if name not in below]
+    head = HeadModel(copy.deepcopy(module))
+    constants.hold_part(head, module)
+    if [name for name, _ in head.named_parameters()] != above:
+        return None
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    most = max(1, HEAD_FLOATS // parameters)
+    return HeadKernel(
+        choose(head, device, lanes, replay, most=most), memory / FEATURE_COPIES
+    )
+
+
 @dataclass(frozen=True)
 class LaneChoice:
     """The lanes of a rank.
@@ -152,12 +166,14 @@ class LaneChoice:
             them.
         form: of a convolution over lanes.
         notes: lines that a user should read before round 1.
+        together: as ``Resources.together``.
     """
 
     lanes: int | str
     heads: int | str
     form: Form = "grouped"
     notes: list[str] = field(default_factory=list)
+    together: int = sys.maxsize
 
 
 class Attempt:
@@ -210,7 +226,6 @@ class Resources:
     device: torch.device
     stopwatch: Stopwatch
     scores: Mapping[str, Score] = field(default_factory=dict)
-    lane_steps: LaneSteps = field(default_factory=LaneSteps)
     head: HeadKernel | None = None
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     privacy: "SamplePrivacy | None" = None
@@ -253,50 +268,45 @@ class Resources:
                 self.kernel.narrow(len(attempt.clients))
 
     def map_chunks(
-        self, pools: list[np.ndarray], work: Callable[[list[int]], Found]
-    ) -> tuple[list[Found], Tensor]:
-        """Return the results of ``work`` for chunks of clients, and where the client at
-        each position stands among those of all chunks, [n].
-
-        Args:
-            pools: each client's positions among the rank's samples.
-            work: a function of the positions of a chunk's clients.
-        """
-        results: list[Found] = []
-        order: list[int] = []
-        for attempt in self.attempts(scoring.order_longest_first(pools)):
-            with attempt:
-                results.append(work(attempt.clients))
-                order += attempt.clients
-                heartbeat.beat()
-        return results, torch.tensor(order).argsort()
-
-    def run_chunk(
         self,
-        chunk: list[int],
         rows: Tensor,
         buffers: Tensor,
         pools: list[np.ndarray],
         function: Predict,
-        variables: Tensors | None = None,
-    ) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
-        """Yield the blocks of ``scoring.outputs`` for the clients at the positions
-        ``chunk``.
+        variables: Tensors,
+        reduce: Callable[[Blocks, list[int]], Found],
+    ) -> tuple[list[Found], Tensor]:
+        """Return the results of ``reduce`` for chunks of n clients, and where each client
+        stands among those of all chunks, [n].
 
         Args:
-            rows, buffers, variables: of n clients, ``[n, …]``.
+            rows, buffers, variables: of the clients, ``[n, …]``.
             pools: each client's positions among the rank's samples.
             function: of (model, x, lane).
+            reduce: a function of a chunk's blocks, as from ``scoring.outputs``, and the
+                positions of its clients.
         """
-        lanes = torch.tensor(chunk, device=self.device)
-        return scoring.outputs(
-            kernel=self.kernel,
-            tensors=self.stack_models(rows, buffers, lanes),
-            samples=self.samples,
-            pools=[pools[position] for position in chunk],
-            variables={key: value[lanes] for key, value in (variables or {}).items()},
-            function=function,
-        )
+        results: list[Found] = []
+        order: list[int] = []
+
+        def run(chunk: list[int]) -> Found:
+            lanes = torch.tensor(chunk, device=self.device)
+            blocks = scoring.outputs(
+                kernel=self.kernel,
+                tensors=self.stack_models(rows, buffers, lanes),
+                samples=self.samples,
+                pools=[pools[position] for position in chunk],
+                variables={name: value[lanes] for name, value in variables.items()},
+                function=function,
+            )
+            return reduce(blocks, chunk)
+
+        for attempt in self.attempts(scoring.order_longest_first(pools)):
+            with attempt:
+                results.append(run(attempt.clients))
+                order += attempt.clients
+                heartbeat.beat()
+        return results, torch.tensor(order).argsort()
 
     def outputs(
         self,
@@ -307,25 +317,18 @@ class Resources:
     ) -> list[Tensor]:
         """Return ``function`` of the samples of each client, ``[its samples, …]``."""
 
-        def run(chunk: list[int]) -> list[Tensor]:
-            blocks: list[list[Tensor]] = [[] for _ in chunk]
-            for lanes, output, *_ in self.run_chunk(
-                chunk,
-                rows,
-                buffers,
-                pools,
-                function,
-            ):
+        def join(blocks: Blocks, chunk: list[int]) -> list[Tensor]:
+            parts: list[list[Tensor]] = [[] for _ in chunk]
+            for lanes, output, *_ in blocks:
                 for lane, of_lane in zip(lanes, output, strict=True):
-                    blocks[lane].append(of_lane)
-            lengths = [len(pools[position]) for position in chunk]
-            like = next(found[0] for found in blocks if found)[:0]
-            return [
-                torch.cat([like, *found])[:length]
-                for found, length in zip(blocks, lengths, strict=True)
-            ]
+                    parts[lane].append(of_lane)
+            like = next(found[0] for found in parts if found)[:0]
+            joined = []
+            for position, found in zip(chunk, parts, strict=True):
+                joined.append(torch.cat([like, *found])[: len(pools[position])])
+            return joined
 
-        chunks, place = self.map_chunks(pools, run)
+        chunks, place = self.map_chunks(rows, buffers, pools, function, {}, join)
         found = list(itertools.chain.from_iterable(chunks))
         return [found[position] for position in place.tolist()]
 

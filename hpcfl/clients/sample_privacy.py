@@ -1,21 +1,24 @@
 """Sample-level privacy of local training: Poisson mini-batches, and noise on the sums of
 clipped gradients of samples.
 
-The specification is ``updates/updates.md``, U2. ``training.py`` draws mini-batches with
-``draw_batches``, and takes gradients from a ``PrivateSession``. ``updates/sample_level.py``
-accounts for them.
+The specification is ``updates/updates.md``, U2. ``training.py`` trains on
+``PoissonBatches`` in place of its own mini-batches. ``updates/sample_level.py`` accounts
+for them.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.execution import Session
+from hpcfl.clients.batch_plan import MOST_GRADIENTS, BatchRun
+from hpcfl.clients.execution import NO_SAMPLE, PIECE, Session, Work
 from hpcfl.clients.losses import Batch, Lanes, Tensors
+from hpcfl.clients.mini_batches import MiniBatches
 from hpcfl.errors import UserError
 from hpcfl.rows import mixing, randomness
 
@@ -35,11 +38,6 @@ class SamplePrivacy:
     noise: np.ndarray
     private_variables: frozenset[str] = field(default_factory=frozenset)
 
-    def select_variables(self, variables: Tensors) -> Tensors:
-        """Return the variables that a loss may read."""
-        allowed = self.private_variables
-        return {name: value for name, value in variables.items() if name in allowed}
-
     def without_noise(self) -> "SamplePrivacy":
         """Return the same clip for a trial, in which nothing is released."""
         return replace(self, noise=np.zeros_like(self.noise))
@@ -51,31 +49,75 @@ class SamplePrivacy:
             "samples through gradients of a loss alone, such as FedAvg, Ditto or MR-MTL"
         )
 
-    def begin(
-        self,
-        session: Session,
-        seed: int,
-        phase: str,
-        keys: Sequence[tuple[int, int]],
-        expected: Sequence[int],
-    ) -> "PrivateSession":
-        """Return a session that adds noise to the sums of another one. Raises
-        ValueError for noise that is not calibrated.
+    def draw_batches(self, **given: Any) -> "PoissonBatches":
+        """Return the mini-batches of a chunk, from the fields of ``MiniBatches``."""
+        return PoissonBatches(privacy=self, **given)
 
-        Args:
-            session: sums the clipped gradients of the samples of lanes.
-            seed, phase: key the noise.
-            keys: the round and the id of the client of each lane.
-            expected: the expected size of a mini-batch of each lane.
+
+@dataclass(kw_only=True)
+class PoissonBatches(MiniBatches):
+    """Poisson mini-batches of a chunk's lanes, all padded to the largest one, with noise
+    on the sums of their clipped gradients.
+    """
+
+    privacy: SamplePrivacy
+
+    def begin(self, work: Work) -> "PrivateSession":
+        """Return a session that adds noise. Raises ValueError for noise that is not
+        calibrated.
         """
-        deviations = []
-        for _, client in keys:
-            sigma = float(self.noise[client])
+        privacy, deviations = self.privacy, []
+        for lane in self.lanes:
+            sigma = float(privacy.noise[lane.client])
             if math.isnan(sigma):
                 raise ValueError("the noise is not calibrated; run the preflight first")
-            deviations.append(sigma * self.clip if sigma else 0.0)
-        noise = StepNoise(seed, phase, keys, deviations)
-        return PrivateSession(session, noise, expected)
+            deviations.append(sigma * privacy.clip if sigma else 0.0)
+        readable = {}
+        for name, value in work.variables.items():
+            if name in privacy.private_variables:
+                readable[name] = value
+        clipped = replace(work, variables=readable, clip=privacy.clip)
+        noise = StepNoise(self.seed, self.phase, self.keys, deviations)
+        expected = [min(self.size, len(lane.pool)) for lane in self.lanes]
+        return PrivateSession(super().begin(clipped), noise, expected)
+
+    def draw(self, epoch: int) -> tuple[list[np.ndarray], int]:
+        """Return positions as ``MiniBatches.draw``, −1 where a mini-batch is padded."""
+        batches = []
+        for lane, client_key in zip(self.lanes, self.keys, strict=True):
+            key = self.phase, *client_key, epoch
+            steps = -(-lane.length // self.size)
+            drawn = draw_batches(len(lane.pool), self.size, steps, self.seed, *key)
+            ends = np.cumsum([len(batch) for batch in drawn])
+            order = self.samples.vary(lane.pool[np.concatenate(drawn)], self.seed, *key)
+            batches.append(np.split(order, ends[:-1]))
+        largest = max(len(batch) for drawn in batches for batch in drawn)
+        # a positive multiple of a piece
+        width = PIECE * max(1, math.ceil(largest / PIECE))
+        return [pad_batches(drawn, width) for drawn in batches], width
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the samples at drawn positions; padding has the class NO_SAMPLE."""
+        x, y = super().take(index.clamp(min=0))
+        return x, y.masked_fill(index < 0, NO_SAMPLE)
+
+    def count(
+        self,
+        run: BatchRun,
+        orders: list[np.ndarray],
+        calls: list[int],
+        samples: int,
+    ) -> None:
+        """Count the gradients of a run. Raises UserError for too many of a mini-batch."""
+        held = run.positions(orders).reshape(len(run.lanes), run.batches, -1) >= 0
+        self.sample_gradients[run.lanes] += held.sum(axis=2) @ np.array(calls, np.int64)
+        for gradients in calls:
+            if gradients > MOST_GRADIENTS:
+                raise UserError(
+                    f"a step takes {gradients} gradients of a mini-batch; [privacy] unit "
+                    f"= 'sample' allows at most {MOST_GRADIENTS}"
+                )
+            self.noisy_batches[run.lanes, gradients] += 1
 
 
 def draw_batches(
@@ -116,7 +158,8 @@ class StepNoise:
         keys: Sequence[tuple[int, int]],
         deviations: Sequence[float],
     ) -> None:
-        """Begin with the first gradient; arguments as for ``SamplePrivacy.begin``.
+        """Begin with the first gradient; keyed by the phase of a
+        training, and by the round and the id of each lane's client.
 
         deviations: σ_i C of each lane.
         """
@@ -150,8 +193,9 @@ class PrivateSession(Session):
     def __init__(
         self, sums: Session, noise: StepNoise, expected: Sequence[int]
     ) -> None:
-        """Begin with a session that computes the sums; arguments as for
-        ``SamplePrivacy.begin``.
+        """Begin with a session that computes the sums.
+
+        expected: the expected size of a mini-batch of each lane.
         """
         super().__init__(sums.kernel, sums.work)
         self._sums, self._noise = sums, noise
@@ -177,18 +221,3 @@ class PrivateSession(Session):
             divisor = expected.view(-1, *[1] * (total.dim() - 1))
             noisy[name] = total / divisor
         return noisy, losses / expected[:, None]
-
-
-def count_held(positions: np.ndarray, batches: int) -> np.ndarray:
-    """Return how many samples are in each mini-batch of lanes, int64 [lanes, batches].
-
-    positions: [lanes, batches · width], −1 where there is no sample.
-    """
-    held = positions.reshape(len(positions), batches, -1) >= 0
-    counts: np.ndarray = held.sum(axis=2)
-    return counts
-
-
-def round_up(size: int, piece: int) -> int:
-    """Return the least multiple of ``piece`` that is positive and at least ``size``."""
-    return piece * max(1, math.ceil(size / piece))

@@ -23,6 +23,8 @@ SMALLEST = 16  # samples in a padded rest; fewer take as long
 # on its neighbours.
 BLOCK = 128
 
+# lanes, outputs [a, b, …], y [a, b] and mask, bool [a, b], as ``outputs`` yields them
+Blocks = Iterator[tuple[list[int], Tensor, Tensor, Tensor]]
 Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
 
 
@@ -88,7 +90,7 @@ def outputs(
     pools: list[np.ndarray],
     variables: Tensors,
     function: Predict,
-) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
+) -> Blocks:
     """Run ``function`` over the pools of a chunk of L clients, a block of several lanes
     at a time.
 
@@ -126,7 +128,7 @@ def add_rows(
 
 
 def score(
-    blocks: Iterator[tuple[list[int], Tensor, Tensor, Tensor]],
+    blocks: Blocks,
     clients: int,
     classes: int,
     scores: Mapping[str, Score],
@@ -155,7 +157,7 @@ def score(
 
 
 def class_sums(
-    blocks: Iterator[tuple[list[int], Tensor, Tensor, Tensor]],
+    blocks: Blocks,
     clients: int,
     classes: int,
 ) -> tuple[Tensor, Tensor]:

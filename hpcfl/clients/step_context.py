@@ -24,8 +24,7 @@ class StepRandom:
     def __init__(
         self,
         seed: int,
-        rounds: list[int],
-        clients: list[int],
+        keys: list[tuple[int, int]],
         steps: list[int],
         device: torch.device,
         phase: str,
@@ -34,21 +33,20 @@ class StepRandom:
         """Begin with the first step of the first epoch.
 
         Args:
-            rounds, clients: the rounds and the ids of the lanes' clients.
+            keys: the round and the id of each lane's client.
             steps: how many each lane takes in an epoch.
             phase: the training's.
             layers: how many random layers the model has.
         """
         self._seed, self._device = seed, device
-        self._keys = list(zip(rounds, clients, strict=True))
-        self._steps = steps
+        self._keys, self._steps = keys, steps
         self._phase, self._layers = phase, layers
         self._epoch = 0
         self._gradient = 0  # how many the step has taken with keys
         self._tables: dict[str, Tensor] = {}
         self._key_tables: dict[int, Tensor] = {}
-        self._all_lanes = torch.arange(len(clients), device=device)
-        self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
+        self._all_lanes = torch.arange(len(keys), device=device)
+        self.taken = torch.zeros(len(keys), dtype=torch.int64, device=device)
         self._taken_before_epoch = self.taken
 
     def begin(self, epoch: int) -> None:

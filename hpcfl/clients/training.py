@@ -1,15 +1,16 @@
 """THE training loop: mini-batches of many clients, each client an independent lane.
 
 Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
-planned beforehand (``batch_plan.py``); ``Chunk.train_epoch`` is the loop over its mini-batches.
+planned beforehand (``batch_plan.py``); ``Chunk.train_epoch`` is the loop over its mini-batches,
+which ``mini_batches.py`` draws (``sample_privacy.py`` those with sample-level privacy).
 Each takes the lanes' gradients (``execution/kernel.py``) and a step of the optimiser, or
 the method's own step (``step_context.py``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor
 from hpcfl.clients import heads
 from hpcfl.clients.batch_plan import (
     MOST_GRADIENTS,
-    BatchPlan,
     BatchRun,
     epoch_length,
     fewest_samples,
@@ -26,7 +26,7 @@ from hpcfl.clients.batch_plan import (
     plan_epoch,
     pool_size,
 )
-from hpcfl.clients.execution import PIECE, Keys, Session, Work
+from hpcfl.clients.execution import Work
 from hpcfl.clients.losses import (
     Batch,
     Frozen,
@@ -36,10 +36,10 @@ from hpcfl.clients.losses import (
     index_lanes,
     regularised,
 )
-from hpcfl.clients.optimizers import Optimizer, Proximal
+from hpcfl.clients.mini_batches import LaneClient, MiniBatches
+from hpcfl.clients.optimizers import Optimizer
 from hpcfl.clients.resources import Attempt, Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
-from hpcfl.errors import UserError
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
 from hpcfl.rows.declared import DeclaredTensors
@@ -78,14 +78,11 @@ class Task:
         """Return the samples of a full step of one client."""
         return resources.training.batch_size * self.batches
 
-    def epochs_of(self, clients: Sequence[int]) -> Tensor:
-        """Return the epochs of the clients at these positions, int64 [L]. A client does
-        at least one of several.
-        """
+    def epochs_of(self, position: int) -> int:
+        """Return the epochs of the client at a position, at least one of several."""
         if self.pace is None:
-            return torch.full((len(clients),), self.epochs)
-        whole_epochs = torch.from_numpy(self.pace[clients] * self.epochs).long()
-        return whole_epochs.add(1).clamp(max=self.epochs)
+            return self.epochs
+        return min(int(self.pace[position] * self.epochs) + 1, self.epochs)
 
     def pool(
         self,
@@ -170,8 +167,7 @@ class LocalTraining:
     Clients are named by their positions in ``start.ids``.
 
     Attributes:
-        pools: the samples that each client trains on.
-        lengths: how many of them an epoch uses.
+        clients: what each client trains on.
         order: the clients that train, sorted by ``order_by_length``.
         features_once: whether the layers below the head run once, before the first
             epoch.
@@ -182,9 +178,7 @@ class LocalTraining:
         self.task, self.resources, self.start = task, resources, start
         if resources.privacy is not None:
             refuse_uncovered(task, resources.privacy)
-        self.pools = self._select_pools()
-        fewest = fewest_samples(resources.training, resources.buffers.width > 0)
-        self.lengths = self._count_used(task.batches * fewest)
+        self.clients = self._list_clients()
         self.order = self._order_clients()
         self.features_once = bool(self.order) and _can_compute_features_once(
             task, resources, start.variables
@@ -199,31 +193,36 @@ class LocalTraining:
             noisy_batches=np.zeros((clients, MOST_GRADIENTS + 1), np.int64),
         )
 
-    def _select_pools(self) -> list[np.ndarray]:
-        pools = []
-        rounds, ids = self.task.rounds.tolist(), self.start.ids.tolist()
-        for round, client in zip(rounds, ids, strict=True):
-            samples = self.resources.samples.train[client]
-            pools.append(self.task.pool(self.resources.seed, round, client, samples))
-        return pools
-
-    def _count_used(self, fewest: int) -> list[int]:
-        size, steps = self.task.step_size(self.resources), self.task.steps
-        return [epoch_length(len(pool), size, fewest, steps) for pool in self.pools]
+    def _list_clients(self) -> list[LaneClient]:
+        task, resources = self.task, self.resources
+        size = task.step_size(resources)
+        has_statistics = resources.buffers.width > 0
+        fewest = task.batches * fewest_samples(resources.training, has_statistics)
+        rounds, ids = task.rounds.tolist(), self.start.ids.tolist()
+        clients = []
+        for position, (round, client) in enumerate(zip(rounds, ids, strict=True)):
+            samples = resources.samples.train[client]
+            pool = task.pool(resources.seed, round, client, samples)
+            length = epoch_length(len(pool), size, fewest, task.steps)
+            epochs = task.epochs_of(position)
+            clients.append(LaneClient(client, round, pool, length, epochs))
+        return clients
 
     def _order_clients(self) -> list[int]:
-        trains = [length > 0 for length in self.lengths]
+        trains = [client.length > 0 for client in self.clients]
         if self.task.only is not None:
             # As a list: a device is waited for once.
             asked = self.task.only.tolist()
             trains = [one and other for one, other in zip(trains, asked, strict=True)]
-        size = self.task.step_size(self.resources)
-        return [i for i in order_by_length(self.lengths, size) if trains[i]]
+        lengths = [client.length for client in self.clients]
+        order = order_by_length(lengths, self.task.step_size(self.resources))
+        return [position for position in order if trains[position]]
 
     def attempts(self) -> Iterator[Attempt]:
         """Yield attempts for as many clients as may train side by side."""
         if self.features_once:
-            return heads.attempts(self.resources, self.order, self.pools)
+            pools = [client.pool for client in self.clients]
+            return heads.attempts(self.resources, self.order, pools)
         return self.resources.attempts(self.order)
 
     def train_chunk(self, positions: list[int]) -> None:
@@ -235,19 +234,22 @@ class LocalTraining:
                 record = chunk.train_epoch()
             chunk.end_epoch(record)
         # Assigned and not added: where memory did not hold the chunk, it begins anew.
-        self.trained.sample_gradients[positions] = chunk.sample_gradients
-        self.trained.noisy_batches[positions] = chunk.noisy_batches
+        self.trained.sample_gradients[positions] = chunk.batches.sample_gradients
+        self.trained.noisy_batches[positions] = chunk.batches.noisy_batches
         self.store(chunk, lanes)
 
     def start_chunk(self, positions: list[int], lanes: Tensor) -> "Chunk":
         """Return the chunk of clients; ``lanes`` are their positions on the device."""
         resources, trained = self.resources, self.trained
-        pools = [self.pools[i] for i in positions]
+        clients = [self.clients[position] for position in positions]
         if self.features_once:
             tensors = heads.copy_heads(resources, trained.rows, lanes)
+            pools = [client.pool for client in clients]
             resources, pools = heads.compute_features(
                 resources, trained.rows[lanes], trained.buffers[lanes], pools
             )
+            of_features = zip(clients, pools, strict=True)
+            clients = [client._replace(pool=pool) for client, pool in of_features]
         else:
             tensors = resources.stack_models(trained.rows, trained.buffers, lanes)
         anchors = None
@@ -260,24 +262,17 @@ class LocalTraining:
             variables={name: value[lanes] for name, value in variables},
             anchors=anchors,
         )
-        return Chunk(self.task, resources, self.list_lanes(positions, pools), models)
-
-    def list_lanes(
-        self, positions: list[int], pools: list[np.ndarray]
-    ) -> list["LaneClient"]:
-        """Return the lanes of a chunk's clients, which have the samples ``pools``."""
-        epochs = self.task.epochs_of(positions).tolist()
-        lanes = []
-        for place, position in enumerate(positions):
-            lane = LaneClient(
-                client=int(self.start.ids[position]),
-                round=int(self.task.rounds[position]),
-                pool=pools[place],
-                length=self.lengths[position],
-                epochs=epochs[place],
-            )
-            lanes.append(lane)
-        return lanes
+        privacy = resources.privacy
+        draw = MiniBatches if privacy is None else privacy.draw_batches
+        batches = draw(
+            kernel=resources.kernel,
+            samples=resources.samples,
+            seed=resources.seed,
+            phase=self.task.phase,
+            size=self.task.step_size(resources),
+            lanes=clients,
+        )
+        return Chunk(self.task, resources, models, batches)
 
     def store(self, chunk: "Chunk", lanes: Tensor) -> None:
         """Store the results of a chunk whose clients have the positions ``lanes``."""
@@ -308,16 +303,16 @@ def _can_compute_features_once(
     task: Task, resources: Resources, variables: Tensors
 ) -> bool:
     """Return whether the layers below the head run once, before the first epoch."""
+    if resources.head is None or resources.samples.augment:
+        return False
+    if set(task.names) & set(resources.setup.layout.members(("body",))):
+        return False
     if resources.privacy is not None:
         return False  # Poisson mini-batches are of samples
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     return heads.can_use_features(
-        resources,
-        task.names,
-        task.loss,
-        variables,
-        task.frozen,
+        resources, task.names, task.loss, variables, task.frozen
     )
 
 
@@ -326,24 +321,6 @@ def _copy_rows(rows: Tensor) -> Tensor:
     return (
         mixing.large_memory().copy(rows) if rows.device.type == "cpu" else rows.clone()
     )
-
-
-class LaneClient(NamedTuple):
-    """A client of a chunk.
-
-    Attributes:
-        client: its id.
-        round: which keys its draws.
-        pool: the positions of its samples.
-        length: how many of them an epoch uses.
-        epochs: how many epochs it does at most.
-    """
-
-    client: int
-    round: int
-    pool: np.ndarray
-    length: int
-    epochs: int
 
 
 @dataclass(frozen=True)
@@ -367,83 +344,61 @@ class Chunk:
     Attributes:
         lanes: the clients.
         models: of the lanes.
-        size: samples of a full step of one lane.
+        batches: draws the mini-batches.
         assigned: the names of the variables that steps have changed.
-        sample_gradients: how many gradients of samples each lane computed, int64 [L].
-        noisy_batches: as ``Trained`` has them, of the lanes.
     """
 
     def __init__(
         self,
         task: Task,
         resources: Resources,
-        lanes: list[LaneClient],
         models: LaneModels,
+        batches: MiniBatches,
     ) -> None:
-        self.task, self.resources = task, resources
-        self.lanes, self.models = lanes, models
-        self.size = task.step_size(resources)
+        self.task, self.resources, self.models = task, resources, models
+        self.batches, self.lanes = batches, batches.lanes
         self.assigned: set[str] = set()
-        self.sample_gradients = np.zeros(len(lanes), np.int64)
-        self.noisy_batches = np.zeros((len(lanes), MOST_GRADIENTS + 1), np.int64)
         self._optimizer = self._make_optimizer()
         layers = len(resources.kernel.random_layers)
-        self._random = self._make_random(layers)
-        self._session = self._begin_session(self._random.keys if layers else None)
-        self._counts_steps = bool(layers) or task.step is not None
-        self._epoch = -1
-        self._epochs = torch.tensor([lane.epochs for lane in lanes])
-        self._running = torch.ones(len(lanes), dtype=torch.bool)
-        self._losses = torch.zeros(
-            len(lanes), 2, dtype=torch.float64, device=resources.device
-        )
-        # each lane's objective in the last mini-batch, by epoch
-        self._last_objectives: list[Tensor] = []
-
-    def _begin_session(self, keys: Keys | None) -> Session:
-        """Return what computes the lanes' gradients, with sample-level privacy noisy
-        ones; ``keys``: as for ``Work``.
-        """
-        task, models, privacy = self.task, self.models, self.resources.privacy
+        self._random: StepRandom | None = None
+        if layers or task.step is not None:
+            self._random = self._make_random(layers)
         work = Work(
             tensors=models.tensors,
             trained=task.names,
             loss=task.loss,
             variables=models.variables,
             frozen=task.frozen,
-            keys=keys,
+            keys=self._random.keys if self._random is not None and layers else None,
         )
-        if privacy is None:
-            return self.resources.kernel.begin(work)
-        readable = privacy.select_variables(models.variables)
-        work = replace(work, variables=readable, clip=privacy.clip)
-        return privacy.begin(
-            self.resources.kernel.begin(work),
-            seed=self.resources.seed,
-            phase=task.phase,
-            keys=[(lane.round, lane.client) for lane in self.lanes],
-            expected=[min(self.size, len(lane.pool)) for lane in self.lanes],
+        self._session = batches.begin(work)
+        self._epoch = -1
+        self._epochs = torch.tensor([lane.epochs for lane in self.lanes])
+        self._running = torch.ones(len(self.lanes), dtype=torch.bool)
+        self._losses = torch.zeros(
+            len(self.lanes), 2, dtype=torch.float64, device=resources.device
         )
+        # each lane's objective in the last mini-batch, by epoch
+        self._last_objectives: list[Tensor] = []
 
     def _make_optimizer(self) -> Optimizer:
         resources, setup = self.resources, self.resources.setup
-        anchor = None
+        strength, anchors = 0.0, None
         if self.task.proximal is not None and self.models.anchors is not None:
             strength, _ = self.task.proximal
             rows = setup.layout.stack(self.models.anchors)
-            anchor = Proximal(strength, resources.kernel.lay_out(rows))
+            anchors = resources.kernel.lay_out(rows)
         # all clients of a fleet have one learning rate
         rounds = {lane.round for lane in self.lanes}
         (rate,) = {setup.learning_rate(round) for round in rounds}
         moving = {name: self.models.tensors[name] for name in self.task.names}
-        return Optimizer(resources.training, rate, moving, anchor)
+        return Optimizer(resources.training, rate, moving, strength, anchors)
 
     def _make_random(self, layers: int) -> StepRandom:
         return StepRandom(
             seed=self.resources.seed,
-            rounds=[lane.round for lane in self.lanes],
-            clients=[lane.client for lane in self.lanes],
-            steps=[-(-lane.length // self.size) for lane in self.lanes],
+            keys=self.batches.keys,
+            steps=[-(-lane.length // self.batches.size) for lane in self.lanes],
             device=self.resources.device,
             phase=self.task.phase,
             layers=layers,
@@ -462,22 +417,19 @@ class Chunk:
             Each lane's mean objective and data term, and the last mini-batch's
             objective, float64 [L, 3].
         """
-        epoch = self._epoch
-        orders, size = self._draw_samples(epoch)
+        orders, size = self.batches.draw(self._epoch)
         lengths = [len(order) for order in orders]
-        active_lanes = [
-            lane for lane, runs in enumerate(self._running.tolist()) if runs
-        ]
-        plan = plan_epoch(lengths, active_lanes, size)
-        self._random.begin(epoch)
+        active_lanes = self._running.nonzero().flatten().tolist()
+        blocks = plan_epoch(lengths, active_lanes, size)
+        if self._random is not None:
+            self._random.begin(self._epoch)
         # One transfer for the whole epoch, and one for which the host does not wait.
-        numbers = np.concatenate([plan.positions(orders), lengths])
-        on_device = mixing.move_to_device(
-            torch.from_numpy(numbers), self.resources.device
-        )
+        positions = [run.positions(orders).ravel() for block in blocks for run in block]
+        numbers = torch.from_numpy(np.concatenate([*positions, lengths]))
+        on_device = mixing.move_to_device(numbers, self.resources.device)
         index, counts = on_device.tensor_split([-len(lengths)])
         results: list[tuple[BatchRun, Tensor]] = []
-        for run, lanes, batches in self._gather_batches(plan, index):
+        for run, lanes, batches in self._gather_batches(blocks, index):
             losses = []
             counted_before, calls = self._session.samples, []
             for batch in batches:
@@ -490,16 +442,13 @@ class Chunk:
                     self._optimizer.step(lanes, gradients)
                 else:
                     loss = self._step_by_method(lanes, batch)
-                if self._counts_steps:
+                if self._random is not None:
                     self._random.take(lanes)
                 calls.append(self._session.calls - called_before)
                 losses.append(loss)
                 heartbeat.beat()
-            if self.resources.privacy is not None:
-                self._count_noisy(run, run.positions(orders), calls)
-            else:
-                of_each_lane = self._session.samples - counted_before
-                self.sample_gradients[run.lanes] += of_each_lane
+            counted = self._session.samples - counted_before
+            self.batches.count(run, orders, calls, counted)
             results.append((run, torch.stack(losses)))
             # Frees the samples before those of the next block are gathered.
             del batch, batches
@@ -533,7 +482,7 @@ class Chunk:
         """Take the method's own step on the lanes' mini-batches; return their
         objectives and data terms, [a, 2].
         """
-        assert self.task.step is not None
+        assert self.task.step is not None and self._random is not None
         given = {name: value[lanes] for name, value in self.models.variables.items()}
         context = StepContext(
             variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
@@ -555,108 +504,24 @@ class Chunk:
         return context.losses.expand(len(batch.y), 2)
 
     def _gather_batches(
-        self, plan: BatchPlan, index: Tensor
+        self, blocks: list[list[BatchRun]], index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
-        """Yield the runs of a plan with their lanes and mini-batches, ``x`` [a, size,
-        …] and ``y`` [a, size] each.
+        """Yield runs with their lanes and mini-batches, ``x`` [a, size, …] and ``y`` [a,
+        size] each.
 
         Args:
-            plan: of the epoch.
-            index: positions of its samples, in the order of the plan.
+            blocks: of the epoch; the samples of one are gathered at once.
+            index: positions of their samples, in order.
         """
-        start = 0
-        for block in plan.blocks:
-            stop = start + sum(run.samples for run in block)
-            yield from self._gather_block(block, index[start:stop])
-            start = stop
-
-    def _gather_block(
-        self, block: list[BatchRun], index: Tensor
-    ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
-        sizes = [run.samples for run in block]
-        held = None
-        if self.resources.privacy is not None:
-            held = index >= 0
-            index = index.clamp(min=0)
-        x, y = self.resources.samples.take(index)
-        parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
-        held_parts = [None] * len(block) if held is None else held.split(sizes)
-        for (run, x_of_run, y_of_run), held_of_run in zip(
-            parts, held_parts, strict=True
-        ):
-            self._count(run)
-            lanes = index_lanes(run.lanes, self.resources.device)
-            yield run, lanes, _cut(run, x_of_run, y_of_run, held_of_run)
-
-    def _count(self, run: BatchRun) -> None:
-        lane_steps = self.resources.lane_steps
-        lanes = len(run.lanes)
-        lane_steps.samples += run.samples
-        lane_steps.needed += lanes * run.batches
-        lane_steps.batched += run.batches
-        lane_steps.computed += self._session.computed_lanes(lanes) * run.batches
-
-    def _count_noisy(
-        self, run: BatchRun, positions: np.ndarray, calls: list[int]
-    ) -> None:
-        """Count the gradients of a run with sample-level privacy.
-
-        Args:
-            positions: the samples of the run, [lanes, batches · size], −1 for none.
-            calls: how many gradients were taken of each mini-batch.
-        """
-        from hpcfl.clients.sample_privacy import count_held
-
-        held = count_held(positions, run.batches)
-        self.sample_gradients[run.lanes] += held @ np.array(calls, np.int64)
-        for gradients in calls:
-            if gradients > MOST_GRADIENTS:
-                raise UserError(
-                    f"a step takes {gradients} gradients of a mini-batch; [privacy] unit "
-                    f"= 'sample' allows at most {MOST_GRADIENTS}"
-                )
-            self.noisy_batches[run.lanes, gradients] += 1
-
-    def _draw_samples(self, epoch: int) -> tuple[list[np.ndarray], int]:
-        """Return the positions of each lane's samples in this epoch, in order, and the
-        size of a full mini-batch.
-
-        With sample-level privacy mini-batches are Poisson samples, which all are padded
-        to the largest one with −1.
-        """
-        if self.resources.privacy is None:
-            return self._orders(epoch), self.size
-        from hpcfl.clients.sample_privacy import draw_batches, pad_batches, round_up
-
-        seed, samples = self.resources.seed, self.resources.samples
-        batches = []
-        for lane in self.lanes:
-            key = self.task.phase, lane.round, lane.client, epoch
-            steps = -(-lane.length // self.size)
-            drawn = draw_batches(len(lane.pool), self.size, steps, seed, *key)
-            ends = np.cumsum([len(batch) for batch in drawn])
-            order = samples.vary(lane.pool[np.concatenate(drawn)], seed, *key)
-            batches.append(np.split(order, ends[:-1]))
-        largest = max(len(batch) for drawn in batches for batch in drawn)
-        width = round_up(largest, PIECE)
-        return [pad_batches(drawn, width) for drawn in batches], width
-
-    def _orders(self, epoch: int) -> list[np.ndarray]:
-        """Return the positions of each lane's samples in this epoch, in order: of its
-        shuffled pool as many as are used.
-        """
-        seed, samples = self.resources.seed, self.resources.samples
-        keys = [
-            (self.task.phase, lane.round, lane.client, epoch) for lane in self.lanes
-        ]
-        sizes = [len(lane.pool) for lane in self.lanes]
-        shuffled = randomness.permutations(
-            sizes, seed, [("shuffle", *key) for key in keys]
-        )
-        return [
-            samples.vary(lane.pool[order[: lane.length]], seed, *key)
-            for lane, order, key in zip(self.lanes, shuffled, keys, strict=True)
-        ]
+        for block in blocks:
+            sizes = [run.samples for run in block]
+            of_block, index = index.tensor_split([sum(sizes)])
+            x, y = self.batches.take(of_block)
+            parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
+            del x, y
+            for run, x_of_run, y_of_run in parts:
+                lanes = index_lanes(run.lanes, self.resources.device)
+                yield run, lanes, _cut(run, x_of_run, y_of_run)
 
     def _sum_losses(self, results: list[tuple[BatchRun, Tensor]], size: int) -> Tensor:
         """Return each lane's two sums over the samples of an epoch, and the last batch's
@@ -705,20 +570,12 @@ class Chunk:
         return randomness.seeded(self.resources.seed, "model", *key)
 
 
-def _cut(run: BatchRun, x: Tensor, y: Tensor, held: Tensor | None) -> list[Batch]:
-    """Split a run's samples ``x`` [a·batches·size, …], ``y``, ``held`` into its
-    mini-batches.
-    """
+def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
+    """Split a run's samples ``x`` [a·batches·size, …] and ``y`` into its mini-batches."""
     lanes = len(run.lanes)
     span = run.batches * run.size
     # One lane's batch is a slice of the gathered block, which keeps its memory layout.
     x = x[None] if lanes == 1 else x.view(lanes, span, *x.shape[1:])
-    x_batches = x.split(run.size, dim=1)
-    y_batches = y.view(lanes, span).split(run.size, dim=1)
-    held_batches: Sequence[Tensor | None] = [None] * run.batches
-    if held is not None:
-        held_batches = held.view(lanes, span).split(run.size, dim=1)
-    batches = []
-    for parts in zip(x_batches, y_batches, held_batches, strict=True):
-        batches.append(Batch(*parts))
-    return batches
+    y = y.view(lanes, span)
+    parts = zip(x.split(run.size, dim=1), y.split(run.size, dim=1), strict=True)
+    return [Batch(*part) for part in parts]

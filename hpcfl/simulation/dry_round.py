@@ -20,8 +20,7 @@ import torch
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import BUFFERS, Fleet
-from hpcfl.clients.heads import head_kernel
-from hpcfl.clients.resources import Resources, Stopwatch
+from hpcfl.clients.resources import Resources, Stopwatch, head_kernel
 from hpcfl.clients.training import Task
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess

@@ -19,13 +19,13 @@ from torch import Tensor
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
-from hpcfl.clients.heads import head_kernel
 from hpcfl.clients.resources import (
     STATE_SHARE,
     LaneChoice,
     Resources,
     Stopwatch,
     clients_together,
+    head_kernel,
     most_lanes,
 )
 from hpcfl.clients.samples import Samples

@@ -17,8 +17,9 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,9 +27,11 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from hpcfl.clients.batch_plan import BatchRun
 from hpcfl.clients.execution import SerialKernel, Work
+from hpcfl.clients.execution.cuda_graphs import GraphKernel, width
 from hpcfl.clients.losses import Batch
-from hpcfl.clients.resources import LaneSteps
+from hpcfl.clients.mini_batches import MiniBatches
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.communication.connection import connect
@@ -98,12 +101,51 @@ def measure(
     peak, flops = 0.0, 0.0
     if prepared.store.ids:
         peak, flops = _peak(prepared.resources.device), _flops(prepared)
-    records, cpu = _play(prepared, communicator, numbers)
+    counted = LaneSteps()
+    records, cpu = _play(prepared, communicator, numbers, counted)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    lane_steps = asdict(prepared.resources.lane_steps)
-    ranks = communicator.gather([peak, flops, lane_steps, resident, on_gpu, cpu])
+    ranks = communicator.gather([peak, flops, asdict(counted), resident, on_gpu, cpu])
     return None if ranks is None else _report(experiment, records, ranks)
+
+
+@dataclass
+class LaneSteps:
+    """Counts of what a rank's lanes have trained; one lane-step is one step of one
+    lane.
+
+    needed: the steps that clients have to do. computed: the lane-steps that were done
+        for them.
+    batched: the steps if those of lanes side by side count as one.
+    samples: the samples that clients were trained on.
+    """
+
+    needed: int = 0
+    computed: int = 0
+    batched: int = 0
+    samples: int = 0
+
+
+@contextmanager
+def count_lane_steps(counted: LaneSteps) -> Iterator[None]:
+    """Count what this process trains in a block."""
+    count = MiniBatches.count
+
+    def count_more(batches: MiniBatches, run: BatchRun, *further: Any) -> None:
+        count(batches, run, *further)
+        lanes = computed = len(run.lanes)
+        if isinstance(batches.kernel, GraphKernel):
+            computed = width(lanes, len(batches.lanes))
+        counted.needed += lanes * run.batches
+        counted.computed += computed * run.batches
+        counted.batched += run.batches
+        counted.samples += run.samples
+
+    MiniBatches.count = count_more  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MiniBatches.count = count  # type: ignore[method-assign]
 
 
 def round_numbers(experiment: Config, rounds: int) -> list[int]:
@@ -119,7 +161,10 @@ def round_numbers(experiment: Config, rounds: int) -> list[int]:
 
 
 def _play(
-    prepared: Prepared, communicator: Communicator, numbers: list[int]
+    prepared: Prepared,
+    communicator: Communicator,
+    numbers: list[int],
+    counted: LaneSteps,
 ) -> tuple[list[dict[str, Any]], list[float]]:
     """Play the rounds and return what rank 0 recorded, and this rank's CPU seconds of
     each round; lane-steps are counted from the second one on.
@@ -127,6 +172,7 @@ def _play(
     records: list[dict[str, Any]] = []
     cpu: list[float] = []
     with (
+        count_lane_steps(counted),
         TemporaryDirectory() as scratch,
         StopRequest(lambda: communicator.abort(1)) as request,
     ):
@@ -138,7 +184,7 @@ def _play(
         )
         for number in numbers:
             if number == numbers[1]:
-                prepared.resources.lane_steps.clear()
+                vars(counted).update(asdict(LaneSteps()))
             begun = time.process_time()
             federation.play_round(number, request)
             cpu.append(time.process_time() - begun)

@@ -16,8 +16,7 @@ from hpcfl.experiment.sections import Training
 
 def test_full_batches_come_in_lockstep_and_then_the_last_ones_by_size():
     """Of 11, 9, 8, 5 and 2 samples in batches of 4: two lanes more than one batch."""
-    plan = plan_epoch([11, 9, 8, 5, 2], [0, 1, 2, 3, 4], 4)
-    [block] = plan.blocks
+    [block] = plan_epoch([11, 9, 8, 5, 2], [0, 1, 2, 3, 4], 4)
     assert block == [
         BatchRun([0, 1, 2, 3], [0, 0, 0, 0], 4, 1),
         BatchRun([0, 1, 2], [4, 4, 4], 4, 1),
@@ -28,32 +27,29 @@ def test_full_batches_come_in_lockstep_and_then_the_last_ones_by_size():
 
 
 def test_lanes_that_are_done_have_no_batches():
-    plan = plan_epoch([8, 8, 5], [1, 2], 4)
-    assert plan.blocks == [
+    assert plan_epoch([8, 8, 5], [1, 2], 4) == [
         [
             BatchRun([1, 2], [0, 0], 4, 1),
             BatchRun([1], [4], 4, 1),
             BatchRun([2], [4], 1, 1),
         ]
     ]
-    assert plan_epoch([8, 8], [], 4).blocks == []
+    assert plan_epoch([8, 8], [], 4) == []
 
 
-def test_positions_are_those_of_the_runs_one_after_the_other():
-    plan = plan_epoch([5, 3], [0, 1], 2)
+def test_positions_are_those_of_the_samples_of_each_lane():
+    [block] = plan_epoch([5, 3], [0, 1], 2)
     orders = [np.array([9, 8, 7, 6, 5]), np.array([3, 2, 1])]
-    assert plan.positions(orders).tolist() == [9, 8, 3, 2, 7, 6, 5, 1]
-    assert plan.blocks[0][2].positions(orders).tolist() == [[5], [1]]
-    assert len(plan_epoch([5, 3], [], 2).positions(orders)) == 0
+    positions = [run.positions(orders).tolist() for run in block]
+    assert positions == [[[9, 8], [3, 2]], [[7, 6]], [[5], [1]]]
 
 
 @pytest.mark.parametrize("most", [1, 4, 7, 30, 2048])
 def test_each_sample_is_used_once_whatever_a_block_holds(monkeypatch, most):
     monkeypatch.setattr(batch_plan, "BLOCK_SAMPLES", most)
     lengths, size = [23, 20, 9, 8, 3], 4
-    plan = plan_epoch(lengths, range(5), size)
     used = {lane: [] for lane in range(5)}
-    for block in plan.blocks:
+    for block in plan_epoch(lengths, range(5), size):
         assert len(block) == 1 or sum(run.samples for run in block) <= most
         for run in block:
             for lane, start in zip(run.lanes, run.starts, strict=True):

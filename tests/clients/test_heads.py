@@ -12,6 +12,7 @@ from torch import nn
 from hpcfl.clients import evaluate_at, heads
 from hpcfl.clients.execution import Work, choose
 from hpcfl.clients.losses import Batch, HeadModel
+from hpcfl.clients.resources import head_kernel
 from hpcfl.experiment import plugins
 from hpcfl.rows.layout import to_row
 
@@ -48,6 +49,13 @@ class Undecided(Convolutional):
         return functional.dropout(features, 0.5, training=self.training)
 
 
+class Between(Convolutional):
+    """Numbers are dropped between the features and the head."""
+
+    def forward(self, x):
+        return self.head(functional.dropout(self.features(x), 0.5, self.training))
+
+
 class Apart(Convolutional):
     """The forward pass does not go through ``features``."""
 
@@ -69,6 +77,10 @@ def batch_dependent(shape, classes):
 
 def apart(shape, classes):
     return Apart(nn.Identity())
+
+
+def between(shape, classes):
+    return Between(nn.Identity())
 
 
 def undecided(shape, classes):
@@ -158,16 +170,19 @@ def test_features_take_no_more_memory_than_they_may(make_fleet, rows_of, runs):
 
 @pytest.mark.parametrize(
     ("params", "augment"),
-    [(("all",), False), (("body",), False), (2, False), (("head",), True)],
+    [(("all",), False), (("body",), False), ((2,), False), (("head",), True)],
 )
 def test_what_moves_or_varies_below_the_head_runs_each_time(
-    make_fleet, params, augment
+    make_fleet, rows_of, params, augment, runs
 ):
     fleet = make_fleet(COUNTS)
-    fleet.resources.samples.augment = augment
-    groups = (params,) if isinstance(params, int) else params
-    names = fleet.layout.members(groups)
-    assert not heads.can_use_features(fleet.resources, names, fleet.loss, {})
+    if augment:
+        samples = fleet.resources.samples
+        samples.take = samples.dealt({}).take  # the samples are no images
+        samples.vary = lambda index, *key: index
+        samples.augment = True
+    fleet.train(rows_of(fleet), params=params)
+    assert runs == []
 
 
 def reads_samples(model, batch, lane):
@@ -189,6 +204,7 @@ def asks_another_model(model, batch, lane):
         ("batch_dependent", None),
         ("apart", None),
         ("undecided", None),
+        ("between", None),
         ("plain", reads_samples),
         ("plain", asks_another_model),
     ],
@@ -303,7 +319,7 @@ class Unfeatured(nn.Module):
 
 def test_a_model_without_a_head_has_no_features_for_samples():
     cpu = torch.device("cpu")
-    assert heads.head_kernel(Unfeatured(), cpu, "auto", True, 1e6) is None
+    assert head_kernel(Unfeatured(), cpu, "auto", True, 1e6) is None
 
 
 @pytest.mark.parametrize(
@@ -317,6 +333,6 @@ def test_a_failure_decides_nothing(monkeypatch, error):
 
     module = Unfeatured()
     module.head = nn.Linear(3, 2)
-    monkeypatch.setattr(heads, "_is_head_of_features", fail)
+    monkeypatch.setattr(module, "forward", fail)
     with pytest.raises(type(error)):
         heads.features_suffice(module, torch.ones(2, 4), ["head.weight"])

@@ -126,10 +126,8 @@ def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
 
 def keys_of(clients, steps, phase="train", round=1, epoch=0, seed=3):
     """What all lanes get in an epoch, [L, steps, gradients, layers, 2]."""
-    rounds = [round] * len(clients)
-    random = StepRandom(
-        seed, rounds, clients, steps, torch.device("cpu"), phase, layers=3
-    )
+    keys = [(round, client) for client in clients]
+    random = StepRandom(seed, keys, steps, torch.device("cpu"), phase, layers=3)
     random.begin(epoch)
     drawn = []
     for _ in range(min(steps)):
@@ -161,9 +159,8 @@ def test_a_lanes_keys_do_not_depend_on_the_lanes_beside_it():
 
 def test_a_last_batch_draws_with_the_key_of_its_own_step():
     """The other lane is two steps further by then."""
-    random = StepRandom(
-        3, [1, 1], [4, 7], [3, 2], torch.device("cpu"), "train", layers=3
-    )
+    keys = [(1, 4), (1, 7)]
+    random = StepRandom(3, keys, [3, 2], torch.device("cpu"), "train", layers=3)
     random.begin(0)
     for lanes in (slice(0, 2), slice(0, 1), slice(0, 1)):
         random.take(lanes)

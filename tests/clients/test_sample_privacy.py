@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from hpcfl.clients.sample_privacy import (
     StepNoise,
-    count_held,
     draw_batches,
     pad_batches,
 )
@@ -40,7 +39,6 @@ def test_a_client_with_few_samples_takes_all_of_them():
 def test_batches_are_padded():
     padded = pad_batches([np.array([7, 9]), np.array([], np.int64)], 3)
     assert padded.tolist() == [7, 9, -1, -1, -1, -1]
-    assert count_held(padded[None], 2).tolist() == [[2, 0]]
 
 
 def test_noise_has_its_deviation_and_depends_on_the_client_alone():

@@ -24,6 +24,7 @@ if HERE:
     from gpu.device import GPU
 
     from hpcfl.clients.execution.cuda_graphs import Graphed
+    from hpcfl.clients.mini_batches import MiniBatches
     from hpcfl.clients.training import Chunk
     from hpcfl.data.datasets import Normalisation
     from hpcfl.rows import mixing
@@ -53,6 +54,7 @@ class Seen:
 
     played: object
     gpu: object
+    steps: int = 0  # those of lanes side by side count as one
     epochs: list[Epoch] = field(default_factory=list)
     trainings: list[tuple[Counter, int]] = field(default_factory=list)
 
@@ -78,6 +80,7 @@ def on_gpu(federate, gpu, monkeypatch):
     def play(*arguments, **sections):
         seen = Seen(None, gpu)
         monkeypatch.setattr(Chunk, "train_epoch", observed(seen, Chunk.train_epoch))
+        monkeypatch.setattr(MiniBatches, "count", stepped(seen, MiniBatches.count))
         begin, finish = watched(seen, Chunk.begin_epoch, Chunk.finish)
         monkeypatch.setattr(Chunk, "begin_epoch", begin)
         monkeypatch.setattr(Chunk, "finish", finish)
@@ -103,11 +106,21 @@ def uncounted(ledger, work):
     return run
 
 
+def stepped(seen, count):
+    """``MiniBatches.count``, the steps of lanes side by side counted as one."""
+
+    def run(batches, run_of_batches, *arguments):
+        seen.steps += run_of_batches.batches
+        return count(batches, run_of_batches, *arguments)
+
+    return run
+
+
 def observed(seen, epoch):
     """``Chunk.train_epoch``, its cost written down."""
 
     def run(chunk, *arguments):
-        ledger, steps = seen.gpu.ledger, chunk.resources.lane_steps.batched
+        ledger, steps = seen.gpu.ledger, seen.steps
         waits, launches, copies = (
             ledger.waits.copy(),
             ledger.launched,
@@ -118,7 +131,7 @@ def observed(seen, epoch):
             Epoch(
                 dict(ledger.waits - waits),
                 ledger.launched - launches,
-                chunk.resources.lane_steps.batched - steps,
+                seen.steps - steps,
                 ledger.copies[copies:],
             )
         )

@@ -389,7 +389,6 @@ def everything(prepared) -> list[object]:
         digest_tensors(module),
         [module.training for module in resources.kernel.module.modules()],
         dict(resources.stopwatch.seconds),
-        vars(resources.lane_steps).copy(),
         {
             name: {client: pool.tolist() for client, pool in part.items()}
             for name, part in resources.samples.parts.items()

@@ -14,6 +14,7 @@ from torch import nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import (
+    NO_SAMPLE,
     PIECE,
     Kernel,
     Keys,
@@ -69,23 +70,19 @@ def choose(
 
 
 def by_rule(module: nn.Module, device: torch.device) -> int:
-    """Return the number of lanes that ``"auto"`` stands for (see ``choose``)."""
+    """Return the number of lanes that ``"auto"`` stands for (see ``choose``): on a CPU as
+    many models as its cache holds with their gradients, at least two.
+    """
     if device.type != "cpu":
         return 1 << 30
-    return 1 if convolves(module) or is_recurrent(module) else in_cache(module)
-
-
-def in_cache(module: nn.Module) -> int:
-    """Return the number of models that a CPU's cache holds with their gradients, at
-    least two.
-    """
-    return max(
-        2,
-        CACHE // max(1, 2 * sum(parameter.nbytes for parameter in module.parameters())),
-    )
+    if convolves(module) or is_recurrent(module):
+        return 1
+    size = sum(parameter.nbytes for parameter in module.parameters())
+    return max(2, CACHE // max(1, 2 * size))
 
 
 __all__ = [
+    "NO_SAMPLE",
     "PIECE",
     "BatchedKernel",
     "Kernel",

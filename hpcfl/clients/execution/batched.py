@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from hpcfl.clients.execution.kernel import HELD, KEYS, Kernel, Session, Work
+from hpcfl.clients.execution.kernel import KEYS, Kernel, Session, Work
 from hpcfl.clients.execution.lane_independence import Function, SameBits
 from hpcfl.clients.losses import (
     CROSS_ENTROPY,
@@ -203,7 +203,6 @@ class BatchedKernel(Kernel):
         others = [name for name in work.tensors if name not in work.trained]
         names = [*work.trained, *others]
         drawn = [] if work.keys is None else [KEYS]
-        drawn += [] if work.clip is None else [HELD]
         variable_names = sorted([*work.variables, *drawn])
         buffers = {name for name, _ in self.module.named_buffers()}
         written = [place for place, name in enumerate(names) if name in buffers]
@@ -356,31 +355,10 @@ class BatchedSession(Session):
         return dict(zip(self.work.trained, parts, strict=True)), losses
 
 
-class LossProgram(nn.Module):
-    """The loss of ONE client as a module, in which ``functional_call`` can swap the
-    model's tensors.
+class BatchedLoss(nn.Module):
+    """The losses of lanes as a function of tensors alone. As a module it computes the loss
+    of ONE client, and ``functional_call`` can swap the model's tensors in it.
     """
-
-    def __init__(self, model: nn.Module, work: Work):
-        super().__init__()
-        self.model, self.loss = model, work.loss
-        self._random_layers = random_layers(model)
-
-    def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-        """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]; for
-        ``CROSS_ENTROPY`` the logits [size, classes].
-        """
-        own = dict(variables)
-        with keyed(self._random_layers, own.pop(KEYS, None)):
-            samples = samples_for(self.model, x)
-            lane = Lane(**own)
-            if self.loss == CROSS_ENTROPY:
-                return default_prediction(self.model, samples, lane)
-            return stack_data_term(self.loss(self.model, Batch(samples, y), lane), lane)
-
-
-class BatchedLoss:
-    """The losses of lanes as a function of tensors alone."""
 
     def __init__(
         self,
@@ -393,10 +371,25 @@ class BatchedLoss:
         """``names`` are those of parameters and buffers, of which the first ones are
         trained. ``form`` is that of a convolution over lanes.
         """
-        self._module, self._program = module, LossProgram(module, work)
+        super().__init__()
+        self.model, self._loss = module, work.loss
+        self._random_layers = random_layers(module)
         self._knows_gradient = work.loss == CROSS_ENTROPY
         self._names, self._trained = names, len(work.trained)
         self._variable_names, self._form = variable_names, form
+
+    def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
+        """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]; for
+        ``CROSS_ENTROPY`` the logits [size, classes].
+        """
+        own = dict(variables)
+        with keyed(self._random_layers, own.pop(KEYS, None)):
+            samples = samples_for(self.model, x)
+            lane = Lane(**own)
+            if self._knows_gradient:
+                return default_prediction(self.model, samples, lane)
+            loss = self._loss(self.model, Batch(samples, y), lane)
+            return stack_data_term(loss, lane)
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of the trained parameters, ``[a, …]`` each. The last
@@ -409,11 +402,11 @@ class BatchedLoss:
         leaves = [tensor.detach().requires_grad_() for tensor in given[: self._trained]]
         frozen = given[self._trained : len(self._names)]
         named = dict(zip(self._names, [*leaves, *frozen], strict=True))
-        named |= expand_constants(self._module, len(x))
+        named |= expand_constants(self.model, len(x))
         lanes = dict(zip(self._variable_names, variables, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         with side_by_side(), convolve_in(self._form):
-            outputs: Tensor = call_lanes(self._program, swapped, (x, y, lanes))
+            outputs: Tensor = call_lanes(self, swapped, (x, y, lanes))
         if self._knows_gradient:
             if outputs.dim() != 3:
                 raise TypeError(

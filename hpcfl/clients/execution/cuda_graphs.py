@@ -345,9 +345,6 @@ class GraphKernel(BatchedKernel):
         self._functions.clear()
         self._captures.forget()
 
-    def computed_lanes(self, lanes: int, most: int) -> int:
-        return width(lanes, most)
-
     def prepare(
         self,
         key: Hashable,

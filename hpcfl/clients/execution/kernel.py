@@ -35,7 +35,9 @@ from hpcfl.models.random import keyed, random_layers
 KEYS = "random layers"
 # Samples whose gradients are in memory at once, of each lane.
 PIECE = 16
-HELD = "held samples"  # which samples of a padded mini-batch count, likewise
+NO_SAMPLE = (
+    -1
+)  # the class of a place that holds no sample, where clipped sums are taken
 Keys = Callable[[Lanes], Tensor]
 
 # Parts of torch's messages about limits of ``vmap``.
@@ -74,8 +76,9 @@ class Work:
         keys: gives the keys of the random layers for the next gradients of some lanes,
             int32 [a, layers, 2]; None for a model without such layers.
         clip: the largest norm of the gradient of ONE sample. With it gradients are sums
-            over the samples of a mini-batch, each clipped by itself, and losses are
-            sums, too. None for gradients of the loss of a mini-batch.
+            over the samples of a mini-batch, each clipped by itself, without places of
+            the class NO_SAMPLE, and losses are sums, too. None for gradients of the
+            loss of a mini-batch.
     """
 
     tensors: Tensors
@@ -131,12 +134,6 @@ class Kernel(ABC):
         """Models ``[L, …]`` by name, laid out in memory as the kernel wants them."""
         return tensors
 
-    def computed_lanes(self, lanes: int, most: int) -> int:
-        """Return how many lanes are computed for ``lanes`` lanes of a session of
-        ``most``.
-        """
-        return lanes
-
     def narrow(self, failed: int) -> None:
         """At most half of ``failed`` lanes from now on, which the GPU's memory did not
         hold.
@@ -182,22 +179,13 @@ class Session(ABC):
     def _with_keys(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Return the variables with the keys of random layers, and with the held
-        samples; count the samples.
-        """
+        """Return the variables with the keys of random layers; count the samples."""
         self.samples += batch.y.shape[1]
         self.calls += 1
         given = dict(variables)
         if self.work.keys is not None:
             given[KEYS] = self.work.keys(lanes)
-        if self.work.clip is not None and batch.held is not None:
-            given[HELD] = batch.held
         return given
-
-    def computed_lanes(self, lanes: int) -> int:
-        """Return how many lanes a call for so many computes."""
-        most = len(next(iter(self.work.tensors.values())))
-        return self.kernel.computed_lanes(lanes, most)
 
 
 class SerialKernel(Kernel):

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from hpcfl.clients.execution.kernel import HELD, KEYS, PIECE, Work
+from hpcfl.clients.execution.kernel import KEYS, NO_SAMPLE, PIECE, Work
 from hpcfl.clients.losses import (
     CROSS_ENTROPY,
     Batch,
     Lane,
-    Program,
     Tensors,
     expand_constants,
     samples_for,
@@ -39,8 +38,11 @@ class SampleLane(Lane):
         )
 
 
-class SampleSums:
-    """The sums of clipped gradients of samples as a function of tensors alone."""
+class SampleSums(nn.Module):
+    """The sums of clipped gradients of samples as a function of tensors alone. As a module
+    it computes the loss of one sample, and ``functional_call`` can swap the model's
+    tensors in it.
+    """
 
     def __init__(
         self,
@@ -54,11 +56,11 @@ class SampleSums:
         """
         if work.clip is None:
             raise ValueError("sums of samples need a clip, which may be infinite")
-        self._module, self._loss, self._clip = module, work.loss, work.clip
+        super().__init__()
+        self.model, self._loss, self._clip = module, work.loss, work.clip
         self._names, self._trained = list(names), len(work.trained)
         self._variable_names = list(variable_names)
         self._random_layers = random_layers(module)
-        self._program = Program(module, self._evaluate)
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the sums of the trained parameters' clipped gradients, ``[a, …]`` each.
@@ -69,10 +71,11 @@ class SampleSums:
         """
         x, y, *values = given[len(self._names) :]
         variables = dict(zip(self._variable_names, values, strict=True))
-        held = variables.pop(HELD)
+        held = y != NO_SAMPLE
+        y = y.clamp(min=0)
         named = dict(zip(self._names, given, strict=False))
         trained = {name: named.pop(name) for name in self._names[: self._trained]}
-        others = named | expand_constants(self._module, len(x))
+        others = named | expand_constants(self.model, len(x))
         totals = [torch.zeros_like(tensor) for tensor in trained.values()]
         losses = x.new_zeros(len(x), 2, dtype=torch.float32)
         for start in range(0, y.shape[1], PIECE):
@@ -121,11 +124,11 @@ class SampleSums:
         """Return the loss of one sample, and beside it the loss and its data term [2]."""
         named = trained | others
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-        values = functional_call(self._program, swapped, (x, y, place, variables))
+        values = functional_call(self, swapped, (x, y, place, variables))
         return values[0], values.detach()
 
-    def _evaluate(
-        self, model: nn.Module, x: Tensor, y: Tensor, place: Tensor, variables: Tensors
+    def forward(
+        self, x: Tensor, y: Tensor, place: Tensor, variables: Tensors
     ) -> Tensor:
         """Return the loss and its data term [2] of the sample at a place of the
         mini-batch.
@@ -135,13 +138,13 @@ class SampleSums:
         if keys is not None:
             keys = keys_of_sample(keys, place)
         with keyed(self._random_layers, keys):
-            samples, labels = samples_for(model, x[None]), y[None]
+            samples, labels = samples_for(self.model, x[None]), y[None]
             lane = SampleLane(**own)
             if self._loss != CROSS_ENTROPY:
-                loss = self._loss(model, Batch(samples, labels), lane)
+                loss = self._loss(self.model, Batch(samples, labels), lane)
                 return stack_data_term(loss, lane)
             # by operators whose bits do not depend on the lanes beside
-            log_shares = model(samples).log_softmax(dim=1)
+            log_shares = self.model(samples).log_softmax(dim=1)
             loss = log_shares.gather(1, labels[:, None]).neg()[0, 0]
             return stack_data_term(loss, lane)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcfl.clients.execution import Work, choose
+from hpcfl.clients.execution import NO_SAMPLE, Work, choose
 from hpcfl.clients.execution.sample_sums import PIECE
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch
 from hpcfl.errors import UserError
@@ -28,7 +28,9 @@ def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=Non
         tensors[name] = tensor.detach().expand(len(x), *tensor.shape).clone()
     kernel = choose(copy.deepcopy(module), CPU, lanes, of_samples=True)
     session = kernel.begin(Work(tensors, names, loss, clip=clip, keys=keys))
-    return session.gradients(slice(0, len(x)), Batch(x, y, held), {})
+    return session.gradients(
+        slice(0, len(x)), Batch(x, y.masked_fill(~held, NO_SAMPLE)), {}
+    )
 
 
 def padded(samples, width=PIECE):
