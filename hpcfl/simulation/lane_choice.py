@@ -5,11 +5,15 @@ It follows from the experiment, the GPU and a recorded table of times, never fro
 timing within the run.
 """
 
+from dataclasses import replace
+
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hpcfl.clients.losses import convolves
-from hpcfl.clients.resources import LaneChoice
+from hpcfl.clients.resources import LaneChoice, clients_together, most_lanes
+from hpcfl.communication.exchange import Placement
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
 from hpcfl.storage import provenance
@@ -17,6 +21,51 @@ from hpcfl.storage import provenance
 # The most lanes of a model with convolutions on a GPU where no table has measured more:
 # a grouped convolution may become slower than one of each lane.
 UNMEASURED = 8
+
+
+def fit_lanes(
+    config: Config,
+    asked: LaneChoice,
+    module: nn.Module,
+    sample: Tensor,
+    memory: float,
+    private: int,
+    placed: Placement,
+) -> LaneChoice:
+    """Return the lanes of a rank on a GPU, and how many clients' rows lie there at once.
+
+    Args:
+        asked: what the experiment asks for.
+        sample: normalised, ``[1, *shape]``, on the GPU.
+        memory: bytes of the GPU for this rank, without the samples.
+        private: bytes of a client's private state.
+    """
+    module = module.to(sample.device)
+    hosted = int(np.bincount(placed.owner[: config.partition.clients]).max())
+    together = clients_together(module, memory, private, hosted)
+    if asked.lanes != "auto":
+        return replace(asked, together=together)
+    fits = most_lanes(
+        module=module,
+        samples=sample,
+        training=config.training,
+        memory=memory,
+        private=private,
+        clients=min(together, count_concurrent(config, hosted)),
+        of_samples=config.hides_samples,
+    )
+    choice = choose_lanes(config, sample.device, module, fits)
+    return replace(choice, together=together)
+
+
+def count_concurrent(config: Config, hosted: int) -> int:
+    """Return the most clients that may train at the same time on a rank with ``hosted``
+    clients.
+    """
+    cohort = config.participation.count(config.partition.clients)
+    if config.time.mode == "asynchronous":
+        cohort = config.time.concurrency or cohort
+    return min(hosted, cohort)
 
 
 def choose_lanes(

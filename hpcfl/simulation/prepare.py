@@ -5,7 +5,6 @@ It writes no file.
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -24,9 +23,7 @@ from hpcfl.clients.resources import (
     LaneChoice,
     Resources,
     Stopwatch,
-    clients_together,
     head_kernel,
-    most_lanes,
 )
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
@@ -38,11 +35,10 @@ from hpcfl.communication.communicator import (
     require_equal,
 )
 from hpcfl.communication.exchange import Placement
-from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.sections import Form
+from hpcfl.experiment.sections import Form, Runtime
 from hpcfl.files.scratch import Scratch
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, OwnOverlay, State
 from hpcfl.methods.options import refuse_without_effect
@@ -353,13 +349,25 @@ def _prepare(
     placed = _place_clients(data.counts, config, process.size)
     own = placed.clients_of(process.rank)
     private = _private_state(hooks, setup, model)
-    samples = data.select_samples(own.tolist(), rank_device.device, config)
-    together, fits = sys.maxsize, 0
+    samples = Samples(
+        data.dataset,
+        own.tolist(),
+        data.assigned,
+        rank_device.device,
+        augment=config.data.augment,
+        shifts=data.shifts,
+    )
+    choice = _ask_for_lanes(config.runtime)
     if rank_device.device.type == "cuda":
-        together, fits = _count_fitting(
-            config, rank_device, model, samples, data.dataset, private, placed
+        from hpcfl.simulation.lane_choice import fit_lanes
+
+        of_client = sum(tensor.nbytes for tensor in private.values())
+        example = data.dataset.normalise(data.dataset.x[:1].to(samples.device))
+        largest = max(data.dataset.x.nbytes, samples.x.nbytes)
+        memory = rank_device.memory - largest
+        choice = fit_lanes(
+            config, choice, model.template, example, memory, of_client, placed
         )
-    choice = _choose_lanes(config, rank_device.device, model, fits)
     resources = _make_resources(
         config=config,
         rank_device=rank_device,
@@ -368,7 +376,6 @@ def _prepare(
         samples=samples,
         scores=scores,
         choice=choice,
-        together=together,
         attackers=data.attackers,
         privacy=_make_privacy(config, method, model, data),
     )
@@ -384,7 +391,11 @@ def _prepare(
         newcomers=newcomers,
         is_server=process.is_server,
         notes=[
-            *_list_notes(config, hooks, model, data, setup, placed),
+            *config.notes,
+            *model.notes,
+            *list_data_notes(config, data),
+            *hooks.notes(setup),
+            *_note_idle_workers(placed),
             *list_device_notes(rank_device.device, config.runtime),
             *choice.notes,
         ],
@@ -438,7 +449,6 @@ def _make_resources(
     samples: Samples,
     scores: dict[str, Score],
     choice: LaneChoice,
-    together: int,
     attackers: np.ndarray,
     privacy: "SamplePrivacy | None",
 ) -> Resources:
@@ -465,26 +475,8 @@ def _make_resources(
         head=head_kernel(template, device, choice.heads, replay, memory),
         attackers=attackers,
         privacy=privacy,
-        together=together,
+        together=choice.together,
     )
-
-
-def _list_notes(
-    config: Config,
-    hooks: Hooks,
-    model: PreparedModel,
-    data: ClientData,
-    setup: Setup,
-    placed: Placement,
-) -> list[str]:
-    """Return the lines that a user should read before round 1."""
-    return [
-        *config.notes,
-        *model.notes,
-        *list_data_notes(config, data),
-        *hooks.notes(setup),
-        *_note_idle_workers(placed),
-    ]
 
 
 def _refuse_unusable_keys(config: Config, method: Method) -> None:
@@ -554,7 +546,7 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
     Raises UserError if a requested score needs a shared test set or an attack and there
     is none.
     """
-    split, is_attacked = data.split, data.patched is not None
+    split, is_attacked = data.split, data.assigned.patched is not None
     asked = measures.asked(config.evaluation)
     for name, score in asked.items():
         if score.shared_test and not split.global_test:
@@ -628,54 +620,7 @@ def _count_blocks(config: Config, process: Process) -> int:
     return max(1, len(os.sched_getaffinity(0)) // config.runtime.threads)
 
 
-def _count_concurrent(config: Config, placed: Placement) -> int:
-    """Return the most clients that may train at the same time on one rank."""
-    hosted = np.bincount(placed.owner[: config.partition.clients]).max()
-    cohort = config.participation.count(config.partition.clients)
-    if config.time.mode == "asynchronous":
-        cohort = config.time.concurrency or cohort
-    return min(int(hosted), cohort)
-
-
-def _choose_lanes(
-    config: Config, device: torch.device, model: PreparedModel, fits: int
-) -> LaneChoice:
-    """Return the lanes of a rank, on a CPU as they are asked for. ``fits``: how many a
-    GPU holds.
-    """
-    runtime = config.runtime
-    if device.type == "cuda" and runtime.lanes == "auto":
-        from hpcfl.simulation.lane_choice import choose_lanes
-
-        return choose_lanes(config, device, model.template, fits)
+def _ask_for_lanes(runtime: Runtime) -> LaneChoice:
+    """Return the lanes of a rank as the experiment asks for them."""
     form: Form = "loop" if runtime.convolutions == "loop" else "grouped"
     return LaneChoice(runtime.lanes, runtime.lanes, form)
-
-
-def _count_fitting(
-    config: Config,
-    rank_device: Device,
-    model: PreparedModel,
-    samples: Samples,
-    dataset: Dataset,
-    private: State,
-    placed: Placement,
-) -> tuple[int, int]:
-    """Return how many clients' rows fit into a rank's share of a GPU's memory, and how
-    many lanes fit beside them.
-    """
-    module = model.template.to(rank_device.device)
-    memory = rank_device.memory - max(dataset.x.nbytes, samples.x.nbytes)
-    of_client = sum(tensor.nbytes for tensor in private.values())
-    hosted = int(np.bincount(placed.owner[: config.partition.clients]).max())
-    together = clients_together(module, memory, of_client, hosted)
-    lanes = most_lanes(
-        module=module,
-        samples=dataset.normalise(dataset.x[:1].to(samples.device)),
-        training=config.training,
-        memory=memory,
-        private=of_client,
-        clients=min(together, _count_concurrent(config, placed)),
-        of_samples=config.hides_samples,
-    )
-    return together, lanes

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.samples import Assigned, Samples
+from hpcfl.clients.samples import Assigned
 from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset, hold_out
 from hpcfl.data.partition import Split
@@ -30,27 +30,28 @@ class ClientData:
 
     Attributes:
         dataset: without its samples in ``Prepared.data``.
-        train: the numbers in the data set of the samples that each client trains on.
-        validation: of those held out for the method.
-        selection: of those held out to choose rounds on; None where there are none.
+        assigned: the numbers in the data set of each client's samples.
         counts, test_counts: training and test samples of round 1, float64 [clients and
             newcomers, classes].
         shifts: what sets clients apart beside their labels, if anything.
         attackers: ids of the clients that attack, ascending.
-        patched: the test samples that an attack is scored on; None where there are
-            none.
     """
 
     dataset: Dataset
     split: Split
-    train: list[np.ndarray]
-    validation: list[np.ndarray]
-    selection: list[np.ndarray] | None
+    assigned: Assigned
     counts: Tensor
     test_counts: Tensor
     shifts: "Shifts | None" = None
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    patched: list[np.ndarray] | None = None
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Training samples of clients and newcomers in round 1, int64 [clients and
+        newcomers].
+        """
+        sizes: np.ndarray = self.counts.sum(dim=1).long().numpy()
+        return sizes
 
     def counts_in(self, round: int) -> Tensor:
         """Return the training samples of each class as clients know them in a round,
@@ -58,36 +59,14 @@ class ClientData:
         """
         if self.shifts is None or not self.shifts.relabels_later:
             return self.counts
-        counts = self.shifts.train_counts(self.train, self.counts.shape[1], round)
+        counts = self.shifts.train_counts(
+            self.assigned.train, self.counts.shape[1], round
+        )
         return torch.from_numpy(counts).double()
 
     def checksum(self) -> int:
         """Return a checksum of all samples."""
         return zlib.crc32(self.dataset.x.contiguous().numpy().data)
-
-    def select_samples(
-        self,
-        clients: list[int],
-        device: torch.device,
-        config: Config,
-    ) -> Samples:
-        """Return the samples of some clients on a device."""
-        assigned = Assigned(
-            train=self.train,
-            test=self.split.test,
-            validation=self.validation,
-            selection=self.selection,
-            patched=self.patched,
-            global_test=self.split.global_test,
-        )
-        return Samples(
-            self.dataset,
-            clients,
-            assigned,
-            device,
-            augment=config.data.augment,
-            shifts=self.shifts,
-        )
 
 
 def prepare_data(
@@ -115,21 +94,26 @@ def prepare_data(
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts and config.shift else None)
     dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
-    train, validation, selection = hold_out_samples(
-        config, method, split, dataset.y.numpy()
-    )
+    labels, share = dataset.y.numpy(), config.training.validation
+    train, selection = hold_out(split.train, labels, share, scheme.seed, "selection")
+    of_method = method.validation_share()
+    train, validation = hold_out(train, labels, of_method, scheme.seed)
     counts, test_counts = count_samples(replace(split, train=train), dataset, shifts)
     return ClientData(
         dataset=dataset,
         split=split,
-        train=train,
-        validation=validation,
-        selection=selection,
+        assigned=Assigned(
+            train=train,
+            test=split.test,
+            validation=validation,
+            selection=selection if share else None,
+            patched=split.test if poison is not None and poison.is_scored else None,
+            global_test=split.global_test,
+        ),
         counts=counts,
         test_counts=test_counts,
         shifts=shifts,
         attackers=attackers,
-        patched=split.test if poison is not None and poison.is_scored else None,
     )
 
 
@@ -197,21 +181,6 @@ def note_late_attack(config: Config) -> list[str]:
         f"attack.since = {attack.since}: the attack begins after the last round, "
         f"{config.rounds}"
     ]
-
-
-def hold_out_samples(
-    config: Config, method: Method, split: Split, labels: np.ndarray
-) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
-    """Each client's samples to train on, those held out for the method, and those to
-    choose rounds on.
-
-    The last is None where the experiment holds none out for that. labels: int64, of all
-    samples.
-    """
-    seed, share = config.partition.seed, config.training.validation
-    train, selection = hold_out(split.train, labels, share, seed, "selection")
-    train, validation = hold_out(train, labels, method.validation_share(), seed)
-    return train, validation, selection if share else None
 
 
 def count_samples(

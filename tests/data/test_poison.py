@@ -42,7 +42,7 @@ def read_images(of, client, part="train", round=1):
 def test_attackers_flip_their_training_labels_alone():
     of = prepared({"kind": "label-flip"})
     for client in range(6):
-        numbers = torch.from_numpy(of.data.train[client])
+        numbers = torch.from_numpy(of.data.assigned.train[client])
         expected = DIGITS.y[numbers]
         if client in (1, 4):
             expected = 9 - expected
@@ -74,7 +74,7 @@ def test_a_backdoor_has_its_patch_and_target_in_a_share_of_the_samples():
     keys = {"kind": "backdoor", "target": 3, "patch": 2, "samples": 0.25}
     of = prepared(keys)
     for client in (0, 1):
-        numbers = torch.from_numpy(of.data.train[client])
+        numbers = torch.from_numpy(of.data.assigned.train[client])
         images, plain = read_images(of, client), DIGITS.x[numbers]
         changed = (read_labels(of, client) != DIGITS.y[numbers]) | (
             images != plain

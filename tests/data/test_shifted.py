@@ -43,7 +43,7 @@ def seen(of, client, part="train", round=1):
 def raw(of, client, part="train"):
     """The same samples as they are in the data set."""
     numbers = torch.from_numpy(
-        {"train": of.data.train, "test": of.data.split.test}[part][client]
+        {"train": of.data.assigned.train, "test": of.data.split.test}[part][client]
     )
     return DIGITS.x[numbers], DIGITS.y[numbers]
 
