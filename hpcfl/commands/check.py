@@ -14,7 +14,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import plain
-from hpcfl.simulation import preflight
+from hpcfl.simulation import preflight, training_notes
 from hpcfl.simulation.prepare import Prepared, prepare_together
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.tracking.base import check as check_trackers
@@ -47,7 +47,7 @@ def check_file(
     prepared = prepare_together(first, communicator, adapter)
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
-    prepared = preflight.add_notes(prepared, schedule)
+    prepared = training_notes.add_notes(prepared, schedule)
     from hpcfl.commands import cell_data, data_summary, needs
 
     of_job = needs.of_job(prepared, communicator)
@@ -129,7 +129,7 @@ def describe_sample_privacy(prepared: Prepared, schedule: RoundSchedule) -> list
         return []
     from hpcfl.updates.sample_level import describe
 
-    samples = preflight.count_samples(prepared)[: prepared.setup.clients]
+    samples = prepared.data.sizes[: prepared.setup.clients]
     trainings = prepared.tried.trainings
     return describe(prepared.config, privacy, trainings, samples, schedule.cohort)
 

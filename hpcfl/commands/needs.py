@@ -211,7 +211,7 @@ def of_server(prepared: Prepared) -> ServerNeeds:
     called on a rank that hosts clients.
     """
     config = prepared.config
-    messages = dry_round.record_second_round(prepared)
+    _, messages = dry_round.record_two_rounds(prepared)
     few, many = messages.clients, prepared.setup.clients
     state, parts = kept_bytes(prepared), list[Part]()
     for tensor in messages.server.values():

@@ -21,17 +21,10 @@ from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import output
 from hpcfl.methods.base import State
 from hpcfl.report.progress import Progress
-from hpcfl.simulation import (
-    preflight,
-    torch_settings,
-)
+from hpcfl.simulation import decisions, preflight, torch_settings, training_notes
 from hpcfl.simulation.device import list_ranks
 from hpcfl.simulation.federation import BestRound, Federation, resume
-from hpcfl.simulation.prepare import (
-    Prepared,
-    prepare_together,
-    refuse_other_frozen,
-)
+from hpcfl.simulation.prepare import Prepared, prepare_together
 from hpcfl.simulation.prepared_data import list_groups
 from hpcfl.simulation.round import Result
 from hpcfl.simulation.round_schedule import RoundSchedule
@@ -84,7 +77,7 @@ def run(
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
         schedule = make_schedule(prepared, communicator)
-        prepared = preflight.add_notes(prepared, schedule)
+        prepared = training_notes.add_notes(prepared, schedule)
         hosted = prepared.placement.clients_of(communicator.rank).tolist()
         ranks = list_ranks(communicator, prepared.resources.device, hosted)
         introduced = communicator.introduce(ranks)
@@ -228,8 +221,7 @@ def _begin(
             "that the run began with, or choose another --out or --fresh"
         )
     if restored is not None:
-        refuse_other_frozen(prepared, restored.meta, claim.folder)
-        preflight.refuse_other_decisions(
+        decisions.refuse_other_decisions(
             prepared, schedule, restored.meta, claim.folder
         )
     claim.begin()
@@ -486,7 +478,7 @@ def _metrics_writer(
         "clients": prepared.data.split.names,
         "primary": prepared.method.primary,
         "scores": measures.describe(prepared.resources.scores),
-        "decisions": preflight.describe_decisions(prepared, schedule),
+        "decisions": decisions.describe_decisions(prepared, schedule),
     }
     static = {
         "train_counts": prepared.data.counts.long().numpy(),
@@ -513,7 +505,7 @@ def _meta(
         "run": config.fingerprint(),
         "rounds": config.rounds,
         "frozen": prepared.frozen,
-        "decisions": preflight.describe_decisions(prepared, schedule),
+        "decisions": decisions.describe_decisions(prepared, schedule),
         "versions": provenance.versions(),
         "processor": provenance.processor(),
         "arithmetic": provenance.arithmetic(),

@@ -7,35 +7,27 @@ kernel, messages and the round itself are the real ones.
 
 import itertools
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-import torch
 
-from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import BUFFERS, Fleet
 from hpcfl.clients.resources import Resources, Stopwatch, head_kernel
 from hpcfl.clients.training import Task
-from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Mean, Message
-from hpcfl.errors import RankFailure, RunFailure, UserError, is_shortage
+from hpcfl.errors import RankFailure, RunFailure, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import State
-from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation.hooks import Hooks, find_called_hook
-from hpcfl.simulation.prepare import Prepared, Tried
+from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
     COLLECT,
     COMPOSE,
-    FINAL_SCORING,
     SEND,
     STORE,
     UPLOAD,
@@ -43,7 +35,7 @@ from hpcfl.simulation.round import (
     Round,
     take_step,
 )
-from hpcfl.simulation.stages import Observer, RoundPlan, Stage, on_this_rank, play
+from hpcfl.simulation.stages import Observer, RoundPlan, Stage, play
 from hpcfl.storage.clients import ClientStore
 
 SAMPLES = 2  # of each client
@@ -62,18 +54,6 @@ HEARTBEATS = 10  # of the server's step, after which it counts as working
 
 class EnoughHeartbeats(Exception):
     """Exception that ends a long server step early, after it has run without error."""
-
-
-# Errors of hooks that are no mistakes of the user. In a dry round all clients' messages
-# are equal, and a method may fail on such input. Torch documents LinAlgError in this
-# place, but its annotations do not count it as public.
-EXCUSED = (
-    ValueError,
-    ArithmeticError,
-    AssertionError,
-    EnoughHeartbeats,
-    torch.linalg.LinAlgError,  # type: ignore[attr-defined]
-)
 
 
 def train_briefly(task: Task) -> Task:
@@ -134,14 +114,6 @@ class Messages:
             self.returned = round.work.message
 
 
-def record_second_round(prepared: Prepared) -> Messages:
-    """Return the messages of the second round of a small federation, as
-    ``record_two_rounds``.
-    """
-    _, second = record_two_rounds(prepared)
-    return second
-
-
 def record_two_rounds(prepared: Prepared) -> list[Messages]:
     """Return the messages of the first two rounds of a small federation.
 
@@ -173,11 +145,11 @@ def play_on_clients(
     try:
         play(round, stages, observers)
     except RankFailure as failure:
-        if not _is_of_server(failure.__cause__, round.prepared.hooks):
+        if not is_of_server(failure.__cause__, round.prepared.hooks):
             raise
 
 
-def _is_of_server(error: BaseException | None, hooks: Hooks) -> bool:
+def is_of_server(error: BaseException | None, hooks: Hooks) -> bool:
     """Return whether a hook of the server, of the method or of an overlay, raised an
     error that is no failure of the machine.
     """
@@ -196,83 +168,6 @@ def limit_heartbeats() -> Callable[[], None]:
             raise EnoughHeartbeats
 
     return listen
-
-
-def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
-    """Play the round and the final scoring with at most ``lanes`` lanes; return the
-    error that ended them, None without one, and what they show.
-
-    Errors of the server that occur only because the federation is small are passed
-    over.
-    """
-    device = prepared.resources.device
-    devices = [device] if device.type == "cuda" else []
-    asked: list[AskedTraining] = []
-    header: list[list[Any]] = []
-
-    def note_uploads(stage: str, round: Round) -> None:
-        if stage == "work":
-            header.extend(exchange.make_header(round.work.message))
-
-    try:
-        with (
-            torch.random.fork_rng(devices),
-            warnings.catch_warnings(),
-            on_this_rank("before round 1"),
-        ):
-            warnings.simplefilter("ignore")
-            small = shrink(prepared, lanes)
-            fewer = small.setup.clients < prepared.setup.clients
-            with _tolerate_small_federation(fewer, prepared):
-                server = small.hooks.initial_state("server_state", small.setup)
-                alone, rounds = OneProcess(), small.config.rounds
-                trained, scored = np.array([0]), np.array(small.store.ids)
-                first = RoundPlan(1, trained, scored, scored=True)
-                round = Round(first, alone, small, server)
-                play(round, DRY, [note_uploads])
-                for fleet in round.fleets:
-                    asked += fleet.results.trainings
-                check_scored_column(small, round.collected.numbers.columns)
-                no_clients, newcomers = trained[:0], small.newcomer_ids
-                last = RoundPlan(
-                    rounds + 1,
-                    no_clients,
-                    trained,
-                    True,
-                    newcomers,
-                    final=True,
-                )
-                play(Round(last, alone, small, server), FINAL_SCORING)
-    except RankFailure as failure:
-        return failure.__cause__, Tried()
-    head = small.resources.head
-    dependent = set(small.resources.kernel.dependent)
-    if head:
-        dependent |= head.kernel.dependent
-    trainings = tuple(asked)
-    return None, Tried(trainings, tuple(sorted(dependent)), uploads=header)
-
-
-@contextmanager
-def _tolerate_small_federation(fewer: bool, prepared: Prepared) -> Iterator[None]:
-    """Ignore a server error in a block if the small federation may be its cause.
-
-    Without a state for the small federation, that for all clients of the experiment
-    ``prepared`` is made, and its error raised if there is one. fewer: whether the
-    federation has fewer clients than the experiment.
-    """
-    try:
-        with on_this_rank("before round 1"):
-            yield
-    except RankFailure as failure:
-        cause = failure.__cause__
-        excused = fewer or isinstance(cause, EXCUSED)
-        if isinstance(cause, UnknownName) or not excused:
-            raise
-        if cause is None or not _is_of_server(cause, prepared.hooks):
-            raise
-        if find_called_hook(cause, prepared.hooks) == "server_state":
-            prepared.hooks.initial_state("server_state", prepared.setup)
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
@@ -323,18 +218,3 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         placement=Placement(np.zeros(len(counts), np.int64), 1),
         fleet_type=brief_fleet,
     )
-
-
-def check_scored_column(small: Prepared, columns: list[str]) -> None:
-    """Raise UserError if ``evaluation.score`` is none of the ``columns`` that a round
-    records.
-
-    The method's own may be recorded at the end only.
-    """
-    wanted, method = small.config.evaluation.score, small.method
-    if wanted not in {"method", method.primary, *columns}:
-        recorded = ", ".join(sorted(columns))
-        raise UserError(
-            f"evaluation.score = '{wanted}': {method.name} records {recorded}; "
-            f"'method' takes its own, {method.primary}"
-        )

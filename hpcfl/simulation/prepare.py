@@ -5,10 +5,9 @@ It writes no file.
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -272,26 +271,6 @@ def _checksums(prepared: Prepared) -> dict[str, str | int | None]:
         f"{model}, frozen or given parameters": prepared.frozen,
         "the first private state of a client": digest_tensors(prepared.store.template),
     }
-
-
-def refuse_other_frozen(
-    prepared: Prepared, meta: Mapping[str, Any], folder: Path
-) -> None:
-    """Raise UserError where a run's model froze other values than it does now.
-
-    meta: what a checkpoint of the run in ``folder`` says of it.
-    """
-    began, now = meta.get("frozen"), prepared.frozen
-    if began == now:
-        return
-    model = prepared.config.model
-    file = prepared.config.adapter.base or model.init
-    where = f", read from {file}," if file else ""
-    raise UserError(
-        f"{folder}: the frozen or given parameters of model.name = '{model.name}'{where} are not "
-        f"those that the run began with (SHA-256 {began}, now {now}); put the file back that "
-        "they are read from, or choose another --out or --fresh"
-    )
 
 
 @user_code.locate_errors()

@@ -238,44 +238,37 @@ class Gathered:
         return float(max(seconds.get(phase, 0.0) for seconds in workers))
 
 
-@dataclass(frozen=True)
-class Clusters:
-    """Clients that are alike, of a round on rank 0.
+def describe_clusters(
+    groups: np.ndarray, changing: bool, found: NDArray[np.int64] | None
+) -> dict[str, Any]:
+    """Return the cluster numbers of a scored round by name.
 
-    Attributes:
+    They are the groups where these change, the clusters, and the adjusted Rand index of
+    both (Hubert & Arabie, 1985). The index is 1 for equal partitions and 0 on average
+    for a random one.
+
+    Args:
         groups: in which group each client is by what it sees, int64 [clients and
             newcomers].
         changing: whether that is another one in other rounds.
         found: the cluster that the method found for each client, int64 [clients], −1
             where it has none; None for a method that finds none.
     """
-
-    groups: np.ndarray
-    changing: bool
-    found: NDArray[np.int64] | None
-
-    def values(self) -> dict[str, Any]:
-        """Return the cluster numbers of a scored round by name.
-
-        They are the groups where these change, the clusters, and the adjusted Rand
-        index of both (Hubert & Arabie, 1985). The index is 1 for equal partitions and 0
-        on average for a random one.
-        """
-        record: dict[str, Any] = {}
-        if self.changing:
-            record["clients/recorded/group"] = self.groups.astype(np.float64)
-        if self.found is None:
-            return record
-        # takes a second to import, and few methods find clusters
-        from sklearn.metrics import adjusted_rand_score
-
-        known = np.flatnonzero(self.found >= 0)
-        found = np.full(len(self.groups), np.nan)
-        found[known] = self.found[known]
-        record["clients/recorded/cluster"] = found
-        index = adjusted_rand_score(self.groups[known], self.found[known])
-        record["recorded/adjusted_rand"] = float(index)
+    record: dict[str, Any] = {}
+    if changing:
+        record["clients/recorded/group"] = groups.astype(np.float64)
+    if found is None:
         return record
+    # takes a second to import, and few methods find clusters
+    from sklearn.metrics import adjusted_rand_score
+
+    known = np.flatnonzero(found >= 0)
+    of_clients = np.full(len(groups), np.nan)
+    of_clients[known] = found[known]
+    record["clients/recorded/cluster"] = of_clients
+    index = adjusted_rand_score(groups[known], found[known])
+    record["recorded/adjusted_rand"] = float(index)
+    return record
 
 
 def gather(

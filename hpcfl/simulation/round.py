@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ class Result:
 
     vote: the highest vote of the ranks on what follows.
     final: whether it was the scoring after the last aggregation.
-    clusters: which clients are alike, on rank 0 in a scored round with shifts.
+    clusters: returns numbers of clusters, on rank 0 in a scored round with shifts.
     costs: bytes, floats and seconds, as rank 0 counts them, and the clients' own time.
     """
 
@@ -94,14 +94,13 @@ class Result:
     final: bool
     numbers: record.Gathered
     costs: dict[str, Any]
-    clusters: record.Clusters | None = None
+    clusters: Callable[[], dict[str, Any]] = dict
 
     @cached_property
     def values(self) -> dict[str, Any]:
         """The round's metrics by name, to be recorded on rank 0."""
-        of_clusters = self.clusters.values() if self.clusters else {}
         whole = self.costs | {FINAL: int(self.final)}
-        return self.numbers.values | of_clusters | whole
+        return self.numbers.values | self.clusters() | whole
 
 
 class Round:
@@ -523,17 +522,18 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     )
 
 
-def find_clusters(round: Round) -> record.Clusters | None:
-    """Return which clients are alike, and which the method found to be; on rank 0."""
+def find_clusters(round: Round) -> Callable[[], dict[str, Any]]:
+    """Return what describes which clients are alike, and which the method found to be, on
+    rank 0. It is called when there is time.
+    """
     shifts = round.prepared.data.shifts
     if (
         shifts is None
         or not shifts.drawn
         or not (round.communicator.is_server and round.plan.scored)
     ):
-        return None
+        return dict
     found = round.prepared.method.found_clusters(round.server)
     groups, _ = shifts.kinds(round.plan.number)
-    return record.Clusters(
-        groups, shifts.drifts, None if found is None else found.cpu().numpy()
-    )
+    clusters = None if found is None else found.cpu().numpy()
+    return partial(record.describe_clusters, groups, shifts.drifts, clusters)

@@ -80,11 +80,11 @@ def check(
     """
     block = make_block(classes, device)
     with locate_score_errors(name, score, "sums"):
-        check_additive(score, block, checked_sums(score.sums(block)))
+        check_additive(score, block, checked(score.sums(block), ", width"))
     of_clients = {}
     with locate_score_errors(name, score, "number"):
         for number, values in compute_numbers(name, score, block).items():
-            of_clients[number] = checked_numbers(values)
+            of_clients[number] = checked(values, "").double().numpy()
     with locate_score_errors(name, score, "summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
@@ -165,26 +165,23 @@ def select_part(block: Block, clients: slice, samples: slice) -> Block:
     return Block(logits, labels, mask, block.classes)
 
 
-def checked_sums(sums: Tensor) -> Tensor:
-    """Return the result of ``Score.sums``. Raises TypeError if it is not a row for each
-    client.
-    """
-    if not isinstance(sums, Tensor) or sums.dim() != 2 or len(sums) != CLIENTS:
-        raise TypeError(
-            f"it returns {describe_value(sums)} for {CLIENTS} clients; expected [{CLIENTS}, width]"
-        )
-    return sums
+def checked(value: Tensor, expected: str) -> Tensor:
+    """Return the result of a score's function. Raises TypeError for other than a row or a
+    number for each client.
 
-
-def checked_numbers(values: Tensor) -> np.ndarray:
-    """Return one entry of ``Score.numbers``. Raises TypeError if it is not a number for
-    each client.
+    expected: the sizes after the clients, such as ", width".
     """
-    if not isinstance(values, Tensor) or values.shape != (CLIENTS,):
+    dimensions = 1 + expected.count(",")
+    if (
+        not isinstance(value, Tensor)
+        or value.dim() != dimensions
+        or len(value) != CLIENTS
+    ):
         raise TypeError(
-            f"it returns {describe_value(values)} for {CLIENTS} clients; expected [{CLIENTS}]"
+            f"it returns {describe_value(value)} for {CLIENTS} clients; expected "
+            f"[{CLIENTS}{expected}]"
         )
-    return values.double().numpy()
+    return value
 
 
 def describe_value(value: object) -> str:

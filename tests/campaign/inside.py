@@ -123,9 +123,9 @@ def prepare() -> None:
 
 def fail_in_preflight(strike: Strike, place: Path) -> None:
     """Let a call of Python in the preflight raise an error of the system, once."""
-    from hpcfl.simulation import dry_round
+    from hpcfl.simulation import preflight
 
-    try_round, calls = dry_round.try_round, itertools.count(1)
+    try_round, calls = preflight.try_round, itertools.count(1)
 
     def count(frame: Any, event: str, argument: Any) -> None:
         if event == "call" and next(calls) == strike.number:
@@ -140,7 +140,7 @@ def fail_in_preflight(strike: Strike, place: Path) -> None:
         finally:
             sys.setprofile(None)
 
-    dry_round.try_round = counted
+    preflight.try_round = counted
 
 
 def differ(strike: Strike, place: Path) -> None:

@@ -12,7 +12,8 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation import preflight
+from hpcfl.simulation import decisions, preflight
+from hpcfl.simulation.prepare import Tried
 from hpcfl.storage import results
 from hpcfl.storage.manifest import latest
 from hpcfl.trained import loading
@@ -134,8 +135,8 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
 
 def one_by_one(monkeypatch):
     """Let the preflight find that clients cannot be batched."""
-    unbatched = preflight.Verdict(unbatched="own.py:3: cannot be batched"), None
-    monkeypatch.setattr(preflight, "judge", lambda *_: unbatched)
+    unbatched = None, Tried(unbatched="own.py:3: cannot be batched")
+    monkeypatch.setattr(preflight, "try_round", lambda *_: unbatched)
 
 
 def test_a_resume_that_decides_otherwise_is_refused(half, monkeypatch):
@@ -165,7 +166,7 @@ def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
 def test_a_run_of_an_earlier_version_stored_no_decisions(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(
-            preflight, "describe_decisions", lambda prepared, schedule: None
+            decisions, "describe_decisions", lambda prepared, schedule: None
         )
         play(tmp_path, rounds=2)
     one_by_one(monkeypatch)

@@ -168,7 +168,7 @@ def list_lines(method="mr-mtl", **privacy):
     table = tiny.table(method, TWO, privacy={**SAMPLE, **privacy})
     prepared = preflight.run(prepare_on(OneProcess(), table), OneProcess())
     everyone = np.arange(prepared.setup.clients)
-    samples = preflight.count_samples(prepared)
+    samples = prepared.data.sizes
     trainings = prepared.tried.trainings
     found = prepared.resources.privacy
     return describe(prepared.config, found, trainings, samples, lambda _: everyone)

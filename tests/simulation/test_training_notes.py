@@ -1,14 +1,17 @@
-"""Clients that never take a step are noted, and a run without any step is refused."""
+"""Clients that never take a step and short rounds are noted, and a run without any step is
+refused.
+"""
 
 import pytest
 import tiny
+from in_threads import on_ranks
 
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.simulation import preflight
+from hpcfl.simulation import preflight, training_notes
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 0, 0, 0], [10, 10, 0, 0], [0, 0, 30, 0]]  # 4, 20 and 30 samples
@@ -51,7 +54,7 @@ def tried(method="fedavg", **sections):
 def try_table(table):
     alone = OneProcess()
     prepared = preflight.run(prepare(config.parse(table), alone), alone)
-    return preflight.note_idle_clients(prepared, make_schedule(prepared, alone))
+    return training_notes.note_idle_clients(prepared, make_schedule(prepared, alone))
 
 
 def idle(prepared):
@@ -130,3 +133,36 @@ def test_newcomers_are_counted_where_they_train():
     table = tiny.table("fedavg", counts, training=training, newcomers=new)
     table["partition"]["clients"] = 2
     assert idle(try_table(table)) == [1]
+
+
+# 5·6 + 6 + 6·4 + 4 = 64 parameters, 54 samples, two epochs, six operations each
+OPERATIONS = 6 * 64 * 54 * 2
+
+
+def count_notes(ranks, **sections):
+    table = tiny.table("fedavg", COUNTS, **sections)
+
+    def work(communicator):
+        prepared = preflight.run(
+            prepare(config.parse(table), communicator), communicator
+        )
+        noted = training_notes.note_short_rounds(prepared)
+        return len(noted.notes) - len(prepared.notes)
+
+    return on_ranks(ranks, work)
+
+
+@pytest.mark.parametrize(
+    ("limit", "ranks", "expected"),
+    [(OPERATIONS, 3, 1), (OPERATIONS - 1, 3, 0), (OPERATIONS, 1, 0)],
+)
+def test_a_round_of_few_operations_is_noted_on_ranks(
+    monkeypatch, limit, ranks, expected
+):
+    monkeypatch.setattr(training_notes, "SHORT_ROUND", limit)
+    assert count_notes(ranks, training={"epochs": 2}) == expected
+
+
+def test_models_of_other_layers_are_not_judged():
+    model = {"name": "tiny:normalised", "hidden": 6}
+    assert count_notes(3, training={"batch_size": 100}, model=model) == 0

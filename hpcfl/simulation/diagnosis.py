@@ -1,0 +1,118 @@
+"""The line that tells a user what failed in the preflight: the machine, the model or the
+method, and where.
+"""
+
+import numpy as np
+from torch import Tensor
+
+from hpcfl.errors import RunFailure, UserError, is_shortage
+from hpcfl.experiment import plugins, user_code
+from hpcfl.models import usable
+from hpcfl.rows import randomness
+from hpcfl.rows.declared import UnknownName
+from hpcfl.simulation import dry_round
+from hpcfl.simulation.hooks import Hooks, MessageError, find_called_hook, find_hooks
+from hpcfl.simulation.prepare import Prepared
+
+
+def is_failure(error: BaseException) -> bool:
+    """Return whether the machine, and not the experiment, is the cause of an error."""
+    return isinstance(error, RunFailure) or is_shortage(error)
+
+
+def describe_failure(error: BaseException) -> str:
+    """Describe a failure of the machine, or an error that occurred once."""
+    if isinstance(error, RunFailure):
+        return str(error)
+    return f"the trial before round 1 failed: {user_code.describe_error(error)}"
+
+
+def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseException]:
+    """Return one line on the model if it fails by itself, else on the method, and the
+    exception behind it.
+
+    The place is the innermost line of the user's code in the traceback. Without such a
+    line it is the first user definition among hook, method and model.
+    """
+    if is_failure(error):
+        return "", error
+    of_model = diagnose_model(prepared)
+    if of_model is not None:
+        return of_model
+    place = user_code.find_line(error)
+    known = isinstance(error, UserError)
+    if known and not isinstance(error, UnknownName):
+        return place_text(str(error), place), error
+    name = f"method.name = '{prepared.method.name}'"
+    hook, method = find_hook(error, prepared.hooks), type(prepared.method)
+    for suspect in (getattr(method, hook, None), method, find_model_plugin(prepared)):
+        place = place or user_code.find_definition(suspect)
+    if isinstance(error, MessageError | UnknownName):
+        return place_text(f"{name}: {error}", place), error
+    where = f" in '{hook}'" if hook else ""
+    text = f"{name} fails{where}: {user_code.describe_error(error)}"
+    return place_text(text, place), error
+
+
+def find_hook(error: BaseException, hooks: Hooks) -> str:
+    """Return the outermost function of the user's method or overlay in which an error
+    was raised, or else the hook that was called; "" for none.
+    """
+    for name, file in find_hooks(error, hooks):
+        if user_code.is_own(file):
+            return name
+    return find_called_hook(error, hooks)
+
+
+def diagnose_model(prepared: Prepared) -> tuple[str, BaseException] | None:
+    """Return the fault of the model on a few samples, in evaluation mode and on a batch
+    in training mode; None for a model that runs.
+    """
+    samples, name = prepared.resources.samples, prepared.config.model.name
+    few = dry_round.SAMPLES
+    batch = min(few, prepared.config.training.batch_size)
+    for training, count in (False, few), (True, batch):
+        x, _ = samples.take(np.arange(min(count, len(samples.y))))
+        try:
+            with randomness.seeded(prepared.config.seed, "diagnosis"):
+                module = prepared.setup.build().to(samples.device).train(training)
+                output = module(x)
+            check_output(output, len(x), prepared.setup.classes)
+        except Exception as error:
+            plugin = find_model_plugin(prepared)
+            return str(usable.explained(error, name, plugin, x)), error
+    return None
+
+
+def check_output(output: object, samples: int, classes: int) -> None:
+    """Raise TypeError unless a model's output has a row for each sample and a column
+    for each class.
+    """
+    given = f"a {type(output).__name__}"
+    if isinstance(output, Tensor):
+        given = "×".join(map(str, output.shape))
+        if output.dim() == 2:
+            rows, columns = output.shape
+            if rows == samples and columns >= classes:
+                return
+    raise TypeError(
+        f"gives {given}; expected {samples}×{classes}, an output for each of "
+        f"{classes} classes"
+    )
+
+
+def find_model_plugin(prepared: Prepared) -> object:
+    """Return the class or function that makes the model."""
+    return plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
+
+
+def place_text(text: str, place: str | None) -> str:
+    """Put the known ``file:line`` before a text."""
+    return f"{place}: {text}" if place else text
+
+
+def describe_unbatched(error: BaseException) -> str:
+    """Say where and why clients cannot be batched, as one line."""
+    place = user_code.find_line(error) or "model or method"
+    first_sentence = user_code.describe_error(error).partition(". ")[0]
+    return f"{place}: cannot be batched over clients ({first_sentence})"

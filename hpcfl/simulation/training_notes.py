@@ -1,0 +1,136 @@
+"""Notes on clients that never train and on short rounds, before round 1."""
+
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from hpcfl.clients.batch_plan import fewest_samples
+from hpcfl.errors import UserError
+from hpcfl.simulation.prepare import Prepared
+from hpcfl.simulation.round_schedule import RoundSchedule
+
+GRADIENT = 6  # operations of a sample's gradient for each parameter of a linear layer
+# Operations of a round below which a server and two workers take longer than one process:
+# with 20 clients and a hidden layer of 64 they did at 0.4 billion, and no longer at 1.5.
+SHORT_ROUND = 5e8
+
+
+def add_notes(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
+    """Return the experiment with notes on idle clients and on short rounds. Raises
+    UserError where no client ever takes a step.
+    """
+    return note_short_rounds(note_idle_clients(prepared, schedule))
+
+
+def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
+    """Return the experiment with notes on clients that never take a step.
+
+    Raises UserError where no client ever does. A method that asks for no training is
+    left alone.
+    """
+    if not prepared.tried.trainings:
+        return prepared
+    clients, rounds = prepared.setup.clients, prepared.config.rounds
+    steps = find_stepping(prepared)
+    present = find_participants(prepared, schedule)
+    if not present.any():
+        raise UserError(
+            f"no client takes part in any of the {rounds} rounds: raise "
+            "participation.fraction or time.deadline, or lower time.least"
+        )
+    if not (steps[:clients] & present).any():
+        raise UserError(f"no client ever takes a step: {explain_idleness(prepared)}")
+    notes = []
+    if few := clients - int(steps[:clients].sum()):
+        notes.append(
+            f"{few} of {clients} clients never take a step: {explain_idleness(prepared)}"
+        )
+    if absent := clients - int(present.sum()):
+        notes.append(
+            f"{absent} of {clients} clients never train: they take part in none of the "
+            f"{rounds} rounds"
+        )
+    newcomers = steps[clients:]
+    if prepared.config.newcomers.epochs and (few := int((~newcomers).sum())):
+        notes.append(
+            f"{few} of {len(newcomers)} newcomers take no step: "
+            f"{explain_idleness(prepared)}"
+        )
+    return replace(prepared, notes=[*prepared.notes, *notes])
+
+
+def note_short_rounds(prepared: Prepared) -> Prepared:
+    """Return the experiment with a note where its rounds are so short that one process
+    is faster than ranks on CPUs, which wait for each other in every round.
+
+    Only models of linear layers are judged, whose operations follow from their size.
+    """
+    on_gpu = prepared.resources.device.type == "cuda"
+    if prepared.placement.size == 1 or on_gpu:
+        return prepared
+    for part in prepared.resources.kernel.module.modules():
+        has_parameters = any(True for _ in part.parameters(recurse=False))
+        if has_parameters and not isinstance(part, nn.Linear):
+            return prepared
+    setup = prepared.setup
+    cohort = prepared.config.participation.count(setup.clients)
+    samples = cohort * float(setup.samples.sum()) / setup.clients
+    epochs = sum(asked.epochs * asked.share for asked in prepared.tried.trainings)
+    operations = GRADIENT * setup.layout.width * samples * epochs
+    if operations > SHORT_ROUND:
+        return prepared
+    note = (
+        f"a round has about {operations / 1e9:.1g} billion operations, so few that "
+        "one process is faster than several ranks; start it without mpiexec or srun"
+    )
+    return replace(prepared, notes=[*prepared.notes, note])
+
+
+def find_stepping(prepared: Prepared) -> np.ndarray:
+    """Return which clients and newcomers have enough samples for a step, bool [clients
+    and newcomers].
+    """
+    training = prepared.setup.training
+    fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
+    distinct, position = np.unique(prepared.data.sizes, return_inverse=True)
+    enough = []
+    for count in distinct.tolist():
+        takes_step = [
+            asked.takes_step(count, training.batch_size, fewest)
+            for asked in prepared.tried.trainings
+        ]
+        enough.append(any(takes_step))
+    found: np.ndarray = np.array(enough)[position]
+    return found
+
+
+def find_participants(prepared: Prepared, schedule: RoundSchedule) -> np.ndarray:
+    """Return which clients train in some round, bool [clients].
+
+    All of them count where the losses of earlier rounds decide.
+    """
+    found = np.zeros(prepared.setup.clients, bool)
+    if schedule.reports is not None:
+        return ~found
+    for number in range(1, prepared.config.rounds + 1):
+        found[schedule.cohort(number)] = True
+        if found.all():
+            break
+    return found
+
+
+def explain_idleness(prepared: Prepared) -> str:
+    """Return why a client takes no step, with the values that decide it."""
+    trainings, training = prepared.tried.trainings, prepared.setup.training
+    name = prepared.method.name
+    if not any(asked.epochs for asked in trainings):
+        return f"method.name = '{name}' trains for 0 epochs"
+    batches = min(asked.batches for asked in trainings)
+    most = int(prepared.data.counts.sum(dim=1).max())
+    return (
+        f"too few training samples for a step, which takes {batches} batches with "
+        f"training.batch_size = {training.batch_size} and training.drop_last = "
+        f"{str(training.drop_last).lower()}; the largest client has {most} training "
+        "samples"
+    )

@@ -1,0 +1,52 @@
+"""What failed in the preflight: ``test_preflight.py`` has the lines of whole commands."""
+
+import errno
+
+import pytest
+import tiny
+import torch
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import RunFailure
+from hpcfl.experiment import config
+from hpcfl.simulation import diagnosis
+from hpcfl.simulation.prepare import prepare
+
+
+@pytest.mark.parametrize(
+    ("output", "fits"),
+    [
+        (torch.zeros(3, 4), True),
+        (torch.zeros(3, 5), True),  # a model may have more outputs than classes
+        (torch.zeros(3, 2), False),
+        (torch.zeros(2, 4), False),
+        (torch.zeros(3, 4, 1), False),
+        ("logits", False),
+    ],
+)
+def test_a_model_has_a_row_for_each_sample_and_a_column_for_each_class(output, fits):
+    if fits:
+        diagnosis.check_output(output, 3, 4)
+        return
+    with pytest.raises(TypeError, match="3×4"):
+        diagnosis.check_output(output, 3, 4)
+
+
+def test_a_model_that_runs_is_not_at_fault():
+    prepared = prepare(config.parse(tiny.table("fedavg")), OneProcess())
+    assert diagnosis.diagnose_model(prepared) is None
+    line, cause = diagnosis.diagnose(prepared, ValueError("a shape"))
+    assert "fedavg" in line and "a shape" in line and isinstance(cause, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (MemoryError(), True),
+        (RunFailure("a lost rank"), True),
+        (ValueError("a shape"), False),
+    ],
+)
+def test_a_failure_of_the_machine_is_told_from_a_mistake(error, failed):
+    assert diagnosis.is_failure(error) == failed
