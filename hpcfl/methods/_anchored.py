@@ -13,10 +13,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Message
 from hpcfl.methods._server_model import Proximal, ServerModel
-from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Fleet, Inbox, Message, Setup, State
 from hpcfl.rows import mixing
 
 

@@ -5,10 +5,19 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
-from hpcfl.rows.layout import Group
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Fleet,
+    Group,
+    Inbox,
+    Mean,
+    Message,
+    Method,
+    Setup,
+    State,
+)
 
 if TYPE_CHECKING:
     from hpcfl.methods.options.ala import AdaptiveLocalAggregation

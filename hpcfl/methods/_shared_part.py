@@ -10,12 +10,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Fleet,
+    Inbox,
+    Layout,
+    Mean,
+    Message,
+    Sent,
+    Setup,
+    State,
+)
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows.layout import Layout
 
 
 class SharedBody(ServerModel):

@@ -22,9 +22,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, Setup, State, search
+from hpcfl.methods.base import (
+    ClientModel,
+    Fleet,
+    Inbox,
+    Setup,
+    State,
+    StepContext,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 

@@ -24,15 +24,18 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.methods.base import (
     Audience,
     ClientModel,
     Cohort,
+    Fleet,
+    Inbox,
+    Message,
     Method,
+    Pool,
     Setup,
     State,
+    StepContext,
     search,
 )
 from hpcfl.rows import mixing

@@ -14,8 +14,7 @@ A complete method, whose server follows the mean of the clients' models by half:
     import torch
 
     import hpcfl
-    from hpcfl.communication.message import Mean
-    from hpcfl.methods.base import Method
+    from hpcfl.methods.base import Mean, Method
 
 
     class Halfway(Method):
@@ -73,20 +72,49 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
+from hpcfl.clients import Fleet, StepContext, evaluate_at
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch, Loss
-from hpcfl.clients.setup import Setup as Setup  # methods import it from here
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.clients.setup import Setup
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Mean, Message, Mixture, Pool
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import MethodSection
-from hpcfl.methods._participants import Audience as Audience
-from hpcfl.methods._participants import ClientModel as ClientModel
-from hpcfl.methods._participants import Cohort as Cohort
+from hpcfl.methods._participants import Audience, ClientModel, Cohort
 from hpcfl.methods._score_columns import score_models
-from hpcfl.methods.overlays.base import Overlay as Overlay
-from hpcfl.methods.overlays.base import OwnOverlay as OwnOverlay
+from hpcfl.methods.overlays.base import Overlay, OwnOverlay
+from hpcfl.models import parts
 from hpcfl.rows.declared import NamedTensors
-from hpcfl.rows.layout import Group
+from hpcfl.rows.layout import Group, Layout
+
+# The names that a method's file imports from here.
+__all__ = [
+    "CROSS_ENTROPY",
+    "Audience",
+    "Batch",
+    "ClientModel",
+    "Cohort",
+    "Fleet",
+    "Group",
+    "Inbox",
+    "Layers",
+    "Layout",
+    "Loss",
+    "Mean",
+    "Message",
+    "Method",
+    "Mixture",
+    "Overlay",
+    "OwnOverlay",
+    "Pool",
+    "Sent",
+    "Setup",
+    "State",
+    "StepContext",
+    "evaluate_at",
+    "head_of",
+    "parts",
+    "search",
+]
 
 State = dict[str, Tensor]
 # the upper layers that a method treats in its own way: all, the output layer, or the

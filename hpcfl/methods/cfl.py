@@ -19,9 +19,17 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Message, Pool
-from hpcfl.methods.base import Audience, Cohort, Setup, State, search
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Message,
+    Pool,
+    Setup,
+    State,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 

@@ -19,14 +19,17 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, synthetic
+from hpcfl.clients import synthetic
 from hpcfl.clients.synthetic import gradient_descent
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import (
     Audience,
     ClientModel,
     Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
     Setup,
     State,
     head_of,

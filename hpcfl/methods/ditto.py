@@ -18,9 +18,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, Setup, State, search
+from hpcfl.methods.base import ClientModel, Fleet, Inbox, Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 
 

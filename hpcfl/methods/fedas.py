@@ -32,13 +32,22 @@ import torch.nn.functional as functional
 from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods._shared_part import SharedBody
-from hpcfl.methods.base import Cohort, Setup, State, head_of, search
+from hpcfl.methods.base import (
+    Batch,
+    Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
+    Setup,
+    State,
+    StepContext,
+    head_of,
+    parts,
+    search,
+)
 from hpcfl.methods.fedproto import features
-from hpcfl.models import parts
 from hpcfl.rows import mixing
 
 NONE = 1e-30  # a negligible weight beside any nonzero trace

@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch, Loss
-from hpcfl.communication.message import Inbox
 from hpcfl.methods._server_model import (
     ServerModel as ServerModel,
 )  # other methods import it from this module
-from hpcfl.methods.base import Overlay, State, head_of
+from hpcfl.methods.base import Batch, Fleet, Inbox, Loss, Overlay, State, head_of
 
 if TYPE_CHECKING:
     from hpcfl.methods.overlays.class_wise import ClassWise

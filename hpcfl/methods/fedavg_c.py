@@ -11,9 +11,7 @@ fine-tuning; its timings suggest about 14. A straggler does a part of both. So i
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, search
+from hpcfl.methods.base import ClientModel, Fleet, Inbox, search
 from hpcfl.methods.fedavg import FedAvg
 
 

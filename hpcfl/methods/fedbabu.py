@@ -13,10 +13,8 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox
 from hpcfl.methods._shared_part import SharedBody
-from hpcfl.methods.base import Setup, State, search
+from hpcfl.methods.base import Fleet, Inbox, Setup, State, search
 
 
 class FedBABU(SharedBody):

@@ -13,10 +13,18 @@ the paper's mean.
 
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
+    Sent,
+    Setup,
+    State,
+)
 from hpcfl.methods.fedavg import ServerModel
 
 

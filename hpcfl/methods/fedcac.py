@@ -19,13 +19,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods.base import Audience, Cohort, Setup, State, search
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Layout,
+    Message,
+    Sent,
+    Setup,
+    State,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
-from hpcfl.rows.layout import Layout
 
 # A threshold of sensitivity of at most NOTHING is replaced by the smallest entry above
 # SOMETHING.

@@ -24,14 +24,22 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, StepContext, evaluate_at
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox, Message
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.methods.base import ClientModel, State, head_of, search
+from hpcfl.methods.base import (
+    Batch,
+    ClientModel,
+    Fleet,
+    Inbox,
+    Layout,
+    Message,
+    State,
+    StepContext,
+    evaluate_at,
+    head_of,
+    parts,
+    search,
+)
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
-from hpcfl.models import parts
-from hpcfl.rows.layout import Layout
 
 EDGE = (
     1e-7  # distance of uniform numbers from 0 and 1, because their logarithms are taken

@@ -22,22 +22,25 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import CROSS_ENTROPY, Batch
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import (
+    CROSS_ENTROPY,
     Audience,
+    Batch,
     ClientModel,
     Cohort,
+    Fleet,
+    Inbox,
+    Layout,
+    Mean,
+    Message,
     Setup,
     State,
     head_of,
+    parts,
     search,
 )
 from hpcfl.methods.fedproto import features
-from hpcfl.models import parts
-from hpcfl.rows.layout import Layout
 
 
 class PersonalBias(nn.Module):

@@ -23,10 +23,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, search
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Fleet,
+    Inbox,
+    Message,
+    Sent,
+    Setup,
+    State,
+    StepContext,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 

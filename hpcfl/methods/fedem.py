@@ -25,11 +25,17 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, evaluate_at
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox
 from hpcfl.methods._server_model import ServerModel
-from hpcfl.methods.base import ClientModel, Setup, State, search
+from hpcfl.methods.base import (
+    Batch,
+    ClientModel,
+    Fleet,
+    Inbox,
+    Setup,
+    State,
+    evaluate_at,
+    search,
+)
 
 FLOOR = 1e-12  # the smallest probability of a class and weight of a component
 

@@ -20,10 +20,19 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message, Pool
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, search
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Message,
+    Method,
+    Pool,
+    Sent,
+    Setup,
+    State,
+    search,
+)
 from hpcfl.rows import mixing
 
 NEAR = 1e-5  # keeps ω finite for the base model itself

@@ -21,12 +21,18 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hpcfl.clients import Fleet
 from hpcfl.clients.synthetic import batches, stochastic_descent
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
 from hpcfl.methods._shared_part import SharedHead
-from hpcfl.methods.base import Cohort, State, head_of, search
+from hpcfl.methods.base import (
+    Cohort,
+    Fleet,
+    Inbox,
+    Message,
+    Sent,
+    State,
+    head_of,
+    search,
+)
 from hpcfl.methods.fedproto import features
 
 

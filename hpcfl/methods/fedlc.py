@@ -18,10 +18,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import State, search
+from hpcfl.methods.base import Batch, Fleet, Inbox, State, search
 from hpcfl.methods.fedavg import FedAvg
 
 FLOOR = 1e-8  # the count of an absent class

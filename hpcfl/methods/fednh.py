@@ -21,19 +21,21 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import (
     Audience,
     ClientModel,
     Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
     Method,
     Setup,
     State,
     head_of,
+    parts,
     search,
 )
-from hpcfl.models import parts
 from hpcfl.models.heads import CosineHead, Rows
 
 

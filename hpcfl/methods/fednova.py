@@ -24,9 +24,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Cohort, Setup, State, search
+from hpcfl.methods.base import (
+    Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
+    Setup,
+    State,
+    StepContext,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 
 

@@ -28,13 +28,24 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import CROSS_ENTROPY, Batch
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.files import heartbeat
 from hpcfl.methods._shared_part import SharedBody
-from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of, search
+from hpcfl.methods.base import (
+    CROSS_ENTROPY,
+    Audience,
+    Batch,
+    Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
+    Sent,
+    Setup,
+    State,
+    head_of,
+    parts,
+    search,
+)
 from hpcfl.methods.fedproto import (
     aligned_loss,
     features,
@@ -43,7 +54,6 @@ from hpcfl.methods.fedproto import (
     replace_prototypes,
     sent_prototypes,
 )
-from hpcfl.models import parts
 from hpcfl.rows import mixing
 
 LEAST_WEIGHT = 1e-3  # smallest weight of a head in a mix

@@ -15,7 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.rows.layout import Layout, matching
+from hpcfl.methods.base import Layout
+from hpcfl.rows.layout import matching
 
 
 class FedPer(PrivatePart):

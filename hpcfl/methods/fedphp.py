@@ -21,12 +21,18 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet, evaluate_at
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, Setup, State, search
+from hpcfl.methods.base import (
+    Batch,
+    ClientModel,
+    Fleet,
+    Inbox,
+    Setup,
+    State,
+    evaluate_at,
+    parts,
+    search,
+)
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.models import parts
 
 FACTORS = (
     0.25,

@@ -21,21 +21,23 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods.base import (
     Audience,
+    Batch,
     ClientModel,
     Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
     Method,
+    Sent,
     Setup,
     State,
     head_of,
+    parts,
     search,
 )
-from hpcfl.models import parts
 
 
 class FedProto(Method):

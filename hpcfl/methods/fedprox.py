@@ -9,9 +9,7 @@ local solutions are left out, as in every comparison of the four papers.
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import search
+from hpcfl.methods.base import Fleet, Inbox, search
 from hpcfl.methods.fedavg import FedAvg
 
 

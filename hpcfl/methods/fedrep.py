@@ -12,9 +12,7 @@ and trains all clients once more at the end.
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import search
+from hpcfl.methods.base import Fleet, Inbox, search
 from hpcfl.methods.fedper import FedPer
 
 

@@ -23,13 +23,8 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.methods.base import ClientModel, head_of
-from hpcfl.models import parts
-from hpcfl.rows.layout import Layout
+from hpcfl.methods.base import Batch, ClientModel, Fleet, Inbox, Layout, head_of, parts
 
 FLOOR = 1e-12  # smallest share, for absent classes
 

@@ -22,11 +22,8 @@ import torch.nn.functional as functional
 from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
 from hpcfl.clients.synthetic import batches, stochastic_descent
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Message
-from hpcfl.methods.base import Cohort, Setup, State, search
+from hpcfl.methods.base import Cohort, Fleet, Message, Sent, Setup, State, search
 from hpcfl.methods.fedproto import FedProto
 
 NETWORK = "network."  # prefix of the names of T's tensors in the server's state

@@ -20,10 +20,8 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients.losses import Batch
-from hpcfl.methods.base import head_of, search
+from hpcfl.methods.base import Batch, head_of, parts, search
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.models import parts
 
 FLOOR = 1e-12  # added under the square root, because its gradient at 0 is not a number
 

@@ -23,12 +23,17 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.methods.base import ClientModel, Setup, head_of, search
-from hpcfl.rows.layout import Layout
+from hpcfl.methods.base import (
+    Batch,
+    ClientModel,
+    Fleet,
+    Inbox,
+    Layout,
+    Setup,
+    head_of,
+    search,
+)
 
 
 class FML(PrivatePart):

@@ -26,12 +26,18 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.clients.losses import Batch
-from hpcfl.communication.message import Inbox
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.methods.base import ClientModel, Setup, State, head_of, search
-from hpcfl.models import parts
+from hpcfl.methods.base import (
+    Batch,
+    ClientModel,
+    Fleet,
+    Inbox,
+    Setup,
+    State,
+    head_of,
+    parts,
+    search,
+)
 
 FLOOR = 1e-12  # added under the root of the norm
 EMBEDDINGS = "embeddings.weight"

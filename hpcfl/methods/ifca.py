@@ -16,10 +16,19 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Mean, Message, Pool
-from hpcfl.methods.base import Audience, Cohort, Setup, State, search
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
+    Pool,
+    Sent,
+    Setup,
+    State,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 
 

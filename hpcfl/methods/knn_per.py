@@ -24,12 +24,9 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox
 from hpcfl.files import heartbeat
-from hpcfl.methods.base import ClientModel, State, head_of, search
+from hpcfl.methods.base import ClientModel, Fleet, Inbox, State, head_of, parts, search
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.models import parts
 
 FLOOR = 1e-12  # the smallest probability of a class
 GRID = 10  # λ is tuned in steps of 1/GRID

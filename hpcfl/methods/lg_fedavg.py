@@ -19,8 +19,7 @@ by samples, as the default here, so that a comparison with FedAvg isolates the m
 from pydantic import Field
 
 from hpcfl.methods._shared_part import SharedHead
-from hpcfl.methods.base import Layers
-from hpcfl.rows.layout import Layout
+from hpcfl.methods.base import Layers, Layout
 
 
 class LGFedAvg(SharedHead):

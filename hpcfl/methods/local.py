@@ -8,9 +8,16 @@ to R·ρ, also for the learning rate, as here in R·ρ rounds of all clients.
 
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Message
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Message,
+    Method,
+    Setup,
+    State,
+)
 
 
 class Local(Method):

@@ -17,10 +17,17 @@ w_i (methods-3.md §20).
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods._anchored import Anchored
-from hpcfl.methods.base import Audience, Cohort, State, search
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
+    State,
+    search,
+)
 
 
 class MRMTL(Anchored):

@@ -22,11 +22,17 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, Setup, State, search
+from hpcfl.methods.base import (
+    ClientModel,
+    Fleet,
+    Inbox,
+    Layout,
+    Setup,
+    State,
+    StepContext,
+    search,
+)
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.rows.layout import Layout
 
 COLDEST = 0.05  # smallest temperature
 SHARED, OWN = 0, 1  # the indices of w and θ_i in a choice

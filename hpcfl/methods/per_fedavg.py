@@ -21,9 +21,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel
+from hpcfl.methods.base import ClientModel, Fleet, Inbox, StepContext
 from hpcfl.methods.fedavg import FedAvg
 
 

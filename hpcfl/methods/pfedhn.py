@@ -26,12 +26,20 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Message, Mixture
 from hpcfl.methods._server_model import ServerModel
-from hpcfl.methods.base import Audience, Cohort, Setup, State, search
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Layout,
+    Message,
+    Mixture,
+    Setup,
+    State,
+    search,
+)
 from hpcfl.rows import mixing
-from hpcfl.rows.layout import Layout
 
 MUCH = 1e9  # size of a hypernetwork in bytes from which a note informs the user
 MOMENTUM = "momentum."  # prefix of the names of the momentum of φ's tensors

@@ -16,9 +16,16 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.communication.message import Inbox
-from hpcfl.methods.base import ClientModel, Cohort, Setup, State, search
+from hpcfl.methods.base import (
+    ClientModel,
+    Cohort,
+    Fleet,
+    Inbox,
+    Setup,
+    State,
+    StepContext,
+    search,
+)
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 

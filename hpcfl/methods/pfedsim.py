@@ -24,13 +24,15 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.methods._server_model import ServerModel
 from hpcfl.methods.base import (
     Audience,
     ClientModel,
     Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
     Setup,
     State,
     head_of,

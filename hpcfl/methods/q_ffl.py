@@ -20,9 +20,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Cohort, State, search
+from hpcfl.methods.base import Cohort, Fleet, Inbox, Mean, Message, State, search
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 

@@ -19,10 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet, StepContext
-from hpcfl.clients.losses import CROSS_ENTROPY
-from hpcfl.methods.base import Setup, State
-from hpcfl.rows.layout import Group
+from hpcfl.methods.base import CROSS_ENTROPY, Fleet, Group, Setup, State, StepContext
 
 Activation = Literal["round", "own"]  # whose second round learns Ω until it converges
 Adaptation = Literal["always", "initial"]  # the rounds that learn Ω

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Mean, Message
-from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Mean,
+    Message,
+    Overlay,
+    Setup,
+    State,
+)
 
 
 @dataclass(frozen=True)

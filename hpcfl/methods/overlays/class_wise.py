@@ -18,13 +18,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field, Inbox, Message, Mixture, fields
+from hpcfl.communication.message import fields
 from hpcfl.errors import UserError
-from hpcfl.methods.base import Audience, Cohort, Layers, Overlay, Setup, State
-from hpcfl.models import parts
+from hpcfl.methods.base import (
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Layers,
+    Layout,
+    Message,
+    Mixture,
+    Overlay,
+    Sent,
+    Setup,
+    State,
+    parts,
+)
 from hpcfl.rows import mixing
-from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
 # Class models are made of more uploads than this for each of them. Mixing them takes
@@ -211,9 +222,9 @@ class ClassWise(Overlay):
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
         start = fleet.layout.columns(self.layers).start
         # They are a part of the model, which is counted elsewhere.
-        added = {"classwise": Field(models[:, start:], floats=0)}
+        added = {"classwise": Sent(models[:, start:], floats=0)}
         if self.distribution == "true":
-            added["distribution"] = Field(truth.float())
+            added["distribution"] = Sent(truth.float())
         return {**message, **added}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State:
