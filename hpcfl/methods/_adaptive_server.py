@@ -31,6 +31,7 @@ class AdaptiveServer(ServerModel):
 
     family = "one global model"
     reference = "Reddi et al., ICLR 2021"
+    server_zeros = ("first",)
     server_lr: float = Field(
         0.01,
         ge=0,
@@ -48,8 +49,7 @@ class AdaptiveServer(ServerModel):
 
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)
-        zero = torch.zeros_like(state["model"])
-        return {**state, "first": zero, "second": zero + self.tau**2}
+        return {**state, "second": torch.full_like(state["model"], self.tau**2)}
 
     @abstractmethod
     def second(self, old: Tensor, square: Tensor) -> Tensor:

@@ -26,14 +26,12 @@ class Anchored(ServerModel):
     """
 
     primary = "post"
+    last_model = "model"
     keeps = ("ala",)
 
     @abstractmethod
     def strength(self) -> float:
         """Return the strength of the proximal term."""
-
-    def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "model": setup.initial()}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Add the clients' ``own`` models [n, P] before training."""
@@ -54,9 +52,6 @@ class Anchored(ServerModel):
         if "anchor" not in inbox:
             return None
         return self.strength(), inbox["anchor"]
-
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        fleet.state["model"] = trained
 
 
 class MixedAnchor(Anchored):

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -36,10 +37,15 @@ class ServerModel(Method):
         blended_layers: The layers that ``ala`` blends.
         inherited: Names of private models [P] that a newcomer initialises with the
             received model.
+        last_model: The name of a client's last trained model in its state, at first the
+            initial one; "" for a method that does not store it.
+        server_zeros: Names of further rows [P] of the server, zeros at first.
     """
 
     blended_layers: ClassVar[Group] = 1
     inherited: ClassVar[tuple[str, ...]] = ()
+    last_model: ClassVar[str] = ""
+    server_zeros: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     ala: bool = Field(
@@ -54,10 +60,15 @@ class ServerModel(Method):
         return AdaptiveLocalAggregation(layers=self.blended_layers)
 
     def server_state(self, setup: Setup) -> State:
-        return {"model": setup.initial()}
+        model = setup.initial()
+        zeros = {name: torch.zeros_like(model) for name in self.server_zeros}
+        return {"model": model, **zeros}
 
     def client_state(self, setup: Setup) -> State:
-        return self.adaptive_aggregation().client_state(setup) if self.ala else {}
+        state = self.adaptive_aggregation().client_state(setup) if self.ala else {}
+        if self.last_model:
+            state[self.last_model] = setup.initial()
+        return state
 
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
@@ -135,6 +146,8 @@ class ServerModel(Method):
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         """Store parts of the ``trained`` models [n, P] in ``fleet.state``."""
+        if self.last_model:
+            fleet.state[self.last_model] = trained
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         """Return the clients' message with their ``trained`` models [n, P]."""

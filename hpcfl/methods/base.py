@@ -194,6 +194,8 @@ class Method(MethodSection, ABC):
             or trained under it. The loss of such a method reads no other data.
         trains: groups of columns that a model may not freeze altogether, and what would
             come of it, which ends the sentence "all of it is frozen, so …".
+        needs_head: "any" for a method that reads the model's ``head`` and ``features``,
+            "trained" if all of the head must be trained too.
     """
 
     weights: Literal["samples", "uniform"] = Field(
@@ -212,6 +214,7 @@ class Method(MethodSection, ABC):
     varying: ClassVar[tuple[str, ...]] = ()
     private_variables: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[Mapping[Group, str]] = {}
+    needs_head: ClassVar[Literal["", "any", "trained"]] = ""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raise TypeError: checkpoints do not contain attributes of a method, and ranks
@@ -379,7 +382,11 @@ class Method(MethodSection, ABC):
     def adapt(self, model: nn.Module) -> nn.Module:
         """Return the model of one client with the method's changes, such as further
         blocks.
+
+        Raises UserError for a model without the head that ``needs_head`` asks for.
         """
+        if self.needs_head:
+            head_of(model, self.name, trained=self.needs_head == "trained")
         return model
 
     def overlays(self) -> tuple[Overlay, ...]:

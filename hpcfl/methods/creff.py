@@ -32,7 +32,6 @@ from hpcfl.methods.base import (
     Message,
     Setup,
     State,
-    head_of,
     search,
 )
 from hpcfl.methods.fedavg import ServerModel
@@ -51,6 +50,7 @@ class CReFF(ServerModel):
 
     family = "one global model"
     reference = "Shang et al., IJCAI 2022"
+    needs_head = "trained"
     keeps = ("ala",)
     short = {
         "features_each": 5,
@@ -84,10 +84,6 @@ class CReFF(ServerModel):
     class_batch: PositiveInt = Field(
         64, description="most samples in a draw of a class (FedNH 64, the authors 32)"
     )
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name, trained=True)
-        return model
 
     def server_state(self, setup: Setup) -> State:
         layout, count = setup.layout, setup.classes * self.features_each

@@ -40,10 +40,8 @@ from hpcfl.methods.base import (
     Inbox,
     Mean,
     Message,
-    Setup,
     State,
     StepContext,
-    head_of,
     parts,
     search,
 )
@@ -63,6 +61,8 @@ class FedAS(SharedBody):
 
     primary = "post"
     reference = "Yang et al., CVPR 2024"
+    needs_head = "any"
+    last_model = "model"
     inherited = ("model",)
     align_epochs: NonNegativeInt = Field(
         1, description="epochs of the alignment to the own old features; 0 is without"
@@ -79,13 +79,6 @@ class FedAS(SharedBody):
     fisher: Literal["sum", "mean"] = Field(
         "sum", description="squared gradients of all mini-batches, or of one on average"
     )
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name)
-        return model
-
-    def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "model": setup.initial()}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """Return the shared body with each client's own head, ``[n, P]``."""
@@ -126,9 +119,6 @@ class FedAS(SharedBody):
             batch.y
         ]  # number of samples of the same class in the batch
         return (of_samples / alike).sum()
-
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        fleet.state["model"] = trained
 
     def traces(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """Return (C)'s trace t_i of each client at its model in ``rows`` [n, P],

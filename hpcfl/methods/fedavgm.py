@@ -12,7 +12,7 @@ rates overshoot.
 import torch
 from pydantic import Field
 
-from hpcfl.methods.base import Cohort, Setup, State, search
+from hpcfl.methods.base import Cohort, State, search
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -24,6 +24,7 @@ class FedAvgM(ServerModel):
 
     family = "one global model"
     reference = "Hsu et al., arXiv 1909.06335"
+    server_zeros = ("step",)
     momentum: float = Field(
         0.9,
         ge=0,
@@ -35,10 +36,6 @@ class FedAvgM(ServerModel):
     )
     server_lr: float = Field(1.0, ge=0, description="the server's learning rate η_s")
     nesterov: bool = Field(False, description="look a step ahead (FL-bench)")
-
-    def server_state(self, setup: Setup) -> State:
-        state = super().server_state(setup)
-        return {**state, "step": torch.zeros_like(state["model"])}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         average = uplink["model"]

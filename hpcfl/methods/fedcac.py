@@ -114,6 +114,7 @@ class FedCAC(ServerModel):
     family = "mixed on the server"
     reference = "Wu et al., ICCV 2023"
     keeps = ("ala",)
+    last_model = "model"
     tau: float = Field(
         0.5,
         ge=0,
@@ -142,9 +143,6 @@ class FedCAC(ServerModel):
             "masks": mixing.repeated(empty_mask, setup.clients),
         }
 
-    def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "model": setup.initial()}
-
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Add ``start`` [n, P], the models before training; with ``ala`` they differ
         from the received ones.
@@ -154,9 +152,6 @@ class FedCAC(ServerModel):
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         start: Tensor = inbox["start"]
         return start
-
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        fleet.state["model"] = trained
 
     def send(self, server: State, audience: Audience) -> Message:
         ids = torch.from_numpy(audience.ids)

@@ -50,6 +50,7 @@ class FedDyn(ServerModel):
 
     family = "one global model"
     reference = "Acar et al., ICLR 2021"
+    server_zeros = ("drift",)
     only_synchronous = (
         "its server adds up how far clients move away from its model, and a client that "
         "is late moves away from another one"
@@ -68,10 +69,6 @@ class FedDyn(ServerModel):
         "equal",
         description="the same α for all, or one that falls with a client's samples",
     )
-
-    def server_state(self, setup: Setup) -> State:
-        state = super().server_state(setup)
-        return {**state, "drift": torch.zeros_like(state["model"])}
 
     def client_state(self, setup: Setup) -> State:
         state = super().client_state(setup)

@@ -18,7 +18,7 @@ stays unchanged.
 import torch
 import torch.nn.functional as functional
 from pydantic import Field, NonNegativeInt
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from hpcfl.clients.synthetic import batches, stochastic_descent
@@ -30,7 +30,6 @@ from hpcfl.methods.base import (
     Message,
     Sent,
     State,
-    head_of,
     search,
 )
 from hpcfl.methods.fedproto import features
@@ -44,6 +43,7 @@ class FedGH(SharedHead):
     """
 
     reference = "Yi et al., ACM MM 2023"
+    needs_head = "trained"
     short = {"server_epochs": 3}
     server_lr: float = Field(
         0.01,
@@ -56,10 +56,6 @@ class FedGH(SharedHead):
         description="epochs of the head on the server (HtFLlib 100, PFLlib 1)",
         json_schema_extra=search([1, 10, 100], "between PFLlib's and HtFLlib's"),
     )
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name, trained=True)
-        return model
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         means = fleet.class_means(trained, features)

@@ -48,6 +48,7 @@ class FedNova(ServerModel):
     family = "one global model"
     reference = "Wang et al., NeurIPS 2020"
     keeps = ("ala",)
+    server_zeros = ("step",)
     short = {"mu": 0.1, "server_momentum": 0.5}
     mu: float = Field(
         0.0, ge=0, description="strength μ of FedProx's proximal term in local training"
@@ -75,10 +76,6 @@ class FedNova(ServerModel):
                 "changes are divided by the number of steps"
             )
         return lines
-
-    def server_state(self, setup: Setup) -> State:
-        state = super().server_state(setup)
-        return {**state, "step": torch.zeros_like(state["model"])}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)

@@ -42,7 +42,6 @@ from hpcfl.methods.base import (
     Sent,
     Setup,
     State,
-    head_of,
     parts,
     search,
 )
@@ -70,6 +69,7 @@ class FedPAC(SharedBody):
 
     primary = "post"
     reference = "Xu et al., ICLR 2023"
+    needs_head = "any"
     keeps = ("ala",)
     short = {"head_lr": 0.1}
     lam: float = Field(
@@ -96,10 +96,6 @@ class FedPAC(SharedBody):
     collaborate: bool = Field(
         True, description="mix heads; otherwise each client has its own, as in FedRep"
     )
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name)
-        return model
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:

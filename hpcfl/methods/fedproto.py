@@ -34,7 +34,6 @@ from hpcfl.methods.base import (
     Sent,
     Setup,
     State,
-    head_of,
     parts,
     search,
 )
@@ -52,6 +51,7 @@ class FedProto(Method):
     primary = "post"
     family = "prototypes, no weights"
     reference = "Tan et al., AAAI 2022"
+    needs_head = "any"
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of clients in a class's prototype"
     )
@@ -62,10 +62,6 @@ class FedProto(Method):
         "0 trains as Local",
         json_schema_extra=search([0.1, 1.0, 10.0], "the authors' two, and ten times"),
     )
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name)
-        return model
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:

@@ -20,7 +20,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.methods.base import Batch, head_of, parts, search
+from hpcfl.methods.base import Batch, parts, search
 from hpcfl.methods.fedavg import FedAvg
 
 FLOOR = 1e-12  # added under the square root, because its gradient at 0 is not a number
@@ -67,6 +67,7 @@ class FedUV(FedAvg):
     """
 
     reference = "Son et al., CVPR 2024"
+    needs_head = "any"
     lam: float = Field(
         2.5,
         ge=0,
@@ -91,10 +92,6 @@ class FedUV(FedAvg):
     detach_scale: bool = Field(
         False, description="keep the median σ² out of the gradient"
     )
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name)
-        return super().adapt(model)
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not (self.lam or self.mu) or len(batch.y) < 2:

@@ -25,7 +25,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.files import heartbeat
-from hpcfl.methods.base import ClientModel, Fleet, Inbox, State, head_of, parts, search
+from hpcfl.methods.base import ClientModel, Fleet, Inbox, State, parts, search
 from hpcfl.methods.fedavg import FedAvg
 
 FLOOR = 1e-12  # the smallest probability of a class
@@ -42,6 +42,7 @@ class KNNPer(FedAvg):
 
     family = "one global model"
     reference = "Marfoq et al., ICML 2022"
+    needs_head = "any"
     short = {"neighbours": 3, "share": "tuned"}
     neighbours: PositiveInt = Field(
         10, description="number k of neighbours (the authors' script 7, FL-bench 5)"
@@ -62,10 +63,6 @@ class KNNPer(FedAvg):
     capacity: PositiveInt = Field(
         1000, description="most samples of a client in its store (FL-bench 500)"
     )
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name)
-        return model
 
     def client_model(
         self,

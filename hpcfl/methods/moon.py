@@ -44,6 +44,7 @@ class Moon(FedAvg):
 
     reference = "Li et al., CVPR 2021"
     keeps = ("ala", "aggregation")
+    last_model = "last"
     mu: float = Field(
         5.0,
         ge=0,
@@ -66,9 +67,6 @@ class Moon(FedAvg):
             f"moon: μ = {self.mu:g} was tuned with the paper's projection head, which is left "
             "out here; choose method.mu yourself (the paper tries 0.1, 1, 5 and 10)"
         ]
-
-    def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "last": setup.initial()}
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.mu:
@@ -99,9 +97,6 @@ class Moon(FedAvg):
             "received": fleet.rows(self.received(fleet, inbox)),
             "last": fleet.state["last"],
         }
-
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        fleet.state["last"] = trained
 
 
 plugin = Moon

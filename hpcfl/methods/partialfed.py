@@ -47,6 +47,7 @@ class PartialFed(FedAvg):
     """
 
     primary = "post"
+    last_model = "model"
     inherited = ("model",)
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
@@ -81,12 +82,8 @@ class PartialFed(FedAvg):
     def client_state(self, setup: Setup) -> State:
         return {
             **super().client_state(setup),
-            "model": setup.initial(),
             "strategy": torch.zeros(len(setup.layout.layers), 2),
         }
-
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        fleet.state["model"] = trained
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         if not self.adaptive(fleet):

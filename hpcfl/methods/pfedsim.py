@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as functional
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpcfl.methods._server_model import ServerModel
 from hpcfl.methods.base import (
@@ -35,7 +35,6 @@ from hpcfl.methods.base import (
     Message,
     Setup,
     State,
-    head_of,
     search,
 )
 from hpcfl.rows import mixing
@@ -54,6 +53,7 @@ class PFedSim(ServerModel):
     primary = "post"
     family = "mixed on the server"
     reference = "Tan et al., arXiv 2305.15706"
+    needs_head = "trained"
     only_synchronous = (
         "its clients' messages change after the warm-up, at the beginning of one round"
     )
@@ -69,10 +69,6 @@ class PFedSim(ServerModel):
     )
 
     varying = ("models", "similarity")
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name, trained=True)
-        return model
 
     def warms_up(self, setup: Setup, round: int) -> bool:
         """Return whether a round belongs to the warm-up."""

@@ -40,6 +40,7 @@ class Scaffold(ServerModel):
     family = "one global model"
     reference = "Karimireddy et al., ICML 2020"
     keeps = ("ala",)
+    server_zeros = ("control",)
     only_synchronous = (
         "its controls are changes from the server's control of one round, and a client "
         "that is late has another one"
@@ -56,10 +57,6 @@ class Scaffold(ServerModel):
             [0.1, 0.5, 1.0], "no range in the paper: its 1 and smaller steps"
         ),
     )
-
-    def server_state(self, setup: Setup) -> State:
-        state = super().server_state(setup)
-        return {**state, "control": torch.zeros_like(state["model"])}
 
     def client_state(self, setup: Setup) -> State:
         return {
