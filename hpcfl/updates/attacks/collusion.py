@@ -92,25 +92,6 @@ def _compare(honest: Tensor, mean: Tensor, direction: Tensor) -> tuple[Tensor, T
     return products, distances
 
 
-def forge_within_spread(honest: Tensor, attackers: int, z: float | None) -> Tensor:
-    """Return ALIE's update μ − zσ, float64 [P]. z: None for ``find_quantile``."""
-    if z is None:
-        z = find_quantile(len(honest) + attackers, attackers)
-    return compute_mean(honest) - z * compute_deviation(honest)
-
-
-def forge_opposite(honest: Tensor, factor: float) -> Tensor:
-    """Return the inner-product attack's update −εμ, float64 [P]."""
-    return -factor * compute_mean(honest)
-
-
-def forge_farthest(honest: Tensor, kind: Direction, by_sum: bool) -> Tensor:
-    """Return the update μ + γp of min-max, or with ``by_sum`` of min-sum, float64 [P]."""
-    mean = compute_mean(honest)
-    direction = compute_direction(honest, mean, kind)
-    return mean + find_largest_step(honest, mean, direction, by_sum) * direction
-
-
 class Collusion(Attack):
     """The base of attacks in which all attackers send one update."""
 
@@ -157,7 +138,10 @@ class LittleIsEnough(Collusion):
         return f"z = {z:.4g}"
 
     def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
-        return forge_within_spread(honest, attackers, self.z)
+        z = self.z
+        if z is None:
+            z = find_quantile(len(honest) + attackers, attackers)
+        return compute_mean(honest) - z * compute_deviation(honest)
 
 
 class InnerProduct(Collusion):
@@ -170,7 +154,7 @@ class InnerProduct(Collusion):
     factor: float = Field(0.5, gt=0, description="ε, times the mean of honest updates")
 
     def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
-        return forge_opposite(honest, self.factor)
+        return -self.factor * compute_mean(honest)
 
 
 class MinMax(Collusion):
@@ -192,7 +176,10 @@ class MinMax(Collusion):
         return ""
 
     def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
-        return forge_farthest(honest, self.direction, self.by_sum)
+        mean = compute_mean(honest)
+        direction = compute_direction(honest, mean, self.direction)
+        step = find_largest_step(honest, mean, direction, self.by_sum)
+        return mean + step * direction
 
 
 class MinSum(MinMax):

@@ -38,7 +38,8 @@ class Scale(Attack):
     server makes is the attacker's, where the other clients agree.
 
     Bagdasaryan, Veit, Hua, Estrin & Shmatikov, AISTATS 2020. The default factor is
-    1/(p_i η), which is n/η with uniform weights.
+    1/(p_i η), which is n/η with uniform weights. An update of weight p_i = 0, which does
+    not count, stays as it is.
     """
 
     needs_honest = True  # whose weights are in p_i
@@ -49,24 +50,14 @@ class Scale(Attack):
     server_lr: float = Field(1.0, gt=0, description="η, the server's learning rate")
 
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
-        return scale_updates(updates, context, self.factor, self.server_lr)
-
-
-def scale_updates(
-    updates: Tensor, context: Context, factor: float | None, server_lr: float
-) -> Tensor:
-    """Return updates [m, P] times the factor, by default 1/(p_i η) of each client.
-
-    An update of weight p_i = 0, which does not count, stays as it is.
-    """
-    if factor is not None:
-        return factor * updates
-    assert context.shares is not None
-    counts = context.shares > 0
-    shares = np.where(counts, context.shares, 1)
-    scaled = np.where(counts, 1 / (shares * server_lr), 1)
-    factors = torch.from_numpy(scaled).to(updates)
-    return factors[:, None] * updates
+        if self.factor is not None:
+            return self.factor * updates
+        assert context.shares is not None
+        counts = context.shares > 0
+        shares = np.where(counts, context.shares, 1)
+        scaled = np.where(counts, 1 / (shares * self.server_lr), 1)
+        factors = torch.from_numpy(scaled).to(updates)
+        return factors[:, None] * updates
 
 
 plugins: dict[str, type[Attack]] = {

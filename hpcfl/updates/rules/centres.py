@@ -22,45 +22,6 @@ from hpcfl.updates.columns import (
 from hpcfl.updates.row_rule import RowRule
 
 
-def compute_geometric_median(
-    rows: Tensor, weights: Tensor, steps: int, smallest: float
-) -> Tensor:
-    """Return the result of smoothed Weiszfeld steps from the weighted mean, float64 [P].
-
-    A step is v ← Σ w_i Δ_i / Σ w_i with w_i = p_i/max(ν, ‖v − Δ_i‖).
-
-    Args:
-        rows: Δ [n, P].
-        weights: p [n].
-        steps: The number of steps.
-        smallest: ν, the smallest distance that counts.
-    """
-    centre = compute_weighted_mean(rows, weights)
-    for _ in range(steps):
-        distances = compute_norms(rows, centre)
-        factors = weights.double() / distances.clamp(min=smallest)
-        centre = compute_weighted_mean(rows, factors)
-    return centre
-
-
-def clip_around(rows: Tensor, centre: Tensor, radius: float, steps: int) -> Tensor:
-    """Return the centre [P] after steps of centred clipping, float64.
-
-    A step is v ← v + (1/n) Σ (Δ_i − v)·τ/max(τ, ‖Δ_i − v‖).
-
-    Args:
-        rows: Δ [n, P].
-        centre: v before the steps.
-        radius: τ.
-        steps: The number of steps.
-    """
-    for _ in range(steps):
-        factors = radius / compute_norms(rows, centre).clamp(min=radius)
-        shares = factors / len(rows)
-        centre = join_blocks(partial(_move, shares), rows, centre)
-    return centre
-
-
 def _move(shares: Tensor, block: Tensor, centre: Tensor) -> Tensor:
     """Return the centre [columns] plus Σ_i shares_i (Δ_i − centre)."""
     return centre + shares.to(block.device) @ (block - centre)
@@ -69,6 +30,7 @@ def _move(shares: Tensor, block: Tensor, centre: Tensor) -> Tensor:
 class GeometricMedian(RowRule):
     """The geometric median by smoothed Weiszfeld steps from the weighted mean.
 
+    A step is v ← Σ w_i Δ_i / Σ w_i with w_i = p_i/max(ν, ‖v − Δ_i‖).
     Pillutla, Kakade & Harchaoui, IEEE TSP 2022 (RFA).
     """
 
@@ -85,14 +47,20 @@ class GeometricMedian(RowRule):
         )
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
-        return compute_geometric_median(rows, weights, self.steps, self.smallest)
+        centre = compute_weighted_mean(rows, weights)
+        for _ in range(self.steps):
+            distances = compute_norms(rows, centre)
+            factors = weights.double() / distances.clamp(min=self.smallest)
+            centre = compute_weighted_mean(rows, factors)
+        return centre
 
 
 class CenteredClip(RowRule):
     """Steps of a centre towards the updates, each clipped to a radius around it.
 
     Karimireddy, He & Jaggi, ICML 2021. The centre is the server's state: a round starts
-    from the centre of the round before, round 1 from zero.
+    from the centre of the round before, round 1 from zero. A step is v ← v + (1/n)
+    Σ (Δ_i − v)·τ/max(τ, ‖Δ_i − v‖).
     """
 
     rule: str = "centered-clip"
@@ -110,7 +78,10 @@ class CenteredClip(RowRule):
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         centre = context.memory["centre"].double()
-        centre = clip_around(rows, centre, self.radius, self.steps)
+        for _ in range(self.steps):
+            distances = compute_norms(rows, centre)
+            shares = self.radius / distances.clamp(min=self.radius) / len(rows)
+            centre = join_blocks(partial(_move, shares), rows, centre)
         context.memory["centre"] = centre.float()
         return centre
 

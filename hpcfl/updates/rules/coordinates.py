@@ -14,28 +14,9 @@ from hpcfl.updates.row_rule import RowRule
 ROUNDING = 1e-9  # 0.29 · 100 is below 29 in floating point
 
 
-def compute_median(rows: Tensor) -> Tensor:
-    """Return the median of each coordinate of rows [n, P], float64 [P]."""
-    return join_blocks(find_median, rows)
-
-
 def count_trimmed(rows: int, share: float) -> int:
     """Return ⌊share·rows⌋, the number of values that are left out at each end."""
     return math.floor(share * rows + ROUNDING)
-
-
-def compute_trimmed_mean(rows: Tensor, share: float) -> Tensor:
-    """Return the mean of each coordinate without the ⌊share·n⌋ smallest and largest
-    values, float64 [P].
-    """
-    removed = count_trimmed(len(rows), share)
-    last = len(rows) - removed
-
-    def average(block: Tensor) -> Tensor:
-        ordered = sort_columns(block)
-        return ordered[removed:last].mean(dim=0)
-
-    return join_blocks(average, rows)
 
 
 class Median(RowRule):
@@ -51,7 +32,7 @@ class Median(RowRule):
         return f"takes the median of {rows} values of each coordinate"
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
-        return compute_median(rows)
+        return join_blocks(find_median, rows)
 
 
 class TrimmedMean(RowRule):
@@ -75,7 +56,13 @@ class TrimmedMean(RowRule):
         )
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
-        return compute_trimmed_mean(rows, self.trim)
+        removed = count_trimmed(len(rows), self.trim)
+        last = len(rows) - removed
+
+        def average(block: Tensor) -> Tensor:
+            return sort_columns(block)[removed:last].mean(dim=0)
+
+        return join_blocks(average, rows)
 
 
 plugins = {"median": Median, "trimmed-mean": TrimmedMean}

@@ -31,13 +31,6 @@ def score_rows(squares: Tensor, neighbours: int) -> Tensor:
     return others.sort(dim=1).values[:, :neighbours].sum(dim=1)
 
 
-def choose_krum(rows: Tensor, tolerated: int) -> int:
-    """Return the position of the row with the least score. The first of equal rows
-    wins.
-    """
-    return int(rank_rows(rows, tolerated)[0])
-
-
 def rank_rows(rows: Tensor, tolerated: int) -> Tensor:
     """Return the positions of the rows, those with the least Krum scores first, int64
     [n].
@@ -45,14 +38,6 @@ def rank_rows(rows: Tensor, tolerated: int) -> Tensor:
     neighbours = len(rows) - tolerated - 2
     scores = score_rows(compute_squares(rows), neighbours)
     return scores.argsort(stable=True)
-
-
-def compute_multi_krum(rows: Tensor, tolerated: int, chosen: int) -> Tensor:
-    """Return the mean of the ``chosen`` rows with the least Krum scores, which are
-    computed once, float64 [P].
-    """
-    best = rank_rows(rows, tolerated)[:chosen]
-    return compute_mean(rows, best.sort().values)
 
 
 def select_repeatedly(squares: Tensor, tolerated: int, count: int) -> list[int]:
@@ -73,26 +58,6 @@ def select_repeatedly(squares: Tensor, tolerated: int, count: int) -> list[int]:
     return selected
 
 
-def compute_bulyan(rows: Tensor, tolerated: int) -> Tensor:
-    """Return Bulyan's result, float64 [P].
-
-    n − 2f rows are selected by repeated Krum. The result is, for each coordinate, the
-    mean of the n − 4f selected values that are nearest to their median.
-    """
-    count = len(rows) - 2 * tolerated
-    squares = compute_squares(rows)
-    selected = torch.tensor(sorted(select_repeatedly(squares, tolerated, count)))
-    nearest = count - 2 * tolerated
-
-    def average(block: Tensor) -> Tensor:
-        values = block[selected.to(block.device)]
-        distances = (values - find_median(values)).abs()
-        order = distances.argsort(dim=0, stable=True)
-        return values.gather(0, order[:nearest]).mean(dim=0)
-
-    return join_blocks(average, rows)
-
-
 class Krum(RowRule):
     """The update with the least sum of squared distances to its n − f − 2 nearest
     others.
@@ -107,7 +72,8 @@ class Krum(RowRule):
         return 2 * self.tolerated + 3
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
-        return rows[choose_krum(rows, self.tolerated)].double()
+        best = int(rank_rows(rows, self.tolerated)[0])
+        return rows[best].double()
 
     def describe_rows(self, rows: int) -> str:
         nearest = rows - self.tolerated - 2
@@ -141,14 +107,16 @@ class MultiKrum(Krum):
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         chosen = self.count_chosen(len(rows))
-        return compute_multi_krum(rows, self.tolerated, chosen)
+        best = rank_rows(rows, self.tolerated)[:chosen]
+        return compute_mean(rows, best.sort().values)
 
 
 class Bulyan(RowRule):
     """Repeated Krum, then for each coordinate the mean of the values nearest to the
     median.
 
-    El Mhamdi, Guerraoui & Rouault, ICML 2018.
+    Repeated Krum selects n − 2f rows. The mean is that of the n − 4f selected values
+    nearest to their median. El Mhamdi, Guerraoui & Rouault, ICML 2018.
     """
 
     needs_f = True
@@ -165,7 +133,19 @@ class Bulyan(RowRule):
         )
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
-        return compute_bulyan(rows, self.tolerated)
+        count = len(rows) - 2 * self.tolerated
+        squares = compute_squares(rows)
+        chosen = select_repeatedly(squares, self.tolerated, count)
+        selected = torch.tensor(sorted(chosen))
+        nearest = count - 2 * self.tolerated
+
+        def average(block: Tensor) -> Tensor:
+            values = block[selected.to(block.device)]
+            distances = (values - find_median(values)).abs()
+            order = distances.argsort(dim=0, stable=True)
+            return values.gather(0, order[:nearest]).mean(dim=0)
+
+        return join_blocks(average, rows)
 
 
 plugins = {"krum": Krum, "multi-krum": MultiKrum, "bulyan": Bulyan}

@@ -10,19 +10,16 @@ from hpcfl.updates.base import Context
 from hpcfl.updates.compression import WORD, Compression
 
 
-def keep_signs(updates: Tensor) -> Tensor:
-    """Return (‖v‖₁/P)·sign(v) for each row v of ``updates`` [n, P], with sign(0) = +1."""
-    sizes = updates.double().abs()
-    means = mixing.row_sums(sizes) / updates.shape[1]
-    factors = means.to(updates.dtype)[:, None]
-    return torch.where(updates < 0, -factors, factors)
-
-
 class Sign(Compression):
-    """Each sign takes one bit, and the mean absolute value 32."""
+    """Each row v becomes (‖v‖₁/P)·sign(v), with sign(0) = +1. Each sign takes one bit,
+    and the mean absolute value 32.
+    """
 
     def compress(self, updates: Tensor, context: Context) -> Tensor:
-        return keep_signs(updates)
+        sizes = updates.double().abs()
+        means = mixing.row_sums(sizes) / updates.shape[1]
+        factors = means.to(updates.dtype)[:, None]
+        return torch.where(updates < 0, -factors, factors)
 
     def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
         return torch.full_like(bits, updates.shape[1] + WORD)

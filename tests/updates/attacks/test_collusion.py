@@ -25,19 +25,25 @@ def test_a_majority_of_attackers_has_no_quantile():
 
 def test_alie_stays_within_the_spread_of_honest_updates():
     honest = torch.tensor([[1.0, 0], [3, 0]])
-    found = collusion.forge_within_spread(honest, attackers=1, z=2)
+    found = collusion.LittleIsEnough(share=0.5, z=2).forge_one(honest, 1)
     assert found.tolist() == pytest.approx([2 - 2 * 2**0.5, 0])
 
 
 def test_the_inner_product_with_the_mean_is_negative():
     honest = torch.tensor([[1.0, 0], [3, 2]])
-    assert collusion.forge_opposite(honest, 0.5).tolist() == [-1, -0.5]
+    found = collusion.InnerProduct(share=0.5, factor=0.5).forge_one(honest, 1)
+    assert found.tolist() == [-1, -0.5]
+
+
+def forge_farthest(honest, direction, by_sum):
+    kind = collusion.MinSum if by_sum else collusion.MinMax
+    return kind(share=0.5, direction=direction).forge_one(honest, 1)
 
 
 @pytest.mark.parametrize("by_sum", [False, True])
 def test_three_honest_updates_on_a_line(by_sum):
     honest = torch.tensor([[1.0, 0], [2, 0], [3, 0]])
-    assert collusion.forge_farthest(honest, "unit", by_sum).tolist() == [1, 0]
+    assert forge_farthest(honest, "unit", by_sum).tolist() == [1, 0]
 
 
 def is_hidden(forged, honest, by_sum):
@@ -67,6 +73,6 @@ def test_the_largest_step_is_the_one_that_a_search_finds(kind, by_sum):
 
 def test_without_a_direction_the_mean_is_sent():
     honest = torch.tensor([[1.0, -2], [-1, 2]])
-    assert collusion.forge_farthest(honest, "unit", by_sum=False).tolist() == [0, 0]
+    assert forge_farthest(honest, "unit", by_sum=False).tolist() == [0, 0]
     alike = torch.ones(3, 2)
-    assert collusion.forge_farthest(alike, "std", by_sum=True).tolist() == [1, 1]
+    assert forge_farthest(alike, "std", by_sum=True).tolist() == [1, 1]

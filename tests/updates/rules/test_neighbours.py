@@ -5,9 +5,10 @@ import torch
 
 from hpcfl.updates.columns import compute_squares
 from hpcfl.updates.rules.neighbours import (
-    choose_krum,
-    compute_bulyan,
-    compute_multi_krum,
+    Bulyan,
+    Krum,
+    MultiKrum,
+    rank_rows,
     score_rows,
     select_repeatedly,
 )
@@ -19,22 +20,23 @@ SEVEN = torch.tensor([[0.0, 0], [1, 0], [0, 1], [1, 1], [0.5, 2], [10, 10], [10,
 def test_krum_chooses_the_least_sum_of_distances_to_the_nearest_rows():
     scores = score_rows(compute_squares(FIVE), 5 - 1 - 2)
     assert scores.tolist() == [2, 3, 3, 42, 51]
-    assert choose_krum(FIVE, 1) == 0
+    found = Krum(f=1).combine_rows(FIVE, None, None)
+    assert found.tolist() == FIVE[0].tolist()
 
 
 def test_of_equal_scores_the_first_row_wins():
     scores = score_rows(compute_squares(SEVEN), 7 - 2 - 2)
     assert scores.tolist() == [4, 4, 3.25, 3.25, 6.75, 317.25, 353.25]
-    assert choose_krum(SEVEN, 2) == 2
+    assert rank_rows(SEVEN, 2)[0] == 2
 
 
 def test_multi_krum_averages_the_best_rows():
-    found = compute_multi_krum(FIVE, tolerated=1, chosen=3)
+    found = MultiKrum(f=1, m=3).combine_rows(FIVE, None, None)
     assert found.tolist() == pytest.approx([1 / 3, 1 / 3], rel=1e-15)
 
 
 def test_bulyan_selects_one_row_after_the_other():
     selected = select_repeatedly(compute_squares(SEVEN), tolerated=1, count=5)
     assert selected == [2, 3, 0, 5, 1]
-    found = compute_bulyan(SEVEN, tolerated=1)
+    found = Bulyan(f=1).combine_rows(SEVEN, None, None)
     assert found.tolist() == pytest.approx([2 / 3, 2 / 3], rel=1e-15)
