@@ -65,16 +65,9 @@ class Guarantee:
 
         With local noise the rounds are those in which one client takes part.
         """
-        if rounds == 0:
-            return 0.0
-        if sigma == 0:
-            return math.inf
-        if self.accountant == "pld":
+        if self.accountant == "pld" and sigma and rounds:
             return _compose(self, sigma, rounds)
-        orders, divergences = _find_curve(self, sigma)
-        rdp = import_library().rdp
-        found: float = rdp.compute_epsilon(orders, rounds * divergences, self.delta)[0]
-        return found
+        return self.compose({sigma: rounds} if rounds else {})
 
     def compose(self, rounds: Mapping[float, int]) -> float:
         """Return ε after numbers of rounds by their noise multipliers, by Rényi
@@ -88,16 +81,10 @@ class Guarantee:
         for sigma, count in rounds.items():
             orders, divergences = _find_curve(self, sigma)
             total = total + count * divergences
-        found: float = import_library().rdp.compute_epsilon(orders, total, self.delta)[
-            0
-        ]
-        return found
+        found = import_library().rdp.compute_epsilon(orders, total, self.delta)
+        return float(found[0])
 
-    def calibrate(self, epsilon: float, rounds: int) -> float:
-        """Return the least noise multiplier σ that costs at most ε in some rounds."""
-        return self.calibrate_shares(epsilon, {1.0: rounds})
-
-    def calibrate_shares(self, epsilon: float, rounds: Mapping[float, int]) -> float:
+    def calibrate(self, epsilon: float, rounds: Mapping[float, int]) -> float:
         """Return the least σ that costs at most ε in numbers of rounds, by the shares of
         σ that are their multipliers.
         """
@@ -142,7 +129,7 @@ def _find_curve(guarantee: Guarantee, sigma: float) -> tuple[Any, Any]:
 def _calibrate(
     guarantee: Guarantee, epsilon: float, rounds: tuple[tuple[float, int], ...]
 ) -> float:
-    """Return σ as ``Guarantee.calibrate_shares`` does, once for all cells of a sweep.
+    """Return σ as ``Guarantee.calibrate`` does, once for all cells of a sweep.
 
     rounds: pairs of a share of σ and a number of rounds.
     """

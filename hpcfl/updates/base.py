@@ -74,10 +74,6 @@ class Context:
         shares = None if self.shares is None else self.shares[clients]
         return replace(self, ids=self.ids[clients], shares=shares, memory={})
 
-    def remembering(self, memory: MutableMapping[str, Tensor]) -> "Context":
-        """Return the context with another memory."""
-        return replace(self, memory=memory)
-
     def random(self, purpose: str) -> np.random.Generator:
         """Return a generator that all clients of the round share."""
         return randomness.generator(self.seed, "updates", purpose, self.round)

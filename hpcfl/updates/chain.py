@@ -1,14 +1,14 @@
 """The transforms of a run, which are applied to updates one after the other."""
 
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hpcfl.updates.base import Context, Transform
 from hpcfl.updates.entries import FLOAT_BITS
-from hpcfl.updates.memory import Memory, memory_name
+from hpcfl.updates.memory import memory_name, open_memory
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,9 @@ class Chain:
             columns: The places [P] of the updates' numbers in remembered rows.
         """
         for place, transform in enumerate(self.transforms):
-            memory = Memory(state, place, transform.list_memory(), columns)
-            updates = transform.apply(updates, context.remembering(memory))
+            names = transform.list_memory()
+            with open_memory(state, place, names, columns) as memory:
+                updates = transform.apply(updates, replace(context, memory=memory))
             bits = transform.count_bits(updates, bits)
         return updates, bits
 
@@ -83,8 +84,9 @@ class Chain:
         """
         for place in reversed(range(len(self.transforms))):
             transform = self.transforms[place]
-            memory = Memory(server, place, transform.list_server_memory(), columns)
-            result = transform.finish(result, context.remembering(memory))
+            names = transform.list_server_memory()
+            with open_memory(server, place, names, columns) as memory:
+                result = transform.finish(result, replace(context, memory=memory))
         return result
 
     def count_bits(self, width: int) -> Tensor:

@@ -11,7 +11,7 @@ have the clip, the noise and the secure sum.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -45,7 +45,7 @@ from hpcfl.updates.entries import (
     unpack,
 )
 from hpcfl.updates.forgery import Forgery
-from hpcfl.updates.memory import MEMORY, Memory, memory_name
+from hpcfl.updates.memory import MEMORY, memory_name, open_memory
 from hpcfl.updates.privacy import ClientPrivacy
 from hpcfl.updates.privacy_setup import make_privacy
 from hpcfl.updates.secure import SecureSum, make_secure_sum
@@ -212,9 +212,10 @@ class Updates(Overlay):
         if not len(updates):
             return updates.new_zeros(updates.shape[1])
         updates = self._forge_knowingly(server, updates, context)
-        memory = Memory(server, "rule", self.rule.list_memory(), columns)
-        remembering = context.remembering(memory)
-        return self.rule.combine(updates, arrived.weights, remembering)
+        names = self.rule.list_memory()
+        with open_memory(server, "rule", names, columns) as memory:
+            remembering = replace(context, memory=memory)
+            return self.rule.combine(updates, arrived.weights, remembering)
 
     def _forge_knowingly(
         self, server: State, updates: Tensor, context: Context
@@ -273,7 +274,7 @@ class Updates(Overlay):
         if self.secure is not None:
             numbers["aggregation/wrapped"], rounding = self.secure.measure(server)
         if self.privacy is not None:
-            numbers |= self.privacy.measure_round(server, round, rounding)
+            numbers |= self.privacy.measure(server, round, rounding)
         return numbers
 
     def list_decisions(self) -> dict[str, str]:

@@ -131,14 +131,6 @@ class ClientPrivacy:
         normal = torch.from_numpy(random.standard_normal(len(result)))
         return result + self.model_sigma * clip / self.expected * normal
 
-    def next_clip(self, clip: float, below: float, round: int) -> float:
-        """Return the clip of the next round; arguments as for ``move_clip``."""
-        noise = 0.0
-        if self.sigma:
-            random = randomness.generator(self.seed, "privacy", "clip", round)
-            noise = self.count_noise * random.standard_normal()
-        return move_clip(clip, below, self.section, self.expected, noise)
-
     def remember(
         self, server: State, ids: np.ndarray, below: float, round: int
     ) -> None:
@@ -152,9 +144,12 @@ class ClientPrivacy:
             round: Its number.
         """
         if self.section.adaptive_clip:
-            clip = self.find_clip(server)
-            count = int(np.rint(below * len(ids)))
-            following = self.next_clip(clip, count - len(ids) / 2, round)
+            clip, noise = self.find_clip(server), 0.0
+            if self.sigma:
+                random = randomness.generator(self.seed, "privacy", "clip", round)
+                noise = self.count_noise * random.standard_normal()
+            surplus = int(np.rint(below * len(ids))) - len(ids) / 2
+            following = move_clip(clip, surplus, self.section, self.expected, noise)
             server[CLIP] = torch.tensor([following, clip]).double()
         if self.has_effect:
             places = ids if self.section.local else np.zeros(1, np.int64)
@@ -162,40 +157,19 @@ class ClientPrivacy:
             ones = torch.ones_like(positions)
             server[RELEASES] = server[RELEASES].index_add(0, positions, ones)
 
-    def measure_round(
-        self, server: State, round: int, rounding: float
+    def measure(
+        self, server: State, round: int, rounding: float = 0.0
     ) -> dict[str, float]:
-        """Return the numbers to record after a round.
+        """Return the numbers to record after a round: ε, C and the noise.
 
-        rounding: what secure sums add to the norm of a clipped update.
+        Privacy loss distributions take seconds for each ε, so that they give that of the
+        last round alone. rounding: what secure sums add to the norm of a clipped update.
         """
         clip, releases = self.first_clip, 0
         if self.section.adaptive_clip:
             clip = float(server[CLIP][1])
         if self.has_effect:
             releases = int(server[RELEASES].max())
-        return self.measure(clip, round, releases, rounding)
-
-    def hide_clients(self, cohort: Cohort) -> PrivateCohort:
-        """Return the cohort without the drawn clients."""
-        expected_share = self.expected / cohort.setup.clients
-        return PrivateCohort(cohort.setup, cohort.round, expected_share)
-
-    def measure(
-        self, clip: float, round: int, releases: int, rounding: float = 0.0
-    ) -> dict[str, float]:
-        """Return the numbers to record after a round: ε, C and the noise.
-
-        Privacy loss distributions take seconds for each ε, so that they give that of the
-        last round alone.
-
-        Args:
-            clip: C of the round.
-            round: Its number.
-            releases: The number of noisy sums so far, with local noise the largest
-                number of uploads of one client.
-            rounding: What secure sums add to the norm of a clipped update.
-        """
         bound = clip if self.section.local else clip + rounding
         noise = self.model_sigma * bound if self.sigma else 0.0
         numbers = {"privacy/noise": noise}
@@ -206,6 +180,11 @@ class ClientPrivacy:
             epsilon = self.guarantee.epsilon(self.sigma, releases)
             numbers["privacy/epsilon"] = epsilon
         return numbers
+
+    def hide_clients(self, cohort: Cohort) -> PrivateCohort:
+        """Return the cohort without the drawn clients."""
+        expected_share = self.expected / cohort.setup.clients
+        return PrivateCohort(cohort.setup, cohort.round, expected_share)
 
     def describe(self, rounds: int, cohort: Callable[[int], np.ndarray]) -> list[str]:
         """Return lines for ``hpcfl check``; arguments as for ``Overlay.describe``."""

@@ -21,7 +21,7 @@ def make_privacy(config: Config) -> ClientPrivacy | None:
     guarantee = find_guarantee(config, section)
     sigma = section.noise or 0.0
     if section.epsilon is not None:
-        sigma = guarantee.calibrate(section.epsilon, config.rounds)
+        sigma = guarantee.calibrate(section.epsilon, {1.0: config.rounds})
     elif sigma:
         guarantee.epsilon(sigma, 1)
     participation = config.participation
@@ -83,7 +83,7 @@ def describe_cost(config: Config, begun_for: int) -> str:
     section = config.privacy
     assert section is not None and section.epsilon is not None
     guarantee = find_guarantee(config, section)
-    sigma = guarantee.calibrate(section.epsilon, begun_for)
+    sigma = guarantee.calibrate(section.epsilon, {1.0: begun_for})
     cost = guarantee.epsilon(sigma, config.rounds)
     return (
         f"privacy.epsilon = {section.epsilon:g} is spent after {begun_for} rounds; "

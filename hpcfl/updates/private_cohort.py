@@ -33,40 +33,9 @@ class PrivateCohort:
         """Return the layout of a model's parameters."""
         return self.setup.layout
 
-    @property
-    def ids(self) -> NoReturn:
-        """Raise UnknownName: the value is the drawn clients'."""
-        refuse("ids")
-
-    @property
-    def class_counts(self) -> NoReturn:
-        """Raise UnknownName: the value is the drawn clients'."""
-        refuse("class_counts")
-
-    @property
-    def counts(self) -> NoReturn:
-        """Raise UnknownName: the value is the drawn clients'."""
-        refuse("counts")
-
-    @property
-    def samples(self) -> NoReturn:
-        """Raise UnknownName: the value is the drawn clients'."""
-        refuse("samples")
-
-    @property
-    def shares(self) -> NoReturn:
-        """Raise UnknownName: the value is the drawn clients'."""
-        refuse("shares")
-
-    @property
-    def weights(self) -> NoReturn:
-        """Raise UnknownName: the value is the drawn clients'."""
-        refuse("weights")
-
-
-def refuse(name: str) -> NoReturn:
-    """Raise UnknownName for the value ``name``, which [privacy] does not cover."""
-    raise UnknownName(
-        f"the method's 'aggregate' reads cohort.{name}, the drawn clients, which "
-        "[privacy] does not cover; take a method whose server uses means alone"
-    )
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raise UnknownName: any other value is the drawn clients'."""
+        raise UnknownName(
+            f"the method's 'aggregate' reads cohort.{name}, the drawn clients, which "
+            "[privacy] does not cover; take a method whose server uses means alone"
+        )

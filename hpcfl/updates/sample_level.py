@@ -56,7 +56,7 @@ def find_sigma(guarantee: Guarantee, epsilon: float, batches: Sequence[int]) -> 
     Arguments as for ``find_epsilon``.
     """
     shares = _scale(1.0, batches)
-    return guarantee.calibrate_shares(epsilon, shares) if shares else 0.0
+    return guarantee.calibrate(epsilon, shares) if shares else 0.0
 
 
 def _scale(sigma: float, batches: Sequence[int]) -> dict[float, int]:

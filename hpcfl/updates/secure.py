@@ -76,10 +76,13 @@ class SecureSum:
 
         mean: of the whole numbers.
         """
-        update, wrapped = self.decode(mean, clients)
-        rounding = self.find_rounding(len(mean))
+        clients = max(1, clients)
+        total = (mean * clients).round().long()
+        received = centre(total, self.bits)
+        wrapped = int((received != total).sum())
+        rounding = self.step * sqrt(len(mean))
         server[SECURE] = torch.tensor([wrapped, rounding]).double()
-        return update, rounding
+        return received.double() * self.step / clients, rounding
 
     def measure(self, server: State) -> tuple[float, float]:
         """Return the wrapped coordinates of the last round, and how much rounding may
@@ -87,24 +90,6 @@ class SecureSum:
         """
         wrapped, rounding = server[SECURE].tolist()
         return wrapped, rounding
-
-    def decode(self, mean: Tensor, clients: int) -> tuple[Tensor, int]:
-        """Return the mean update [P] that the server learns of so many clients, and how
-        many coordinates of the sum wrapped around.
-
-        mean: of the whole numbers.
-        """
-        clients = max(1, clients)
-        total = (mean * clients).round().long()
-        received = centre(total, self.bits)
-        wrapped = int((received != total).sum())
-        return received.double() * self.step / clients, wrapped
-
-    def find_rounding(self, width: int) -> float:
-        """Return how much rounding may add to the norm of an update of ``width``
-        numbers.
-        """
-        return self.step * sqrt(width)
 
     @property
     def sufficient(self) -> int:

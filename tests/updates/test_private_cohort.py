@@ -6,7 +6,6 @@ import torch
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Training
-from hpcfl.methods.base import Cohort
 from hpcfl.rows.layout import Layout
 from hpcfl.updates.private_cohort import PrivateCohort
 
@@ -26,11 +25,3 @@ def test_it_has_the_expected_share_and_what_does_not_depend_on_the_clients():
 def test_the_drawn_clients_are_refused_by_name(name):
     with pytest.raises(UserError, match=rf"cohort\.{name}.*\[privacy\]"):
         getattr(COHORT, name)
-
-
-def test_it_has_every_value_of_a_cohort():
-    """A value that a cohort gets later must be covered or refused here as well."""
-    values = {name for name in dir(Cohort) if not name.startswith("_")}
-    values |= set(Cohort.__dataclass_fields__)
-    own = set(dir(PrivateCohort)) | set(PrivateCohort.__dataclass_fields__)
-    assert values <= own

@@ -19,8 +19,9 @@ CONTEXT = Context(seed=3, round=1, ids=np.arange(4), clients=4)
 def add(secure, updates):
     """Return the server's update, and how many coordinates wrapped around."""
     sent = secure.encode(updates, CONTEXT)
-    result, wrapped = secure.decode(sent.mean(dim=0), len(updates))
-    return result.tolist(), wrapped
+    server = {}
+    result, _ = secure.receive(server, sent.mean(dim=0), len(updates))
+    return result.tolist(), secure.measure(server)[0]
 
 
 def test_updates_are_clipped_and_added_as_whole_numbers():
