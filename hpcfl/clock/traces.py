@@ -11,7 +11,10 @@ training as 3 times that. A file of measured training times has ``training`` ins
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypeVar
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, untrusted_files
@@ -19,8 +22,26 @@ from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
 MOST_SECONDS = 10**9  # in a file of availability
-# The factor from a row's milliseconds, by key, to those of training on a sample.
-TIMES = {"computation": 3, "training": 1}
+INFERENCE = 3  # how many times longer than inference training takes, in FedScale
+Positive = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
+Seconds = list[Annotated[float, Field(ge=0, le=MOST_SECONDS)]]
+Row = TypeVar("Row")
+
+
+class Device(TypedDict):
+    """A row of a file of devices, with either of the first two."""
+
+    computation: NotRequired[Positive]
+    training: NotRequired[Positive]
+    communication: Positive
+
+
+class Activity(TypedDict):
+    """A row of a file of availability."""
+
+    active: Seconds
+    inactive: Seconds
+    finish_time: Positive
 
 
 def capacities(path: str) -> list[tuple[Decimal, Decimal]]:
@@ -29,23 +50,16 @@ def capacities(path: str) -> list[tuple[Decimal, Decimal]]:
     Raises UserError.
     """
     devices = []
-    for name, row in _rows(path):
-        milliseconds = _training_time(path, name, row)
-        kilobits = _positive(path, name, row, "communication")
-        devices.append((milliseconds, kilobits))
+    for name, row in _rows(path, Device):
+        measured = [(INFERENCE, row.get("computation")), (1, row.get("training"))]
+        times = [factor * Decimal(time) for factor, time in measured if time]
+        if len(times) != 1:
+            raise UserError(
+                f"{path}: client '{name}' must have either 'computation', milliseconds "
+                "of inference, or 'training', milliseconds of training"
+            )
+        devices.append((times[0], Decimal(row["communication"])))
     return devices
-
-
-def _training_time(path: str, name: str, row: dict[str, Any]) -> Decimal:
-    """Return a device's milliseconds to train on a sample. Raises UserError."""
-    given = [key for key in TIMES if key in row]
-    if len(given) != 1:
-        raise UserError(
-            f"{path}: client '{name}' must have either 'computation', milliseconds of "
-            "inference, or 'training', milliseconds of training"
-        )
-    [key] = given
-    return TIMES[key] * _positive(path, name, row, key)
 
 
 def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]:
@@ -56,10 +70,10 @@ def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]
     second. Raises UserError.
     """
     found = []
-    for name, row in _rows(path):
-        end = int(_positive(path, name, row, "finish_time") * ticks)
-        begins = _times(path, name, row, "active", ticks)
-        ends = _times(path, name, row, "inactive", ticks)
+    for name, row in _rows(path, Activity):
+        end = int(Decimal(row["finish_time"]) * ticks)
+        begins = [int(Decimal(second) * ticks) for second in row["active"]]
+        ends = [int(Decimal(second) * ticks) for second in row["inactive"]]
         if begins and len(ends) == len(begins) - 1:
             ends.append(end)  # the client is on when the file's time ends
         if len(begins) != len(ends):
@@ -78,7 +92,7 @@ def note_order(path: str, clients: list[str]) -> list[str]:
 
     clients: the names of the clients in the data, in the order of their ids.
     """
-    names = [name for name, _ in _rows(path)]
+    names = [name for name, _ in _rows(path, Any)]
     if not set(names) & set(clients) or names[: len(clients)] == clients:
         return []
     return [
@@ -103,7 +117,7 @@ def _refuse_disorder(
         last = goes_off
 
 
-def _rows(path: str) -> list[tuple[str, dict[str, Any]]]:
+def _rows(path: str, form: type[Row]) -> list[tuple[str, Row]]:
     """Return the rows of a file by name, in its order. Raises UserError."""
     file = Path(path).expanduser()
     try:
@@ -116,45 +130,10 @@ def _rows(path: str) -> list[tuple[str, dict[str, Any]]]:
         ) from None
     if isinstance(table, list):
         table = {str(position): row for position, row in enumerate(table)}
-    if not isinstance(table, dict) or not table:
+    if not table:
         raise UserError(f"{path}: must hold a row for each client, by its name")
-    for name, row in table.items():
-        if not isinstance(row, dict):
-            raise UserError(f"{path}: client '{name}' must be a table, not {row!r:.60}")
-    return list(table.items())
-
-
-def _positive(path: str, name: str, row: dict[str, Any], key: str) -> Decimal:
-    """Return a number above 0 in a client's row. Raises UserError."""
-    number = row.get(key)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise UserError(f"{path}: client '{name}' must have a number as '{key}'")
-    if not 0 < number <= MOST_SECONDS:
-        raise UserError(
-            f"{path}: '{key}' of client '{name}' is {number}; above 0 and at most "
-            f"{MOST_SECONDS}"
-        )
-    return Decimal(number)
-
-
-def _times(
-    path: str,
-    name: str,
-    row: dict[str, Any],
-    key: str,
-    ticks: int,
-) -> list[int]:
-    """Return a list of seconds in a client's row, in ticks. Raises UserError."""
-    numbers = row.get(key)
-    if not isinstance(numbers, list):
-        raise UserError(
-            f"{path}: client '{name}' must have a list of seconds as '{key}'"
-        )
-    for position, number in enumerate(numbers):
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if not is_number or not 0 <= number <= MOST_SECONDS:
-            raise UserError(
-                f"{path}: '{key}' of client '{name}' has {number!r:.60} at position "
-                f"{position}; it must be seconds from 0 to {MOST_SECONDS}"
-            )
-    return [int(Decimal(number) * ticks) for number in numbers]
+    try:
+        rows = untrusted_files.checked(table, dict[str, form])  # type: ignore[valid-type]
+    except Damaged as error:
+        raise UserError(f"{path}: {error}") from None
+    return list(rows.items())

@@ -189,8 +189,11 @@ def _explain(error: pydantic.ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if first["type"] == "recursion_loop":
         return "nested too deeply"
-    place = ".".join(map(str, first["loc"]))
-    return f"{place[:SHOWN]!r}: {first['msg']}" if place else first["msg"]
+    place, value = ".".join(map(str, first["loc"])), first["input"]
+    if not place:
+        return first["msg"]
+    found = "" if isinstance(value, list | dict) else f", not {value!r:.{SHOWN}}"
+    return f"{place[:SHOWN]!r}: {first['msg']}{found}"
 
 
 def _integer(text: str) -> int:

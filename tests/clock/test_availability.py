@@ -90,7 +90,7 @@ def test_a_file_by_hand(tmp_path):
         availability.make_availability(Time(**keys), 4, 1)
     for number in ("x", -1, True, None):
         file.write_text(json.dumps([row | {"active": [0, number]}]))
-        with pytest.raises(UserError, match=f"has {number!r} at position 1"):
+        with pytest.raises(UserError, match=rf"'0\.active\.1': .*, not {number!r}"):
             availability.make_availability(Time(**keys), 4, 1)
 
 
