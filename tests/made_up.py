@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded import sparse
 
 from hpcfl.experiment import config, experiment_file, measures
 from hpcfl.storage import results, run_folder
@@ -91,7 +92,7 @@ def run(
         Path(f"runs/{method}-{seed}"),
         summary,
         config,
-        Results(rounds=rounds, values=values),
+        Results(rounds=rounds, values=sparse(values)),
         "pre",
         "weighted",
         status,
@@ -122,14 +123,14 @@ def of_clients(
         "pre/mean": means,
     }
     rounds = np.arange(1, len(right) + 1)
-    recorded = Results(static={"test_counts": counts}, rounds=rounds, values=values)
+    recorded = Results({}, {"test_counts": counts}, rounds, sparse(values))
     best = SimpleNamespace(best={"round": int(np.nanargmax(means)) + 1})
     return SimpleNamespace(results=recorded, score="pre", folder="run", summary=best)
 
 
 def changed(of: Run, values: dict[str, np.ndarray]) -> Run:
     """The run with other recorded values."""
-    return replace(of, results=replace(of.results, values=values))
+    return replace(of, results=replace(of.results, values=sparse(values)))
 
 
 def seeds(method: str, *best: float, **keys: object) -> list[Run]:
@@ -215,7 +216,7 @@ def folder(
         described,
         {"train_counts": held, "test_counts": held // 3 + 1},
         numbers,
-        values,
+        sparse(values),
         [rounds] if finished else [],
     )
     path.mkdir(parents=True)

@@ -1,11 +1,34 @@
-"""What a federation recorded, where nobody but the test reads it."""
+"""Recorded numbers: of a federation, where nobody but the test reads it, and made up."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hpcfl.scores.metric_names import MetricName
 from hpcfl.storage import results
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import Metrics
+
+
+def sparse(arrays: Mapping[str, np.ndarray]) -> Metrics:
+    """``Metrics`` of arrays [T] and [T, clients] by name."""
+    of_rounds, of_clients = {}, {}
+    rounds = clients = 0
+    for name, array in arrays.items():
+        rounds = len(array)
+        if MetricName.parse(name).of_clients:
+            of_clients[name] = array
+            clients = max(clients, array.shape[1])
+        else:
+            of_rounds[name] = array
+    known = np.zeros((rounds, clients), bool)
+    for array in of_clients.values():
+        known |= ~np.isnan(array) if array.dtype.kind == "f" else array != -1
+    starts = np.concatenate([[0], known.sum(axis=1).cumsum()])
+    columns = {name: array[known] for name, array in of_clients.items()}
+    return Metrics(of_rounds, starts, known.nonzero()[1], columns, clients)
 
 
 class Recorded(MetricsWriter):
@@ -25,4 +48,4 @@ class Recorded(MetricsWriter):
 
     def values(self) -> Metrics:
         """Name → [T, …], as in ``Results``."""
-        return results.merge(self._all).metrics
+        return results.merge(self._all).values

@@ -96,11 +96,10 @@ def compute_client_scores(
     """Return each client's score in a column, [T, clients]; None if it was not
     recorded.
     """
-    metrics = results.metrics
-    numbers = compute_entry_scores(metrics, column, score)
+    numbers = compute_entry_scores(results.values, column, score)
     if numbers is None:
         return None
-    return replace(metrics, columns={score: numbers})[score]
+    return replace(results.values, columns={score: numbers})[score]
 
 
 def compute_entry_scores(

@@ -67,27 +67,6 @@ class Metrics(Mapping[str, np.ndarray]):
     columns: Columns = field(default_factory=dict)
     clients: int = 0
 
-    @classmethod
-    def from_arrays(cls, arrays: Columns, rounds: int) -> "Metrics":
-        """Return the sparse form of arrays [T] and [T, clients] by name."""
-        if isinstance(arrays, Metrics):
-            return arrays
-        of_rounds: dict[str, np.ndarray] = {}
-        of_clients: dict[str, np.ndarray] = {}
-        clients = 0
-        for name, array in arrays.items():
-            if MetricName.parse(name).of_clients:
-                of_clients[name] = array
-                clients = max(clients, array.shape[1])
-            else:
-                of_rounds[name] = array
-        recorded = np.zeros((rounds, clients), bool)
-        for array in of_clients.values():
-            recorded |= ~np.isnan(array) if array.dtype.kind == "f" else array != -1
-        starts = np.concatenate([[0], recorded.sum(axis=1).cumsum()])
-        columns = {name: array[recorded] for name, array in of_clients.items()}
-        return cls(of_rounds, starts, recorded.nonzero()[1], columns, clients)
-
     @property
     def rounds(self) -> np.ndarray:
         """Return the position of each entry's round, int64 [N]."""
@@ -148,9 +127,9 @@ NO_CLIENTS = Metrics(starts=np.zeros(2, np.int64))  # one round without clients
 class Results:
     """The results of a run or of a part of it: T rounds.
 
-    header: JSON-able entries. static: arrays that belong to no round, by name. values:
-    arrays by name, as ``Metrics`` has them. completed: the numbers of rounds R after
-    which the run was scored as round R + 1, ascending; several after prolongations.
+    header: JSON-able entries. static: arrays that belong to no round, by name.
+    completed: the numbers of rounds R after which the run was scored as round R + 1,
+    ascending; several after prolongations.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -158,7 +137,7 @@ class Results:
     rounds: np.ndarray = field(
         default_factory=lambda: np.empty(0, np.int64)
     )  # [T], ascending
-    values: Columns = field(default_factory=dict)
+    values: Metrics = field(default_factory=Metrics)
     completed: list[int] = field(default_factory=list)
     notes: list[str] = field(
         default_factory=list
@@ -180,17 +159,10 @@ class Results:
         """
         return DIGEST in self.header
 
-    @property
-    def metrics(self) -> Metrics:
-        """Return the values in sparse form."""
-        return Metrics.from_arrays(self.values, len(self.rounds))
-
     def select_rounds(self, positions: Positions) -> "Results":
         """Return the results of the rounds at some positions."""
         rounds = self.rounds[np.asarray(positions, int)]
-        return replace(
-            self, rounds=rounds, values=self.metrics.select_rounds(positions)
-        )
+        return replace(self, rounds=rounds, values=self.values.select_rounds(positions))
 
     @property
     def names(self) -> list[MetricName]:
@@ -248,7 +220,7 @@ def merge(parts: Sequence[Results]) -> Results:
     _check_together(kept)
     rounds = np.concatenate([np.empty(0, np.int64), *(part.rounds for part in kept)])
     order = np.argsort(rounds)
-    metrics = _concatenate([part.metrics for part in kept]).select_rounds(order)
+    metrics = _concatenate([part.values for part in kept]).select_rounds(order)
     completed = set[int]().union(*map(find_completed, parts))
     first = parts[0] if parts else Results()
     return replace(
@@ -270,7 +242,7 @@ def _check_together(parts: Sequence[Results]) -> None:
             f"results that are not of one run: one file is of {clients[0]} clients, "
             f"another of {clients[1]}"
         )
-    metrics = [part.metrics for part in parts]
+    metrics = [part.values for part in parts]
     rounds = sum(len(part.rounds) for part in parts)
     entries = sum(len(one.ids) for one in metrics)
     of_rounds = set[str]().union(*(one.of_rounds for one in metrics))
@@ -284,7 +256,7 @@ def _check_together(parts: Sequence[Results]) -> None:
 
 def count_clients(results: Results) -> set[int]:
     """Return the numbers of clients that the arrays have: one, or none if unknown."""
-    static, clients = results.static, results.metrics.clients
+    static, clients = results.static, results.values.clients
     counts = {len(static[name]) for name in (*COUNTS, GROUP) if name in static}
     return counts | ({clients} if clients else set())
 
@@ -408,7 +380,7 @@ def encode(results: Results) -> bytes:
     """Return the bytes of a file; the root group's attributes hold the header as JSON
     texts.
     """
-    metrics = results.metrics
+    metrics = results.values
     header = {
         **results.header,
         COMPLETED: results.completed,

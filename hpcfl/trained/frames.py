@@ -37,7 +37,7 @@ def clients(results: Results) -> "pandas.DataFrame":
     """
     import pandas
 
-    recorded = results.metrics
+    recorded = results.values
     columns = _recorded_of_clients(recorded)
     for part in ("train", "test"):
         class_counts = results.static.get(f"{part}_counts")

@@ -88,7 +88,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
         counted = name.column in columns and name.number in of_score
         if not name.of_clients or not name.column or counted:
             names.append(str(name))
-    values = read.metrics.select_names(names)
+    values = read.values.select_names(names)
     command = [Path(word).name for word in recorded.header.get("command", [])]
     header = {
         **recorded.header,

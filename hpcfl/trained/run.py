@@ -116,7 +116,7 @@ def summarise(
             "after": _mean(numbers_of(AFTER)[-1:]),
         }
     seconds = results.series(MetricName("round", SECONDS))
-    of_clients = results.select_rounds(np.flatnonzero(played)).metrics.columns
+    of_clients = results.select_rounds(np.flatnonzero(played)).values.columns
     floats_up = of_clients.get(FLOATS_UP, np.zeros(0))
     floats_down = results.series(MetricName("floats_down"))
     prolonged = status.finished and status.done != status.rounds_requested

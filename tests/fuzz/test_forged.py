@@ -11,6 +11,7 @@ import asked
 import made_up
 import numpy as np
 import pytest
+from recorded import sparse
 
 from hpcfl.storage import results
 from hpcfl.storage.manifest import Manifest, Shard
@@ -110,7 +111,7 @@ def test_numbers_that_no_run_has(tmp_path, look, names):
             some[1] = np.inf
             some[2:] = 1e308
             changed[name] = some
-        return replace(old, values=changed)
+        return replace(old, values=sparse(changed))
 
     look(forged(tmp_path / "run", change), plots="clients/pre/correct" in names)
 
@@ -123,9 +124,9 @@ def test_clients_of_another_shape(tmp_path, look, wrong):
     name = "clients/pre/total"
 
     def change(old: Results) -> Results:
-        columns = dict(old.metrics.columns)
+        columns = dict(old.values.columns)
         columns[name] = wrong(columns[name])
-        return replace(old, values=replace(old.metrics, columns=columns))
+        return replace(old, values=replace(old.values, columns=columns))
 
     look(forged(tmp_path / "run", change))
 

@@ -4,6 +4,7 @@ import made_up
 import numpy as np
 import pytest
 from made_up import make_run
+from recorded import sparse
 
 from hpcfl.experiment import config
 from hpcfl.storage.results import Results
@@ -41,7 +42,7 @@ def made_runs(tmp_path):
                     {"primary": "pre"},
                     {"train_counts": counts, "test_counts": counts},
                     np.arange(1, rounds + 1),
-                    {name: series[:rounds] for name, series in values.items()},
+                    sparse({name: series[:rounds] for name, series in values.items()}),
                 )
                 name = f"{method},seed={seed}"
                 resolved = config.parse(table | (keys or {})).resolved()

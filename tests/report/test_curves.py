@@ -34,7 +34,7 @@ def test_models_before_training_cost_what_the_rounds_before_did(made_runs):
     assert line(curves.plugin(found, Sheet(7), x="seconds")) == [[0, 50], [2, 60]]
     assert line(curves.plugin(found, Sheet(7), x="floats")) == [[0, 50], [150, 60]]
     assert AXES["seconds"][1](found[0], "post").tolist() == [2, 4, 5]
-    del found[0].results.values["floats_down"]
+    del found[0].results.values.of_rounds["floats_down"]
     with pytest.raises(UserError, match="--x floats: was not recorded"):
         curves.plugin(found, Sheet(7), x="floats")
 
@@ -45,7 +45,7 @@ def test_held_out_samples_of_each_methods_own_models(made_runs):
     numbers = {"pre": [0.5, 0.6], "post": [0.7, 0.8]}
     for run in found:
         of_run = np.array([*numbers[run.score], np.nan])
-        run.results.values[f"validation/{run.score}/{run.metric}"] = of_run
+        run.results.values.of_rounds[f"validation/{run.score}/{run.metric}"] = of_run
     figure = curves.plugin(found, Sheet(7), metric="validation", x="seconds")
     assert line(figure, 0) == [[2, 70], [4, 80]]  # after training: with the round's own
     assert line(figure, 1) == [[0, 50], [2, 60]]

@@ -23,7 +23,7 @@ def test_rounds_count_that_all_repetitions_have():
     assert mean([long, short], "rounds")["mean"].tolist() == pytest.approx([30, 50])
     long.results.values["pre/weighted"][0] = np.nan
     assert mean([long, short], "rounds")["x"].tolist() == [1]
-    del long.results.values["pre/weighted"]
+    del long.results.values.of_rounds["pre/weighted"]
     assert not len(mean([long, short], "rounds")["x"])
 
 
@@ -33,19 +33,19 @@ def test_what_was_spent_until_the_models_were_there():
     """
     before = run()
     after = replace(before, score="post")
-    after.results.values["post/weighted"] = np.full(3, 0.5)
+    after.results.values.of_rounds["post/weighted"] = np.full(3, 0.5)
     assert mean([before], "seconds")["x"].tolist() == pytest.approx([0, 0.1, 0.3])
     assert mean([after], "seconds")["x"].tolist() == pytest.approx([0.1, 0.3, 0.6])
     assert not len(mean([before], "floats")["x"])  # what went down was not recorded
-    before.results.values["floats_down"] = np.full(3, 30.0)
-    before.results.values["clients/floats_up"] = np.array(
-        [[10, np.nan], [20, 20], [np.nan, np.nan]]
+    before.results.values.of_rounds["floats_down"] = np.full(3, 30.0)
+    before.results.values.columns["clients/floats_up"] = np.array(
+        [10, np.nan, 20, 20, np.nan, np.nan]
     )
     assert mean([before], "floats")["x"].tolist() == [0, 40, 90]
     assert mean([after], "floats")["x"].tolist() == [40, 90, 120]
     assert mean([before], "bits")["x"].tolist() == [0, 32 * 40, 32 * 90]
     # to those that take part
-    before.results.values["recorded/bits_down"] = np.full(3, 100.0)
+    before.results.values.of_rounds["recorded/bits_down"] = np.full(3, 100.0)
     assert mean([before], "bits")["x"].tolist() == [0, 420, 840 + 320]
 
 

@@ -38,8 +38,9 @@ def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
     accuracy's.
     """
     made = run([LOW, LOW + STEPS, LOW])
-    made.results.values["clients/pre/loss"] = np.array([LOW, 2 * LOW, 3 * LOW]) * 10
-    made.results.values["pre/loss"] = np.array([1.0, 2.0, 3.0])
+    losses = np.array([LOW, 2 * LOW, 3 * LOW])
+    made.results.values.columns["clients/pre/loss"] = 10 * losses.ravel()
+    made.results.values.of_rounds["pre/loss"] = np.array([1.0, 2.0, 3.0])
     found = of_clients(
         made, "pre", Measure("loss", "mean", "loss", "nats", "down"), "best"
     )

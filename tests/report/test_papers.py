@@ -8,6 +8,7 @@ import made_up
 import numpy as np
 import pytest
 from papers import PAPERS, find_repetitions, read_paper
+from recorded import sparse
 
 from hpcfl.experiment import config
 from hpcfl.report import sweep_table
@@ -44,7 +45,9 @@ def play_none(name: str, cell: config.Config, number: int) -> Run:
             series[-1 if column == "post" else 0] = np.nan
             values[f"{column}/{metric}"] = series
         values[f"{column}/clients"] = np.full(4, float(cell.partition.clients))
-    results = Results({"primary": method.primary}, {}, np.arange(1, 5), values, [3])
+    results = Results(
+        {"primary": method.primary}, {}, np.arange(1, 5), sparse(values), [3]
+    )
     return made_up.summed_up(Path(name), cell.resolved(), results)
 
 

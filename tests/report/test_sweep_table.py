@@ -44,7 +44,7 @@ def test_mean_and_standard_deviation_over_seeds():
 
 def test_models_before_and_after_training_in_one_table_are_told():
     after = replace(run("local"), score="post")
-    after.results.values.update(
+    after.results.values.of_rounds.update(
         {"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)}
     )
     [note] = make([run(), after]).notes
@@ -164,8 +164,8 @@ def held_out(method: str, column: str, *numbers: float, **keys: object) -> Run:
     """
     one = run(method, accuracy=(0.1, 0.2, 0.3), **keys)
     on_test = {f"{column}/weighted": np.array([0.1, 0.2, 0.3])}
-    one.results.values.update(on_test)
-    one.results.values[f"validation/{column}/weighted"] = np.array(numbers)
+    one.results.values.of_rounds.update(on_test)
+    one.results.values.of_rounds[f"validation/{column}/weighted"] = np.array(numbers)
     best = int(np.argmax(numbers))
     chosen = {
         "round": best + 1,
@@ -292,9 +292,9 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     training.
     """
     one = run(accuracy=(0.5, 0.6, 0.9))
-    one.results.values["post/mean"] = np.array([0.3, 0.7, np.nan])
+    one.results.values.of_rounds["post/mean"] = np.array([0.3, 0.7, np.nan])
     other = run("local", accuracy=(0.9, 0.6, 0.5))
-    other.results.values["post/mean"] = np.array([np.nan, 0.7, 0.8])
+    other.results.values.of_rounds["post/mean"] = np.array([np.nan, 0.7, 0.8])
     found = make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
     assert not entry(found, 1)[3] and "| local | – |" in table_formats.markdown(found)
@@ -327,7 +327,7 @@ def test_csv(grid):
 
 def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
     one, other = run("fedavg"), run("local", dataset="mnist")
-    other.results.values["pre/weighted"] = np.full(3, np.nan)
+    other.results.values.of_rounds["pre/weighted"] = np.full(3, np.nan)
     found = make([one, other])
     assert "| fedavg | **75.00** | – |\n| local | – | – |" in table_formats.markdown(
         found

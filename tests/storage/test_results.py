@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from recorded import sparse
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
@@ -159,7 +160,7 @@ def parts(folder, first, second):
         path = folder / results.ROUNDS / f"{i}.h5"
         path.parent.mkdir(exist_ok=True)
         length = len(next(iter(values.values())))
-        part = Results(rounds=np.arange(length) + 1000 * i, values=values)
+        part = Results(rounds=np.arange(length) + 1000 * i, values=sparse(values))
         path.write_bytes(results.encode(part))
 
 
@@ -187,7 +188,7 @@ def same(found, expected):
 
 
 def test_only_clients_that_have_a_number_are_entries():
-    metrics = Metrics.from_arrays({**SERIES, "c": np.arange(3)}, 3)
+    metrics = sparse({**SERIES, "c": np.arange(3)})
     assert metrics.starts.tolist() == [0, 2, 2, 3] and metrics.ids.tolist() == [1, 3, 0]
     assert metrics.rounds.tolist() == [0, 0, 2]
     assert metrics.columns["clients/b"].tolist() == [2, 4, -1]
@@ -203,16 +204,18 @@ def test_only_clients_that_have_a_number_are_entries():
 def test_rounds_of_several_parts_lie_in_their_order():
     """The first part has rounds 1 and 3 of a, the second round 2, and of b alone."""
     first = Results(
-        rounds=np.array([1, 3]), values={"clients/a": SERIES["clients/a"][[0, 2]]}
+        rounds=np.array([1, 3]),
+        values=sparse({"clients/a": SERIES["clients/a"][[0, 2]]}),
     )
     second = Results(
-        rounds=np.array([2]), values={"clients/b": np.array([[7, -1, -1, 8]])}
+        rounds=np.array([2]),
+        values=sparse({"clients/b": np.array([[7, -1, -1, 8]])}),
     )
     found = results.merge([first, second])
     assert found.rounds.tolist() == [1, 2, 3]
     b = np.array([[-1] * 4, [7, -1, -1, 8], [-1] * 4])
     same(found.values, {"clients/a": SERIES["clients/a"], "clients/b": b})
-    assert found.metrics.ids.tolist() == [1, 3, 0, 3, 0]
+    assert found.values.ids.tolist() == [1, 3, 0, 3, 0]
 
 
 def test_metrics_of_some_and_of_all_clients_in_one_round():
@@ -227,7 +230,7 @@ def test_metrics_of_some_and_of_all_clients_in_one_round():
 
 
 def test_an_array_of_all_clients_must_fit_into_memory(monkeypatch):
-    metrics = Metrics.from_arrays(SERIES, 3)
+    metrics = sparse(SERIES)
     monkeypatch.setattr(results, "LIMIT", 8 * 3 * 4 - 1)
     with pytest.raises(UserError, match=r"'clients/a' of 4 clients in 3 rounds"):
         metrics["clients/a"]
@@ -244,5 +247,5 @@ def test_a_few_of_a_million_clients_make_small_files(tmp_path):
     writer.merge()
     assert (tmp_path / "metrics.h5").stat().st_size < 15_000
     read = results.read(tmp_path).select_rounds([1])
-    assert read.metrics.ids.tolist() == (asked + 2).tolist()
+    assert read.values.ids.tolist() == (asked + 2).tolist()
     assert read.values["clients/a"].shape == (1, 1_000_000)

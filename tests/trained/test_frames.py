@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from recorded import sparse
 
 import hpcfl
 from hpcfl.errors import UserError
@@ -24,11 +25,13 @@ def test_a_row_for_each_round_and_client():
     found = results.Results(
         static={"train_counts": np.array([[8, 0], [0, 4], [1, 1]])},
         rounds=np.array([2, 5]),
-        values={
-            "clients/pre/correct": np.array([[1.0, 2, np.nan], [3, 4, 0]]),
-            "clients/pre/total": np.array([[4.0, 4, np.nan], [4, 4, 0]]),
-            "pre/weighted": np.ones(2),
-        },
+        values=sparse(
+            {
+                "clients/pre/correct": np.array([[1.0, 2, np.nan], [3, 4, 0]]),
+                "clients/pre/total": np.array([[4.0, 4, np.nan], [4, 4, 0]]),
+                "pre/weighted": np.ones(2),
+            }
+        ),
     )
     frame = frames.clients(found)
     assert frame.index.names == ["round", "client"] and len(frame) == 5

@@ -82,7 +82,7 @@ def _floats_up(run: Run) -> np.ndarray:
     """Return the mean floats from a client in each round, [T]."""
     import pandas
 
-    recorded = run.results.metrics
+    recorded = run.results.values
     rounds = range(len(run.results.rounds))
     up = np.full(len(rounds), np.nan)
     if FLOATS_UP in recorded.columns:
