@@ -3,7 +3,7 @@
 import hashlib
 import http.client
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,11 +39,11 @@ class Source(ABC):
     about: str = ""
 
     @property
-    def looked_for(self) -> list[str]:
+    def looked_for(self) -> Sequence[str]:
         """List the files that are read, by their paths below ``data.root``, or below
         ``data.file`` where that is a folder.
         """
-        return []
+        return ()
 
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:

@@ -64,13 +64,10 @@ class Camelyon17(DecodedPictures):
     folder = FOLDER, METADATA
     record = RECORD
 
-    @property
-    def looked_for(self) -> list[str]:
-        patch = "patch_patient_P_node_N_x_X_y_Y.png"
-        return [
-            f"{FOLDER}/{METADATA}",
-            f"{FOLDER}/patches/patient_P_node_N/{patch}",
-        ]
+    looked_for = (
+        f"{FOLDER}/{METADATA}",
+        f"{FOLDER}/patches/patient_P_node_N/patch_patient_P_node_N_x_X_y_Y.png",
+    )
 
     def read(
         self,

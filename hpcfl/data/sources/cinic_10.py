@@ -61,9 +61,9 @@ class Cinic10(DecodedPictures):
     record = RECORD
     archive = URL, MD5, FOLDER
 
-    @property
-    def looked_for(self) -> list[str]:
-        return [f"{FOLDER}/{part}/CLASS/*.png" for part in ("train", "valid", "test")]
+    looked_for = tuple(
+        f"{FOLDER}/{part}/CLASS/*.png" for part in ("train", "valid", "test")
+    )
 
     def read(
         self,

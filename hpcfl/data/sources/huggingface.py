@@ -42,13 +42,11 @@ class _Splits(TypedDict):
 
 
 class HuggingFace(TableSource):
-    @property
-    def looked_for(self) -> list[str]:
-        return [
-            "state.json and its *.arrow",
-            "or dataset_dict.json and train/, test/ with these",
-            "or CLIENT/ with either",
-        ]
+    looked_for = (
+        "state.json and its *.arrow",
+        "or dataset_dict.json and train/, test/ with these",
+        "or CLIENT/ with either",
+    )
 
     def open(self, root: Path) -> ArrowColumns:
         is_one = _is_saved(root)

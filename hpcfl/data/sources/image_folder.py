@@ -53,10 +53,7 @@ class Image(NamedTuple):
 
 class ImageFolder(Source):
     own_file = True
-
-    @property
-    def looked_for(self) -> list[str]:
-        return ["CLASS/*.png", "or train/CLASS/*.png and test/CLASS/*.png"]
+    looked_for = ("CLASS/*.png", "or train/CLASS/*.png and test/CLASS/*.png")
 
     def read(
         self,

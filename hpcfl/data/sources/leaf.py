@@ -75,10 +75,7 @@ class User(NamedTuple):
 
 class Leaf(Source):
     own_file = True
-
-    @property
-    def looked_for(self) -> list[str]:
-        return ["train/*.json", "test/*.json"]
+    looked_for = ("train/*.json", "test/*.json")
 
     def read(
         self,

@@ -72,10 +72,7 @@ class ClientFolders(Source):
     """
 
     own_file = True
-
-    @property
-    def looked_for(self) -> list[str]:
-        return ["CLIENT/data.npz", "or CLIENT/train.npz and CLIENT/test.npz"]
+    looked_for = ("CLIENT/data.npz", "or CLIENT/train.npz and CLIENT/test.npz")
 
     def read(self, name: str, root: Path) -> Dataset:
         folders = _list_folders(root)

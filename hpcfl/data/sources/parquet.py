@@ -27,9 +27,7 @@ PARTS = {TRAIN, TEST, "validation", "valid", "val", "dev"}
 
 
 class Parquet(TableSource):
-    @property
-    def looked_for(self) -> list[str]:
-        return ["*.parquet"]
+    looked_for = ("*.parquet",)
 
     def open(self, root: Path) -> ArrowColumns:
         if not root.is_dir():

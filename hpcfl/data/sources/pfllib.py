@@ -53,10 +53,7 @@ Config = TypedDict(
 
 class PFLlib(Source):
     own_file = True
-
-    @property
-    def looked_for(self) -> list[str]:
-        return ["config.json", "train/K.npz", "test/K.npz"]
+    looked_for = ("config.json", "train/K.npz", "test/K.npz")
 
     def read(self, name: str, root: Path) -> Dataset:
         config = _read_config(root)

@@ -41,14 +41,12 @@ class TinyImageNet(DecodedPictures):
     record = RECORD
     archive = URL, MD5, "."
 
-    @property
-    def looked_for(self) -> list[str]:
-        return [
-            f"{FOLDER}/wnids.txt",
-            f"{FOLDER}/train/WORDNET-ID/images/*.JPEG",
-            f"{FOLDER}/val/val_annotations.txt",
-            f"{FOLDER}/val/images/*.JPEG",
-        ]
+    looked_for = (
+        f"{FOLDER}/wnids.txt",
+        f"{FOLDER}/train/WORDNET-ID/images/*.JPEG",
+        f"{FOLDER}/val/val_annotations.txt",
+        f"{FOLDER}/val/images/*.JPEG",
+    )
 
     def read(self, name: str, root: Path) -> Dataset:
         table = self.records(name, root)
