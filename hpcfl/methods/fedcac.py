@@ -56,11 +56,11 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
     """
     masks = torch.zeros_like(after, dtype=torch.bool)
     sensitivity = ((after - before) * after).abs()
-    for start, size in zip(layout.offsets, layout.sizes, strict=False):
+    for columns in layout.places.values():
+        size = columns.stop - columns.start
         count = int(share * size)
         if not count:
             continue
-        columns = slice(start, start + size)
         part = sensitivity[:, columns]
         threshold = part.kthvalue(size - count + 1, dim=1, keepdim=True).values
         moved = part.masked_fill(part <= SOMETHING, torch.inf)

@@ -7,7 +7,7 @@ columns.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import accumulate
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +32,8 @@ class Layout:
     and a group of frozen tensors has no column.
 
     Attributes:
-        names, shapes, sizes: Of the tensors, in the order of a row.
-        offsets: The first column of each tensor, and last ``width``.
+        places: The columns of each tensor by name, in the order of a row.
+        names, shapes: Of the tensors, in the same order.
         layers: The columns of each layer.
         batch_norm: The columns of batch norm's scales and shifts, int64 ascending.
         frozen: The number of frozen floats.
@@ -52,41 +52,26 @@ class Layout:
             batch_norm: The names of batch norm's parameters.
             frozen: The names of tensors that lie in no row.
         """
-        everything = list(named)
-        named = [(name, tensor) for name, tensor in everything if name not in frozen]
-        self.names = [name for name, _ in named]
-        self.shapes = [tuple(tensor.shape) for _, tensor in named]
-        self.sizes = [tensor.numel() for _, tensor in named]
-        self.offsets = [0, *accumulate(self.sizes)]
-        self.width = self.offsets[-1]
-        self.frozen = sum(tensor.numel() for _, tensor in everything) - self.width
-        self._begins = self._begins_of([name for name, _ in everything])
+        self.places: dict[str, slice] = {}
+        self.shapes: list[tuple[int, ...]] = []
+        self.width = self.frozen = 0
+        # a frozen tensor has the column where it would begin
+        self._begins: dict[str, int] = {}
+        for name, tensor in named:
+            self._begins[name] = self.width
+            if name in frozen:
+                self.frozen += tensor.numel()
+                continue
+            self.places[name] = slice(self.width, self.width + tensor.numel())
+            self.shapes.append(tuple(tensor.shape))
+            self.width += tensor.numel()
+        self.names = list(self.places)
         self.layers = [self._span(child) for child in _children(self.names)]
-        spans = [
-            torch.arange(start, start + size)
-            for name, start, size in zip(
-                self.names, self.offsets, self.sizes, strict=False
-            )
-            if name in batch_norm
-        ]
-        self.batch_norm = torch.cat([torch.arange(0), *spans])
+        self.batch_norm = self.columns_of(n for n in self.names if n in batch_norm)
         children = _children(self._begins)
         self.head_name = (
             "head" if "head" in children else (children[-1] if children else "")
         )
-
-    def _begins_of(self, everything: list[str]) -> dict[str, int]:
-        """Return the first column of each tensor; a frozen one has the column where it
-        would begin.
-        """
-        starts = dict(zip(self.names, self.offsets, strict=False))
-        ends = dict(zip(self.names, self.offsets[1:], strict=True))
-        begins: dict[str, int] = {}
-        column = 0
-        for name in everything:
-            begins[name] = starts.get(name, column)
-            column = ends.get(name, column)
-        return begins
 
     def _span(self, prefix: str) -> slice:
         """Return the columns of a module or parameter.
@@ -94,22 +79,20 @@ class Layout:
         Raises:
             UserError: The name is unknown, or other parameters lie between its own.
         """
-        inside = [i for i, name in enumerate(self.names) if _belongs(name, prefix)]
+        named = [name for name in self._begins if _belongs(name, prefix)]
+        inside = [self.places[name] for name in named if name in self.places]
+        if named and not inside:
+            return slice(self._begins[named[0]], self._begins[named[0]])
         if not inside:
-            frozen = [
-                begin for name, begin in self._begins.items() if _belongs(name, prefix)
-            ]
-            if frozen:
-                return slice(frozen[0], frozen[0])
             raise UserError(
                 f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}"
             )
-        if inside != list(range(inside[0], inside[-1] + 1)):
+        if any(after.start != place.stop for place, after in pairwise(inside)):
             raise UserError(
                 f"parameters of '{prefix}' do not lie side by side; register them one "
                 "after the other"
             )
-        return slice(self.offsets[inside[0]], self.offsets[inside[-1] + 1])
+        return slice(inside[0].start, inside[-1].stop)
 
     def _groups(self) -> list[str]:
         """Return the names of groups, as suggestions in errors."""
@@ -159,8 +142,8 @@ class Layout:
         spans = [self.columns(group) for group in groups]
         return [
             name
-            for name, start in zip(self.names, self.offsets, strict=False)
-            if any(span.start <= start < span.stop for span in spans)
+            for name, place in self.places.items()
+            if any(span.start <= place.start < span.stop for span in spans)
         ]
 
     def columns_of(self, names: Iterable[str]) -> Tensor:
@@ -178,13 +161,9 @@ class Layout:
         """
         lead = rows.shape[:-1]
         return {
-            name: rows[..., start : start + size].view(*lead, *shape)
-            for name, start, size, shape in zip(
-                self.names,
-                self.offsets,
-                self.sizes,
-                self.shapes,
-                strict=False,
+            name: rows[..., place].view(*lead, *shape)
+            for (name, place), shape in zip(
+                self.places.items(), self.shapes, strict=True
             )
         }
 
@@ -247,8 +226,8 @@ def floating(layout: Layout, module: nn.Module) -> Tensor:
     buffers = dict(module.named_buffers())
     return torch.cat(
         [
-            torch.full((size,), buffers[name].is_floating_point())
-            for name, size in zip(layout.names, layout.sizes, strict=True)
+            torch.full((buffers[name].numel(),), buffers[name].is_floating_point())
+            for name in layout.names
         ]
     )
 
