@@ -26,6 +26,7 @@ _OFFSETS = 2 * PADDING + 1
 # A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0
 # changes nothing.
 VARIANTS = _OFFSETS**2 * 2
+FEW = 1024  # samples, more than a dry round takes
 
 
 # by the first of the rounds in which they hold, by part and by client
@@ -70,6 +71,7 @@ class Samples:
     ``train[client]``, ``test[client]`` and ``parts["validation"][client]`` are a
     client's *pools*: NumPy positions [n] among the samples of this rank.
 
+    nbytes: the bytes of all samples and their classes.
     clients: the ids of the rank's clients.
     augment: whether ``vary`` makes training images differ.
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
@@ -105,6 +107,7 @@ class Samples:
                 index = torch.from_numpy(versions)
                 x, y = x[index], y[index]
             self.x, self.y = x.to(device), y.to(device)
+        self.nbytes = self.x.nbytes + self.y.nbytes
         self.device = device
         self.classes = dataset.classes
         self.augment = augment
@@ -117,6 +120,16 @@ class Samples:
     @property
     def test(self) -> dict[int, np.ndarray]:
         return self.parts["test"]
+
+    def keep_few(self) -> "Samples":
+        """Return the same samples of which only the first FEW can be taken, so that the
+        others need no memory. Shifted samples stay as they are.
+        """
+        if self._image is not None:
+            return self
+        other = copy.copy(self)
+        other.x, other.y = self.x[:FEW].clone(), self.y[:FEW].clone()
+        return other
 
     @property
     def tokens(self) -> bool:

@@ -45,13 +45,14 @@ def check_file(
         adapter = make_adapter(first.adapter)
     communicator.watch(allowed_silence([first]))
     prepared = prepare_together(first, communicator, adapter)
+    from hpcfl.commands import cell_data, data_summary, needs
+
+    values = data_summary.find_range(prepared, communicator)
+    prepared = prepared.keep_few_samples()
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
     prepared = training_notes.add_notes(prepared, schedule)
-    from hpcfl.commands import cell_data, data_summary, needs
-
     of_job = needs.of_job(prepared, communicator)
-    values = data_summary.find_range(prepared, communicator)
     with agreed(communicator):
         if communicator.is_server:
             cell_data.try_data(cells, first)

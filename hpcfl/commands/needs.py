@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import ceil, prod
 
 import numpy as np
@@ -160,7 +161,7 @@ def of_gpu(prepared: Prepared) -> GpuNeeds | None:
     return GpuNeeds(
         together=together,
         side_by_side=side_by_side,
-        samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
+        samples=resources.samples.nbytes,
         rows=rows,
         lanes=side_by_side * lane + constants.size(module),
         locked=min(rows, LOCKED_COPIES * mixing.LOCKED) + private,
@@ -184,7 +185,7 @@ def of_rank(prepared: Prepared) -> RankNeeds:
         rows += participants * (model + client_bytes(prepared)) + kept_bytes(prepared)
     return RankNeeds(
         clients=hosted,
-        samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
+        samples=resources.samples.nbytes,
         client_state=min(limit, hosted * client_bytes(prepared)),
         # start and trained rows, and the state in use
         rows=rows,
@@ -211,7 +212,7 @@ def of_server(prepared: Prepared) -> ServerNeeds:
     called on a rank that hosts clients.
     """
     config = prepared.config
-    _, messages = dry_round.record_two_rounds(prepared)
+    messages = next(islice(dry_round.record_two_rounds(prepared), 1, None))
     few, many = messages.clients, prepared.setup.clients
     state, parts = kept_bytes(prepared), list[Part]()
     for tensor in messages.server.values():

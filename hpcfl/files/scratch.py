@@ -61,6 +61,10 @@ class Scratch:
         weakref.finalize(array, self._give_back, id(array), memory)
         return array[:size]
 
+    def release(self) -> None:
+        """Give memory that waits for its next use back to the system."""
+        self._free.clear()
+
     def _take(self, size: int, spare: int) -> np.ndarray:
         """Return memory for ``size`` bytes; afterwards at most ``spare`` bytes wait."""
         found = None

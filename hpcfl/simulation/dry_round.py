@@ -7,7 +7,7 @@ kernel, messages and the round itself are the real ones.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,6 +23,7 @@ from hpcfl.communication.message import Mean, Message
 from hpcfl.errors import RankFailure, RunFailure, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import State
+from hpcfl.rows import mixing
 from hpcfl.simulation.hooks import Hooks, find_called_hook
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
@@ -61,7 +62,13 @@ def train_briefly(task: Task) -> Task:
     return replace(task, epochs=min(task.epochs, 1))
 
 
+def skip_training(task: Task) -> Task:
+    """Return a training of no epoch, whose results have the same shapes."""
+    return replace(task, epochs=0)
+
+
 brief_fleet = partial(Fleet, adjust=train_briefly)
+idle_fleet = partial(Fleet, adjust=skip_training)
 
 
 def repeat_uploads(round: Round) -> None:
@@ -114,23 +121,22 @@ class Messages:
             self.returned = round.work.message
 
 
-def record_two_rounds(prepared: Prepared) -> list[Messages]:
-    """Return the messages of the first two rounds of a small federation.
+def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
+    """Yield the messages of the first two rounds of a small federation, in which nothing
+    is trained.
 
     The second is the first whose messages build on those of clients. To be called on a
     rank that hosts clients. Raises RankFailure where something before the server's step
     cannot run.
     """
-    small = shrink(prepared, lanes=1)
+    small = replace(shrink(prepared, lanes=1), fleet_type=idle_fleet)
     server = small.hooks.initial_state("server_state", small.setup)
-    rounds = []
     for number in (1, 2):
         plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
         round = Round(plan, OneProcess(), small, server)
         messages = Messages(small.setup.clients, server)
         play_on_clients(round, DRY, [messages.note])
-        rounds.append(messages)
-    return rounds
+        yield messages
 
 
 def play_on_clients(
@@ -174,6 +180,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     """Return the experiment with a few samples and one epoch for each client, and with
     its own kernel and stores.
     """
+    mixing.large_memory().release()  # of an earlier small federation
     resources = prepared.resources
     affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
     clients = min(prepared.setup.clients, affordable)

@@ -149,6 +149,11 @@ class Prepared:
             return self.resources
         return replace(self.resources, samples=samples)
 
+    def keep_few_samples(self) -> "Prepared":
+        """Return the same experiment without most of its samples, to try it alone."""
+        few = self.resources.samples.keep_few()
+        return replace(self, resources=replace(self.resources, samples=few))
+
     def audience(self, ids: np.ndarray, round: int) -> Audience:
         """Return the method's view of the clients ``ids`` [n] that the server sends
         to.

@@ -83,6 +83,17 @@ def test_samples_are_copied_only_for_a_rank_that_has_some_of_them():
     assert torch.equal(part.x, IMAGES[[0, 2]])
 
 
+def test_few_samples_are_kept(monkeypatch):
+    monkeypatch.setattr("hpcfl.clients.samples.FEW", 2)
+    data = Dataset("images", IMAGES, torch.arange(3) % 2, 2)
+    assigned = Assigned(train=[np.array([0, 1])], test=[np.array([2])])
+    whole = Samples(data, [0], assigned, torch.device("cpu"))
+    few = whole.keep_few()
+    assert torch.equal(few.take([0, 1])[0], whole.take([0, 1])[0])
+    assert few.x.untyped_storage().nbytes() == IMAGES[:2].nbytes
+    assert few.nbytes == whole.nbytes == IMAGES.nbytes + data.y.nbytes
+
+
 def test_training_images_vary_with_the_key_and_labels_stay(samples):
     some = samples(True)
     pool = some.train[0]

@@ -3,6 +3,7 @@
 import io
 import random
 import tempfile
+import tracemalloc
 
 import pytest
 import torch
@@ -55,6 +56,26 @@ def test_a_copy_has_the_values_type_and_shape_and_is_apart(limit, value):
     before = value.clone()
     copied.zero_()
     assert torch.equal(value, before)
+
+
+def test_released_memory_is_not_used_again():
+    memory = Scratch()
+    first = memory.empty_bytes(scratch.REUSED)
+    place = first.ctypes.data
+    del first
+    again = memory.empty_bytes(scratch.REUSED)
+    assert again.ctypes.data == place
+    del again
+    tracemalloc.start()
+    try:
+        kept = memory.empty_bytes(2 * scratch.REUSED)
+        held = tracemalloc.get_traced_memory()[0]
+        del kept
+        assert tracemalloc.get_traced_memory()[0] > held - scratch.REUSED
+        memory.release()
+        assert tracemalloc.get_traced_memory()[0] < held - scratch.REUSED
+    finally:
+        tracemalloc.stop()
 
 
 def test_no_room_for_a_file_is_one_line(small_disk, monkeypatch):
