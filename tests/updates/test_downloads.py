@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from test_overlay import is_the_same_elsewhere
+from whole_runs import PART, is_the_same_elsewhere
 
 from hpcfl.clients.setup import Setup
 from hpcfl.communication.communicator import OneProcess
@@ -84,13 +84,13 @@ def test_newcomers_receive_the_whole_message(server):
 @pytest.mark.slow
 def test_a_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path):
     compression = {"kind": "top-k", "share": 0.3, "downloads": "qsgd"}
-    same, played = is_the_same_elsewhere(
-        tmp_path,
+    table = tiny.table(
         "fedavg",
         compression=compression,
-        participation={"fraction": 0.6},
+        participation=PART,
         newcomers={"clients": 1, "epochs": 1},
     )
+    same, played = is_the_same_elsewhere(tmp_path, table)
     assert same
     width = len(played.server["model"])
     first, last = played.values["clients/recorded/bits_down"][[0, -2]]

@@ -1,39 +1,16 @@
 """Changes of clients' updates in whole runs."""
 
-from functools import partial
-
 import pytest
 import tiny
 import torch
-from in_threads import on_ranks
 from playing import play_on
+from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone, refuse
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
-UNIFORM = {"name": "fedavg", "weights": "uniform"}
 HALVE = {"kind": "own_updates:Halve"}
 LARGEST = {"rule": "own_updates:Largest"}
-
-
-def play_alone(folder, method=UNIFORM, **sections):
-    return play_on(OneProcess(), folder, tiny.table(method, **sections))
-
-
-def is_the_same_elsewhere(folder, method=UNIFORM, **sections):
-    """Whether a run ends with the same digest on two, three and five ranks and after a
-    resume; on one rank it is returned as well.
-    """
-    alone = play_alone(folder / "alone", method, **sections)
-    play_alone(folder / "resumed", method, **sections, rounds=2)
-    digests = {play_alone(folder / "resumed", method, **sections).digest}
-    table = tiny.table(method, **sections)
-    for size in (2, 3, 5):
-        on_rank = partial(play_on, folder=folder / f"{size}", table=table)
-        digests.add(on_ranks(size, lambda rank: on_rank(rank).digest))  # noqa: B023
-    return digests == {alone.digest}, alone
 
 
 @pytest.mark.parametrize(
@@ -46,21 +23,22 @@ def is_the_same_elsewhere(folder, method=UNIFORM, **sections):
 )
 def test_sections_without_an_effect_keep_the_bits(tmp_path, sections):
     plain = play_alone(tmp_path / "plain", "fedavg")
-    same, played = is_the_same_elsewhere(tmp_path, "fedavg", **sections)
+    table = tiny.table("fedavg", **sections)
+    same, played = is_the_same_elsewhere(tmp_path, table)
     assert same and played.digest == plain.digest
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedper", "mr-mtl", "scaffold"])
 def test_all_parts_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
-    same, played = is_the_same_elsewhere(
-        tmp_path,
+    table = tiny.table(
         {"name": method, "weights": "uniform"},
         compression=HALVE,
         aggregation=LARGEST,
         attack={"kind": "own_updates:Negate", "clients": [1]},
-        participation={"fraction": 0.6},
+        participation=PART,
     )
+    same, played = is_the_same_elsewhere(tmp_path, table)
     assert same
     assert played.server["update.rule.last"].any()
     assert played.clients["update.0.rest"].any(dim=1).sum() >= 3
@@ -68,7 +46,8 @@ def test_all_parts_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, met
 
 def test_an_attack_that_knows_the_honest_changes_rounds_from_its_first_on(tmp_path):
     attack = {"kind": "own_updates:Imitate", "clients": [0, 4], "since": 2}
-    same, played = is_the_same_elsewhere(tmp_path, attack=attack)
+    table = tiny.table(UNIFORM, attack=attack)
+    same, played = is_the_same_elsewhere(tmp_path, table)
     assert same
     plain = play_alone(tmp_path / "plain")
     assert plain.digest != played.digest
@@ -117,10 +96,7 @@ def test_bits_are_counted_and_memory_adds_up(tmp_path):
     ],
 )
 def test_a_mistake_is_one_line(sections, words):
-    method = sections.pop("method", UNIFORM)
-    with pytest.raises(UserError, match=words) as error:
-        prepare(config.parse(tiny.table(method, **sections)), OneProcess())
-    assert "\n" not in str(error.value)
+    refuse(words, **sections)
 
 
 def test_sections_belong_to_the_identity_where_they_are_given():

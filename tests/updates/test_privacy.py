@@ -9,6 +9,7 @@ import tiny
 import torch
 from in_threads import on_ranks
 from playing import play_on, prepare_on, run_table
+from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
@@ -22,7 +23,6 @@ from hpcfl.updates.privacy import (
     count_most_rounds,
 )
 
-UNIFORM = {"name": "fedavg", "weights": "uniform"}
 CLIENT = {"unit": "client"}
 
 
@@ -31,10 +31,6 @@ def make(sigma=1.0, size=4.0, **keys):
     guarantee = Guarantee("poisson", 40, size, "rdp", 1e-5)
     section = Privacy(**CLIENT, clip=2.0, **keys)
     return ClientPrivacy(section, sigma, guarantee, 5, False, 10)
-
-
-def play_alone(folder, method="fedavg", **sections):
-    return play_on(OneProcess(), folder, tiny.table(method, **sections))
 
 
 def test_the_noise_is_split_between_model_and_count():
@@ -112,24 +108,11 @@ def test_the_largest_number_of_rounds_of_one_client():
     assert count_most_rounds(map(np.copy, [])) == 0
 
 
-def is_the_same_elsewhere(folder, method, **sections):
-    """Whether a run ends with the same digest on two, three and five ranks and after a
-    resume; the run on one rank is returned as well.
-    """
-    alone = play_alone(folder / "alone", method, **sections)
-    play_alone(folder / "resumed", method, **sections, rounds=2)
-    digests = {play_alone(folder / "resumed", method, **sections).digest}
-    table = tiny.table(method, **sections)
-    for size in (2, 3, 5):
-        play = partial(play_on, folder=folder / f"{size}", table=table)
-        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
-    return digests == {alone.digest}, alone
-
-
 @pytest.mark.slow
 def test_privacy_without_clip_and_noise_keeps_the_bits(tmp_path):
     plain = play_alone(tmp_path / "plain", UNIFORM)
-    same, private = is_the_same_elsewhere(tmp_path, "fedavg", privacy=CLIENT)
+    table = tiny.table("fedavg", privacy=CLIENT)
+    same, private = is_the_same_elsewhere(tmp_path, table)
     assert same and private.digest == plain.digest
     assert "privacy/epsilon" not in private.values
 
@@ -137,11 +120,9 @@ def test_privacy_without_clip_and_noise_keeps_the_bits(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedper", "ditto", "mr-mtl", "scaffold"])
 def test_a_private_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
-    sections = {
-        "privacy": {**CLIENT, "clip": 0.2, "noise": 0.15, "adaptive_clip": True},
-        "participation": {"fraction": 0.6},
-    }
-    same, alone = is_the_same_elsewhere(tmp_path, method, **sections)
+    privacy = {**CLIENT, "clip": 0.2, "noise": 0.15, "adaptive_clip": True}
+    table = tiny.table(method, privacy=privacy, participation=PART)
+    same, alone = is_the_same_elsewhere(tmp_path, table)
     assert same
     clips = alone.values["privacy/clip"]
     assert clips[0] == pytest.approx(0.2) and len(set(clips[:3].tolist())) == 3
@@ -159,6 +140,7 @@ def test_local_noise_counts_the_uploads_of_each_client(tmp_path):
     """Two of five clients in each of three rounds."""
     played = play_alone(
         tmp_path,
+        "fedavg",
         privacy={**CLIENT, "clip": 1.0, "noise": 8.0, "local": True},
         participation={"fraction": 0.4},
     )
@@ -170,7 +152,8 @@ def test_local_noise_counts_the_uploads_of_each_client(tmp_path):
 
 
 def test_a_round_moves_the_model_by_at_most_the_clip(tmp_path):
-    played = play_alone(tmp_path, privacy={**CLIENT, "clip": 0.01}, rounds=1)
+    privacy = {**CLIENT, "clip": 0.01}
+    played = play_alone(tmp_path, "fedavg", privacy=privacy, rounds=1)
     moved = played.server["model"] - played.prepared.setup.initial()
     assert 0.001 < moved.norm() <= 0.01 * 1.0001
     assert played.values["recorded/clipped"][0] == 1

@@ -2,11 +2,9 @@
 
 import pytest
 import tiny
+from whole_runs import refuse
 
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
 CLIENT = {"unit": "client"}
 
@@ -57,11 +55,7 @@ def test_a_mistake_is_one_line(sections, words):
     privacy = sections.pop("privacy", None)
     privacy = {**CLIENT, **privacy} if privacy else privacy
     privacy = CLIENT if privacy is None else privacy
-    method = sections.pop("method", "fedavg")
-    table = tiny.table(method, privacy=privacy, **sections)
-    with pytest.raises(UserError, match=words) as error:
-        prepare(config.parse(table), OneProcess())
-    assert "\n" not in str(error.value)
+    refuse(words, **{"method": "fedavg", **sections, "privacy": privacy})
 
 
 def test_the_section_sets_equal_weights():

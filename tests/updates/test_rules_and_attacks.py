@@ -11,12 +11,11 @@ import tiny
 import torch
 from in_threads import on_ranks
 from playing import play_on
+from whole_runs import UNIFORM, refuse
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
-from hpcfl.experiment import config, plugins
+from hpcfl.experiment import plugins
 from hpcfl.rows import mixing
-from hpcfl.simulation.prepare import prepare
 from hpcfl.updates.base import Context
 
 # keys without a default, or with one that would not show in few rounds
@@ -90,9 +89,6 @@ def test_runs_are_the_same_on_any_number_of_ranks(tmp_path, place):
     assert all(tensor.isfinite().all() for tensor in alone.state.values())
 
 
-UNIFORM = {"name": "fedavg", "weights": "uniform"}
-
-
 @pytest.mark.parametrize(
     ("method", "sections", "words"),
     [
@@ -109,9 +105,7 @@ UNIFORM = {"name": "fedavg", "weights": "uniform"}
     ],
 )
 def test_a_mistake_is_one_line(method, sections, words):
-    with pytest.raises(UserError, match=words) as error:
-        prepare(config.parse(tiny.table(method, COUNTS, **sections)), OneProcess())
-    assert "\n" not in str(error.value)
+    refuse(words, method, COUNTS, **sections)
 
 
 def test_rounds_with_too_few_rows_are_counted(tmp_path):

@@ -1,13 +1,12 @@
 """Sample-level privacy of runs: ε of each client, calibration and refusals."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import tiny
-from in_threads import on_ranks
-from playing import play_on, prepare_on, run_table
+from playing import prepare_on, run_table
+from whole_runs import PART, is_the_same_elsewhere
 
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.losses import Batch
@@ -108,22 +107,11 @@ def test_mini_batches_of_a_round():
     assert count_batches(trainings, 400, 32)[1] == 2 * 13 + 3 * 4
 
 
-def play_alone(folder, method, **sections):
-    return play_on(OneProcess(), folder, tiny.table(method, **sections))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedrep", "ditto", "apfl"])
 def test_a_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path, method):
-    sections = {"privacy": PRIVATE, "participation": {"fraction": 0.6}}
-    alone = play_alone(tmp_path / "alone", method, **sections)
-    play_alone(tmp_path / "resumed", method, **sections, rounds=2)
-    digests = {play_alone(tmp_path / "resumed", method, **sections).digest}
-    table = tiny.table(method, **sections)
-    for size in (2, 3, 5):
-        play = partial(play_on, folder=tmp_path / f"{size}", table=table)
-        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
-    assert digests == {alone.digest}
+    table = tiny.table(method, privacy=PRIVATE, participation=PART)
+    assert is_the_same_elsewhere(tmp_path, table)[0]
 
 
 IMAGES = {
@@ -138,7 +126,9 @@ TEXTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sections", [IMAGES, TEXTS], ids=["images", "texts"])
-def test_other_models_are_the_same_on_three_ranks_and_resumed(tmp_path, sections):
+def test_other_models_are_the_same_on_any_number_of_ranks_and_resumed(
+    tmp_path, sections
+):
     """Convolutions, and attention with dropout."""
     table = tiny.table("fedper", **sections, privacy=PRIVATE, rounds=2)
     table["partition"] = {"scheme": "iid", "clients": 3}
@@ -146,12 +136,7 @@ def test_other_models_are_the_same_on_three_ranks_and_resumed(tmp_path, sections
         tokens = np.random.default_rng(0).integers(9, size=(60, 4))
         np.savez(tmp_path / "texts.npz", x=tokens, y=tokens[:, 0] % 3)
         table["data"]["file"] = str(tmp_path / "texts.npz")
-    alone = play_on(OneProcess(), tmp_path / "alone", table)
-    play_on(OneProcess(), tmp_path / "resumed", {**table, "rounds": 1})
-    resumed = play_on(OneProcess(), tmp_path / "resumed", table)
-    elsewhere = partial(play_on, folder=tmp_path / "3", table=table)
-    on_three = on_ranks(3, lambda rank: elsewhere(rank).digest)
-    assert alone.digest == resumed.digest == on_three
+    assert is_the_same_elsewhere(tmp_path, table)[0]
 
 
 def test_a_run_spends_its_target(tmp_path):

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from test_overlay import UNIFORM, is_the_same_elsewhere, play_alone
+from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone, refuse
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 from hpcfl.updates.base import Context
@@ -57,11 +56,10 @@ def test_18_bits_suffice_for_100_updates_of_norm_1_in_steps_of_a_thousandth():
 
 def test_a_run_is_near_the_plain_one_and_the_same_elsewhere(tmp_path):
     section = {"secure": True, "clip": 100.0, "step": 1e-6}
-    same, secure = is_the_same_elsewhere(
-        tmp_path, aggregation=section, participation={"fraction": 0.6}
-    )
+    table = tiny.table(UNIFORM, aggregation=section, participation=PART)
+    same, secure = is_the_same_elsewhere(tmp_path, table)
     assert same
-    plain = play_alone(tmp_path / "plain", participation={"fraction": 0.6})
+    plain = play_alone(tmp_path / "plain", participation=PART)
     torch.testing.assert_close(
         secure.server["model"], plain.server["model"], atol=1e-4, rtol=1e-3
     )
@@ -158,7 +156,4 @@ def describe(**sections):
     ],
 )
 def test_a_mistake_is_one_line(sections, words):
-    method = sections.pop("method", UNIFORM)
-    with pytest.raises(UserError, match=words) as error:
-        prepare(config.parse(tiny.table(method, **sections)), OneProcess())
-    assert "\n" not in str(error.value)
+    refuse(words, **sections)

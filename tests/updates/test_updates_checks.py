@@ -2,9 +2,9 @@
 
 import pytest
 import tiny
+from whole_runs import UNIFORM, refuse
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
@@ -37,10 +37,7 @@ LARGEST = {"rule": "own_updates:Largest"}
     ],
 )
 def test_a_mistake_is_one_line(sections, words):
-    method = sections.pop("method", {"name": "fedavg", "weights": "uniform"})
-    with pytest.raises(UserError, match=words) as error:
-        prepare(config.parse(tiny.table(method, **sections)), OneProcess())
-    assert "\n" not in str(error.value)
+    refuse(words, **sections)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +45,7 @@ def test_a_mistake_is_one_line(sections, words):
 )
 def test_cohorts_that_vary_may_be_large_enough_in_some_rounds(participation):
     table = tiny.table(
-        {"name": "fedavg", "weights": "uniform"},
+        UNIFORM,
         aggregation={**LARGEST, "least": 5},
         participation=participation,
     )

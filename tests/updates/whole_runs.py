@@ -1,0 +1,41 @@
+"""Runs whose updates are changed, and configurations of such that are refused."""
+
+from functools import partial
+
+import pytest
+import tiny
+from in_threads import on_ranks
+from playing import play_on, prepare_on
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+
+UNIFORM = {"name": "fedavg", "weights": "uniform"}
+PART = {"fraction": 0.6}
+
+
+def play_alone(folder, method=UNIFORM, **sections):
+    return play_on(OneProcess(), folder, tiny.table(method, **sections))
+
+
+def is_the_same_elsewhere(folder, table):
+    """Tell whether a run ends with the same digest on five ranks, and on two that
+    continue on three; return the run on one rank as well.
+    """
+    alone = play_on(OneProcess(), folder / "alone", table)
+    begun = {**table, "rounds": table["rounds"] - 1}
+    digests = set()
+    for place, size, part in (("5", 5, table), ("2", 2, begun), ("2", 3, table)):
+        work = partial(play_on, folder=folder / place, table=part)
+        digest = on_ranks(size, work).digest
+        if part is table:
+            digests.add(digest)
+    return digests == {alone.digest}, alone
+
+
+def refuse(words, method=UNIFORM, counts=tiny.COUNTS, **sections):
+    """Expect one line with these words before anything is played."""
+    table = tiny.table(method, counts, **sections)
+    with pytest.raises(UserError, match=words) as error:
+        prepare_on(OneProcess(), table)
+    assert "\n" not in str(error.value)
