@@ -226,5 +226,5 @@ def test_own_plugins_of_all_sections_are_found_and_paths_are_not():
     names = {"my:Method", "my:Transform", "my:Rule", "my:Attack", "my:Score"}
     assert plugins.find_own_names(table) == names
     plugins.refuse_unnamed(table, names, "run")
-    with pytest.raises(UserError, match="your own my:Rule, which.*--own my:Rule"):
+    with pytest.raises(UserError, match=r"your own my:Rule, which.*--own my:Rule"):
         plugins.refuse_unnamed(table, names - {"my:Rule"}, "run")
