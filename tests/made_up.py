@@ -349,3 +349,24 @@ def make_run(tmp_path: Path):
         return folder
 
     return make
+
+
+def timed(method: str, seed: int, *accuracies: float, step: float = 10.0) -> Run:
+    """A run of rounds that take ``step`` seconds each, of three clients that take part
+    in turn, and of whom the first is the slowest.
+    """
+    finished = run(method, seed, accuracies)
+    count = len(accuracies)
+    ended = step * np.arange(1, count + 1)
+    turns = np.arange(count)[:, None] % 3 == np.arange(3)
+    values = {
+        **finished.results.values,
+        "clients/floats_up": np.zeros((count, 3)),
+        "time/seconds": ended,
+        "time/started": ended - step,
+        "clients/updates": turns.cumsum(axis=0).astype(float),
+    }
+    static = {"device_pace": np.array([9, 1, 2])}
+    return replace(
+        finished, results=replace(finished.results, values=values, static=static)
+    )

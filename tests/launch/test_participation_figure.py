@@ -1,7 +1,5 @@
 """The figure of the clients that took part over their own time."""
 
-from dataclasses import replace
-
 import made_up
 import numpy as np
 import participation
@@ -13,28 +11,9 @@ from hpcfl.report import figures
 from hpcfl.report.sheet import Sheet, house_style
 
 
-def timed(method, seed, *accuracies, step=10.0):
-    """A run of rounds that take ``step`` seconds each, of three clients that take part
-    in turn, and of whom the first is the slowest.
-    """
-    run = made_up.run(method, seed, accuracies)
-    count = len(accuracies)
-    ended = step * np.arange(1, count + 1)
-    turns = np.arange(count)[:, None] % 3 == np.arange(3)
-    values = {
-        **run.results.values,
-        "clients/floats_up": np.zeros((count, 3)),
-        "time/seconds": ended,
-        "time/started": ended - step,
-        "clients/updates": turns.cumsum(axis=0).astype(float),
-    }
-    static = {"device_pace": np.array([9, 1, 2])}
-    return replace(run, results=replace(run.results, values=values, static=static))
-
-
 def test_who_took_part_when_by_hand():
     """Clients take turns for six rounds of 10 s. In the order of speed they are 1, 2, 0."""
-    turns = participation.turns(timed("fedavg", 0, *6 * [0.1]))
+    turns = participation.turns(made_up.timed("fedavg", 0, *6 * [0.1]))
     assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]
     assert np.argmax(turns.counted, axis=1).tolist() == [2, 0, 1, 2, 0, 1]
     times, rows, updates = participation.binned(turns)
@@ -64,7 +43,7 @@ def test_the_figure_of_a_thousand_clients_is_small():
 
 
 def test_the_kind_of_figure_has_a_panel_for_each_method():
-    runs = [timed(method, 0, 0.1, 0.2, 0.3) for method in ("fedavg", "ditto")]
+    runs = [made_up.timed(method, 0, 0.1, 0.2, 0.3) for method in ("fedavg", "ditto")]
     with house_style():
         figure = participation.draw(runs, Sheet(7.0))
     titles = [axes.get_title(loc="left") for axes in figure.axes]

@@ -1,35 +1,15 @@
 """Runs along the clients' own time: tables at equal time, and time to an accuracy."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import made_up
-import numpy as np
 import pytest
+from made_up import timed
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, tables
 from hpcfl.report.metric_values import time_to, value
 from hpcfl.report.sweep_table import Reading
-
-
-def timed(method, seed, *accuracies, step=10.0):
-    """A run of rounds that take ``step`` seconds each, of three clients that take part
-    in turn, and of whom the first is the slowest.
-    """
-    run = made_up.run(method, seed, accuracies)
-    count = len(accuracies)
-    ended = step * np.arange(1, count + 1)
-    turns = np.arange(count)[:, None] % 3 == np.arange(3)
-    values = {
-        **run.results.values,
-        "clients/floats_up": np.zeros((count, 3)),
-        "time/seconds": ended,
-        "time/started": ended - step,
-        "clients/updates": turns.cumsum(axis=0).astype(float),
-    }
-    static = {"device_pace": np.array([9, 1, 2])}
-    return replace(run, results=replace(run.results, values=values, static=static))
 
 
 def texts(runs, **reading):
