@@ -71,17 +71,12 @@ def only_of_the_newest(folder):
     return folder / "checkpoints" / sorted(names[1] - names[0])[0]
 
 
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
 def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [truncate, flip])
 @pytest.mark.parametrize(
     ("method", "victim"),
     [
@@ -92,11 +87,11 @@ def flip(path):
     ids=str,
 )
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
-    calm, half, capsys, harm, victim, method
+    calm, half, capsys, victim, method
 ):
     folder = half(method)
     newest = sorted((folder / "checkpoints").glob("manifest-*.json"))[-1]
-    harm(only_of_the_newest(folder) if victim == "data" else newest)
+    flip(only_of_the_newest(folder) if victim == "data" else newest)
     capsys.readouterr()
     digest_after = play(folder, method)
     said = capsys.readouterr().out
