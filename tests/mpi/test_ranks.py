@@ -50,6 +50,85 @@ def test_kinds_of_messages_and_state_on_other_ranks_and_resumed(
     assert code == 0 and ": the same final state, and the same numbers" in output
 
 
+SECTIONS = """
+name = "sections"
+rounds = 6
+[partition]
+scheme = "iid"
+clients = 12
+[model]
+name = "mlp"
+hidden = [8]
+[training]
+lr = 0.1
+[checkpoint]
+every = 1
+"""
+# of a server that waits for no client, of clients chosen by their losses, and of clients
+# that see other things, with a drift in the round that is played again
+OTHERS = {
+    "asynchronous": """
+[method]
+name = "ditto"
+[evaluation]
+every = 5
+[time]
+mode = "asynchronous"
+concurrency = 6
+buffer = 2
+sigma = 1.0
+""",
+    "selection": """
+[method]
+name = "ditto"
+[participation]
+select = "oort"
+explore = 0.5
+fraction = 0.5
+[time]
+mode = "synchronous"
+over_selection = 1.5
+""",
+    "shifted": """
+[method]
+name = "ifca"
+[newcomers]
+clients = 3
+[[shift]]
+kind = "corruption"
+severity = "random"
+groups = "clients"
+[[shift]]
+kind = "rotation"
+angles = [0, 90]
+at = [5]
+gradual = 2
+who = 0.5
+[[shift]]
+kind = "labels"
+groups = 3
+assign = "random"
+""",
+}
+
+
+@pytest.mark.parametrize("sections", OTHERS)
+def test_other_sections_on_other_ranks_and_resumed(start, alone, tmp_path, sections):
+    file, other = tmp_path / "experiment.toml", tmp_path / "other"
+    file.write_text(SECTIONS + OTHERS[sections])
+    assert alone(str(file), tmp_path / "1") == 0
+    expected = jobs.digest(tmp_path / "1")
+    ranks = 5 if sections == "asynchronous" else 3
+    code, output = start(ranks, file, "--out", other).wait()
+    assert code == 0, output
+    assert jobs.digest(other) == expected is not None
+    # as if killed before it was there
+    (other / "checkpoints" / "manifest-00000006.json").unlink()
+    code, output = start(2, file, "--out", other).wait()
+    assert code == 0 and "continues after round 5" in output, output
+    assert jobs.digest(other) == expected
+
+
 def with_model(file, model):
     """The experiment file, of which all models are others."""
     path = Path(file)
