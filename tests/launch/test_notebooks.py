@@ -74,6 +74,8 @@ def played(tmp_path_factory, zygote):
         kernel_name="python3",
         resources={"metadata": {"path": str(folder)}},
     )
+    kernel = client.create_kernel_manager().kernel_spec
+    kernel.argv = [str(zygote.python), *kernel.argv[kernel.argv.index("-m") :]]
     client.execute(env={**os.environ, "PATH": zygote.path})
     below = {}
     for cell in notebook.cells:
