@@ -222,9 +222,12 @@ def of_server(prepared: Prepared) -> ServerNeeds:
         state += prod(shape) * tensor.itemsize
         parts += make_parts(config, shape, tensor.dtype)
     in_parts = sum(part.size for part in parts)
-    sent = sum(sent_bytes(entry, few, many) for entry in messages.sent.values())
-    uploads = fields(messages.returned)
     cohort = cohort_size(config)
+    audience = cohort if config.evaluation.clients == "cohort" else many
+    sent = sum(
+        sent_bytes(entry, few, many, audience) for entry in messages.sent.values()
+    )
+    uploads = fields(messages.returned)
     received = sum(received_bytes(entry, cohort) for entry in uploads.values())
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
     for overlay in prepared.hooks.overlays:
@@ -269,15 +272,15 @@ def scaled(size: int, rows: int, few: int, many: int) -> int:
     return size * many // few if rows == few else size
 
 
-def sent_bytes(entry: Sent, few: int, many: int) -> int:
-    """Return the bytes of an entry of the server's message to ``many`` clients, which was made
-    for some of ``few``.
+def sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
+    """Return the bytes of an entry of the server's message to an ``audience`` among
+    ``many`` clients, which was made for some of ``few``.
     """
     if isinstance(entry, Pool | Mixture):
         return scaled(entry.rows.nbytes, len(entry.rows), few, many)
     tensor = entry if isinstance(entry, Tensor) else entry.tensor
     shared = tensor.dim() == 1
-    return tensor.nbytes if shared else tensor[:1].nbytes * many
+    return tensor.nbytes if shared else tensor[:1].nbytes * audience
 
 
 def files_of_rank(prepared: Prepared, needs: Needs, rank: int) -> int:

@@ -65,6 +65,17 @@ def test_the_server_holds_rows_where_rows_travel():
     assert needs.of_server(prepared("fedamp")).memory == FEDAMP_SERVER
 
 
+def test_a_message_to_the_cohort_alone_has_fewer_rows():
+    """FedAMP sends four models and not ten; four clients are scored in nine rounds."""
+    amp = prepared("fedamp")
+    scores = amp.config.evaluation.model_copy(update={"clients": "cohort"})
+    config = amp.config.model_copy(update={"evaluation": scores})
+    of_cohort = needs.of_server(dataclasses.replace(amp, config=config))
+    metrics = 9 * 4 * 10 * 8
+    expected = FEDAMP_SERVER - 2 * METRICS + 2 * metrics - 6 * 2600
+    assert of_cohort.memory == expected
+
+
 def test_copies_of_rows_are_counted():
     """Four clients take part; mixing makes float64, an attack two copies."""
     median = {"rule": "median"}
