@@ -268,12 +268,6 @@ def tune(
     help="Print one JSON object; for a sweep, one object for each run.",
 )
 @BIBTEX
-@click.option(
-    "--time-to",
-    type=float,
-    metavar="NUMBER",
-    help="Print the virtual time at which the primary metric reached NUMBER (85 for 85 %).",
-)
 @EXPLAIN
 @printing
 @on_server
@@ -281,7 +275,6 @@ def show(
     folder: Path,
     as_json: bool,
     bibtex: bool,
-    time_to: float | None,
     explain: bool,
 ) -> None:
     """Show the results of a run or sweep, also while it runs."""
@@ -291,9 +284,9 @@ def show(
     if bibtex:
         print(citation.of_runs(loading.list_runs(folder)))
     elif as_json:
-        print_json(tables.as_json(folder, time_to))
+        print_json(tables.as_json(folder))
     else:
-        tables.show(folder, explain=explain, target=time_to)
+        tables.show(folder, explain=explain)
 
 
 @cli.command()
@@ -584,8 +577,8 @@ def export(
     "--format",
     "form",
     default="terminal",
-    type=click.Choice(["terminal", "markdown", "csv", "latex", "clients"]),
-    help="Format of the table; clients is a CSV with every client's numbers in every run.",
+    type=click.Choice(["terminal", "markdown", "csv", "latex"]),
+    help="Format of the table.",
 )
 @EXPLAIN
 @printing

@@ -40,15 +40,6 @@ class Number(NamedTuple):
     clients: float
 
 
-class Reached(NamedTuple):
-    """The first time at which a number of a run was reached: seconds of the clients'
-    own time, NaN where it never was, and the round, None then.
-    """
-
-    seconds: float
-    round: int | None
-
-
 class Named(NamedTuple):
     """The recorded name of a number and its measure, None if it is no score's."""
 
@@ -141,18 +132,18 @@ def value(run: Run, metric: str, at: At) -> Number:
         metric: As for ``resolve_metric``.
         at: The rounds in which it is read.
     """
-    positions = where_read(run, metric, at)
+    column = resolve_metric(run, metric).column
+    numbers = series(run, metric)
+    positions = _positions(run, column, numbers, read_at(metric, at))
     if not positions:
         return Number(math.nan, math.nan)
-    numbers = series(run, metric)[positions]
-    column = resolve_metric(run, metric).column
-    clients = run.results.series(MetricName(CLIENTS, column))[positions]
-    return Number(float(numbers.mean()), float(clients.mean()))
+    clients = run.results.series(MetricName(CLIENTS, column))
+    return Number(float(numbers[positions].mean()), float(clients[positions].mean()))
 
 
-def time_to(run: Run, metric: str, target: float) -> Reached:
-    """Find the virtual time at which a score first reached ``target``, in the unit in
-    which it is shown. Raises UserError.
+def time_to(run: Run, metric: str, target: float) -> float:
+    """Find the virtual seconds after which a score first reached ``target``, in the unit
+    in which it is shown; NaN where it never did. Raises UserError.
     """
     name, measure = resolve_metric(run, metric)
     if measure is None or name.of_clients:
@@ -160,11 +151,8 @@ def time_to(run: Run, metric: str, target: float) -> Reached:
     seconds = virtual_seconds(run, name.column)
     ranks = measure.rank(1.0) * series(run, metric)
     wanted = measure.rank(target / measure.factor)
-    reached = np.flatnonzero(ranks >= wanted)  # NaN is not
-    if not len(reached):
-        return Reached(math.nan, None)
-    first = reached[0]
-    return Reached(float(seconds[first]), int(run.results.rounds[first]))
+    reached = seconds[ranks >= wanted]  # NaN is not
+    return float(reached[0]) if len(reached) else math.nan
 
 
 def virtual_seconds(run: Run, column: str) -> np.ndarray:
@@ -200,12 +188,6 @@ def refuse_packed(run: Run) -> None:
         )
 
 
-def where_read(run: Run, metric: str, at: At) -> list[int]:
-    """Return the positions of the rounds in which a number is read."""
-    column = resolve_metric(run, metric).column
-    return _positions(run, column, series(run, metric), read_at(metric, at))
-
-
 def where_scored(run: Run, column: str, at: At) -> list[int]:
     """Return the positions of the rounds in which the primary metric of a column is read."""
     numbers = run.results.series(MetricName(run.metric, column))
@@ -221,8 +203,8 @@ def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
     # Newcomers are scored once, after the last round.
     slot: At = "last" if is_of_newcomers(column) else at
     positions = _positions(run, column, of_round, slot)
-    where_read = run.results.select_rounds(positions)
-    numbers = metrics.compute_client_scores(where_read, column, measure.score)
+    chosen = run.results.select_rounds(positions)
+    numbers = metrics.compute_client_scores(chosen, column, measure.score)
     if numbers is None or not positions:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)

@@ -24,7 +24,6 @@ from hpcfl.report.metric_values import (
     time_to,
     value,
     virtual_seconds,
-    where_read,
 )
 from hpcfl.report.search_spending import SEARCHES, SPENT
 from hpcfl.report.table_formats import MISSING, Table
@@ -113,24 +112,21 @@ def show(
 ) -> None:
     """Print the table of the finished runs below folders.
 
-    form: terminal, one of ``TEXTS``, or clients, which is a CSV of every client's
-    numbers in every run. explain: whether notes say what the numbers are. against: what
-    to compare all rows with, in place of showing their numbers.
+    form: terminal, or one of ``TEXTS``. explain: whether notes say what the numbers
+    are. against: what to compare all rows with, in place of showing their numbers.
 
     The other arguments are those of ``make``. Raises UserError.
     """
-    other_form = form == "clients" or against is not None
-    if reading.target is not None and (other_form or reading.at != "best"):
+    reads_round = reading.at != "best" or against is not None
+    if reading.target is not None and reads_round:
         raise UserError(
-            "--time-to: is the time of a whole run; leave out --at, --at-virtual, "
-            "--against and --format clients"
+            "--time-to: is the time of a whole run; leave out --at, --at-virtual and "
+            "--against"
         )
     runs, notes = loading.runs_below(folders)
     if explain and against is None:
         notes += EXPLANATION
-    if form == "clients":
-        print(_write_clients(runs, reading))
-    elif against is None:
+    if against is None:
         table = make(runs, rows, columns, reading)
         table = replace(table, notes=[*table.notes, *notes])
         _print(table, form)
@@ -163,19 +159,6 @@ def _print(table: Table, form: str, headings: bool = True) -> None:
             "and csv are not, --rows and --columns choose the keys"
         )
         console.print(literal(note), soft_wrap=True)
-
-
-def _write_clients(runs: list[Run], reading: Reading) -> str:
-    """Return the numbers of all clients of each run in its primary rounds, as CSV."""
-    import pandas
-
-    refuse_unknown(runs, reading.metric or runs[0].metric)
-    chosen = {}
-    for run in runs:
-        read = where_read(run, reading.metric or run.metric, reading.at)
-        rounds = run.results.rounds[read].tolist()
-        chosen[str(run.folder)] = run.clients().loc[rounds]
-    return str(pandas.concat(chosen, names=["run"]).to_csv()).rstrip("\n")
 
 
 def compare(
@@ -301,7 +284,7 @@ def _read(
         number = value(run, metric, at if target is None else "last")
         shown = number.value * (measure.factor if measure else 1)
         if target is not None:
-            shown = time_to(run, metric, target).seconds
+            shown = time_to(run, metric, target)
         line = {
             "row": placed.row,
             "column": placed.column,

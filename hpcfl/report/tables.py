@@ -11,12 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcfl.report.metric_values import (
-    VALIDATION,
-    time_to,
-    virtual_seconds,
-    where_scored,
-)
+from hpcfl.report.metric_values import VALIDATION, where_scored
 from hpcfl.report.text import (
     clients_text,
     literal,
@@ -53,7 +48,6 @@ def show(
     folder: Path,
     runs: list[Run] | None = None,
     explain: bool = False,
-    target: float | None = None,
 ) -> None:
     """Print notes, table and legend for a run's or a sweep's folder.
 
@@ -61,20 +55,16 @@ def show(
         folder: The run's or the sweep's.
         runs: What ``list_runs`` gave for it, if that was called already.
         explain: Whether to print the long explanation.
-        target: A value of the primary metric; each run gets a line with the virtual
-            time at which it was reached.
 
     Raises:
-        UserError: There is no run, or it has no time of its clients' own.
+        UserError: There is no run.
     """
     console = stdout_console()
     runs = runs or list_runs(folder)
-    reached = [] if target is None else [_reached(run, target) for run in runs]
     notes = [f"note: {note}" for run in runs for note in run.notes]
     clients = {run.label: _clients(run, run.score, "best") for run in runs}
     warning = warn_of_other_clients(clients)
     after = [f"note: {warning}"] if warning else []
-    after += reached
     if not is_sweep(folder, runs):
         after.append(f"state: {_state(runs[0])}")
     if explain:
@@ -88,40 +78,12 @@ def show(
         console.print(literal(line), soft_wrap=True)
 
 
-def as_json(folder: Path, target: float | None = None) -> dict[str, Any]:
-    """Return the summary of a run, or those of a sweep's runs by name, for ``--json``;
-    with a ``target`` also the time at which the primary metric reached it.
-    """
+def as_json(folder: Path) -> dict[str, Any]:
+    """Return the summary of a run, or those of a sweep's runs by name, for ``--json``."""
     runs = list_runs(folder)
     if is_sweep(folder, runs):
-        return {run.label: _as_table(run, target) for run in runs}
-    return _as_table(runs[0], target)
-
-
-def _as_table(run: Run, target: float | None) -> dict[str, Any]:
-    """Return the summary of a run. ``time_to``: the first round in which the primary
-    metric reached ``target``, and the virtual seconds; None for both if it never did.
-    """
-    table = asdict(run.summary)
-    if target is not None:
-        first = time_to(run, str(run.counted), target)
-        seconds = None if first.round is None else first.seconds
-        table["time_to"] = {"target": target, "seconds": seconds, "round": first.round}
-    return table
-
-
-def _reached(run: Run, target: float) -> str:
-    """Describe the time at which the primary metric reached ``target``."""
-    unit = f" {run.measure.unit}" if run.measure.unit else ""
-    wanted = f"{run.label}: {run.counted} {target:g}{unit}"
-    first = time_to(run, str(run.counted), target)
-    if first.round is None:
-        end = virtual_seconds(run, "post")[-1]
-        return f"{wanted} not reached in {end:,.1f} s of the clients' own time"
-    return (
-        f"{wanted} after {first.seconds:,.1f} s of the clients' own time, in round "
-        f"{first.round}"
-    )
+        return {run.label: asdict(run.summary) for run in runs}
+    return asdict(runs[0].summary)
 
 
 def _state(run: Run) -> str:

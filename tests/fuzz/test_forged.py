@@ -25,7 +25,6 @@ LOOKS = (
     ["status"],
     ["table"],
     ["table", "--against", "fedavg", "--test", "client-seed-pairs"],
-    ["table", "--format", "clients"],
 )
 PAGE = (["report", "--out", "report.html"],)
 PLOTS = (

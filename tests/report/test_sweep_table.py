@@ -1,6 +1,5 @@
 """Rows × columns over seeds: numbers computed by hand, every format as text."""
 
-import csv
 from dataclasses import replace
 
 import numpy as np
@@ -60,18 +59,6 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
         len(shown.out.splitlines()) == 2
         and "note: other: left out, it stands at round 3" in shown.err
     )
-
-
-@pytest.mark.parametrize(("at", "rounds"), [("best", {2}), ("last", {4})])
-def test_every_clients_own_numbers(make_run, capsys, at, rounds):
-    folders = [make_run("a-fedavg"), make_run("b-fedavg")]
-    sweep_table.show(folders, reading=Reading(at=at), form="clients")
-    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert {line["run"] for line in lines} == set(map(str, folders))
-    assert {int(line["round"]) for line in lines} == rounds and len(lines) == 4
-    assert {line["client"] for line in lines} == {"0", "1"} and lines[0][
-        "floats_up"
-    ] == "10.0"
 
 
 def test_the_best_of_each_column():

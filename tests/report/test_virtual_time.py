@@ -7,7 +7,7 @@ import pytest
 from made_up import timed
 
 from hpcfl.errors import UserError
-from hpcfl.report import sweep_table, tables
+from hpcfl.report import sweep_table
 from hpcfl.report.metric_values import time_to, value
 from hpcfl.report.sweep_table import Reading
 
@@ -53,26 +53,7 @@ def test_the_time_until_an_accuracy_is_reached():
     assert grid.title.startswith(
         "accuracy reaches 50 % after these seconds of the clients' own time"
     )
-    assert time_to(runs[0], "pre/weighted", 50.0).round == 2
-
-
-def test_show_says_when_an_accuracy_was_reached(capsys):
-    run = timed("fedavg", 0, 0.1, 0.5, 0.4, 0.6)
-    for target, line in (
-        (50.0, "pre/weighted 50 % after 10.0 s of the clients' own time, in round 2"),
-        (70.0, "pre/weighted 70 % not reached in 40.0 s of the clients' own time"),
-    ):
-        tables.show(Path("runs"), [run], target=target)
-        assert line in capsys.readouterr().out
-
-
-def test_json_says_when_an_accuracy_was_reached(monkeypatch):
-    run = timed("fedavg", 0, 0.1, 0.5, 0.4, 0.6)
-    monkeypatch.setattr(tables, "list_runs", lambda folder: [run])
-    for target, seconds, round in ((50.0, 10.0, 2), (70.0, None, None)):
-        told = tables.as_json(run.folder, target)
-        assert told["time_to"] == {"target": target, "seconds": seconds, "round": round}
-    assert "time_to" not in tables.as_json(run.folder)
+    assert time_to(runs[0], "pre/weighted", 50.0) == 10.0
 
 
 def test_what_has_no_time_is_refused():
