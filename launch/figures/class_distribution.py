@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from steps import step_recorder
 
 from hpcfl.clients import StepContext
 from hpcfl.methods.overlays.class_wise import norm_distribution
@@ -16,7 +17,6 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import counts_of
 from hpcfl.report.sheet import Sheet, choose_looks, list_colours, make_look
 from hpcfl.report.text import shorten
-from hpcfl.trained.recorder import step_recorder
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

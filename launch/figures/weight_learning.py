@@ -9,13 +9,13 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
+from steps import step_recorder
 
 from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.sheet import Sheet, choose_looks, whole_numbers
-from hpcfl.trained.recorder import step_recorder
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:

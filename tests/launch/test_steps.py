@@ -1,0 +1,42 @@
+"""Somebody who watches a training sees every mini-batch and changes nothing."""
+
+import pytest
+import torch
+from steps import step_recorder
+
+pytestmark = pytest.mark.slow  # each plays a run first
+
+
+def watch(run, round, client, **how):
+    """By phase what the trained columns are after each mini-batch of a round, and the
+    fleet after it.
+    """
+    seen = {}
+
+    def look(phase, context):
+        seen.setdefault(phase, []).append(context.rows()[0])
+
+    [fleet] = run.models.replay.play(round, False, [client], step_recorder(look, **how))
+    return seen, fleet
+
+
+def test_it_ends_where_the_round_did_and_sees_every_mini_batch(played):
+    run = played(
+        {"name": "cwfedavg", "wdr": 3.0}, training={"momentum": 0.5, "clip": 1.0}
+    )
+    seen, fleet = watch(run, 3, 1)
+    trained = run.model(1, "post").state_dict()
+    row = torch.cat([trained[name].flatten() for name in fleet.layout.names])
+    assert torch.equal(seen["train"][-1], row)
+    batch, samples = run.config["training"]["batch_size"], int(fleet.counts.sum())
+    assert len(seen["train"]) == run.config["training"]["epochs"] * -(-samples // batch)
+
+
+def test_what_ends_when_it_has_converged_can_be_told_to_go_on(played):
+    run = played({"name": "fedala", "most_epochs": 3})
+    short, long = (watch(run, 3, 0, min_epochs={"ala": epochs})[0] for epochs in (1, 3))
+    assert len(long["ala"]) == 3 * len(short["ala"])
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(short["ala"], long["ala"], strict=False)
+    )
