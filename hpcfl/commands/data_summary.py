@@ -2,11 +2,11 @@
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.data.datasets import Dataset
@@ -22,18 +22,9 @@ LONGEST = 40  # letters of an entry in such a list
 TOKENS = (torch.int32, torch.int64)
 
 
-@dataclass(frozen=True)
-class ValueRange:
-    """The least and the greatest stored number in each channel or column of the samples
-    of all clients.
-    """
-
-    lowest: tuple[float, ...]
-    highest: tuple[float, ...]
-
-
-def find_range(prepared: Prepared, communicator: Communicator) -> ValueRange | None:
-    """Return the range of the samples as clients see them; None on all ranks but rank 0.
+def find_range(prepared: Prepared, communicator: Communicator) -> Tensor | None:
+    """Return the least and the greatest stored number in each channel or column of the
+    samples as clients see them, [2, channels]; None on all ranks but rank 0.
 
     Collective.
     """
@@ -44,15 +35,14 @@ def find_range(prepared: Prepared, communicator: Communicator) -> ValueRange | N
     if found is None:
         return None
     known = [ends for ends in found if ends is not None]
-    lowest = np.min([low for low, _ in known], axis=0)
-    highest = np.max([high for _, high in known], axis=0)
-    return ValueRange(tuple(lowest.tolist()), tuple(highest.tolist()))
+    of_ranks = torch.tensor(known, dtype=x.dtype)
+    return torch.stack([of_ranks[:, 0].amin(0), of_ranks[:, 1].amax(0)])
 
 
-def describe_data(prepared: Prepared, values: ValueRange, whole: bool = False) -> str:
+def describe_data(prepared: Prepared, values: Tensor, whole: bool = False) -> str:
     """Return lines on columns, samples, classes and clients of an experiment.
 
-    values: of the samples. whole: show all entries of long lists.
+    values: as from ``find_range``. whole: show all entries of long lists.
     """
     data = prepared.data.dataset
     clients = prepared.setup.clients
@@ -168,11 +158,10 @@ def describe_layout(data: Dataset) -> str:
     return f"array, {sizes}"
 
 
-def _describe_values(data: Dataset, values: ValueRange) -> str:
+def _describe_values(data: Dataset, ends: Tensor) -> str:
     """Return the type and range of the numbers of samples, as stored and as models take
     them.
     """
-    ends = torch.tensor([values.lowest, values.highest], dtype=data.x.dtype)
     text = _describe_range(ends)
     if data.x.dtype in TOKENS:
         return text
@@ -182,7 +171,7 @@ def _describe_values(data: Dataset, values: ValueRange) -> str:
     )
 
 
-def _describe_range(x: torch.Tensor) -> str:
+def _describe_range(x: Tensor) -> str:
     """Return the type of a tensor's numbers, the least and the greatest of them."""
     kind = str(x.dtype).removeprefix("torch.")
     return f"{kind} from {x.min().item():,.6g} to {x.max().item():,.6g}"

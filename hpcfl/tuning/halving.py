@@ -128,10 +128,8 @@ def best(ranks: Mapping[str, float | None], count: int) -> list[str]:
     Equal ranks keep their order. A name with the rank None, because its run diverged or
     gave no number, never goes on.
     """
-    order = list(ranks)
-    known = [name for name in order if ranks[name] is not None]
-    known.sort(key=lambda name: (-_number(ranks[name]), order.index(name)))
-    return known[:count]
+    known = {name: rank for name, rank in ranks.items() if rank is not None}
+    return sorted(known, key=known.__getitem__, reverse=True)[:count]
 
 
 def mean(numbers: Sequence[float | None]) -> float | None:
@@ -162,8 +160,3 @@ def expected_best(scores: Sequence[float]) -> list[float]:
             total += score * is_highest
         curve.append(total)
     return curve
-
-
-def _number(rank: float | None) -> float:
-    assert rank is not None
-    return rank

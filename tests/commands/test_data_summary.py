@@ -9,7 +9,6 @@ import torch
 from in_threads import on_ranks
 
 from hpcfl.commands import data_summary
-from hpcfl.commands.data_summary import ValueRange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.data.datasets import DataDescription, Dataset, Owners
 from hpcfl.experiment import config
@@ -23,7 +22,7 @@ NAMES = DataDescription(
     classes=("no", "yes", "a: b", "late"),
     notes=("column 'id' is left out",),
 )
-RANGE = ValueRange((-1.5,), (2.0,))
+RANGE = torch.tensor([[-1.5], [2.0]])
 
 
 class Described(tiny.Blobs):
@@ -138,16 +137,16 @@ def test_the_range_is_that_of_the_clients_samples_on_all_ranks():
         return data_summary.find_range(prepare(table, communicator), communicator)
 
     for ranks in (1, 3):
-        assert on_ranks(ranks, find) == ValueRange((0, 0), (0, 3))
-    seen = shown(data=data, values=ValueRange((0, 0), (127, 255)))
+        assert on_ranks(ranks, find).tolist() == [[0, 0], [0, 3]]
+    ends = torch.tensor([[0, 0], [127, 255]], dtype=torch.uint8)
+    seen = shown(data=data, values=ends)
     assert seen["sample"] == "image of 2 channels of 6 × 4 pixels (channels first)"
     assert seen["values"] == "uint8 from 0 to 255; models take float32 from -1 to 1"
 
 
 def test_each_channel_is_normalised_on_its_own():
-    seen = shown(
-        data={"dataset": f"{__name__}:images"}, values=ValueRange((255, 0), (255, 255))
-    )
+    ends = torch.tensor([[255, 0], [255, 255]], dtype=torch.uint8)
+    seen = shown(data={"dataset": f"{__name__}:images"}, values=ends)
     assert seen["values"] == "uint8 from 0 to 255; models take float32 from 0 to 1"
 
 
