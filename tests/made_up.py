@@ -88,13 +88,13 @@ def run(
         "method": {"name": method, **method_keys},
         "runtime": {"device": "cpu"},
     }
+    results = Results(rounds=rounds, values=sparse(values))
     return Run(
         Path(f"runs/{method}-{seed}"),
         summary,
         config,
-        Results(rounds=rounds, values=sparse(values)),
-        "pre",
-        "weighted",
+        results,
+        *counts({"score": "pre", "metric": "weighted"}, results),
         status,
     )
 
@@ -108,7 +108,7 @@ def summed_up(
     status = RunStatus(stage, done, done, None, [], False, None)
     column, measure = counts(resolved["evaluation"], results)
     summary = summarise(resolved, results, column, measure, status, [])
-    return Run(path, summary, resolved, results, column, measure.recorded, status)
+    return Run(path, summary, resolved, results, column, measure, status)
 
 
 def of_clients(

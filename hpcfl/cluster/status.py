@@ -45,11 +45,8 @@ class Status:
     note: str = ""  # details of the state
     round: int = 0  # the last one played
     rounds: int | None = None  # the number requested
-    accuracy: float | None = (
-        None  # the last one scored, in [0, 1], or another primary metric
-    )
     left: float | None = None  # seconds until it is finished, at its pace so far
-    reached: str = ""  # ``accuracy`` as it is shown
+    reached: str = ""  # the last score of the primary metric, as it is shown
     command: str = ""  # the command that continues it, if a user typed it
 
 
@@ -71,9 +68,7 @@ def show(folder: Path, watch: bool) -> None:
 
     Raises UserError.
     """
-    console = stdout_console()
-    if not console.is_terminal:
-        console = stdout_console(width=WIDE)
+    console = stdout_console(WIDE)
     cells = look(folder)
     if not watch:
         console.print(_table(cells))
@@ -151,18 +146,18 @@ def _status(
     so_far, rounds = run.summary, run.config["rounds"]
     pace, left = so_far.seconds_per_round, rounds - so_far.rounds
     number = so_far.last[run.score] if so_far.last else None
+    reached = ""
+    if number is not None:
+        reached = f"{run.measure.shown(number)} {run.measure.unit}".rstrip()
     return Status(
         name,
         state,
         note,
         so_far.rounds,
         rounds,
-        number,
-        pace * left if pace and left and state == "running" else None,
-        ""
-        if number is None
-        else f"{run.measure.shown(number)} {run.measure.unit}".rstrip(),
-        _typed(run) if state == "stopped" and not job else "",
+        left=pace * left if pace and left and state == "running" else None,
+        reached=reached,
+        command=_typed(run) if state == "stopped" and not job else "",
     )
 
 

@@ -26,6 +26,7 @@ from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
 from hpcfl.cluster.tuning_jobs import Task, stages
 from hpcfl.commands import cell_data, experiments, needs, tune
+from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
@@ -400,9 +401,9 @@ def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
     """Run a cell without Slurm, wait for its end and return a line. Raises Interrupted."""
     try:
         if profile.cluster == "debug":
-            experiments.run_one(
-                job.config, Path(job.supervisor.folder), False, OneProcess()
-            )
+            folder = Path(job.supervisor.folder)
+            if not run(job.config, folder, OneProcess()):
+                experiments.report_complete(job.config, folder)
         else:
             executor = submitit.LocalExecutor(submissions.folder)
             executor.update_parameters(

@@ -159,22 +159,6 @@ def run_plan(
     return plan.folder
 
 
-def run_one(
-    experiment: Config,
-    folder: Path,
-    fresh: bool,
-    communicator: Communicator,
-    on_round: OnRound | None = None,
-) -> None:
-    """Run one configuration in ``folder``, unless it is complete there. Collective.
-
-    Raises what ``commands.run.run`` raises.
-    """
-    played = run(experiment, folder, communicator, fresh, on_round)
-    if not played and communicator.is_server:
-        report_complete(experiment, folder)
-
-
 def report_complete(experiment: Config, folder: Path) -> None:
     """Print that a run is complete in ``folder``, and which of its files are whole."""
     rounds = experiment.rounds

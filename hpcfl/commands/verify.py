@@ -9,15 +9,15 @@ compared, who holds which samples and what travels, and both last numbers are sh
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpcfl.commands.experiments import run_one
+from hpcfl.commands.run import run as play
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins
@@ -69,7 +69,15 @@ def verify(
             if communicator.is_server:
                 chosen = _chosen(path, sample, names)
                 tables = [_table(run, root, own) for run in chosen]
-                folder = stack.enter_context(_folder_here())
+                try:
+                    # in the working folder, which the ranks of all hosts see
+                    place = atomic.temporary_folder(Path(), "hpcfl-verify")
+                    folder = stack.enter_context(place)
+                except OSError as error:
+                    raise UserError(
+                        f"the working folder cannot be written ({reason(error)}), and "
+                        "verify plays runs in it; go to another folder"
+                    ) from None
         tables, name = communicator.bcast([tables, str(folder)])
         try:
             wrong = _play(tables, chosen, Path(name), communicator)
@@ -81,24 +89,6 @@ def verify(
             ) from stopped
     if communicator.allreduce_max(wrong):
         raise RunFailure(f"{path}: not what was stored came out")
-
-
-@contextmanager
-def _folder_here() -> Iterator[Path]:
-    """Make a temporary folder in the working folder, which the ranks of all hosts see.
-    Raises UserError.
-    """
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(
-                atomic.temporary_folder(Path(), "hpcfl-verify")
-            )
-        except OSError as error:
-            raise UserError(
-                f"the working folder cannot be written ({reason(error)}), and verify "
-                "plays runs in it; go to another folder"
-            ) from None
-        yield folder
 
 
 def _play(
@@ -115,7 +105,7 @@ def _play(
         with agreed(communicator):
             experiment = config.parse(table)
         place = folder / str(number)
-        run_one(experiment, place, False, communicator)
+        play(experiment, place, communicator)
         if communicator.is_server:
             lines, same = compare(chosen[number], loading.load_run(place))
             wrong += not same

@@ -8,7 +8,7 @@ nearest valid name.
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
@@ -477,14 +477,19 @@ def _without_word(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _change(config: Config, section: str, **values: Any) -> Config:
+    """Return the configuration with other values in a section."""
+    changed = getattr(config, section).model_copy(update=values)
+    return config.model_copy(update={section: changed})
+
+
 def _with_partition_seed(config: Config) -> Config:
     """Return the configuration with a partition seed, by default the experiment's plus
     one.
     """
     if "seed" in config.partition.model_fields_set:
         return config
-    partition = config.partition.model_copy(update={"seed": (config.seed + 1) % 2**63})
-    return config.model_copy(update={"partition": partition})
+    return _change(config, "partition", seed=(config.seed + 1) % 2**63)
 
 
 def _with_equal_weights(config: Config) -> Config:
@@ -495,8 +500,7 @@ def _with_equal_weights(config: Config) -> Config:
     known = "weights" in type(method).model_fields
     if not config.hides_clients or not known or "weights" in method.model_fields_set:
         return config
-    method = method.model_copy(update={"weights": "uniform"})
-    return config.model_copy(update={"method": method})
+    return _change(config, "method", weights="uniform")
 
 
 def _with_lane_rows(config: Config) -> Config:
@@ -507,8 +511,7 @@ def _with_lane_rows(config: Config) -> Config:
     if runtime.lane_table is None:
         return config
     table = runtime.lane_table.select(config.model.name, runtime.precision)
-    runtime = runtime.model_copy(update={"lane_table": table})
-    return config.model_copy(update={"runtime": runtime})
+    return _change(config, "runtime", lane_table=table)
 
 
 def _with_assignment(config: Config) -> Config:
@@ -517,14 +520,11 @@ def _with_assignment(config: Config) -> Config:
     The default is random if the scheme depends on the clients' numbers, so that groups
     differ from the scheme's own order of clients.
     """
-    by_default: Literal["blocks", "random"] = "blocks"
-    if config.partition.by_number:
-        by_default = "random"
+    by_default = "random" if config.partition.by_number else "blocks"
     shifts = []
     for shift in config.shift:
-        if shift.assign is None:
-            shift = shift.model_copy(update={"assign": by_default})
-        shifts.append(shift)
+        assign = shift.assign or by_default
+        shifts.append(shift.model_copy(update={"assign": assign}))
     return config.model_copy(update={"shift": shifts})
 
 

@@ -129,13 +129,12 @@ def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
         of_column = curves.over_axis(arranged, f"{column}/{measure.recorded}")
         panel = of_column["panel"] + ", " if len(arranged.columns) > 1 else ""
         drawn.append(of_column.assign(panel=panel + title))
-    unit = f" ({measure.unit})" if measure.unit else ""
     return curves.draw(
         sheet,
         pandas.concat(drawn),
         measure,
         "rounds",
-        f"test {measure.score}{unit}",
+        f"test {measure.score}{measure.label_end}",
     )
 
 

@@ -120,13 +120,12 @@ def name_scores(runs: Sequence[Run], metric: str) -> str:
     if measure is None:
         return (name.number if name.column == RECORDED else metric).replace("_", " ")
     samples = "validation" if is_held_out(name.column) else "test"
-    unit = f" ({measure.unit})" if measure.unit else ""
     columns = {models_of(of_run.column) for of_run in metrics}
     models = "each method's own models"
     if len(columns) == 1:
         [column] = columns
         models = MOMENTS.get(column, column)
-    return f"{samples} {name_measure(measure)}{unit}, {models}"
+    return f"{samples} {name_measure(measure)}{measure.label_end}, {models}"
 
 
 def name_rounds(runs: Sequence[Run], at: At) -> str:

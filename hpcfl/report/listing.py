@@ -45,9 +45,7 @@ def show(kind: str, name: str | None) -> None:
     A terminal's lines are cut at its width; a file's or another program's are whole.
     Raises UserError for an unknown name.
     """
-    console = stdout_console(markup=False)
-    if not console.is_terminal:
-        console = stdout_console(markup=False, width=WIDEST)
+    console = stdout_console(WIDEST, markup=False)
     if name is None:
         console.print(overview(kind))
         console.print(f"hpcfl {kind} NAME shows all of one.")

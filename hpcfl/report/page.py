@@ -153,13 +153,12 @@ def _tabulate(runs: list[Run]) -> "tuple[pandas.DataFrame, str, list[str]]":
     }
     if any(holds_out(run) for run in finished):
         readings[f"{measure.score} on held-out samples"] = Reading(VALIDATION)
-    unit = f" ({measure.unit})" if measure.unit else ""
     found = {
         heading: sweep_table.make(finished, reading=reading)
         for heading, reading in readings.items()
     }
     columns = {
-        heading + unit: table.texts[arranged.columns].unstack()
+        heading + measure.label_end: table.texts[arranged.columns].unstack()
         for heading, table in found.items()
     }
     gains, notes = _compare(arranged)

@@ -150,9 +150,10 @@ def _print(table: Table, form: str, headings: bool = True) -> None:
         print(text if headings or form != "csv" else text.partition("\n")[2])
         return
     console = stdout_console()
-    console.print(table_formats.terminal(table))
-    boundless = console.options.update(max_width=WIDEST)
     cells = table_formats.cells_of(table)
+    for part in (literal(table.title), cells, *map(literal, table.notes)):
+        console.print(part)
+    boundless = console.options.update(max_width=WIDEST)
     if Measurement.get(console, boundless, cells).maximum > console.width:
         note = (
             f"note: cut to the terminal's {console.width} columns; --format markdown "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -36,12 +35,6 @@ class Table:
     best: "pandas.DataFrame"
     numbers: "pandas.DataFrame"
     notes: Sequence[str] = ()
-
-
-def terminal(table: Table) -> RenderableType:
-    """Return the table for a console of rich, with its title and notes."""
-    notes = [literal(note) for note in table.notes]
-    return Group(literal(table.title), cells_of(table), *notes)
 
 
 def cells_of(table: Table) -> RichTable:

@@ -35,8 +35,10 @@ def literal(text: object) -> Text:
     return Text(plain(text))
 
 
-def stdout_console(**options: Any) -> Console:
+def stdout_console(elsewhere: int | None = None, **options: Any) -> Console:
     """Return a console of rich that prints to standard output.
+
+    elsewhere: the letters of a line where that is no terminal.
 
     In a notebook it prints plain text: rich would take it for a terminal, or display
     HTML beside standard output, which nobody could redirect.
@@ -44,7 +46,10 @@ def stdout_console(**options: Any) -> Console:
     if is_in_notebook():
         options["force_terminal"] = False
     options["quiet"] = output.is_quiet()
-    return Console(highlight=False, force_jupyter=False, **options)
+    console = Console(highlight=False, force_jupyter=False, **options)
+    if elsewhere is not None and not console.is_terminal:
+        console.width = elsewhere
+    return console
 
 
 def is_in_notebook() -> bool:

@@ -152,6 +152,11 @@ class Measure:
         """Factor from a recorded number to the displayed one."""
         return 100 if self.percent else 1
 
+    @property
+    def label_end(self) -> str:
+        """Return the unit as the end of a label, such as `` (%)``; "" without one."""
+        return f" ({self.unit})" if self.unit else ""
+
     def rank(self, number: float) -> float:
         """Return a value to order numbers by, higher for a better one."""
         return number if self.better == "up" else -number

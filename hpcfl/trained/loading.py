@@ -107,7 +107,7 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
         config,
         results,
         column,
-        measure.recorded,
+        measure,
         status,
         notes,
         own,

@@ -20,7 +20,6 @@ from hpcfl.scores.metric_names import (
     Measure,
     MetricName,
     held_out,
-    resolve,
 )
 from hpcfl.storage.metrics import AFTER, BEFORE, find_result_rounds, scores
 from hpcfl.storage.results import DIGEST, Results
@@ -170,7 +169,7 @@ class Run:
     config: Mapping[str, Any]  # resolved, in the shape of the experiment file
     results: Results  # everything recorded
     score: str  # the column that counts, such as ``pre``, ``post`` or ``global``
-    metric: str  # the recorded name of the number in it that counts
+    measure: Measure  # the number in it that counts
     status: RunStatus
     notes: list[str] = field(default_factory=list)  # those of ``summary``
     # the user's own plugins that may be imported to look at models
@@ -207,15 +206,9 @@ class Run:
         return scores(self.results)
 
     @property
-    def measure(self) -> Measure:
-        """Return the measure of the primary metric: its score, unit and direction."""
-        return resolve(self.metric, self.scores) or Measure(
-            self.metric,
-            "",
-            self.metric,
-            "",
-            "up",
-        )
+    def metric(self) -> str:
+        """Return the recorded name of the number that counts."""
+        return self.measure.recorded
 
     def accuracy(self, column: str) -> np.ndarray:
         """Return the primary metric of a column: [T] by round, NaN in rounds without it.

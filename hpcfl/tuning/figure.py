@@ -38,9 +38,10 @@ def draw(sheet: Sheet, curves: Curves, measure: Measure) -> "Figure":
         look = vars(looks[method])
         handles += place.plot(range(1, len(tuned) + 1), tuned, **look)
         place.plot([0], [untuned], **look)
-    unit = f" ({measure.unit})" if measure.unit else ""
     place.set_xlabel("trials; 0: untuned")
-    place.set_ylabel(shorten(f"expected best validation {measure.score}{unit}"))
+    place.set_ylabel(
+        shorten(f"expected best validation {measure.score}{measure.label_end}")
+    )
     whole_numbers(place.xaxis)
     sheet.legend(figure, handles, list(curves))
     return figure

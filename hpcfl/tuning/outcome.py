@@ -218,15 +218,12 @@ def _print_table(
             *(_shown(found, measure) for found in finals),
             literal(row["setting"] or MISSING),
         )
-    console = stdout_console()
-    if not console.is_terminal:
-        console = stdout_console(width=160)
-    unit = f" ({measure.unit})" if measure.unit else ""
+    console = stdout_console(160)
     budget = plans.search_budget(plan)
     paid = "training" if plan.section.is_capped else "samples"
     console.print(
         literal(
-            f"{measure.score}{unit}; of {budget:,} gradients of {paid} for each search, "
+            f"{measure.score}{measure.label_end}; of {budget:,} gradients of {paid} for each search, "
             f"{plan.section.budget:,} for each run"
         )
     )

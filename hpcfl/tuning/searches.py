@@ -44,9 +44,7 @@ def tell(
         share = f"{row[SPENT]:.2f}"
         counts = str(row["searches"]), share
         table.add_row(literal(row["method"]), f"{mean} ± {half}", *deviations, *counts)
-    console = stdout_console()
-    if not console.is_terminal:
-        console = stdout_console(width=160)
+    console = stdout_console(160)
     console.print(literal(TITLE))
     console.print(table)
 

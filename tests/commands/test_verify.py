@@ -48,7 +48,7 @@ def test_who_stops_it_hears_that_it_begins_anew(played, here, monkeypatch):
     def stop(*arguments, **named):
         raise Interrupted("stopped after round 1 of 2; the same command continues")
 
-    monkeypatch.setattr(verifying, "run_one", stop)
+    monkeypatch.setattr(verifying, "play", stop)
     with pytest.raises(Interrupted, match="the same command begins anew") as stopped:
         ask(played.folder)
     assert not stopped.value.begun

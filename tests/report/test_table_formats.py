@@ -21,9 +21,9 @@ def grid():
 
 
 def test_a_grid_on_a_terminal_is_text(grid, capsys):
-    Console(width=300).print(table_formats.terminal(grid))
+    Console(width=300).print(table_formats.cells_of(grid))
     said = capsys.readouterr().out
-    assert said.count(SHOWN) == 4 and "\x1b" not in said
+    assert said.count(SHOWN) == 2 and "\x1b" not in said
 
 
 def test_a_narrow_terminal_shows_names_of_rows_whole(capsys):
