@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import heads, scoring, training
+from hpcfl.clients import head_gradients, scoring, training
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.losses import (
     Frozen,
@@ -440,7 +440,8 @@ class Fleet:
         # one model on the same samples is scored once
         _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
         # then all have the same row, so that any of them will do
-        count, classes = len(firsts), resources.samples.classes
+        count = len(firsts)
+        classes = resources.samples.classes
         chunks, order = resources.map_chunks(
             rows=self.rows(rows)[:count],
             buffers=self.buffers(model)[:count],
@@ -563,8 +564,8 @@ class Fleet:
             times, size = draws
             taken = times * taken.clip(max=size)
         self.results.sample_gradients += taken.sum(axis=1).astype(np.int64)
-        return heads.gradients_from_means(
-            self.class_means(rows, heads.outer_products, model, draws),
+        return head_gradients.gradients_from_means(
+            self.class_means(rows, head_gradients.outer_products, model, draws),
             self.layout,
         )
 
@@ -646,7 +647,8 @@ class Fleet:
                 raise TypeError(
                     f"unknown option '{name}' for a training{nearest(name, known)}"
                 )
-        epochs, proximal = options.get("epochs"), options.get("proximal")
+        epochs = options.get("epochs")
+        proximal = options.get("proximal")
         task = training.Task(
             rounds=self.rounds,
             loss=options.get("loss") or self.loss,

@@ -1,5 +1,4 @@
-"""The output layer on its own: trained on features that are computed once, and its
-gradients class by class.
+"""The output layer trained on features that are computed once.
 
 Where only the head is trained, the frozen layers below give a sample the same features
 in every epoch. They are computed once a training, in the blocks in which scores are
@@ -37,7 +36,6 @@ from hpcfl.clients.losses import (
 )
 from hpcfl.clients.resources import Attempt, Resources
 from hpcfl.models import parts
-from hpcfl.rows.layout import Layout
 
 
 def can_use_features(
@@ -221,36 +219,3 @@ def _group_by_memory(
 
 def _features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return parts(model).features(x)
-
-
-def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """Return p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the
-    label's − e_y ⊗ (φ, 1).
-
-    With φ a sample's features [d], p its probabilities [K] and y its class, ∂CE/∂head =
-    (p − e_y) ⊗ (φ, 1). The mean over a class needs only the mean of p ⊗ (φ, 1), so that
-    no sample's own gradient is ever kept.
-    """
-    features = parts(model).features(x)
-    extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-    outer: Tensor = (
-        parts(model).head(features).softmax(dim=1)[:, :, None] * extended[:, None]
-    )
-    return outer.flatten(1)
-
-
-def gradients_from_means(outer: Tensor, layout: Layout) -> Tensor:
-    """Return gradients ``[n, K, P_h]`` of the classes' mean cross-entropy from class means of
-    ``outer_products``.
-
-    outer: the class means ``[n, K, K·(d + 1)]``. The columns of the result are those of
-    the head in a row: the weight, then the bias if there is one. (φ, 1) is the sum of
-    the rows of p ⊗ (φ, 1), because p sums to one.
-    """
-    clients, classes, _ = outer.shape
-    rows = outer.view(clients, classes, classes, -1)
-    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(
-        dim=2, keepdim=True
-    )
-    weight, bias = rows[..., :-1].flatten(2), rows[..., -1]
-    return torch.cat([weight, bias], dim=2) if "head.bias" in layout.names else weight

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.batch_plan import MOST_GRADIENTS, BatchRun
+from hpcfl.clients.batch_plan import MOST_GRADIENTS, BatchRun, MiniBatches
 from hpcfl.clients.execution import NO_SAMPLE, PIECE, Session, Work
 from hpcfl.clients.losses import Batch, Lanes, Tensors
-from hpcfl.clients.mini_batches import MiniBatches
 from hpcfl.errors import UserError
 from hpcfl.rows import mixing, randomness
 

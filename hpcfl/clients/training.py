@@ -2,7 +2,7 @@
 
 Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
 planned beforehand (``batch_plan.py``); ``Chunk.train_epoch`` is the loop over its mini-batches,
-which ``mini_batches.py`` draws (``sample_privacy.py`` those with sample-level privacy).
+which ``MiniBatches`` draws (``PoissonBatches`` with sample-level privacy).
 Each takes the lanes' gradients (``execution/kernel.py``) and a step of the optimiser, or
 the method's own step (``step_context.py``).
 """
@@ -20,6 +20,8 @@ from hpcfl.clients import heads
 from hpcfl.clients.batch_plan import (
     MOST_GRADIENTS,
     BatchRun,
+    LaneClient,
+    MiniBatches,
     epoch_length,
     fewest_samples,
     order_by_length,
@@ -36,7 +38,6 @@ from hpcfl.clients.losses import (
     index_lanes,
     regularised,
 )
-from hpcfl.clients.mini_batches import LaneClient, MiniBatches
 from hpcfl.clients.optimizers import Optimizer
 from hpcfl.clients.resources import Attempt, Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
@@ -175,7 +176,9 @@ class LocalTraining:
     """
 
     def __init__(self, task: Task, resources: Resources, start: Start) -> None:
-        self.task, self.resources, self.start = task, resources, start
+        self.task = task
+        self.resources = resources
+        self.start = start
         if resources.privacy is not None:
             refuse_uncovered(task, resources.privacy)
         self.clients = self._list_clients()
@@ -355,8 +358,11 @@ class Chunk:
         models: LaneModels,
         batches: MiniBatches,
     ) -> None:
-        self.task, self.resources, self.models = task, resources, models
-        self.batches, self.lanes = batches, batches.lanes
+        self.task = task
+        self.resources = resources
+        self.models = models
+        self.batches = batches
+        self.lanes = batches.lanes
         self.assigned: set[str] = set()
         self._optimizer = self._make_optimizer()
         layers = len(resources.kernel.random_layers)
@@ -383,7 +389,8 @@ class Chunk:
 
     def _make_optimizer(self) -> Optimizer:
         resources, setup = self.resources, self.resources.setup
-        strength, anchors = 0.0, None
+        strength = 0.0
+        anchors = None
         if self.task.proximal is not None and self.models.anchors is not None:
             strength, _ = self.task.proximal
             rows = setup.layout.stack(self.models.anchors)

@@ -14,7 +14,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.report.text import plain
-from hpcfl.simulation import preflight, training_notes
+from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.prepare import Prepared, prepare_together
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.tracking.base import check as check_trackers
@@ -51,7 +51,7 @@ def check_file(
     prepared = prepared.keep_few_samples()
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
-    prepared = training_notes.add_notes(prepared, schedule)
+    prepared = start_checks.add_notes(prepared, schedule)
     of_job = needs.of_job(prepared, communicator)
     with agreed(communicator):
         if communicator.is_server:

@@ -21,7 +21,7 @@ from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import output
 from hpcfl.methods.base import State
 from hpcfl.report.progress import Progress
-from hpcfl.simulation import decisions, preflight, torch_settings, training_notes
+from hpcfl.simulation import preflight, start_checks, torch_settings
 from hpcfl.simulation.device import list_ranks
 from hpcfl.simulation.federation import BestRound, Federation, resume
 from hpcfl.simulation.prepare import Prepared, prepare_together
@@ -77,7 +77,7 @@ def run(
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
         schedule = make_schedule(prepared, communicator)
-        prepared = training_notes.add_notes(prepared, schedule)
+        prepared = start_checks.add_notes(prepared, schedule)
         hosted = prepared.placement.clients_of(communicator.rank).tolist()
         ranks = list_ranks(communicator, prepared.resources.device, hosted)
         introduced = communicator.introduce(ranks)
@@ -221,7 +221,7 @@ def _begin(
             "that the run began with, or choose another --out or --fresh"
         )
     if restored is not None:
-        decisions.refuse_other_decisions(
+        start_checks.refuse_other_decisions(
             prepared, schedule, restored.meta, claim.folder
         )
     claim.begin()
@@ -478,7 +478,7 @@ def _metrics_writer(
         "clients": prepared.data.split.names,
         "primary": prepared.method.primary,
         "scores": measures.describe(prepared.resources.scores),
-        "decisions": decisions.describe_decisions(prepared, schedule),
+        "decisions": start_checks.describe_decisions(prepared, schedule),
     }
     static = {
         "train_counts": prepared.data.counts.long().numpy(),
@@ -505,7 +505,7 @@ def _meta(
         "run": config.fingerprint(),
         "rounds": config.rounds,
         "frozen": prepared.frozen,
-        "decisions": decisions.describe_decisions(prepared, schedule),
+        "decisions": start_checks.describe_decisions(prepared, schedule),
         "versions": provenance.versions(),
         "processor": provenance.processor(),
         "arithmetic": provenance.arithmetic(),

@@ -25,7 +25,7 @@ from hpcfl.files import atomic
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
 from hpcfl.scores.metric_names import SECONDS, MetricName
-from hpcfl.simulation import decisions
+from hpcfl.simulation import start_checks
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
@@ -126,7 +126,7 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     digests = (stored.summary.digest, played.summary.digest)
     if not others:
         if digests[0] is not None and digests[0] != digests[1]:
-            changes = decisions.list_changed_decisions(
+            changes = start_checks.list_changed_decisions(
                 there.get("decisions"), here.get("decisions")
             )
             reasons = [f"{change} when the run began" for change in changes]

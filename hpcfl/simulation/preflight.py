@@ -33,7 +33,7 @@ from hpcfl.simulation.diagnosis import (
 from hpcfl.simulation.hooks import find_called_hook
 from hpcfl.simulation.prepare import Prepared, Tried
 from hpcfl.simulation.round import FINAL_SCORING, Round
-from hpcfl.simulation.stages import RoundPlan, on_this_rank, play
+from hpcfl.simulation.stages import RoundPlan, no_clients, on_this_rank, play
 
 # Errors of hooks that are no mistakes of the user. In a dry round all clients' messages
 # are equal, and a method may fail on such input. Torch documents LinAlgError in this
@@ -66,7 +66,8 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         if error is not None:
             found = try_alone(prepared, lanes, error)
     tried = merge([Tried(**fields) for fields in communicator.allgather(asdict(found))])
-    notes, resources = list(prepared.notes), prepared.resources
+    notes = list(prepared.notes)
+    resources = prepared.resources
     if tried.unbatched and resources.privacy is not None:
         raise UserError(
             f"{tried.unbatched}, nor over samples; [privacy] unit = 'sample' needs "
@@ -230,21 +231,21 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
             fewer = small.setup.clients < prepared.setup.clients
             with _tolerate_small_federation(fewer, prepared):
                 server = small.hooks.initial_state("server_state", small.setup)
-                alone, rounds = OneProcess(), small.config.rounds
-                trained, scored = np.array([0]), np.array(small.store.ids)
+                alone = OneProcess()
+                trained = np.array([0])
+                scored = np.array(small.store.ids)
                 first = RoundPlan(1, trained, scored, scored=True)
                 round = Round(first, alone, small, server)
                 play(round, dry_round.DRY, [note_uploads])
                 for fleet in round.fleets:
                     asked += fleet.results.trainings
                 check_scored_column(small, round.collected.numbers.columns)
-                no_clients, newcomers = trained[:0], small.newcomer_ids
                 last = RoundPlan(
-                    rounds + 1,
-                    no_clients,
-                    trained,
-                    True,
-                    newcomers,
+                    number=small.config.rounds + 1,
+                    cohort=no_clients(),
+                    audience=trained,
+                    scored=True,
+                    newcomers=small.newcomer_ids,
                     final=True,
                 )
                 play(Round(last, alone, small, server), FINAL_SCORING)

@@ -94,7 +94,8 @@ def prepare_data(
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)
     split = replace(split, groups=shifts.groups() if shifts and config.shift else None)
     dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
-    labels, share = dataset.y.numpy(), config.training.validation
+    labels = dataset.y.numpy()
+    share = config.training.validation
     train, selection = hold_out(split.train, labels, share, scheme.seed, "selection")
     of_method = method.validation_share()
     train, validation = hold_out(train, labels, of_method, scheme.seed)

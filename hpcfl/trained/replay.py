@@ -20,7 +20,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
-from hpcfl.simulation import decisions, preflight, torch_settings
+from hpcfl.simulation import preflight, start_checks, torch_settings
 from hpcfl.simulation.prepare import Prepared, prepare, set_up_process
 from hpcfl.simulation.round import FINAL_SCORING, Round
 from hpcfl.simulation.round_schedule import RoundSchedule
@@ -73,7 +73,7 @@ class RoundReplay:
         schedule = make_schedule(prepared, alone)
         newest = manifests.latest(self.checkpoints)
         if newest is not None:
-            decisions.refuse_other_decisions(
+            start_checks.refuse_other_decisions(
                 prepared, schedule, newest.meta, self.folder
             )
         return prepared, schedule

@@ -19,7 +19,7 @@ from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
-from hpcfl.simulation.decisions import refuse_other_frozen
+from hpcfl.simulation.start_checks import refuse_other_frozen
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 BODY = {

@@ -27,11 +27,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcfl.clients.batch_plan import BatchRun
+from hpcfl.clients.batch_plan import BatchRun, MiniBatches
 from hpcfl.clients.execution import SerialKernel, Work
 from hpcfl.clients.execution.cuda_graphs import GraphKernel, width
 from hpcfl.clients.losses import Batch
-from hpcfl.clients.mini_batches import MiniBatches
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.communication.connection import connect

@@ -23,8 +23,8 @@ START = (
 if HERE:
     from gpu.device import GPU
 
+    from hpcfl.clients.batch_plan import MiniBatches
     from hpcfl.clients.execution.cuda_graphs import Graphed
-    from hpcfl.clients.mini_batches import MiniBatches
     from hpcfl.clients.training import Chunk
     from hpcfl.data.datasets import Normalisation
     from hpcfl.rows import mixing

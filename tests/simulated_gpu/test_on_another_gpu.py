@@ -8,7 +8,7 @@ import torch
 from hpcfl.commands import run as command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.simulation import prepare
+from hpcfl.simulation import lane_choice, prepare
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.storage.manifest import latest
 
@@ -49,7 +49,7 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
     gpu, tmp_path, monkeypatch, capfd
 ):
     play(tmp_path, 1)
-    monkeypatch.setattr(prepare, "most_lanes", lambda **given: 1)
+    monkeypatch.setattr(lane_choice, "most_lanes", lambda **given: 1)
     meta = command._meta
     monkeypatch.setattr(
         command,

@@ -14,7 +14,7 @@ from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, explain
 from hpcfl.experiment import config
-from hpcfl.simulation import prepare
+from hpcfl.simulation import lane_choice, prepare
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
@@ -120,7 +120,7 @@ def test_rows_of_clients_travel_in_groups_that_fit(gpu, federate, monkeypatch, m
     expected = federate(method, counts, **sections, runtime={"device": "cpu"})
     peaks = []
     for together in (8, 2):
-        monkeypatch.setattr(prepare, "clients_together", lambda *_, n=together: n)
+        monkeypatch.setattr(lane_choice, "clients_together", lambda *_, n=together: n)
         gc.collect()
         begun = gpu.memory.begin()
         runtime = {"device": "cuda", "lanes": 2}
@@ -134,7 +134,7 @@ def test_rows_of_clients_travel_in_groups_that_fit(gpu, federate, monkeypatch, m
 
 def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
     """Ditto's clients keep a model each; of eight clients two have their rows there."""
-    monkeypatch.setattr(prepare, "clients_together", lambda *_: 2)
+    monkeypatch.setattr(lane_choice, "clients_together", lambda *_: 2)
     runtime = {"device": "cuda", "lanes": 20}
     table = tiny.table("ditto", [[4, 4, 0, 0]] * 8, runtime=runtime)
     prepared = prepare.prepare(config.parse(table), OneProcess())

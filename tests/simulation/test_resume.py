@@ -12,7 +12,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.simulation import decisions, preflight
+from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.prepare import Tried
 from hpcfl.storage import results
 from hpcfl.storage.manifest import latest
@@ -161,7 +161,7 @@ def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
 def test_a_run_of_an_earlier_version_stored_no_decisions(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(
-            decisions, "describe_decisions", lambda prepared, schedule: None
+            start_checks, "describe_decisions", lambda prepared, schedule: None
         )
         play(tmp_path, rounds=2)
     one_by_one(monkeypatch)

@@ -57,7 +57,9 @@ class SampleSums(nn.Module):
         if work.clip is None:
             raise ValueError("sums of samples need a clip, which may be infinite")
         super().__init__()
-        self.model, self._loss, self._clip = module, work.loss, work.clip
+        self.model = module
+        self._loss = work.loss
+        self._clip = work.clip
         self._names, self._trained = list(names), len(work.trained)
         self._variable_names = list(variable_names)
         self._random_layers = random_layers(module)

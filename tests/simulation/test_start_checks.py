@@ -1,5 +1,5 @@
-"""Clients that never take a step and short rounds are noted, and a run without any step is
-refused.
+"""Clients that never take a step and short rounds are noted, a run without any step is
+refused, and decisions of two starts of a run are compared.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.simulation import preflight, training_notes
+from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 0, 0, 0], [10, 10, 0, 0], [0, 0, 30, 0]]  # 4, 20 and 30 samples
@@ -54,7 +54,7 @@ def tried(method="fedavg", **sections):
 def try_table(table):
     alone = OneProcess()
     prepared = preflight.run(prepare(config.parse(table), alone), alone)
-    return training_notes.note_idle_clients(prepared, make_schedule(prepared, alone))
+    return start_checks.note_idle_clients(prepared, make_schedule(prepared, alone))
 
 
 def idle(prepared):
@@ -146,7 +146,7 @@ def count_notes(ranks, **sections):
         prepared = preflight.run(
             prepare(config.parse(table), communicator), communicator
         )
-        noted = training_notes.note_short_rounds(prepared)
+        noted = start_checks.note_short_rounds(prepared)
         return len(noted.notes) - len(prepared.notes)
 
     return on_ranks(ranks, work)
@@ -159,10 +159,33 @@ def count_notes(ranks, **sections):
 def test_a_round_of_few_operations_is_noted_on_ranks(
     monkeypatch, limit, ranks, expected
 ):
-    monkeypatch.setattr(training_notes, "SHORT_ROUND", limit)
+    monkeypatch.setattr(start_checks, "SHORT_ROUND", limit)
     assert count_notes(ranks, training={"epochs": 2}) == expected
 
 
 def test_models_of_other_layers_are_not_judged():
     model = {"name": "tiny:normalised", "hidden": 6}
     assert count_notes(3, training={"batch_size": 100}, model=model) == 0
+
+
+BEGAN = {"asked": ["cpu", "auto"], "clients train": "side by side"}
+
+
+@pytest.mark.parametrize(
+    ("now", "changed"),
+    [
+        (BEGAN, []),
+        ({**BEGAN, "clients train": "one after the other"}, ["clients train"]),
+        # the user has asked for other lanes
+        ({"asked": ["cpu", 1], "clients train": "one after the other"}, []),
+        # a decision that the earlier version did not make
+        ({**BEGAN, "noise": "Gaussian"}, []),
+    ],
+)
+def test_decisions_with_the_same_settings_are_compared(now, changed):
+    found = start_checks.list_changed_decisions(BEGAN, now)
+    assert [text.split(" one ")[0] for text in found] == changed
+
+
+def test_a_run_that_stored_none_has_changed_none():
+    assert start_checks.list_changed_decisions(None, BEGAN) == []
