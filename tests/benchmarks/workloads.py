@@ -223,14 +223,16 @@ def _cut(split: Split, share: float, each: int) -> None:
 
 
 def _thin(split: Split, share: int) -> None:
-    """Leave each client one sample in ``share`` to test on and to train on, there in
-    whole mini-batches of ten.
+    """Leave each client about one sample in ``share``, to train on in hundreds.
+
+    So mini-batches of ten are whole, and so are pairs of them and those of 80 % of the
+    samples, which some methods train on. PFLlib leaves out others.
     """
-    batches = [max(1, len(part) // share // 10) for part in split.train]
+    hundreds = [max(1, round(len(part) / share / 100)) for part in split.train]
     split.train[:] = [
-        part[: 10 * count] for part, count in zip(split.train, batches, strict=True)
+        part[: 100 * count] for part, count in zip(split.train, hundreds, strict=True)
     ]
-    split.test[:] = [part[: max(1, len(part) // share)] for part in split.test]
+    split.test[:] = [part[: len(part) // share] for part in split.test]
 
 
 def load(folder: Path) -> Workload:
