@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -584,6 +585,8 @@ def main() -> None:
         "--pfl", type=Path, metavar="PYTHON", help="an interpreter with pfl-research"
     )
     options = parser.parse_args()
+    # so that programs of a race are killed, which are stopped and would stay
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("rounds.py: ended"))
     path = RESULTS / "cpu.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(path.read_text()) if path.exists() else {}
