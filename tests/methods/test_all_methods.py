@@ -142,6 +142,8 @@ def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
 def test_as_many_floats_travel_as_the_docstring_says(still):
     name, played = still
     method, expressions = played.prepared.method, traffic(name)
+    if expressions is None:
+        pytest.skip("its docstring has no plain expression")
     known = {
         "P": 64,  # 5·6 + 6 of the body and 6·4 + 4 of the head
         "P_b": 36,
@@ -150,9 +152,9 @@ def test_as_many_floats_travel_as_the_docstring_says(still):
         "k": getattr(method, "clusters", 0),
     }
     for said, found in zip(
-        expressions.groups() if expressions else (),
+        expressions.groups(),
         (played.values["floats_down"], played.values["clients/floats_up"]),
-        strict=bool(expressions),
+        strict=True,
     ):
         expression = re.sub(r"(\d)P", r"\1*P", said.replace("·", "*"))
         assert (found[1] == eval(expression, known)).all(), said
