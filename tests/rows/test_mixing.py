@@ -3,7 +3,6 @@
 import functools
 import operator
 import subprocess
-import sys
 import threading
 import time
 
@@ -160,9 +159,9 @@ os._exit(not same or bool(child) and os.waitstatus_to_exitcode(os.waitpid(child,
 
 
 @pytest.mark.slow
-def test_a_forked_process_has_cores_of_its_own():
+def test_a_forked_process_has_cores_of_its_own(zygote):
     """It would wait for its parent's threads for ever."""
-    assert subprocess.run([sys.executable, "-c", FORKS], timeout=60).returncode == 0
+    assert subprocess.run([zygote.python, "-c", FORKS], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("width", [1, 3, 1001])

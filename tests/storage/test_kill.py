@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import killed_writer
@@ -21,19 +20,12 @@ KILLS = 15
 
 
 @pytest.fixture
-def writer():
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+def writer(zygote):
     with subprocess.Popen(
-        [sys.executable, killed_writer.__file__],
+        [zygote.python, killed_writer.__file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        env=environment,
     ) as process:
         yield process
         process.stdin.close()
