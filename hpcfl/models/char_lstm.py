@@ -7,12 +7,13 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.models.heads import Classifier
 from hpcfl.models.transformer import Vocabulary, token_count
 
 Size = Annotated[int, Field(ge=1, le=1 << 14)]
 
 
-class CharLSTM(nn.Module):
+class CharLSTM(Classifier):
     """Characters as vectors, two layers of cells, and the head, which reads the last
     output.
 
@@ -42,11 +43,6 @@ class CharLSTM(nn.Module):
         """Return the head's input [batch, hidden] for token ids [batch, positions]."""
         outputs: Tensor = self.lstm(self.embedding(x))[0]
         return outputs[:, -1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
 
 
 plugin = CharLSTM

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import max_pool2d, pad, relu
 
 from hpcfl.errors import UserError
+from hpcfl.models.heads import Classifier
 
 KERNEL = 5
 # The smallest side of an image: two convolutions, each with pooling, reduce 16 pixels
@@ -17,7 +18,7 @@ KERNEL = 5
 SMALLEST = 16
 
 
-class TwoConvolutions(nn.Module):
+class TwoConvolutions(Classifier):
     """Twice (5×5 convolution, ReLU, 2×2 pooling), then linear layers with ReLU and the
     output layer.
 
@@ -74,11 +75,6 @@ class TwoConvolutions(nn.Module):
         for name in self._linear:
             x = relu(self.get_submodule(name)(x))
         return x
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, classes]."""
-        logits: torch.Tensor = self.head(self.features(x))
-        return logits
 
 
 def _around(missing: int) -> tuple[int, int]:

@@ -5,12 +5,13 @@
 import torch
 from torch import nn
 
+from hpcfl.models.heads import Classifier
 from hpcfl.models.transformer import Vocabulary, token_count
 
 WIDTH = 32
 
 
-class FastText(nn.Module):
+class FastText(Classifier):
     """The mean of the embeddings, a linear layer without activation and the output
     layer.
 
@@ -36,11 +37,6 @@ class FastText(nn.Module):
         """Return the head's input [batch, 32] for token ids [batch, positions]."""
         features: torch.Tensor = self.hidden(self.embedding(x).mean(dim=1))
         return features
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, classes]."""
-        logits: torch.Tensor = self.head(self.features(x))
-        return logits
 
 
 plugin = FastText

@@ -13,11 +13,12 @@ from torch import nn
 from torch.nn.functional import relu
 
 from hpcfl.errors import UserError
+from hpcfl.models.heads import Classifier
 
 MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 GB
 
 
-class MLP(nn.Module):
+class MLP(Classifier):
     """Linear layers with ReLU between them, on the flattened sample.
 
     Without hidden layers it is a linear classifier. Raises UserError for too many
@@ -56,11 +57,6 @@ class MLP(nn.Module):
         for name in self.hidden_layers:
             x = relu(self.get_submodule(name)(x))
         return x
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, classes]."""
-        logits: torch.Tensor = self.head(self.features(x))
-        return logits
 
 
 plugin = MLP

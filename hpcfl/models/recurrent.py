@@ -31,6 +31,7 @@ class _Recurrent(RandomLayer):
     batch_first: bool
     dropout: float
     bidirectional: bool
+    _operator: Any  # of torch
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Compute torch's forward pass, with torch's arguments and results."""
@@ -132,14 +133,20 @@ class _Recurrent(RandomLayer):
         self, x: Tensor, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Compute ``_direction`` by torch's operator."""
-        raise NotImplementedError
-
-    def _one_layer(self) -> tuple[bool, int, float, bool, bool, bool]:
-        """Return the arguments of torch's operators after the weights.
-
-        They are: biases, layers, dropout, training, both directions, batch first.
-        """
-        return self.bias, 1, 0.0, self.training, False, False
+        first = [part[None].contiguous() for part in state]
+        # one layer without dropout, in one direction, and the batch is not first
+        output, *last = self._operator(
+            x,
+            first if len(first) > 1 else first[0],
+            weights,
+            self.bias,
+            1,
+            0.0,
+            self.training,
+            False,
+            False,
+        )
+        return output, [part[0] for part in last]
 
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
         """Return the next states from both products [batch, gates · width] and the last
@@ -151,15 +158,10 @@ class _Recurrent(RandomLayer):
 class LSTM(_Recurrent, nn.LSTM):
     """torch's LSTM, gates i f g o."""
 
+    _operator = torch.lstm
+
     def _widths(self) -> list[int]:
         return [self.proj_size or self.hidden_size, self.hidden_size]
-
-    def _fused(
-        self, x: Tensor, state: list[Tensor], weights: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        first = [part[None].contiguous() for part in state]
-        output, *last = torch.lstm(x, first, weights, *self._one_layer())
-        return output, [part[0] for part in last]
 
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
         gates = (input + hidden).unflatten(-1, (4, -1))
@@ -172,15 +174,10 @@ class LSTM(_Recurrent, nn.LSTM):
 class GRU(_Recurrent, nn.GRU):
     """torch's GRU, gates r z n."""
 
+    _operator = torch.gru
+
     def _widths(self) -> list[int]:
         return [self.hidden_size]
-
-    def _fused(
-        self, x: Tensor, state: list[Tensor], weights: list[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        first = state[0][None].contiguous()
-        output, last = torch.gru(x, first, weights, *self._one_layer())
-        return output, [last[0]]
 
     def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
         inputs = input.unflatten(-1, (3, -1))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from hpcfl.errors import UserError
+from hpcfl.models.heads import Classifier
 
 Norm = Literal["batch", "group", "none"]
 GROUPS = 2  # groups of channels in a group norm
@@ -39,7 +40,7 @@ class BasicBlock(nn.Module):
         return relu(inner + self.shortcut(x))
 
 
-class ResidualNetwork(nn.Module):
+class ResidualNetwork(Classifier):
     """A stem, stages of blocks, the mean over positions and the head.
 
     Each stage but the first halves the image. The children ``stem``, ``stage1`` … and
@@ -105,11 +106,6 @@ class ResidualNetwork(nn.Module):
         for name in self._stages:
             x = self.get_submodule(name)(x)
         return x.mean(dim=(2, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
 
 
 def _norm(norm: Norm, channels: int) -> nn.Module:

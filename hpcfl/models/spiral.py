@@ -8,8 +8,10 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
+from hpcfl.models.heads import Classifier
 
-class SpiralNetwork(nn.Module):
+
+class SpiralNetwork(Classifier):
     """Linear layers to 16, 8 and 4 features, with ReLU after each, then to 2, and a
     head without bias.
 
@@ -29,11 +31,6 @@ class SpiralNetwork(nn.Module):
         x = relu(self.fc1(x.flatten(1)))
         x = self.fc4(relu(self.fc3(relu(self.fc2(x)))))
         return x
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits [batch, classes]."""
-        logits: torch.Tensor = self.head(self.features(x))
-        return logits
 
 
 plugin = SpiralNetwork

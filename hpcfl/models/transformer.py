@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.models.attention import attend, gelu
+from hpcfl.models.heads import Classifier
 
 STD = 0.02  # standard deviation of initial tokens and positions, a truncated normal
 MOST_PARAMETERS = 1_000_000_000  # of one client's model, 4 GB
@@ -198,7 +199,7 @@ class Positions(nn.Module):
         return result
 
 
-class Transformer(nn.Module):
+class Transformer(Classifier):
     """A model with blocks, its children ``block1`` …, and a head that reads a sample's
     ``features``.
 
@@ -263,8 +264,3 @@ class Transformer(nn.Module):
     def features(self, x: Tensor) -> Tensor:
         """Return the head's input [batch, width]."""
         raise NotImplementedError
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
