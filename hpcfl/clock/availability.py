@@ -32,13 +32,6 @@ class Availability(ABC):
         """
 
 
-class Always(Availability):
-    """Clients that are always on."""
-
-    def period(self, client: int, tick: int) -> Period:
-        return 0, FOREVER
-
-
 class Daily(Availability):
     """Clients that are on for the same hours of every day, each from its own hour."""
 
@@ -46,7 +39,7 @@ class Daily(Availability):
         """Set the tick of a day at which each client comes on, and the length of its
         period.
 
-        The length is at most a day.
+        The length is at most a day; with a day clients are always on.
         """
         self._offsets = offsets
         self._length = length
@@ -159,7 +152,7 @@ def make_availability(time: Time, clients: int, seed: int) -> Availability:
     if time.availability == "file":
         assert time.availability_file is not None
         return Traced(traces.activities(time.availability_file, SECOND))
-    return Always()
+    return Daily([], DAY)
 
 
 def _offset(time: Time, seed: int, client: int) -> int:
