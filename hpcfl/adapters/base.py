@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from hpcfl.adapters import names
@@ -21,8 +21,8 @@ from hpcfl.adapters.names import Piece
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.files import untrusted_files, wording
-from hpcfl.files.atomic import Damaged, reason
-from hpcfl.models.initial import form
+from hpcfl.models import initial
+from hpcfl.models.initial import form, refuse_nonfinite
 from hpcfl.rows.layout import of_parameters
 
 KEY = "adapter.base"
@@ -75,7 +75,10 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
             if made is None:
                 unfit.append(_difference(name, pieces, files, own[name]))
             else:
-                _refuse_nonfinite(file, name, pieces, made)
+                parts = " and ".join(
+                    f"'{wording.shorten(piece.tensor)}'" for piece in pieces
+                )
+                refuse_nonfinite(f"{file}: {parts}: the model's '{name}'", made)
                 tensors[name] = made
     if unfit:
         raise UserError(f"{file}: {wording.list_first(unfit)}")
@@ -102,11 +105,11 @@ def describe(base: str) -> list[str]:
             numbers = sum(math.prod(part.get_shape()) for part in slices)
             types = sorted({part.get_dtype() for part in slices})
         kinds = " and ".join(NAMED.get(kind, kind) for kind in types)
-        try:
-            with untrusted_files.open_user_file(path) as file:
-                digest = untrusted_files.sha256(file)
-        except (OSError, Damaged) as error:
-            raise _unreadable(path, error) from None
+        with (
+            untrusted_files.refuse_unreadable(path),
+            untrusted_files.open_user_file(path) as file,
+        ):
+            digest = untrusted_files.sha256(file)
         lines.append(
             f"{path}: SHA-256 {digest}, {len(slices):,} tensors, {numbers:,} parameters, "
             f"{kinds or 'none'}"
@@ -153,18 +156,6 @@ def _made(
     return torch.empty_like(own, requires_grad=False).copy_(made)
 
 
-def _refuse_nonfinite(
-    file: str, name: str, pieces: Sequence[Piece], made: Tensor
-) -> None:
-    """Raise UserError for the first not-a-number or infinity in a parameter."""
-    place = untrusted_files.describe_nonfinite(made.float().numpy())
-    if place:
-        tensors = " and ".join(f"'{wording.shorten(piece.tensor)}'" for piece in pieces)
-        raise UserError(
-            f"{file}: {tensors}: the model's '{name}'{place}; a base must be finite"
-        )
-
-
 def _difference(
     name: str, pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
 ) -> str:
@@ -199,12 +190,7 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for path in _paths(base):
-            try:
-                # A pipe, which would block, is refused.
-                untrusted_files.open_user_file(path).close()
-                file = stack.enter_context(safe_open(path, framework="pt"))
-            except (OSError, SafetensorError) as error:
-                raise _unreadable(path, error) from None
+            file = stack.enter_context(initial.opened(f"{KEY}: {path}", path))
             tensors = file.keys()
             for name in tensors:
                 if name in files:
@@ -213,11 +199,3 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
                     )
                 files[name] = file
         yield files
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    if isinstance(error, FileNotFoundError):
-        return UserError(f"{KEY}: there is no file {path}")
-    return UserError(
-        f"{KEY}: {path} is no safetensors file that can be read: {reason(error)}"
-    )

@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from hpcfl.adapters import lora
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.files import untrusted_files, wording
-from hpcfl.files.atomic import reason
+from hpcfl.files import wording
+from hpcfl.models import initial
 
 BASE = "base_model.model."  # prefix of the names of all tensors
 TENSORS = "adapter_model.safetensors"
@@ -105,17 +104,7 @@ class Start:
     def __init__(self, folder: str) -> None:
         """Read the file. Raises UserError."""
         self.key = f"adapter.init = '{folder}'"
-        try:
-            path = Path(folder) / TENSORS
-            untrusted_files.open_user_file(path).close()
-            tensors = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"{self.key}: {TENSORS} cannot be read: {reason(error)}"
-            ) from None
-        for name, tensor in tensors.items():
-            if place := untrusted_files.describe_nonfinite(tensor.float().numpy()):
-                raise UserError(f"{self.key}: '{wording.shorten(name)}'{place}")
+        tensors = initial.load(self.key, Path(folder) / TENSORS)
         self.tensors = {_own_name(name): tensor for name, tensor in tensors.items()}
 
     def fill(self, module: nn.Module) -> nn.Module:

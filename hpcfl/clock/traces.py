@@ -17,7 +17,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, untrusted_files
+from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
@@ -119,21 +119,12 @@ def _refuse_disorder(
 
 def _rows(path: str, form: type[Row]) -> list[tuple[str, Row]]:
     """Return the rows of a file by name, in its order. Raises UserError."""
-    file = Path(path).expanduser()
-    try:
-        table = untrusted_files.parsed(untrusted_files.read_user_file(file, MOST_BYTES))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
-    except Damaged as error:
-        raise UserError(
-            f"{path}: is not JSON ({error}); of a pickle write what it holds by json.dump"
-        ) from None
-    if isinstance(table, list):
-        table = {str(position): row for position, row in enumerate(table)}
-    if not table:
-        raise UserError(f"{path}: must hold a row for each client, by its name")
-    try:
+    with untrusted_files.refuse_unreadable(path, "clients' rows in JSON, not a pickle"):
+        content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)
+        table = untrusted_files.parsed(content)
+        if isinstance(table, list):
+            table = {str(position): row for position, row in enumerate(table)}
+        if not table:
+            raise Damaged("it must hold a row for each client, by its name")
         rows = untrusted_files.checked(table, dict[str, form])  # type: ignore[valid-type]
-    except Damaged as error:
-        raise UserError(f"{path}: {error}") from None
     return list(rows.items())

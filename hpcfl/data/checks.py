@@ -2,41 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpcfl.errors import UserError
-from hpcfl.files import atomic, heartbeat, untrusted_files, wording
+from hpcfl.files import untrusted_files, wording
 
 COLOURS = (1, 3, 4)  # channels of an image, alpha included
 LARGEST = float(np.finfo(np.float32).max)
 TRIED = 10_000  # numbers of a column
-
-
-@contextmanager
-def refuse_unreadable(
-    path: object, kind: str = "", missing: str = ""
-) -> Iterator[None]:
-    """Raise UserError with the path where a file cannot be read, for whatever reason: a
-    damaged file makes its reader fail in any way.
-
-    kind: what it is read as. missing: what to do where there is no such file.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except FileNotFoundError:
-        advice = f"; {missing}" if missing else ""
-        raise UserError(f"{path}: no such file{advice}") from None
-    except Exception as error:
-        read = f"read as {kind}" if kind else "read"
-        raise UserError(f"{path}: cannot be {read} ({atomic.reason(error)})") from None
-    heartbeat.beat()
 
 
 def describe_labels(y: Tensor, samples: int, classes: int) -> str:

@@ -9,7 +9,6 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt
 
-from hpcfl.data import checks
 from hpcfl.experiment import plugins
 from hpcfl.files import hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
@@ -81,7 +80,7 @@ def read(
 
     Raises UserError where the file cannot be read or holds no partition.
     """
-    with checks.refuse_unreadable(path, "a partition file"):
+    with untrusted_files.refuse_unreadable(path, "a partition file"):
         sealed = untrusted_files.read_user_file(path, MOST_BYTES)
         arrays, texts = hdf5.decode(hdf5.unseal(KIND, sealed))
         described = untrusted_files.parsed(texts.get(KIND, ""))

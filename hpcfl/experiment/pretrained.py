@@ -12,7 +12,6 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files
-from hpcfl.files.atomic import Damaged, reason
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 # Keys that no tensor depends on: the experiment may set others than the file.
@@ -99,7 +98,7 @@ def _complete_model(
     names, name = adapter.get("names"), model.get("name", "")
     if isinstance(names, dict) or ":" in str(name) or not path.is_file():
         return {}
-    content = _read(path)
+    content = untrusted_files.read_user_json(path, dict[str, Any])
     kind = content.get("model_type")
     form = FORMS.get(str(kind))
     if form is None:
@@ -130,7 +129,7 @@ def _complete_model(
 def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
     """Return ``[adapter]`` with the keys of the ``LoraConfig`` in a folder."""
     path = folder / ADAPTER_CONFIG
-    content = _read(path)
+    content = untrusted_files.read_user_json(path, dict[str, Any])
     if content.get("peft_type") != "LORA" or content.get("alpha_pattern"):
         raise UserError(f"{path}: must be a LoRA (peft_type = 'LORA') of one alpha")
     found = {"kind": "lora", "rank": _number(content, "r", path)}
@@ -141,15 +140,6 @@ def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
     if isinstance(targets, list):  # ends of names; a text is an expression of PEFT
         found["targets"] = [f"*{target}" for target in targets]
     return _agree("adapter", adapter, found, path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a JSON file with one object. Raises UserError."""
-    try:
-        content = untrusted_files.read_user_file(path, untrusted_files.JSON_LIMIT)
-        return untrusted_files.checked(untrusted_files.parsed(content), dict[str, Any])
-    except (OSError, Damaged) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({reason(error)})") from None
 
 
 def _number(content: dict[str, Any], key: str, path: Path) -> int:

@@ -3,7 +3,7 @@
 Pipes and devices are refused, because they can block a reader for ever. Another user
 may have written the files in results folders and caches: links are not followed there,
 because they can lead to any file of this user, and unexpected contents raise Damaged.
-``open_user_file`` and ``read_user_file`` follow the links of files that this user names.
+``open_user_file`` and its relatives follow the links of files that this user names.
 ``describe_nonfinite`` finds values that no model can use.
 """
 
@@ -21,6 +21,7 @@ import numpy as np
 import pydantic
 from pydantic import JsonValue, TypeAdapter
 
+from hpcfl.errors import UserError
 from hpcfl.files import heartbeat
 from hpcfl.files.atomic import Damaged, reason
 
@@ -29,6 +30,7 @@ CHUNK = 8 << 20  # bytes hashed at a time
 JSON_LIMIT = (
     1 << 20
 )  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
+USERS_JSON_LIMIT = 1 << 26
 _ANY_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 DIGITS = 19  # the most of an integer in JSON, about what 64 bits hold
 SHOWN = 80  # the most letters of a key in an error
@@ -107,6 +109,37 @@ def read_user_file(path: str | Path, limit: int) -> bytes:
     if len(content) > limit:
         raise OSError(f"longer than {limit:,} bytes")
     return content
+
+
+@contextmanager
+def refuse_unreadable(
+    path: object, kind: str = "", missing: str = ""
+) -> Iterator[None]:
+    """Raise UserError with the path where a file cannot be read, for whatever reason: a
+    damaged file makes its reader fail in any way.
+
+    kind: what it is read as. missing: what to do where there is no such file.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError:
+        advice = f"; {missing}" if missing else ""
+        raise UserError(f"{path}: no such file{advice}") from None
+    except Exception as error:
+        read = f"read as {kind}" if kind else "read"
+        raise UserError(f"{path}: cannot be {read} ({reason(error)})") from None
+    heartbeat.beat()
+
+
+def read_user_json(path: Path, form: type[Form], kind: str = "JSON") -> Form:
+    """Return the value of a JSON file as the type ``form``, like ``read_json``.
+
+    kind: what it is read as. Raises UserError.
+    """
+    with refuse_unreadable(path, kind):
+        return checked(parsed(read_user_file(path, USERS_JSON_LIMIT)), form)
 
 
 def sha256(file: BinaryIO) -> str:

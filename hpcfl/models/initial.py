@@ -1,16 +1,13 @@
 """The initial model of all clients from a file (``model.init``)."""
 
 from pathlib import Path
+from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files, wording
-from hpcfl.files.atomic import Damaged
-
-LIMIT = 1 << 32  # largest file in bytes
 
 
 def read(file: str, module: nn.Module) -> dict[str, Tensor]:
@@ -19,14 +16,7 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
 
     Raises UserError.
     """
-    try:
-        given = load(untrusted_files.read_bytes(Path(file), LIMIT))
-    except FileNotFoundError:
-        raise UserError(f"model.init: there is no file {file}") from None
-    except (Damaged, SafetensorError) as error:
-        raise UserError(
-            f"model.init = '{file}' is no safetensors file that can be read: {error}"
-        ) from None
+    given = load(f"model.init = '{file}'", Path(file))
     own = module.state_dict()
     if missing := sorted(own.keys() - given.keys()):
         raise UserError(
@@ -44,12 +34,33 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
                 f"model.init = '{file}': '{name}' is {form(given[name])}, the model's "
                 f"{form(tensor)}"
             )
-        place = untrusted_files.describe_nonfinite(given[name].float().numpy())
-        if place:
-            raise UserError(
-                f"model.init = '{file}': '{name}'{place}; it must be finite"
-            )
     return given
+
+
+def load(where: str, path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file by name, which must be finite.
+
+    where: the key and its value, for errors. Raises UserError.
+    """
+    with opened(where, path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    for name, tensor in tensors.items():
+        refuse_nonfinite(f"{where}: '{wording.shorten(name)}'", tensor)
+    return tensors
+
+
+def opened(where: str, path: Path) -> Any:
+    """Open a safetensors file, as a context. Raises UserError."""
+    with untrusted_files.refuse_unreadable(where, "safetensors"):
+        # a pipe, which would block, is refused
+        untrusted_files.open_user_file(path).close()
+        return safe_open(path, framework="pt")
+
+
+def refuse_nonfinite(what: str, tensor: Tensor) -> None:
+    """Raise UserError for the first not-a-number or infinity in a tensor."""
+    if place := untrusted_files.describe_nonfinite(tensor.float().numpy()):
+        raise UserError(f"{what}{place}; it must be finite")
 
 
 def form(tensor: Tensor) -> str:

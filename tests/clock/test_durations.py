@@ -97,7 +97,7 @@ def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\x80\x04}", "is not JSON"),
+        (b"\x80\x04}", "cannot be read as clients' rows in JSON"),
         (b"{}", "must hold a row"),
         (b'{"a": 3}', "'a': Input should be a valid dictionary, not 3"),
         (b'{"a": {"computation": 3}}', "'a.communication': Field required"),
@@ -130,7 +130,7 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, said):
     file.write_bytes(content)
     with pytest.raises(UserError, match=said):
         draw_devices(Time(devices="file", file=str(file)), 3, 1, 1.0)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="no such file"):
         draw_devices(Time(devices="file", file=str(tmp_path / "none")), 3, 1, 1.0)
 
 

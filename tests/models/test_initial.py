@@ -67,10 +67,10 @@ def test_a_number_that_is_none_is_refused_with_its_place(tmp_path):
 
 
 def test_what_is_no_such_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match="there is no file"):
+    with pytest.raises(UserError, match="no such file"):
         prepared_from(tmp_path / "none")
     (tmp_path / "text").write_text("no tensors")
-    with pytest.raises(UserError, match="is no safetensors file that can be read"):
+    with pytest.raises(UserError, match="cannot be read as safetensors"):
         prepared_from(tmp_path / "text")
 
 

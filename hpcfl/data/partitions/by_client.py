@@ -16,7 +16,6 @@ import numpy as np
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset, Held
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
@@ -165,7 +164,7 @@ def read_lists(path: str) -> list[Held]:
     HDF5: a dataset for each client, or a group with the datasets ``train`` and ``test``,
     plain as h5py writes an array. Raises UserError for anything else.
     """
-    with checks.refuse_unreadable(path, "clients' lists of samples"):
+    with untrusted_files.refuse_unreadable(path, "clients' lists of samples"):
         content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)
         is_hdf5 = content.startswith(MAGIC)
         listed = _read_hdf5(content) if is_hdf5 else untrusted_files.parsed(content)

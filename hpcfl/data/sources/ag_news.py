@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.errors import UserError
+from hpcfl.files import untrusted_files
 
 POSITIONS = 200
 LABELS = ("1", "2", "3", "4")
@@ -87,7 +87,7 @@ def _rows(path: Path, content: bytes) -> list[list[str]]:
     """Parse the rows of a csv file. Raises UserError where one does not begin with a
     class.
     """
-    with checks.refuse_unreadable(path, "csv"):
+    with untrusted_files.refuse_unreadable(path, "csv"):
         rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
     for position, row in enumerate(rows, start=1):
         if not row or row[0] not in LABELS:

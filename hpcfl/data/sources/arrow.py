@@ -95,7 +95,7 @@ class ArrowColumns(Columns):
             for chunk in file.table[name].chunks:
                 if not len(chunk):
                     continue
-                with checks.refuse_unreadable(where):
+                with untrusted_files.refuse_unreadable(where):
                     values = _values(where, chunk, row)
                     if names and (values.min() < 0 or values.max() >= len(names)):
                         raise UserError(
@@ -216,7 +216,7 @@ def _read_class_names(file: File) -> dict[str, list[str]]:
     if metadata is None:
         return {}
     found = {}
-    with checks.refuse_unreadable(
+    with untrusted_files.refuse_unreadable(
         file.path, "Hugging Face's description of the columns"
     ):
         described = untrusted_files.parsed(metadata)["info"]["features"]

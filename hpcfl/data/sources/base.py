@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files
@@ -99,7 +98,7 @@ class CheckedFiles(Source):
         if file in self.further:
             remedy = f"it is {self.archive}{file}"
         expected = {**self.checksums, **self.further}[file]
-        with checks.refuse_unreadable(path, missing=remedy):
+        with untrusted_files.refuse_unreadable(path, missing=remedy):
             content = untrusted_files.read_user_file(path, MOST_BYTES)
         checksum = _md5(content)
         if checksum != expected:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset, number_owners
 from hpcfl.data.sources import pictures
 from hpcfl.data.sources.pictures import DecodedPictures
@@ -124,7 +123,7 @@ def _read_rows(path: Path) -> list[Any]:
     """
     import pandas  # takes a second to import and is needed here only
 
-    with checks.refuse_unreadable(path, "csv"):
+    with untrusted_files.refuse_unreadable(path, "csv"):
         content = untrusted_files.read_user_file(path, METADATA_BYTES)
         frame = pandas.read_csv(
             io.BytesIO(content), dtype=str, usecols=list(COLUMNS), na_filter=False

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import pickled
 from hpcfl.data.sources.base import CheckedFiles
+from hpcfl.files import untrusted_files
 
 IMAGES = 60_000  # the most in all batches
 
@@ -32,7 +32,7 @@ class PickledBatches(CheckedFiles):
         for file in self.checksums:
             content = self.content(name, root, file)
             path = root / self.folder / file
-            with checks.refuse_unreadable(path, f"a batch of {name}"):
+            with untrusted_files.refuse_unreadable(path, f"a batch of {name}"):
                 batch = pickled.loaded(content, encoding="latin1")
                 part = batch["data"].reshape(-1, 3, 32, 32)
                 images[count : count + len(part)] = part

@@ -94,7 +94,7 @@ def _to_texts(values: Any) -> np.ndarray:
 
 class Csv(TableSource):
     def open(self, root: Path) -> Columns:
-        with checks.refuse_unreadable(root, "csv"):
+        with untrusted_files.refuse_unreadable(root, "csv"):
             return _CsvColumns(root, untrusted_files.read_user_file(root, MOST_BYTES))
 
 

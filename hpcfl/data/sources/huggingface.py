@@ -12,7 +12,7 @@ files that names in a data set lead to.
 
 import re
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import NotRequired
 
 from typing_extensions import TypedDict
 
@@ -25,7 +25,7 @@ from hpcfl.files import untrusted_files, wording
 
 STATE, PARTS = "state.json", "dataset_dict.json"
 MOST_CLIENTS = 100_000
-JSON_BYTES = 1 << 26
+KIND = "Hugging Face's"
 
 
 class _File(TypedDict):
@@ -57,7 +57,9 @@ class HuggingFace(TableSource):
             if (folder / STATE).is_file():
                 files += _open_files(folder, None, client)
                 continue
-            splits = _read_json(folder / PARTS, _Splits)["splits"]
+            splits = untrusted_files.read_user_json(folder / PARTS, _Splits, KIND)[
+                "splits"
+            ]
             others.update(splits)
             if not {TRAIN, TEST} & set(splits):
                 raise UserError(
@@ -81,7 +83,7 @@ class HuggingFace(TableSource):
 
 def _list_folders(root: Path) -> list[Path]:
     """Return the folder of each client, in the order of names. Raises UserError."""
-    with checks.refuse_unreadable(root, "a folder"):
+    with untrusted_files.refuse_unreadable(root, "a folder"):
         entries = sorted(root.iterdir())
     folders = [path for path in entries if _is_saved(path)]
     if not 0 < len(folders) <= MOST_CLIENTS:
@@ -111,7 +113,7 @@ def _count_numbers(name: str) -> list[tuple[int, str]]:
 def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
     """Open the tables of one data set. Raises UserError."""
     place = folder / STATE
-    state = _read_json(place, _State)
+    state = untrusted_files.read_user_json(place, _State, KIND)
     if state.get("_indices_data_files"):
         raise UserError(
             f"{folder}: its rows are chosen by a file of indices; save it again after "
@@ -129,18 +131,11 @@ def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
         path = folder / name
         ipc = arrow.import_pyarrow().ipc
         with (
-            checks.refuse_unreadable(path, "a stream of Arrow's"),
+            untrusted_files.refuse_unreadable(path, "a stream of Arrow's"),
             untrusted_files.open_user_file(path) as file,
         ):
             files.append(File(path, ipc.open_stream(file).read_all(), part, client))
     return files
-
-
-def _read_json(path: Path, form: type[Any]) -> Any:
-    """Read a JSON file of this form. Raises UserError."""
-    with checks.refuse_unreadable(path, "Hugging Face's"):
-        content = untrusted_files.read_user_file(path, JSON_BYTES)
-        return untrusted_files.checked(untrusted_files.parsed(content), form)
 
 
 plugin = HuggingFace()

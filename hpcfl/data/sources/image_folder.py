@@ -21,12 +21,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import DataDescription, Dataset, Owners, number_owners
 from hpcfl.data.sources import pictures
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.files import wording
+from hpcfl.files import untrusted_files, wording
 
 KINDS = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP")  # Pillow's names
 MODES = {None: None, 1: "L", 3: "RGB"}  # by ``data.channels``
@@ -183,7 +182,7 @@ def _list_folders(folder: Path) -> list[Path]:
     """List the folders in a folder, by name. Raises UserError where there is none, or
     an image beside them.
     """
-    with checks.refuse_unreadable(folder, "a folder of images"):
+    with untrusted_files.refuse_unreadable(folder, "a folder of images"):
         paths = sorted(folder.iterdir())
     folders = [path for path in paths if path.is_dir()]
     for path in paths:
@@ -302,7 +301,7 @@ def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
     """Read the client of each image. Raises UserError where an image has none, or two."""
     by_file: dict[str, str] = {}
     with (
-        checks.refuse_unreadable(path),
+        untrusted_files.refuse_unreadable(path),
         path.open(encoding="utf-8-sig", newline="") as file,
     ):
         rows = csv.DictReader(file, strict=True)

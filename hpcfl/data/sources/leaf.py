@@ -138,7 +138,7 @@ def _read_part(folder: Path, images: Path | None) -> list[User]:
     if len(paths) > MOST_FILES:
         raise UserError(f"{folder}: {len(paths):,} files, at most {MOST_FILES:,}")
     for path in paths:
-        with checks.refuse_unreadable(path, "one of LEAF's files"):
+        with untrusted_files.refuse_unreadable(path, "one of LEAF's files"):
             text = untrusted_files.read_user_file(path, MOST_BYTES)
             content = _validate(text)
             for name in content.users:

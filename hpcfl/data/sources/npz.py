@@ -105,7 +105,7 @@ def read_arrays(path: Path) -> tuple[Arrays, tuple[str, ...]]:
         )
     kind = "a .npz file without pickled objects"
     with (
-        checks.refuse_unreadable(path, kind),
+        untrusted_files.refuse_unreadable(path, kind),
         untrusted_files.open_user_file(path) as file,
     ):
         refuse_bombs(file)
@@ -260,7 +260,7 @@ def _list_folders(root: Path) -> list[Path]:
     none.
     """
     folders = []
-    with checks.refuse_unreadable(root, "a folder of clients"):
+    with untrusted_files.refuse_unreadable(root, "a folder of clients"):
         for path in sorted(root.iterdir()):
             if path.is_dir() and not path.name.startswith("."):
                 folders.append(path)

@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hpcfl.data import checks
 from hpcfl.data.sources import arrow
 from hpcfl.data.sources.arrow import ArrowColumns, File
 from hpcfl.data.sources.base import MOST_BYTES
@@ -55,7 +54,7 @@ def _read(path: Path) -> Any:
     from next to nothing.
     """
     pyarrow = arrow.import_pyarrow()
-    with checks.refuse_unreadable(path, "a Parquet file"):
+    with untrusted_files.refuse_unreadable(path, "a Parquet file"):
         content = untrusted_files.read_user_file(path, MOST_BYTES)
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content))
         unpacked = 0

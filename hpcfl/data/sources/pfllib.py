@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import npz, pickled
 from hpcfl.data.sources.base import Source
@@ -33,7 +32,6 @@ PARTS = ("train", "test")
 CONFIG = "config.json"
 MEMBER = "data.npy"  # the one array in a client's file
 MOST_BYTES = 1 << 31  # of one client's part, unpacked
-CONFIG_BYTES = 1 << 26
 
 SIZES: Final = "Size of samples for labels in clients"
 
@@ -84,9 +82,7 @@ def _read_config(root: Path) -> Config | None:
     path = root / CONFIG
     if not path.exists():
         return None
-    with checks.refuse_unreadable(path, "PFLlib's"):
-        content = untrusted_files.read_user_file(path, CONFIG_BYTES)
-        return untrusted_files.checked(untrusted_files.parsed(content), Config)
+    return untrusted_files.read_user_json(path, Config, "PFLlib's")
 
 
 def _count_clients(root: Path, config: Config | None) -> int:
@@ -130,7 +126,7 @@ def _list_numbers(folder: Path) -> set[int]:
 
 def _read_arrays(path: Path) -> Arrays:
     """Read a client's samples of one part, x [n, …] and y int64 [n]. Raises UserError."""
-    with checks.refuse_unreadable(path, "a client of PFLlib's"):
+    with untrusted_files.refuse_unreadable(path, "a client of PFLlib's"):
         content = _read_pickle(path)
         samples = pickled.loaded(content)
         if not isinstance(samples, np.ndarray) or samples.shape != ():

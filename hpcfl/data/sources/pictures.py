@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import numpy as np
 
-from hpcfl.data import checks
 from hpcfl.data.sources.base import Source, downloading
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, untrusted_files
@@ -29,7 +28,7 @@ FILE = "hpcfl-decoded.npy"
 def read(path: Path, *kinds: str, **form: Any) -> np.ndarray:
     """Return the pixels of a file, as ``decode`` does; links are followed."""
     with (
-        checks.refuse_unreadable(path, "an image"),
+        untrusted_files.refuse_unreadable(path, "an image"),
         untrusted_files.open_user_file(path) as file,
     ):
         return decode(file, str(path), *kinds, **form)
@@ -63,7 +62,10 @@ def decode(
     """
     from PIL import Image, ImageOps  # needed here only
 
-    with checks.refuse_unreadable(where, "an image"), warnings.catch_warnings():
+    with (
+        untrusted_files.refuse_unreadable(where, "an image"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(file, formats=kinds) as image:
             pixels = f"{image.width}×{image.height} pixels"

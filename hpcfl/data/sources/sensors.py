@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import AS_THEY_ARE, Dataset, Owners
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
@@ -25,7 +24,9 @@ def read_numbers(name: str, path: Path) -> np.ndarray:
     Raises UserError.
     """
     advice = f"hpcfl datasets {name} says what is needed and where it is fetched"
-    with checks.refuse_unreadable(path, "lines of as many numbers each", advice):
+    with untrusted_files.refuse_unreadable(
+        path, "lines of as many numbers each", advice
+    ):
         content = untrusted_files.read_user_file(path, MOST_BYTES)
         return np.loadtxt(io.BytesIO(content), dtype=np.float32, ndmin=2)
 

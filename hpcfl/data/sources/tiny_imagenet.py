@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcfl.data import checks
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import pictures
 from hpcfl.data.sources.pictures import DecodedPictures
@@ -106,7 +105,7 @@ def _read_rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
     columns: the patterns that they must match. wanted: what these are, for the message.
     Raises UserError.
     """
-    with checks.refuse_unreadable(path):
+    with untrusted_files.refuse_unreadable(path):
         lines = untrusted_files.read_user_file(path, MOST_BYTES).decode().splitlines()
     rows = []
     for position, line in enumerate(lines, start=1):
