@@ -13,7 +13,6 @@ their names. All images have one size, or are brought to ``data.size``; all are 
 all are coloured, or ``data.channels`` says it.
 """
 
-import csv
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -21,8 +20,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from hpcfl.data import checks
 from hpcfl.data.datasets import DataDescription, Dataset, Owners, number_owners
-from hpcfl.data.sources import pictures
+from hpcfl.data.sources import csv, pictures
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files, wording
@@ -299,24 +299,16 @@ def _compute_statistics(
 
 def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
     """Read the client of each image. Raises UserError where an image has none, or two."""
-    by_file: dict[str, str] = {}
-    with (
-        untrusted_files.refuse_unreadable(path),
-        path.open(encoding="utf-8-sig", newline="") as file,
-    ):
-        rows = csv.DictReader(file, strict=True)
-        if sorted(rows.fieldnames or []) != COLUMNS:
-            raise UserError(f"{path}: the first line must be 'file,client'")
-        for row in rows:
-            name, client = row["file"], row["client"]
-            where = f"{path}: line {rows.line_num}"
-            if None in row or not name or not client:
-                raise UserError(f"{where}: must have a file and a client")
-            if client != client.strip():
-                raise UserError(f"{where}: {client!r} begins or ends with a space")
-            if name in by_file:
-                raise UserError(f"{where}: '{name}' stands twice")
-            by_file[name] = client
+    table = csv.plugin.open(path)
+    if sorted(table.names) != COLUMNS:
+        raise UserError(f"{path}: the first line must be 'file,client'")
+    named = table.column("file").tolist()
+    checks.refuse_repeated(path, "file", named)
+    clients = [str(client) for client in table.as_written("client")]
+    for client in clients:
+        if client != client.strip():
+            raise UserError(f"{path}: {client!r} begins or ends with a space")
+    by_file = dict(zip(named, clients, strict=True))
     files = [image.path.relative_to(root).as_posix() for image in images]
     differing = sorted(set(files) ^ set(by_file))
     if differing:
