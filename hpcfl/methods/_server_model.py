@@ -68,7 +68,7 @@ class ServerModel(Method):
         state = self.adaptive_aggregation().client_state(setup) if self.ala else {}
         if self.last_model:
             state[self.last_model] = setup.initial()
-        return state
+        return {**state, **super().client_state(setup)}
 
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}

@@ -43,7 +43,7 @@ class APFL(ServerModel):
     """
 
     primary = "post"
-    inherited = ("personal",)
+    client_models = inherited = ("personal",)
     family = "personal beside global"
     reference = "Deng et al., arXiv 2003.13461"
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
@@ -57,11 +57,8 @@ class APFL(ServerModel):
     adaptive: bool = Field(True, description="learn α; otherwise it stays")
 
     def client_state(self, setup: Setup) -> State:
-        return {
-            **super().client_state(setup),
-            "personal": setup.initial(),
-            "alpha": torch.full((1,), self.alpha),
-        }
+        alpha = torch.full((1,), self.alpha)
+        return {**super().client_state(setup), "alpha": alpha}
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate

@@ -194,6 +194,8 @@ class Method(MethodSection, ABC):
             or trained under it. The loss of such a method reads no other data.
         trains: groups of columns that a model may not freeze altogether, and what would
             come of it, which ends the sentence "all of it is frozen, so …".
+        client_models: names of models [P] in the private state, which begin as the
+            initial one.
         needs_head: "any" for a method that reads the model's ``head`` and ``features``,
             "trained" if all of the head must be trained too.
     """
@@ -214,6 +216,7 @@ class Method(MethodSection, ABC):
     varying: ClassVar[tuple[str, ...]] = ()
     private_variables: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[Mapping[Group, str]] = {}
+    client_models: ClassVar[tuple[str, ...]] = ()
     needs_head: ClassVar[Literal["", "any", "trained"]] = ""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -291,7 +294,7 @@ class Method(MethodSection, ABC):
 
         In ``fleet.state`` they have a further first dimension, the clients.
         """
-        return {}
+        return {name: setup.initial() for name in self.client_models}
 
     # Optional: the loss, and the models that are scored
 

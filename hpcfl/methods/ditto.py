@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.methods.base import ClientModel, Fleet, Inbox, Setup, State, search
+from hpcfl.methods.base import ClientModel, Fleet, Inbox, search
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -35,7 +35,7 @@ class Ditto(FedAvg):
     keeps = ("ala", "aggregation")
     unheeded = ("optimizer", "momentum", "weight_decay")
     models = ("model", "personal")
-    inherited = ("personal",)
+    client_models = inherited = ("personal",)
     lam: float = Field(
         0.1,
         ge=0,
@@ -51,9 +51,6 @@ class Ditto(FedAvg):
     anchor: Literal["received", "trained"] = Field(
         "received", description="the model that pulls: w, or the trained w_i"
     )
-
-    def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "personal": setup.initial()}
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         trained = super().local_train(fleet, rows, inbox)

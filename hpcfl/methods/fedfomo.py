@@ -57,6 +57,7 @@ class FedFomo(Method):
     """
 
     primary = "post"
+    client_models = ("model", "base")
     family = "mixed by clients"
     reference = "Zhang et al., ICLR 2021"
     received: NonNegativeInt | Literal["all"] = Field(
@@ -81,9 +82,6 @@ class FedFomo(Method):
             "affinity": torch.eye(setup.clients).double(),
             "uploaded": torch.zeros(setup.clients, dtype=torch.bool),
         }
-
-    def client_state(self, setup: Setup) -> State:
-        return {"model": setup.initial(), "base": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
         return self.offered(server, audience, server["affinity"][audience.ids])

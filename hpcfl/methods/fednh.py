@@ -49,6 +49,7 @@ class FedNH(Method):
 
     family = "prototypes as head"
     primary = "post"
+    client_models = ("model",)
     reference = "Dai et al., AAAI 2023"
     short = {"rho": 0.5}
     weights: Literal["samples", "uniform"] = Field(
@@ -82,9 +83,6 @@ class FedNH(Method):
         return model
 
     def server_state(self, setup: Setup) -> State:
-        return {"model": setup.initial()}
-
-    def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:

@@ -80,6 +80,7 @@ class FedPHP(FedAvg):
     """
 
     primary = "post"
+    client_models = ("inherited",)
     family = "personal beside global"
     reference = "Li et al., ECML-PKDD 2021"
     keeps = ("ala", "aggregation")
@@ -107,11 +108,8 @@ class FedPHP(FedAvg):
     )
 
     def client_state(self, setup: Setup) -> State:
-        return {
-            **super().client_state(setup),
-            "inherited": setup.initial(),
-            "count": torch.zeros(1, dtype=torch.int64),
-        }
+        count = torch.zeros(1, dtype=torch.int64)
+        return {**super().client_state(setup), "count": count}
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:

@@ -52,6 +52,7 @@ class FedProto(Method):
     family = "prototypes, no weights"
     reference = "Tan et al., AAAI 2022"
     needs_head = "any"
+    client_models = ("model",)
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of clients in a class's prototype"
     )
@@ -70,9 +71,6 @@ class FedProto(Method):
 
     def server_state(self, setup: Setup) -> State:
         return no_prototypes(setup)
-
-    def client_state(self, setup: Setup) -> State:
-        return {"model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
         present = server["present"]

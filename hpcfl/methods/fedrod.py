@@ -171,19 +171,6 @@ class FedRoD(PrivatePart):
             rows, both, {"distribution": floored_distribution(fleet.counts).to(rows)}
         )
 
-    def other_models(
-        self,
-        fleet: Fleet,
-        inbox: Inbox,
-        rows: Tensor,
-        trained: bool,
-    ) -> dict[str, ClientModel]:
-        return (
-            {}
-            if trained
-            else {"global": ClientModel(self.under_initial_head(fleet.layout, inbox))}
-        )
-
 
 def floored_distribution(counts: Tensor) -> Tensor:
     """Return π [n, K] of training ``counts`` [n, K], with shares of at least FLOOR.

@@ -122,17 +122,6 @@ class FML(PrivatePart):
     ) -> ClientModel:
         return ClientModel(rows, own_prediction)
 
-    def other_models(
-        self,
-        fleet: Fleet,
-        inbox: Inbox,
-        rows: Tensor,
-        trained: bool,
-    ) -> dict[str, ClientModel]:
-        if trained:
-            return {}
-        return {"global": ClientModel(self.under_initial_head(fleet.layout, inbox))}
-
     def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
         """Initialise a newcomer's own model with the global one."""
         received = self.prepare(fleet, inbox)["body"]

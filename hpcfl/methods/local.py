@@ -15,7 +15,6 @@ from hpcfl.methods.base import (
     Inbox,
     Message,
     Method,
-    Setup,
     State,
 )
 
@@ -28,9 +27,7 @@ class Local(Method):
 
     family = "no exchange"
     primary = "post"
-
-    def client_state(self, setup: Setup) -> State:
-        return {"model": setup.initial()}
+    client_models = ("model",)
 
     def send(self, server: State, audience: Audience) -> Message:
         return {}

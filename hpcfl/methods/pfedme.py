@@ -38,7 +38,7 @@ class PFedMe(ServerModel):
     """
 
     primary = "post"
-    inherited = ("personal",)
+    client_models = inherited = ("personal",)
     family = "personal beside global"
     reference = "Dinh et al., NeurIPS 2020"
     short = {"lam": 5.0}
@@ -94,9 +94,6 @@ class PFedMe(ServerModel):
             if factor > 1
             else []
         )
-
-    def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "personal": setup.initial()}
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate * self.lam
