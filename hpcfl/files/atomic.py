@@ -61,12 +61,17 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with explained(path):
         try:
-            _fill(temporary, data, durable)
+            with open(temporary, "xb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
             if durable:
                 _sync_folder(path.parent)
         except BaseException:
-            _discard(temporary)
+            with suppress(OSError):  # the failure that led here is the one to report
+                temporary.unlink(missing_ok=True)
             raise
 
 
@@ -154,14 +159,6 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _fill(path: Path, data: bytes | memoryview, durable: bool) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-
-
 def _sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` durable.
 
@@ -175,11 +172,6 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def _discard(path: Path) -> None:
-    with suppress(OSError):  # the failure that led here is the one to report
-        path.unlink(missing_ok=True)
 
 
 def check_working_folder() -> None:

@@ -36,22 +36,20 @@ DIGITS = 19  # the most of an integer in JSON, about what 64 bits hold
 SHOWN = 80  # the most letters of a key in an error
 
 
-@contextmanager
-def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
-    """Open a regular file for the block.
+def opened(path: Path) -> BinaryIO:
+    """Open a regular file for reading.
 
-    flags: as for ``os.open``; with ``os.O_RDWR | os.O_CREAT`` a missing file is made,
-    and an existing one is not changed. Raises FileNotFoundError, or Damaged for a link
-    or any other kind of file.
+    Raises FileNotFoundError, or Damaged for a link or any other kind of file.
     """
-    with os.fdopen(
-        descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+"
-    ) as file:
-        yield file
+    return open(descriptor(path), "rb")
 
 
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file like ``opened`` and return its descriptor, which the caller closes."""
+    """Open a file like ``opened`` and return its descriptor, which the caller closes.
+
+    flags: as for ``os.open``; with ``os.O_RDWR | os.O_CREAT`` a missing file is made,
+    and an existing one is not changed.
+    """
     try:
         return _open_regular(path, flags | os.O_NOFOLLOW)
     except NotADirectoryError as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcfl.data.shifts.base import Facts, Shift
 from hpcfl.experiment.sections import CELLS
-from hpcfl.files import atomic, untrusted_files
+from hpcfl.files import untrusted_files
 
 ROUNDING = 1e-9  # a share of clients may be a little too small a number
 MOST_BYTES = 1 << 28  # of a table
@@ -119,17 +119,11 @@ def list_steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
 
 def _read_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndarray:
     """Read the steps in a file; newcomers have the columns from the first on."""
-    try:
+    with untrusted_files.refuse_unreadable(path, "rows of as many whole numbers"):
         content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)
         lines = content.decode().replace(",", " ").splitlines()
         rows = [line.split() for line in lines if line.strip()]
         table = np.array(rows).astype(np.int64)
-    except OSError as error:
-        told = f"{path} cannot be read ({atomic.reason(error)})"
-        raise facts.wrong("table", told) from None
-    except (ValueError, OverflowError):
-        told = f"{path} must hold rows of as many whole numbers, one for each client"
-        raise facts.wrong("table", told) from None
     wanted = len(shift.at) + 1, facts.clients
     if table.shape != wanted:
         raise facts.wrong(

@@ -73,14 +73,14 @@ def test_a_table_lists_the_steps(tmp_path):
     for clients, concepts, text, told in (
         (4, 3, None, r"has the shape \[3, 3\]; expected \[3, 4\]"),
         (3, 2, None, "its numbers must be 0 … 1"),
-        (3, 3, "0 x 1\n", "must hold rows of as many whole numbers"),
-        (3, 3, "0 1.5 1\n", "must hold rows of as many whole numbers"),
-        (3, 3, "0 1\n1\n", "must hold rows of as many whole numbers"),
+        (3, 3, "0 x 1\n", "cannot be read as rows of as many whole numbers"),
+        (3, 3, "0 1.5 1\n", "cannot be read as rows of as many whole numbers"),
+        (3, 3, "0 1\n1\n", "cannot be read as rows of as many whole numbers"),
     ):
         if text is not None:
             path.write_text(text)
         with pytest.raises(UserError, match=told):
             groups.list_steps(shift, facts(clients), concepts)
     path.unlink()
-    with pytest.raises(UserError, match=r"shift\.0\.table: .*cannot be read"):
+    with pytest.raises(UserError, match="no such file"):
         groups.list_steps(shift, facts(3), 3)
