@@ -6,6 +6,7 @@ some lanes: a slice, which gives views, or indices, whose rows are written back.
 training begins with fresh state, so it is reset each round (methods-1.md §2).
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import torch
@@ -73,9 +74,8 @@ class Optimizer:
         """Return (strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""
         if not self._anchors:
             return None
-        weights = list(self._weights.values())
-        anchors = list(self._anchors.values())
-        gaps = torch._foreach_sub(weights, anchors)
+        # One gap after the other, because new memory for all of them takes longer.
+        gaps = (self._weights[name] - anchor for name, anchor in self._anchors.items())
         return self._strength / 2 * _norms(gaps).square().sum(dim=1)
 
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
@@ -161,7 +161,7 @@ def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
     torch._foreach_add_(weights, updates)
 
 
-def _norms(tensors: TensorList) -> Tensor:
+def _norms(tensors: Iterable[Tensor]) -> Tensor:
     """Return each lane's norms of the ``tensors`` [a, …], a column each."""
     norms = []
     for tensor in tensors:

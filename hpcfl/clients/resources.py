@@ -338,7 +338,14 @@ class Resources:
         They lie in memory as the kernel wants them. rows, buffers: of n models, ``[n,
         P]`` and ``[n, B]``, of which those at positions ``lanes`` [L] are copied, once.
         """
-        views = self.setup.layout.split(rows) | self.buffers.split(buffers)
+        buffer_views = self.buffers.split(buffers)
+        return self.stack_rows(rows, lanes) | {
+            name: view.index_select(0, lanes) for name, view in buffer_views.items()
+        }
+
+    def stack_rows(self, rows: Tensor, lanes: Tensor) -> Tensors:
+        """Copy rows ``[n, P]`` at positions ``lanes`` [L] as ``stack_models`` does."""
+        views = self.setup.layout.split(rows)
         return self.kernel.lay_out(
             {name: view.index_select(0, lanes) for name, view in views.items()}
         )

@@ -255,10 +255,10 @@ class LocalTraining:
             clients = [client._replace(pool=pool) for client, pool in of_features]
         else:
             tensors = resources.stack_models(trained.rows, trained.buffers, lanes)
-        anchors = None
+        anchors: Tensors = {}
         if self.task.proximal is not None:
             _, rows = self.task.proximal
-            anchors = rows[lanes]
+            anchors = resources.stack_rows(rows, lanes)
         variables = self.start.variables.items()
         models = LaneModels(
             tensors=tensors,
@@ -332,12 +332,12 @@ class LaneModels:
 
     Attributes:
         tensors, variables: of the lanes, ``[L, …]`` by name.
-        anchors: rows of the proximal term, [L, P]; None without one.
+        anchors: of the proximal term, ``[L, *shape]`` by name; none without one.
     """
 
     tensors: Tensors
     variables: Tensors
-    anchors: Tensor | None
+    anchors: Tensors
 
 
 class Chunk:
@@ -390,15 +390,13 @@ class Chunk:
     def _make_optimizer(self) -> Optimizer:
         resources, setup = self.resources, self.resources.setup
         strength = 0.0
-        anchors = None
-        if self.task.proximal is not None and self.models.anchors is not None:
+        if self.task.proximal is not None:
             strength, _ = self.task.proximal
-            rows = setup.layout.stack(self.models.anchors)
-            anchors = resources.kernel.lay_out(rows)
         # all clients of a fleet have one learning rate
         rounds = {lane.round for lane in self.lanes}
         (rate,) = {setup.learning_rate(round) for round in rounds}
         moving = {name: self.models.tensors[name] for name in self.task.names}
+        anchors = self.models.anchors
         return Optimizer(resources.training, rate, moving, strength, anchors)
 
     def _make_random(self, layers: int) -> StepRandom:

@@ -272,11 +272,13 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
             return _scratch(shape, dtype)
         return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
 
-    return np.empty if device.type == "cpu" else there if takes_gpu else locked
+    if device.type == "cpu":
+        return _scratch
+    return there if takes_gpu else locked
 
 
 def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Allocate a receive buffer for uploads, which may be larger than memory."""
+    """Allocate a receive buffer, which may be larger than memory."""
     return mixing.large_memory().empty(shape, getattr(torch, dtype)).numpy()
 
 

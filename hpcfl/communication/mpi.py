@@ -129,7 +129,7 @@ class World(Communicator):
         dtype: Any,
         empty: Empty = np.empty,
     ) -> Array:
-        row = empty(width, dtype) if row is None else row
+        row = empty((width,), dtype) if row is None else row
         step = max(1, BLOCK_BYTES // row.itemsize)
         with self._exchange():
             for start in range(0, width, step):

@@ -167,13 +167,6 @@ class Layout:
             )
         }
 
-    def stack(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return contiguous copies ``[n, *shape]`` of rows ``[n, width]``, by name."""
-        return {
-            name: view.clone(memory_format=torch.contiguous_format)
-            for name, view in self.split(rows).items()
-        }
-
     def write(
         self, tensors: Mapping[str, Tensor], rows: Tensor, chosen: Tensor
     ) -> None:

@@ -465,7 +465,8 @@ def stack_on_device(rows: Sequence[Tensor], device: torch.device) -> Tensor:
     *shape]`` on ``device``.
     """
     if device.type == "cpu":
-        return torch.stack([move_to_host(row) for row in rows])
+        stacked = large_memory().empty((len(rows), *rows[0].shape), rows[0].dtype)
+        return torch.stack([move_to_host(row) for row in rows], out=stacked)
     host = [row for row in rows if not row.is_cuda]
     if not host:
         return torch.stack(list(rows))

@@ -67,17 +67,15 @@ def test_parameters_that_do_not_lie_side_by_side_are_refused():
 
 def test_rows_and_tensors_are_each_others_inverse(layout):
     rows = torch.randn(7, layout.width)
-    tensors = layout.stack(rows)
+    tensors = {name: view.clone() for name, view in layout.split(rows).items()}
     assert [tuple(tensor.shape[1:]) for tensor in tensors.values()] == layout.shapes
     again, order = torch.zeros_like(rows), torch.randperm(7)
     layout.write(
         {name: tensor[order] for name, tensor in tensors.items()}, again, order
     )
     assert torch.equal(again, rows)
-    tensors["head.bias"].add_(1)
-    assert not rows[:, -2:].eq(tensors["head.bias"]).any()  # stack copies
     layout.split(rows)["head.bias"].zero_()
-    assert (rows[:, -2:] == 0).all()  # split does not
+    assert (rows[:, -2:] == 0).all()  # split does not copy
 
 
 def test_writing_leaves_other_rows_and_columns_of_absent_names(layout):
