@@ -257,7 +257,8 @@ def work(round: Round) -> None:
             joined.add(train(round, ids))
         round.work = joined.whole()
     for ids in round.blocks(np.setdiff1d(plan.audience, plan.cohort)):
-        score(round, ids, "observe")
+        if len(ids):
+            score(round, ids, "observe")
 
 
 def train(round: Round, ids: np.ndarray) -> LocalWork:
