@@ -54,6 +54,22 @@ class Parts(Protocol):
     def features(self, x: Tensor) -> Tensor: ...
 
 
+class Classifier(nn.Module):
+    """A model whose child ``head`` makes logits of its features.
+
+    Attributes:
+        features: the method that returns the head's input [batch, d].
+    """
+
+    head: nn.Module
+    features: Callable[[Tensor], Tensor]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits [batch, classes]."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+
 def parts(model: nn.Module) -> Parts:
     """Return the model itself, typed with a head and features.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.models.heads import Classifier
+from hpcfl.models import Classifier
 from hpcfl.models.transformer import Vocabulary, token_count
 
 Size = Annotated[int, Field(ge=1, le=1 << 14)]

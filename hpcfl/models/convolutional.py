@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import max_pool2d, pad, relu
 
 from hpcfl.errors import UserError
-from hpcfl.models.heads import Classifier
+from hpcfl.models import Classifier
 
 KERNEL = 5
 # The smallest side of an image: two convolutions, each with pooling, reduce 16 pixels

@@ -5,7 +5,7 @@
 import torch
 from torch import nn
 
-from hpcfl.models.heads import Classifier
+from hpcfl.models import Classifier
 from hpcfl.models.transformer import Vocabulary, token_count
 
 WIDTH = 32

@@ -1,8 +1,5 @@
-"""Models that end in an output layer, and output layers that replace a model's own, for
-``model.head`` or a method.
-"""
+"""Output layers that replace a model's own, for ``model.head`` or a method."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -10,22 +7,6 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 Rows = Literal["orthonormal", "simplex"]  # the initial rows of a CosineHead
-
-
-class Classifier(nn.Module):
-    """A model whose child ``head`` makes logits of its features.
-
-    Attributes:
-        features: the method that returns the head's input [batch, d].
-    """
-
-    head: nn.Module
-    features: Callable[[Tensor], Tensor]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits [batch, classes]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
 
 
 class CosineHead(nn.Linear):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import relu
 
 from hpcfl.errors import UserError
-from hpcfl.models.heads import Classifier
+from hpcfl.models import Classifier
 
 MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 GB
 

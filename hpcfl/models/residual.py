@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from hpcfl.errors import UserError
-from hpcfl.models.heads import Classifier
+from hpcfl.models import Classifier
 
 Norm = Literal["batch", "group", "none"]
 GROUPS = 2  # groups of channels in a group norm

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
-from hpcfl.models.heads import Classifier
+from hpcfl.models import Classifier
 
 
 class SpiralNetwork(Classifier):

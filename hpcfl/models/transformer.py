@@ -10,8 +10,8 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.errors import UserError
+from hpcfl.models import Classifier
 from hpcfl.models.attention import attend, gelu
-from hpcfl.models.heads import Classifier
 
 STD = 0.02  # standard deviation of initial tokens and positions, a truncated normal
 MOST_PARAMETERS = 1_000_000_000  # of one client's model, 4 GB
