@@ -105,11 +105,6 @@ class Page:
         """Move the pointer to a place in the window."""
         self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    def screenshot(self, file: Path) -> None:
-        """Write a picture of the whole page."""
-        answer = self.tell("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(answer["data"]))
-
     def print(self, file: Path) -> None:
         """Write what a printer would get, as PDF."""
         file.write_bytes(base64.b64decode(self.tell("Page.printToPDF")["data"]))

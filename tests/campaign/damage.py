@@ -25,13 +25,18 @@ FILES = {
 }
 
 
+def list_files(scene: Scene) -> dict[str, list[Path]]:
+    """Return the files of the run by their kind, of which there are some."""
+    there = {}
+    for what, pattern in FILES.items():
+        if found := sorted(scene.folder.glob(pattern)):
+            there[what] = found
+    return there
+
+
 def damage(scene: Scene, how: Callable[[Path, random.Random], None]) -> Outcome:
     state = at_rest(scene)
-    there = {
-        what: found
-        for what, pattern in FILES.items()
-        if (found := sorted(scene.folder.glob(pattern)))
-    }
+    there = list_files(scene)
     if not there:
         return Outcome(f"at rest, {state}", "no file to damage", 0, "", 0.0)
     what = scene.chance.choice(sorted(there))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import judge
-from damage import FILES
+from damage import list_files
 from faults import GRACE, Fault, Outcome, at_rest
 from inside import Strike
 from job import Job
@@ -94,11 +94,7 @@ def linked(scene: Scene, link: Callable[[Path, Path], None]) -> Outcome:
     the run does, that one stays as it is.
     """
     state = at_rest(scene)
-    there = {
-        what: found
-        for what, pattern in FILES.items()
-        if (found := sorted(scene.folder.glob(pattern)))
-    }
+    there = list_files(scene)
     if not there:
         return Outcome(f"at rest, {state}", "no file to link", 0, "", 0.0)
     what = scene.chance.choice(sorted(there))
