@@ -79,7 +79,7 @@ class Threaded(Communicator):
         def take(rows: list[Array]) -> Array:
             if row is not None:
                 return row
-            received = empty(width, dtype)
+            received = empty((width,), dtype)
             received[:] = rows[0]
             return received
 
