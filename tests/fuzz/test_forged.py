@@ -74,7 +74,7 @@ def test_rounds_with_many_gaps(tmp_path, look):
             name: np.resize(of, (20_000, *of.shape[1:]))
             for name, of in old.values.items()
         }
-        return replace(old, rounds=rounds, values=values)
+        return replace(old, rounds=rounds, values=sparse(values))
 
     look(forged(tmp_path / "run", change))
 
@@ -137,7 +137,7 @@ def test_numbers_that_are_missing(tmp_path, look, name):
     def change(old: Results) -> Results:
         static = {one: array for one, array in old.static.items() if one != name}
         values = {one: array for one, array in old.values.items() if one != name}
-        return replace(old, static=static, values=values)
+        return replace(old, static=static, values=sparse(values))
 
     look(forged(tmp_path / "run", change))
 
