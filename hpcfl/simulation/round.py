@@ -27,7 +27,7 @@ from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged, UserError
 from hpcfl.methods.base import State
 from hpcfl.rows import mixing
-from hpcfl.rows.unchanged import Watch
+from hpcfl.rows.declared import Watch
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, on_this_rank

@@ -1,4 +1,4 @@
-"""Names of tensors that a method reads or assigns."""
+"""Names of tensors that a method reads or assigns, and changes in place."""
 
 import pytest
 import tiny
@@ -8,7 +8,13 @@ import hpcfl
 from hpcfl.communication.message import Mean
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.rows.declared import DeclaredTensors, FixedTensors, NamedTensors, UnknownName
+from hpcfl.rows.declared import (
+    DeclaredTensors,
+    FixedTensors,
+    NamedTensors,
+    UnknownName,
+    Watch,
+)
 
 
 def declared(**varying):
@@ -211,3 +217,48 @@ def test_a_large_model_is_no_excuse(tmp_path, monkeypatch):
     experiment = tiny.table("test_declared:Misspelt")
     with pytest.raises(UserError, match="modell"):
         hpcfl.run(experiment, out=tmp_path / "run", progress=False)
+
+
+def set_row(tensor):
+    tensor[1] = 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_row,
+        lambda tensor: tensor.add_(1),
+        lambda tensor: tensor.view(-1)[3:].zero_(),
+        lambda tensor: tensor.detach().mul_(2),
+        lambda tensor: torch.add(tensor, 1, out=tensor),
+        lambda tensor: tensor.index_copy_(0, torch.tensor([1]), torch.ones(1, 3)),
+    ],
+)
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+def test_a_change_in_place_is_found(change, mode):
+    with mode():
+        tensors = {"changed": torch.zeros(5, 3), "other": torch.zeros(5, 3)}
+        watch = Watch(tensors)
+        change(tensors["changed"])
+        assert watch.find_changed() == ["changed"]
+        assert Watch(tensors).find_changed() == []
+
+
+def test_reading_is_no_change():
+    tensors = {
+        "flags": torch.zeros(3, dtype=torch.bool),
+        "round": torch.tensor(3),
+        "empty": torch.zeros(0),
+    }
+    watch = Watch(tensors)
+    tensors["flags"] = ~tensors["flags"]
+    assert (tensors["round"] + 1).item() == 4
+    assert watch.find_changed() == []
+
+
+def test_gradients_pass_a_watched_tensor():
+    tensor = torch.zeros(3, requires_grad=True)
+    watch = Watch({"a": tensor})
+    (tensor * 2).sum().backward()
+    assert watch.find_changed() == []
+    assert tensor.grad is not None
