@@ -60,25 +60,21 @@ class FixedScheme(Scheme):
         """
 
     def pick(
-        self,
-        part: str,
-        pool: np.ndarray,
-        count: int,
-        generator: np.random.Generator,
-        **what: Any,
+        self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any
     ) -> np.ndarray:
         """Draw ``count`` samples of ``pool``: with replacement only if it is too small
         and ``replacement`` is on.
 
-        part: "train" or "test". what: names in the message whose samples these are.
-        Raises UserError where the pool is too small.
+        what: names in the message whose samples these are. Raises UserError where the
+        pool is too small.
         """
         short = count > len(pool)
         if short and (not self.replacement or not len(pool)):
             asking = ", ".join(f"{key} {value}" for key, value in what.items())
             raise UserError(
                 f"partition.scheme = '{self.scheme}': {asking} asks for "
-                f"{count} {part} samples of {len(pool)}; lower partition.{part}_samples"
+                f"{count} samples of {len(pool)}; lower partition.train_samples or "
+                "partition.test_samples"
                 + (", or set partition.replacement = true" if len(pool) else "")
             )
         return generator.choice(pool, count, replace=short)
@@ -118,9 +114,7 @@ class SharedScheme(FixedScheme):
             picked = []
             for k in np.flatnonzero(counts).tolist():
                 place = {"client": client, "class": k}
-                picked.append(
-                    self.pick(part, by_class[k], counts[k], generator, **place)
-                )
+                picked.append(self.pick(by_class[k], counts[k], generator, **place))
             drawn.append(np.concatenate(picked))
         return drawn
 
@@ -227,11 +221,8 @@ class Grouped(FixedScheme):
         for client, group in enumerate(group_of):
             generator = randomness.generator(self.seed, "samples", part, client)
             inside = np.isin(labels, blocks[group])
-            from_group = self._positions(
-                part, inside, left, dominant, generator, client
-            )
+            from_group = self._positions(inside, left, dominant, generator, client)
             from_others = self._positions(
-                part,
                 ~inside,
                 left,
                 each - dominant,
@@ -245,7 +236,6 @@ class Grouped(FixedScheme):
 
     def _positions(
         self,
-        part: str,
         wanted: np.ndarray,
         left: np.ndarray,
         count: int,
@@ -258,7 +248,6 @@ class Grouped(FixedScheme):
         unused = np.flatnonzero(wanted & left)
         enough = len(unused) >= count or not self.replacement
         return self.pick(
-            part,
             unused if enough else np.flatnonzero(wanted),
             count,
             generator,
