@@ -4,6 +4,7 @@ allows it; ``python tests/digests.py`` compares them all.
 """
 
 import json
+from dataclasses import replace
 
 import digests
 import numpy as np
@@ -107,7 +108,7 @@ def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
     monkeypatch.setattr(
         prepare,
         "_make_resources",
-        lambda **given: make(**{**given, "together": 1}),
+        lambda choice, **given: make(choice=replace(choice, together=1), **given),
     )
     resumed = play_on(OneProcess(), tmp_path, table)
     assert resumed.prepared.resources.together == 1

@@ -83,7 +83,7 @@ def count(method: str) -> Traffic:
         play(round, TRAINING)
         result = conclude(round, schedule.times(number))
     model = prepared.setup.layout.width
-    uploads = result.numbers.metrics.columns["clients/floats_up"]
+    uploads = result.numbers.clients.columns["clients/floats_up"]
     down = result.costs["floats_down"]
     up = float(uploads.mean())
     return Traffic(down / model, up / model, _paper(method, prepared))

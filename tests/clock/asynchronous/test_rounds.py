@@ -2,6 +2,8 @@
 event, and where they are those of a server that waits (time.md §5, §6, §9).
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import serial
@@ -130,7 +132,7 @@ def test_groups_of_clients_change_no_bit(federate, monkeypatch, method):
     monkeypatch.setattr(
         preparing,
         "_make_resources",
-        lambda **given: make(**{**given, "together": 2}),
+        lambda choice, **given: make(choice=replace(choice, together=2), **given),
     )
     changed = federate(method, COUNTS, **sections)
     assert changed.prepared.resources.together == 2
