@@ -101,6 +101,22 @@ REASONS = {
     "per-fedavg on W1, against FedAvg": "two gradients for each mini-batch",
     "pfedme, K = 5 on W1, against FedAvg": "five inner steps, five passes each",
     "apple on W1, against FedAvg": "it reads all core models twice a mini-batch",
+    "784-64-10, 100 clients of 60 samples, two workers, against one process": (
+        "a round of 0.1 s has three meetings of the ranks"
+    ),
+    "README's first experiment in one process, seconds": (
+        "0.03 above; the import of torch takes half of it"
+    ),
+    "the same with a server and two workers, seconds": (
+        "three processes import torch on two cores"
+    ),
+    "hpcfl table of it, seconds": "the import of pandas takes most of it",
+    "a tenth of W1, CPU seconds, the median of all methods, against PFLlib": (
+        "gradients of the CNN, by the same operators in both"
+    ),
+    "a tenth of W1, CPU seconds, the slowest of all methods, against PFLlib": (
+        "apfl, two gradients for each mini-batch; not examined further"
+    ),
     "64-32-10, 100 clients of 6 samples, two workers, against one process": (
         "a note before round 1 says that one process is faster"
     ),
