@@ -138,24 +138,28 @@ class Saved(torch.autograd.Function):
 
 
 class Watch:
-    """Tensors that must not change; none of them is copied."""
+    """Tensors that must not change; none of them is copied.
+
+    Tensors of ``torch.inference_mode`` are left out, because autograd saves none.
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._results: dict[str, Tensor] = {}
         with torch.enable_grad():
             number = torch.zeros((), requires_grad=True)
-            self._results: dict[str, Tensor] = {
-                name: Saved.apply(number, tensor)  # type: ignore[no-untyped-call]
-                for name, tensor in tensors.items()
-            }
+            for name, tensor in tensors.items():
+                if not tensor.is_inference():
+                    self._results[name] = Saved.apply(number, tensor)  # type: ignore[no-untyped-call]
 
-    def find_changed(self) -> list[str]:
-        """Return the names of tensors that an operation of torch has changed in place
-        since, also by a view.
+    def end(self) -> list[str]:
+        """Let go of the tensors. Return the names of those that an operation of torch
+        has changed in place since, also by a view.
 
         Changes of their memory by NumPy or by ``Tensor.data`` are not counted.
         """
+        results, self._results = self._results, {}
         changed = []
-        for name, result in self._results.items():
+        for name, result in results.items():
             saved: Any = result.grad_fn
             try:
                 _ = saved.saved_tensors

@@ -165,7 +165,7 @@ class Round:
         """Raise UserError if a hook has changed a tensor of the server in place:
         checkpoints write these tensors while the next round is played.
         """
-        for name in self._watch.find_changed():
+        for name in self._watch.end():
             raise UserError(
                 f"'{self.prepared.method.name}' changes server['{name}'] in place; assign a "
                 f"new tensor in 'aggregate', such as server['{name}'] = "

@@ -1,5 +1,7 @@
 """Names of tensors that a method reads or assigns, and changes in place."""
 
+import weakref
+
 import pytest
 import tiny
 import torch
@@ -240,8 +242,8 @@ def test_a_change_in_place_is_found(change, mode):
         tensors = {"changed": torch.zeros(5, 3), "other": torch.zeros(5, 3)}
         watch = Watch(tensors)
         change(tensors["changed"])
-        assert watch.find_changed() == ["changed"]
-        assert Watch(tensors).find_changed() == []
+        assert watch.end() == ["changed"]
+        assert Watch(tensors).end() == []
 
 
 def test_reading_is_no_change():
@@ -253,12 +255,26 @@ def test_reading_is_no_change():
     watch = Watch(tensors)
     tensors["flags"] = ~tensors["flags"]
     assert (tensors["round"] + 1).item() == 4
-    assert watch.find_changed() == []
+    assert watch.end() == []
 
 
 def test_gradients_pass_a_watched_tensor():
     tensor = torch.zeros(3, requires_grad=True)
     watch = Watch({"a": tensor})
     (tensor * 2).sum().backward()
-    assert watch.find_changed() == []
+    assert watch.end() == []
     assert tensor.grad is not None
+
+
+def test_tensors_of_inference_mode_are_left_out():
+    with torch.inference_mode():
+        tensors = {"a": torch.zeros(3)}
+    assert Watch(tensors).end() == []
+
+
+def test_an_ended_watch_holds_no_tensor():
+    tensor = torch.zeros(3)
+    watch, held = Watch({"a": tensor}), weakref.ref(tensor)
+    watch.end()
+    del tensor
+    assert held() is None and watch.end() == []
