@@ -157,10 +157,10 @@ class StepNoise:
         keys: Sequence[tuple[int, int]],
         deviations: Sequence[float],
     ) -> None:
-        """Begin with the first gradient; keyed by the phase of a
-        training, and by the round and the id of each lane's client.
+        """Begin with the first gradient.
 
-        deviations: σ_i C of each lane.
+        seed, phase, keys: key the noise, as in ``MiniBatches``. deviations: σ_i C of
+            each lane.
         """
         self._seed, self._phase, self._keys = seed, phase, keys
         self._deviations = deviations

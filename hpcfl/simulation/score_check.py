@@ -80,11 +80,11 @@ def check(
     """
     block = make_block(classes, device)
     with locate_score_errors(name, score, "sums"):
-        check_additive(score, block, checked(score.sums(block), ", width"))
+        check_additive(score, block, checked(score.sums(block), "width"))
     of_clients = {}
     with locate_score_errors(name, score, "number"):
         for number, values in compute_numbers(name, score, block).items():
-            of_clients[number] = checked(values, "").double().numpy()
+            of_clients[number] = checked(values).double().numpy()
     with locate_score_errors(name, score, "summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
@@ -165,21 +165,18 @@ def select_part(block: Block, clients: slice, samples: slice) -> Block:
     return Block(logits, labels, mask, block.classes)
 
 
-def checked(value: Tensor, expected: str) -> Tensor:
+def checked(value: Tensor, *widths: str) -> Tensor:
     """Return the result of a score's function. Raises TypeError for other than a row or a
     number for each client.
 
-    expected: the sizes after the clients, such as ", width".
+    widths: the names of the dimensions after the clients.
     """
-    dimensions = 1 + expected.count(",")
-    if (
-        not isinstance(value, Tensor)
-        or value.dim() != dimensions
-        or len(value) != CLIENTS
-    ):
+    right = isinstance(value, Tensor) and value.dim() == 1 + len(widths)
+    if not right or len(value) != CLIENTS:
+        expected = ", ".join([str(CLIENTS), *widths])
         raise TypeError(
             f"it returns {describe_value(value)} for {CLIENTS} clients; expected "
-            f"[{CLIENTS}{expected}]"
+            f"[{expected}]"
         )
     return value
 

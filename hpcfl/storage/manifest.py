@@ -40,7 +40,7 @@ LIMIT = 256 << 20  # bytes, enough for 2,800,000 clients with state
 # smaller ones rewrite less.
 FILE_CLIENTS = 64
 FILE_BYTES = 64 << 20
-FILES = 400  # file servers work best with at most a few hundred
+FILES = 400  # of a checkpoint; howto/storage.md says why few
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 

@@ -35,9 +35,8 @@ from hpcfl.models.random import keyed, random_layers
 KEYS = "random layers"
 # Samples whose gradients are in memory at once, of each lane.
 PIECE = 16
-NO_SAMPLE = (
-    -1
-)  # the class of a place that holds no sample, where clipped sums are taken
+# The class of a place that holds no sample, where clipped sums are taken.
+NO_SAMPLE = -1
 Keys = Callable[[Lanes], Tensor]
 
 # Parts of torch's messages about limits of ``vmap``.
