@@ -37,7 +37,7 @@ from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores.base import Score
 from hpcfl.scores.built_in import Loss as CrossEntropy
-from hpcfl.scores.metric_names import held_out
+from hpcfl.scores.metric_names import has_scores, held_out
 
 BUFFERS = "buffers."
 Number = TypeVar("Number", int, float)
@@ -343,7 +343,7 @@ class Fleet:
 
         Args:
             column: several names, such as ("pre", "global"), where several columns are
-                one model: it is scored once.
+                one model: it is scored once. Raises UserError for a reserved name.
             predict: a function of (model, x, lane) that returns logits [batch,
                 classes]; by default ``model(x)``.
             model, variables: as for ``train``.
@@ -351,6 +351,12 @@ class Fleet:
         if not self.scoring.is_due:
             return
         columns = [column] if isinstance(column, str) else list(column)
+        for name in columns:
+            if "/" in name or not has_scores(name):
+                raise UserError(
+                    f"fleet.score('{name}', …): the name is reserved for other "
+                    "numbers; take another one without '/'"
+                )
         parts = {"test": columns}
         if self.resources.samples.selects:
             parts["selection"] = list(map(held_out, columns))

@@ -103,6 +103,11 @@ def of_attackers(column: str) -> str:
     return f"{ATTACKERS}/{column}"
 
 
+def has_scores(column: str) -> bool:
+    """Return whether a column has the scores of models, also of clients that attack."""
+    return column.removeprefix(of_attackers("")) not in ("", *NO_SCORES)
+
+
 # the number of floats that each client sends in a round
 FLOATS_UP = str(MetricName("floats_up", of_clients=True))
 

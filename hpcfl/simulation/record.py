@@ -21,12 +21,12 @@ from hpcfl.scores.base import Score, summarize
 from hpcfl.scores.metric_names import (
     CLIENTS,
     EPSILON,
-    NO_SCORES,
     RECORDED,
     SAMPLE_GRADIENTS,
     SCORING_GRADIENTS,
     SECONDS,
     MetricName,
+    has_scores,
     is_held_out,
     of_attackers,
 )
@@ -100,11 +100,6 @@ def compute_numbers(
     return set_apart(numbers, is_attacker) if is_attacker.any() else numbers
 
 
-def is_scored(column: str) -> bool:
-    """Return whether a column has the scores of a model."""
-    return bool(column) and column.removeprefix(of_attackers("")) not in NO_SCORES
-
-
 def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
     """Return numbers in which the scores and records of some clients have the columns of
     attackers, so that they are left out of all means of the others.
@@ -114,7 +109,7 @@ def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
     result = dict(numbers)
     for text, of_clients in numbers.items():
         name = MetricName.parse(text)
-        if name.column == RECORDED or is_scored(name.column):
+        if name.column == RECORDED or has_scores(name.column):
             result[text] = np.where(apart, np.nan, of_clients)
             of_apart = replace(name, column=of_attackers(name.column))
             result[str(of_apart)] = np.where(apart, of_clients, np.nan)
@@ -173,7 +168,7 @@ class Gathered:
     def columns(self) -> list[str]:
         """Return the columns of the models that were scored, on all ranks."""
         columns = {MetricName.parse(name).column for name in self.names}
-        return sorted(filter(is_scored, columns))
+        return sorted(filter(has_scores, columns))
 
     def select(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
         """Return a number of some clients of the audience, NaN where it is missing. On

@@ -24,7 +24,7 @@ from hpcfl.experiment import measures
 from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import atomic
 from hpcfl.scores.base import Ratio
-from hpcfl.scores.metric_names import NO_SCORES, held_out, tuned
+from hpcfl.scores.metric_names import has_scores, held_out, tuned
 from hpcfl.storage import metrics, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
@@ -73,7 +73,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
     best_round = best["round"] if best else None
     kept = set(np.flatnonzero(~recorded.played)[-1:].tolist())
     for name in recorded.names:
-        if name.of_clients or name.column in ("", *NO_SCORES):
+        if name.of_clients or not has_scores(name.column):
             continue
         numbers = recorded.series(name).astype(float)
         for at in ("best", "last", "tail"):

@@ -5,6 +5,8 @@ import re
 import pytest
 import torch
 
+from hpcfl.errors import UserError
+
 COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6]]
 
 
@@ -66,3 +68,10 @@ def test_what_a_trial_computes_counts(make_fleet, rows_of):
     with fleet.trial():
         fleet.train(rows_of(fleet))
     assert fleet.results.sample_gradients.tolist() == [11, 4, 13]
+
+
+@pytest.mark.parametrize("column", ["time", "recorded", "validation/pre", ""])
+def test_columns_of_other_numbers_are_refused(make_fleet, rows_of, column):
+    fleet = make_fleet()
+    with pytest.raises(UserError, match=f"'{column}'.*reserved"):
+        fleet.score(("mine", column), rows_of(fleet))
