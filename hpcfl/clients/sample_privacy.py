@@ -18,6 +18,7 @@ from torch import Tensor
 from hpcfl.clients.batch_plan import MOST_GRADIENTS, BatchRun, MiniBatches
 from hpcfl.clients.execution import NO_SAMPLE, PIECE, Session, Work
 from hpcfl.clients.losses import Batch, Lanes, Tensors
+from hpcfl.clients.scoring import pad_positions
 from hpcfl.errors import UserError
 from hpcfl.rows import mixing, randomness
 
@@ -93,7 +94,7 @@ class PoissonBatches(MiniBatches):
         largest = max(len(batch) for drawn in batches for batch in drawn)
         # a positive multiple of a piece
         width = PIECE * max(1, math.ceil(largest / PIECE))
-        return [pad_batches(drawn, width) for drawn in batches], width
+        return [pad_positions(drawn, width).ravel() for drawn in batches], width
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the samples at drawn positions; padding has the class NO_SAMPLE."""
@@ -137,14 +138,6 @@ def draw_batches(
     rate = min(1.0, size / samples)
     random = randomness.generator(seed, "poisson", *key)
     return [np.flatnonzero(random.random(samples) < rate) for _ in range(steps)]
-
-
-def pad_batches(batches: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """Return mini-batches one after the other, each with −1 up to ``width`` places."""
-    padded = np.full((len(batches), width), -1, np.int64)
-    for row, batch in zip(padded, batches, strict=True):
-        row[: len(batch)] = batch
-    return padded.ravel()
 
 
 class StepNoise:

@@ -9,11 +9,7 @@ import torch
 from playing import play, prepare_on
 from torch.nn import functional
 
-from hpcfl.clients.sample_privacy import (
-    StepNoise,
-    draw_batches,
-    pad_batches,
-)
+from hpcfl.clients.sample_privacy import StepNoise, draw_batches
 from hpcfl.communication.communicator import OneProcess
 
 SAMPLE = {"unit": "sample"}
@@ -34,11 +30,6 @@ def test_samples_join_independently_with_one_probability():
 def test_a_client_with_few_samples_takes_all_of_them():
     (batch,) = draw_batches(4, 10, 1, 3, "key")
     assert batch.tolist() == [0, 1, 2, 3]
-
-
-def test_batches_are_padded():
-    padded = pad_batches([np.array([7, 9]), np.array([], np.int64)], 3)
-    assert padded.tolist() == [7, 9, -1, -1, -1, -1]
 
 
 def test_noise_has_its_deviation_and_depends_on_the_client_alone():

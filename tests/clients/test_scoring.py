@@ -1,5 +1,6 @@
 """Scores and class means against plain loops."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -196,3 +197,8 @@ def test_at_most_so_many_outputs_are_a_choice_of_each_round(make_fleet, rows_of)
     again, other = inputs(1, most=5)[0], inputs(2, most=5)[0]
     assert torch.equal(found, again) and not torch.equal(found, other)
     assert inputs(1, most=30)[0].shape == (3, 30, 5)
+
+
+def test_positions_are_padded():
+    padded = scoring.pad_positions([np.array([7, 9]), np.array([], np.int64)], 3)
+    assert padded.tolist() == [[7, 9, -1], [-1, -1, -1]]
