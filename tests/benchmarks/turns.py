@@ -50,7 +50,7 @@ class Program:
         """
         self._words, self._mark = [str(word) for word in words], mark
         self._ends = ends
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             self._words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -59,7 +59,7 @@ class Program:
             cwd=folder,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
         )
-        self._ids = [self._process.pid]
+        self._ids = [self.process.pid]
 
     def __enter__(self) -> Self:
         return self
@@ -72,17 +72,17 @@ class Program:
     ) -> None:
         if self._ends and error is None:
             self._signal(signal.SIGCONT)
-            self._process.communicate(timeout=PATIENCE)
+            self.process.communicate(timeout=PATIENCE)
         else:
-            self._ids = find_processes(self._process.pid)
+            self._ids = find_processes(self.process.pid)
             self._signal(signal.SIGKILL)
-            self._process.communicate()
+            self.process.communicate()
 
     def warm_up(self, rounds: int) -> None:
         """Play the first rounds, which begin with the start of the program, and stop."""
         for _ in range(rounds):
             self._read_to_mark()
-        self._ids = find_processes(self._process.pid)
+        self._ids = find_processes(self.process.pid)
         self._signal(signal.SIGSTOP)
 
     def play_round(self) -> Seconds:
@@ -97,13 +97,13 @@ class Program:
 
     def _read_to_mark(self) -> None:
         lines = []
-        for line in self._process.stdout:
+        for line in self.process.stdout:
             if self._mark.search(line):
                 return
             lines.append(line)
-        self._process.wait()
+        self.process.wait()
         raise RuntimeError(
-            f"{' '.join(self._words)}: ended with code {self._process.returncode} before "
+            f"{' '.join(self._words)}: ended with code {self.process.returncode} before "
             f"the end of a round\n{''.join(lines)}"
         )
 
