@@ -72,7 +72,8 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     """
     prepared = prepare_on(communicator, table)
     schedule = make_schedule(prepared, communicator)
-    checkpoints = Checkpoints(folder / "checkpoints", communicator)
+    keep = prepared.config.checkpoint.keep
+    checkpoints = Checkpoints(folder / "checkpoints", communicator, keep)
     restored = checkpoints.restore(prepared.store)
     metrics = Recorded(folder, {}, {}) if communicator.is_server else None
     federation = Federation(
