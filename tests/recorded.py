@@ -1,4 +1,4 @@
-"""Recorded numbers: of a federation, where nobody but the test reads it, and made up."""
+"""Recorded numbers in memory, of a federation or made up."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -48,7 +48,7 @@ LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyt
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 ROUND = re.compile(r"^round \d+$")
 README = Path(__file__).parents[2] / "README.md"
-# of the note before round 1
+# words of the note before round 1
 FASTER = "one process is faster than several ranks"
 
 

@@ -25,7 +25,7 @@ class Target:
     ratio: Callable[[Values], float]
     bound: float
     least: bool = False
-    page: str = ""  # that has the medians, if they are too many
+    page: str = ""  # the page with the medians, if they are too many
 
     @property
     def asked(self) -> str:

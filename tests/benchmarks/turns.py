@@ -153,7 +153,7 @@ def race(
     """Return the median seconds of each contender's rounds, which are played in turn.
 
     Args:
-        contenders: what starts each program, by name.
+        contenders: functions that start the programs, by name.
         warm_up: rounds of each program that are not counted.
         rounds: counted rounds.
 

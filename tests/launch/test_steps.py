@@ -1,4 +1,4 @@
-"""Somebody who watches a training sees every mini-batch and changes nothing."""
+"""A step recorder sees every mini-batch and changes nothing."""
 
 import pytest
 import torch

@@ -64,8 +64,8 @@ lr = 0.1
 [checkpoint]
 every = 1
 """
-# of a server that waits for no client, of clients chosen by their losses, and of clients
-# that see other things, with a drift in the round that is played again
+# a server that waits for no client, clients chosen by their losses, and clients with
+# shifted data, which drift in the repeated round
 OTHERS = {
     "asynchronous": """
 [method]

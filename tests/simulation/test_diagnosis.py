@@ -1,4 +1,4 @@
-"""What failed in the preflight: ``test_preflight.py`` has the lines of whole commands."""
+"""Causes of a failed preflight; ``test_preflight.py`` has the lines of whole commands."""
 
 import errno
 
