@@ -84,53 +84,34 @@ class Bench:
                 seconds[name] += contender()
         return {name: statistics.median(rounds) for name, rounds in seconds.items()}
 
+    def command(
+        self, script: str, name: str, rounds: int, overrides: Sequence[str], ranks: int
+    ) -> list[object]:
+        """Return the command that plays rounds of a workload by a script."""
+        folder = self.folder(name)
+        settings = [f"partition.file={folder}/partition.h5", "runtime.device=cpu"]
+        words = ["mpiexec", "-n", ranks, sys.executable, HERE / script]
+        words += [folder / "experiment.toml", "--rounds", rounds]
+        for setting in (*settings, *overrides):
+            words += ["--set", setting]
+        return words
+
     def hpcfl(
         self, name: str, rounds: int, *overrides: str, ranks: int | None = None
     ) -> dict[str, object]:
         """``round_times.py`` on a workload, by default with a worker for each core and
         the server.
         """
-        folder, ranks = (
-            self.folder(name),
-            ranks or self.cores + 1,
-        )
-        settings = [
-            f"partition.file={folder}/partition.h5",
-            "runtime.device=cpu",
-            *overrides,
-        ]
-        return json.loads(
-            self.run(
-                "mpiexec",
-                "-n",
-                ranks,
-                sys.executable,
-                HERE / "round_times.py",
-                folder / "experiment.toml",
-                "--json",
-                "--rounds",
-                rounds,
-                *(word for one in settings for word in ("--set", one)),
-            )
-        )
+        ranks = ranks or self.cores + 1
+        words = self.command("round_times.py", name, rounds, overrides, ranks)
+        return json.loads(self.run(*words, "--json"))
 
     def start(
         self, name: str, rounds: int, *overrides: str, ranks: int
     ) -> turns.Program:
         """``play_rounds.py`` on a workload that is not scored."""
-        folder = self.folder(name)
-        settings = [f"partition.file={folder}/partition.h5", "runtime.device=cpu"]
-        settings += [*UNSCORED, *overrides]
-        launcher = ["mpiexec", "-n", ranks] if ranks > 1 else []
-        words = [
-            *launcher,
-            sys.executable,
-            HERE / "play_rounds.py",
-            folder / "experiment.toml",
-            "--rounds",
-            rounds,
-            *(word for one in settings for word in ("--set", one)),
-        ]
+        settings = [*UNSCORED, *overrides]
+        words = self.command("play_rounds.py", name, rounds, settings, ranks)
         return turns.Program(
             words, ROUND, environment=make_environment([HERE]), ends=True
         )
