@@ -190,7 +190,8 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
     with ExitStack() as stack:
         files: dict[str, Any] = {}
         for path in _paths(base):
-            file = stack.enter_context(initial.opened(f"{KEY}: {path}", path))
+            with untrusted_files.refuse_unreadable(f"{KEY}: {path}", "safetensors"):
+                file = stack.enter_context(initial.opened(path))
             tensors = file.keys()
             for name in tensors:
                 if name in files:

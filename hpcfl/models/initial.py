@@ -42,19 +42,19 @@ def load(where: str, path: Path) -> dict[str, Tensor]:
 
     where: the key and its value, for errors. Raises UserError.
     """
-    with opened(where, path) as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    for name, tensor in tensors.items():
-        refuse_nonfinite(f"{where}: '{wording.shorten(name)}'", tensor)
+    tensors = {}
+    with untrusted_files.refuse_unreadable(where, "safetensors"), opened(path) as file:
+        for name in file.keys():  # noqa: SIM118
+            tensors[name] = file.get_tensor(name)
+            refuse_nonfinite(f"{where}: '{wording.shorten(name)}'", tensors[name])
     return tensors
 
 
-def opened(where: str, path: Path) -> Any:
-    """Open a safetensors file, as a context. Raises UserError."""
-    with untrusted_files.refuse_unreadable(where, "safetensors"):
-        # a pipe, which would block, is refused
-        untrusted_files.open_user_file(path).close()
-        return safe_open(path, framework="pt")
+def opened(path: Path) -> Any:
+    """Open a safetensors file, as a context. Raises OSError, SafetensorError."""
+    # a pipe, which would block, is refused
+    untrusted_files.open_user_file(path).close()
+    return safe_open(path, framework="pt")
 
 
 def refuse_nonfinite(what: str, tensor: Tensor) -> None:
