@@ -24,9 +24,9 @@ def dataset(train, test):
     return Dataset("toy", torch.zeros(len(y), 1), labels, 10, official_test=10 * test)
 
 
-def kept(of, imbalance, merged=False, order="index", seed=1):
+def kept(of, imbalance, merged=False, order="index"):
     data = config.Data(imbalance=float(imbalance), imbalance_order=order)
-    return long_tail.select_samples(of, data, seed, merged)
+    return long_tail.select_samples(of, data, 1, merged)
 
 
 @pytest.mark.parametrize("imbalance", SIZES)

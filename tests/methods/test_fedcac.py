@@ -9,10 +9,10 @@ from hpcfl.methods.fedcac import FedCAC, critical, groups, overlaps
 from hpcfl.rows import layout
 
 
-def aggregated(cohort, models, masks, ids=None, clients=None, round=1, beta=100.0):
+def aggregated(cohort, models, masks, round=1):
     """What clients restart from after an aggregation of these uploads."""
-    clients = clients or len(models)
-    method = FedCAC(name="fedcac", beta=beta)
+    clients = len(models)
+    method = FedCAC(name="fedcac", beta=100.0)
     server = {
         "model": torch.zeros(models.shape[1]),
         "custom": torch.zeros(clients, models.shape[1]),
@@ -20,7 +20,7 @@ def aggregated(cohort, models, masks, ids=None, clients=None, round=1, beta=100.
     }
     counts = torch.ones(len(models), 1)
     method.aggregate(
-        server, cohort(counts, ids=ids, round=round), {"model": models, "mask": masks}
+        server, cohort(counts, round=round), {"model": models, "mask": masks}
     )
     return method.send(server, cohort(torch.ones(clients, 1), round=round + 1))["model"]
 

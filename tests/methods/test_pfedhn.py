@@ -42,9 +42,9 @@ def cohort(setup, ids):
     return Cohort(np.array(ids), setup.counts[ids], setup, 1, uniform=True)
 
 
-def changes(setup, ids, width=None):
+def changes(setup, ids):
     generator = torch.Generator().manual_seed(5)
-    return torch.randn(len(ids), width or setup.layout.width, generator=generator)
+    return torch.randn(len(ids), setup.layout.width, generator=generator)
 
 
 def test_one_number_by_hand(setup):

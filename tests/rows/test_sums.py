@@ -21,9 +21,9 @@ def mean(parts, dtype=torch.float64):
     )
 
 
-def drawn(clients, width, seed=0):
+def drawn(clients, width):
     """Rows of all sizes, some of them zero, and weights."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     sizes = 2.0 ** torch.randint(-60, 60, (clients, width), generator=generator)
     rows = torch.randn(clients, width, generator=generator) * sizes
     rows[torch.rand(clients, width, generator=generator) < 0.1] = 0

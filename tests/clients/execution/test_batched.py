@@ -74,8 +74,8 @@ def gradients(module, loss, tensors, trained, batch):
     return [*found.values(), losses]
 
 
-def mini_batch(shape=SHAPE):
-    return Batch(torch.randn(LANES, BATCH, *shape), torch.randint(4, (LANES, BATCH)))
+def mini_batch():
+    return Batch(torch.randn(LANES, BATCH, *SHAPE), torch.randint(4, (LANES, BATCH)))
 
 
 # Layers on both sides of batched.SMALL: they use two products.

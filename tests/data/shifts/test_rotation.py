@@ -9,9 +9,9 @@ from hpcfl.data.shifts.rotation import Rotation
 from hpcfl.errors import UserError
 
 
-def turned(x, angle, shape=None):
+def turned(x, angle):
     """The samples [n, channels, height, width] after the one concept of an angle."""
-    facts = Facts(0, 1, 4, 0, shape or tuple(x.shape[1:]), x.dtype, 255.0, 10)
+    facts = Facts(0, 1, 4, 0, tuple(x.shape[1:]), x.dtype, 255.0, 10)
     [concept] = Rotation(angles=[angle]).concepts(facts)
     numbers = np.arange(len(x))
     return x if concept.images is None else concept.images(x, numbers)
