@@ -137,17 +137,17 @@ class ServerModel(Method):
         return None
 
     def remember(self, fleet: Fleet, trained: Tensor) -> None:
-        """Store the method's part of the ``trained`` models [n, P], and with ``ala`` the
-        models themselves.
+        """Store the method's part of the ``trained`` models [n, P], and as
+        ``last_model`` and with ``ala`` the models themselves.
         """
         self.store_state(fleet, trained)
+        if self.last_model:
+            fleet.state[self.last_model] = trained
         if self.ala:
             fleet.state["model"] = trained
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         """Store parts of the ``trained`` models [n, P] in ``fleet.state``."""
-        if self.last_model:
-            fleet.state[self.last_model] = trained
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         """Return the clients' message with their ``trained`` models [n, P]."""

@@ -77,3 +77,9 @@ def test_two_clients_by_hand(make_fleet):
 def test_a_pattern_of_nothing_is_refused(federate, shared, words):
     with pytest.raises(UserError, match=words):
         federate(fedper(shared))
+
+
+def test_the_last_model_is_stored_beside_a_part_of_it(federate, monkeypatch):
+    monkeypatch.setattr(FedPer, "last_model", "last")
+    clients = federate("fedper", rounds=1).clients
+    assert torch.equal(clients["last"][:, -P_HEAD:], clients["head"])
