@@ -24,14 +24,14 @@ def open_memory(
     store them at the end of the block.
 
     Stored values are rounded to the state's type, float32. After an exception in the
-    block the state is as before.
+    block the state is as before. Raises KeyError for a further or a deleted name.
     """
     memory = {}
     for name in names:
         stored = state[memory_name(plugin, name)]
         memory[name] = stored[..., columns.to(stored.device)]
     yield memory
-    for name, value in memory.items():
+    for name in {*names, *memory}:
         stored = state[memory_name(plugin, name)].clone()
-        stored[..., columns.to(stored.device)] = value.to(stored.dtype)
+        stored[..., columns.to(stored.device)] = memory[name].to(stored.dtype)
         state[memory_name(plugin, name)] = stored

@@ -16,6 +16,8 @@ def test_the_columns_of_the_upload_are_read_and_written():
         memory["rest"] = torch.tensor([[7.0, 8.0]]).double()
     assert state["update.0.rest"].tolist() == [[8.0, 2.0, 7.0]]
     assert before.tolist() == [[1.0, 2.0, 3.0]]
+    with pytest.raises(KeyError), open_memory(state, 0, ("rest",), COLUMNS) as memory:
+        del memory["rest"]
 
 
 def test_a_name_that_was_not_declared_is_an_error():
