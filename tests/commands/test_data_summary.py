@@ -67,8 +67,8 @@ def facts(text):
     return found
 
 
-def shown(whole=False, values=RANGE, **sections):
-    return facts(data_summary.describe_data(prepared(**sections), values, whole))
+def shown(values=RANGE, **sections):
+    return facts(data_summary.describe_data(prepared(**sections), values, False))
 
 
 def test_columns_classes_and_clients_are_shown():

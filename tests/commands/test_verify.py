@@ -30,8 +30,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def ask(path, sample=1, names=(), own=OWN):
-    verify(path, sample, names, None, own, OneProcess())
+def ask(path, names=(), own=OWN):
+    verify(path, 1, names, None, own, OneProcess())
 
 
 @pytest.mark.slow

@@ -51,10 +51,10 @@ def test_a_pool_travels_with_its_picks():
     assert floats == (8 + 4 + 0) / 3
 
 
-def mixture(clients, width=100):
+def mixture(clients):
     """Of two models in float64, which are as many bytes as four in float32."""
     return Mixture(
-        torch.randn(2, width).double(), torch.rand(clients, 2).double(), torch.float32
+        torch.randn(2, 100).double(), torch.rand(clients, 2).double(), torch.float32
     )
 
 

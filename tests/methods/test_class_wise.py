@@ -27,13 +27,10 @@ from hpcfl.rows import mixing
 M, K = 7, 4
 
 
-def draw(clients=M, classes=K, seed=0):
+def draw(clients=M, seed=0):
     """Random π̂ and p, float64."""
     generator = torch.Generator().manual_seed(seed)
-    pi = (
-        torch.rand(clients, classes, generator=generator, dtype=torch.float64) ** 3
-        + 1e-4
-    )
+    pi = torch.rand(clients, K, generator=generator, dtype=torch.float64) ** 3 + 1e-4
     p = torch.rand(clients, generator=generator, dtype=torch.float64) + 0.1
     return pi / pi.sum(1, keepdim=True), p / p.sum()
 

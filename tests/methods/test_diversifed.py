@@ -17,9 +17,9 @@ def full(models, alpha=1.0, tau=1.0):
     return beta + torch.diag(1 - beta.sum(1)), beta, distances
 
 
-def draw(clients=6, width=12, spread=1.0):
+def draw(clients=6, spread=1.0):
     return spread * torch.randn(
-        clients, width, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+        clients, 12, generator=torch.Generator().manual_seed(4), dtype=torch.float64
     )
 
 

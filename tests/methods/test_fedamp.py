@@ -24,9 +24,9 @@ def attention(models, **keys):
     )
 
 
-def draw(clients=6, width=12):
+def draw():
     return torch.randn(
-        clients, width, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+        6, 12, generator=torch.Generator().manual_seed(4), dtype=torch.float64
     )
 
 

@@ -41,9 +41,9 @@ def test_rich_finds_no_markup():
     assert output.getvalue() == SHOWN + "\n"
 
 
-def hostile_run(make_run, name="[bold red]run[_] \x1b[31m"):
+def hostile_run(make_run):
     """A run whose folder and method want to be more than text."""
-    folder = make_run(name)
+    folder = make_run("[bold red]run[_] \x1b[31m")
     path = folder / "run.json"
     there = json.loads(path.read_text())
     there["config"]["method"]["name"] = HOSTILE

@@ -31,11 +31,11 @@ def prepared_with(*overlays, method="fedavg", **sections):
     return replace(prepared, hooks=hooks)
 
 
-def play_round(prepared, stages=TRAINING):
+def play_round(prepared):
     """Play round 1 for clients 0, 1 and 2, of whom the last is scored alone."""
     plan = RoundPlan(1, np.array([0, 1]), np.array([0, 1, 2]), scored=True)
     round = Round(plan, OneProcess(), prepared, prepared.initial_server_state)
-    play(round, stages)
+    play(round, TRAINING)
     return round
 
 

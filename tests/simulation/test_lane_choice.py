@@ -38,9 +38,9 @@ def table(device=HERE, **row):
     return {"format": 1, "device": device, "torch": versions["torch"], "rows": [row]}
 
 
-def choose(module=CONVOLVING, device=GPU, fits=FITS, **runtime):
+def choose(module=CONVOLVING, fits=FITS, **runtime):
     experiment = config.parse(tiny.table("fedavg", runtime=runtime))
-    choice = choose_lanes(experiment, device, module, fits)
+    choice = choose_lanes(experiment, GPU, module, fits)
     for note in choice.notes:
         assert "\n" not in note
     return (choice.lanes, choice.heads, choice.form), " ".join(choice.notes)

@@ -28,8 +28,8 @@ def grey(value, side, n=1, channels=1):
     return torch.full((n, channels, side, side), value, dtype=torch.uint8)
 
 
-def noisy(channels=3, side=16, n=2):
-    return torch.randint(0, 256, (n, channels, side, side), dtype=torch.uint8)
+def noisy(channels=3, n=2):
+    return torch.randint(0, 256, (n, channels, 16, 16), dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
