@@ -93,12 +93,11 @@ def supervise(
     ranks: str,
     send: int | None = None,
     warning: float = 60,
-    max_requeues: int = 1,
 ):
     """Exit code and what the supervisor said; ``send``: a signal once the ranks have
     started.
     """
-    process = run_supervisor(folder, ranks, warning, max_requeues)
+    process = run_supervisor(folder, ranks, warning, 1)
     if send is not None:
         while not (folder / "started").exists():
             time.sleep(0.05)
