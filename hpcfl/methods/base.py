@@ -389,7 +389,7 @@ class Method(MethodSection, ABC):
         Raises UserError for a model without the head that ``needs_head`` asks for.
         """
         if self.needs_head:
-            head_of(model, self.name, trained=self.needs_head == "trained")
+            head_of(model, self.name, trained=self.needs_head != "any")
         return model
 
     def overlays(self) -> tuple[Overlay, ...]:

@@ -67,6 +67,12 @@ def test_a_method_that_needs_what_is_frozen_says_so(case):
         prepare(config.parse(tiny.table(short(name), model=named(model))), OneProcess())
 
 
+def test_a_misspelt_need_of_a_head_is_not_the_weaker_one(monkeypatch):
+    monkeypatch.setattr(FedAvg, "needs_head", "Trained")
+    with pytest.raises(UserError, match="trained whole"):
+        FedAvg(name="fedavg").adapt(tiny.bias_alone((5,), 4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), PLAYED)
 def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
