@@ -34,8 +34,9 @@ class PrivateCohort:
         return self.setup.layout
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise UnknownName: any other value is the drawn clients'."""
+        """Raise UnknownName for any other value, such as the drawn clients'."""
         raise UnknownName(
-            f"the method's 'aggregate' reads cohort.{name}, the drawn clients, which "
-            "[privacy] does not cover; take a method whose server uses means alone"
+            f"the method's 'aggregate' reads cohort.{name}; with [privacy] a cohort has "
+            "only setup, layout, round, share_of_clients and uniform, and not the drawn "
+            "clients; take a method whose server uses means alone"
         )
