@@ -119,7 +119,9 @@ def list_steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
 
 def _read_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndarray:
     """Read the steps in a file; newcomers have the columns from the first on."""
-    with untrusted_files.refuse_unreadable(path, "rows of as many whole numbers"):
+    with untrusted_files.refuse_unreadable(
+        path, "rows of a whole number for each client"
+    ):
         content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)
         lines = content.decode().replace(",", " ").splitlines()
         rows = [line.split() for line in lines if line.strip()]

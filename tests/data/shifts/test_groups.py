@@ -73,9 +73,9 @@ def test_a_table_lists_the_steps(tmp_path):
     for clients, concepts, text, told in (
         (4, 3, None, r"has the shape \[3, 3\]; expected \[3, 4\]"),
         (3, 2, None, "its numbers must be 0 … 1"),
-        (3, 3, "0 x 1\n", "cannot be read as rows of as many whole numbers"),
-        (3, 3, "0 1.5 1\n", "cannot be read as rows of as many whole numbers"),
-        (3, 3, "0 1\n1\n", "cannot be read as rows of as many whole numbers"),
+        (3, 3, "0 x 1\n", "cannot be read as rows of a whole number for each"),
+        (3, 3, "0 1.5 1\n", "cannot be read as rows of a whole number for each"),
+        (3, 3, "0 1\n1\n", "cannot be read as rows of a whole number for each"),
     ):
         if text is not None:
             path.write_text(text)
