@@ -22,7 +22,6 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.files import untrusted_files, wording
 from hpcfl.models import initial
-from hpcfl.models.initial import form, refuse_nonfinite
 from hpcfl.rows.layout import of_parameters
 
 KEY = "adapter.base"
@@ -78,7 +77,8 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
                 parts = " and ".join(
                     f"'{wording.shorten(piece.tensor)}'" for piece in pieces
                 )
-                refuse_nonfinite(f"{file}: {parts}: the model's '{name}'", made)
+                where = f"{file}: {parts}: the model's '{name}'"
+                initial.refuse_nonfinite(where, made)
                 tensors[name] = made
     if unfit:
         raise UserError(f"{file}: {wording.list_first(unfit)}")
@@ -168,7 +168,7 @@ def _difference(
         there.append(
             f"{change}'{wording.shorten(piece.tensor)}' is {kind} {part.get_shape()}"
         )
-    return f"{' and '.join(there)} and the model's '{name}' {form(own)}"
+    return f"{' and '.join(there)} and the model's '{name}' {initial.form(own)}"
 
 
 def _paths(base: str) -> list[Path]:

@@ -104,7 +104,7 @@ class Start:
     def __init__(self, folder: str) -> None:
         """Read the file. Raises UserError."""
         self.key = f"adapter.init = '{folder}'"
-        tensors = initial.load(self.key, Path(folder) / TENSORS)
+        tensors = initial.load(f"{self.key}: {TENSORS}", Path(folder) / TENSORS)
         self.tensors = {_own_name(name): tensor for name, tensor in tensors.items()}
 
     def fill(self, module: nn.Module) -> nn.Module:

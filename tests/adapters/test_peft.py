@@ -226,6 +226,11 @@ def test_an_adapter_that_is_not_finite_is_refused_in_one_line(exported):
     assert "hidden1.lora_A.weight'[1, 0] is nan" in refusal(files)
 
 
+def test_a_folder_without_the_file_of_tensors_is_refused_with_its_name(tmp_path):
+    with pytest.raises(UserError, match=r"adapter_model\.safetensors: no such file"):
+        peft.Start(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("method", "adapter", "words"),
     [
