@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
+from hpcfl.files.untrusted_files import refuse_unreadable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -394,11 +395,12 @@ def find_own_names(table: Mapping[str, Any]) -> set[str]:
     return {name for name in names if ":" in str(name)}
 
 
-def refuse_unnamed(table: Mapping[str, Any], own: Collection[str], run: str) -> None:
+def refuse_unnamed(table: Mapping[str, Any], own: Collection[str], run: object) -> None:
     """Raise UserError for a user's own plugin in the configuration of a stored run that
     is not in ``own``: code that only a folder names is never imported.
     """
-    unnamed = sorted(find_own_names(table) - set(own))
+    with refuse_unreadable(run, "a configuration"):
+        unnamed = sorted(find_own_names(table) - set(own))
     if unnamed:
         options = " ".join(f"--own {name}" for name in unnamed)
         raise UserError(

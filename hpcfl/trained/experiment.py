@@ -46,5 +46,5 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
         wanted["evaluation"].pop(key, None)
     if wanted["runtime"]["device"] != "cpu":
         wanted["runtime"]["device"] = "auto"
-    plugins.refuse_unnamed(wanted, own, str(folder))
+    plugins.refuse_unnamed(wanted, own, folder)
     return config.parse(wanted, str(folder / RUN))

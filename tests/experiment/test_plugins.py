@@ -228,3 +228,6 @@ def test_own_plugins_of_all_sections_are_found_and_paths_are_not():
     plugins.refuse_unnamed(table, names, "run")
     with pytest.raises(UserError, match=r"your own my:Rule, which.*--own my:Rule"):
         plugins.refuse_unnamed(table, names - {"my:Rule"}, "run")
+    for forged in ({"evaluation": {"scores": None}}, {"attack": "my:Attack"}):
+        with pytest.raises(UserError, match="run: cannot be read as a configuration"):
+            plugins.refuse_unnamed(forged, names, "run")
