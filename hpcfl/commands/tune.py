@@ -33,8 +33,8 @@ from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 from hpcfl.tuning import halving, outcome, plan, search_results
 from hpcfl.tuning.halving import Rung
-from hpcfl.tuning.plan import Candidate, Cell, Plan
-from hpcfl.tuning.search_results import name_step
+from hpcfl.tuning.plan import Cell, Plan
+from hpcfl.tuning.search_results import name_step, select_candidates
 
 Made = TypeVar("Made")
 
@@ -72,7 +72,7 @@ class Step:
         return [str(self.folder), table.pop("name"), table]
 
 
-# Runs to be played. A generator receives why each diverged, or None.
+# Runs to be played. A generator receives the error of each run that diverged, else None.
 Steps = Generator[Step, str | None, Made]
 
 
@@ -219,7 +219,7 @@ class Player:
         """Play all rungs of a method, and its untuned configuration."""
         seeds = self.tuning.section.search_seeds
         for number, rung in enumerate(self.tuning.rungs(method)):
-            candidates = self.select_candidates(method, number)
+            candidates = select_candidates(self.tuning, self.folder, method, number)
             for place, candidate in enumerate(candidates, start=1):
                 for seed in seeds:
                     cell = Cell(candidate, seed)
@@ -228,24 +228,20 @@ class Player:
         for untuned in self.tuning.references(method):
             for seed in seeds:
                 yield from self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
-        _say(self.write_choice(method))
-
-    def select_candidates(self, method: str, rung: int) -> list[Candidate]:
-        """Return the candidates of a rung, the best first."""
-        return search_results.select_candidates(self.tuning, self.folder, method, rung)
+        _print_line(self.write_choice(method))
 
     def play_rung_of(self, cell: Cell, number: int) -> Steps[None]:
         """Play one run's part of a rung if the run reaches it."""
-        candidate = cell.candidate
-        if candidate in self.tuning.references(candidate.method):
+        candidate, method = cell.candidate, cell.candidate.method
+        if candidate in self.tuning.references(method):
             yield from self.play_rung(cell, 0, WHOLE, "untuned")
             return
-        rungs = self.tuning.rungs(candidate.method)
-        goes_on = number < len(rungs) and candidate in self.select_candidates(
-            candidate.method, number
+        rungs = self.tuning.rungs(method)
+        goes_on = number < len(rungs) and candidate in select_candidates(
+            self.tuning, self.folder, method, number
         )
         if not goes_on:
-            _say(f"{cell.name}: does not go on to rung {number + 1}")
+            _print_line(f"{cell.name}: does not go on to rung {number + 1}")
             return
         yield from self.play_rung(cell, number, rungs[number], f"rung {number + 1}")
 
@@ -269,7 +265,7 @@ class Player:
             played = 0 if self.plays_whole(cell) else before["rounds"]
             rounds = halving.rounds_at(before["whole"], rung.share, played)
             place = f"{where}, up to round {rounds} of {before['whole']}"
-            _say(f"{cell.name}: {place}: {cell.candidate.description}")
+            _print_line(f"{cell.name}: {place}: {cell.candidate.description}")
             folder = self.folder / run_folder.SEARCH / cell.name
             after = yield from self.played(cell, folder, rounds, before, played)
         self.keep(cell, name_step(number), after)
@@ -299,7 +295,7 @@ class Player:
             known = self.result(cell, part)
             if known is None:
                 place = f"{where}, up to round {rounds}"
-                _say(f"{cell.name}: {place}: {cell.candidate.description}")
+                _print_line(f"{cell.name}: {place}: {cell.candidate.description}")
                 known = yield from self.played(cell, folder, rounds, after, played)
                 self.keep(cell, part, known)
             after, played = known, rounds
@@ -389,7 +385,7 @@ class Player:
         run = loading.load_run(folder)
         after = before | {"rounds": rounds, "failure": failure}
         if failure is not None:
-            _say(f"{cell.name}: diverged, and does not go on")
+            _print_line(f"{cell.name}: diverged, and does not go on")
             return self.charged(after | {"score": None, "rank": None}, run, since)
         of_rounds, final = gradients_of(run)
         if len(of_rounds) > rounds:
@@ -456,7 +452,9 @@ class Player:
             choose = search_results.find_untuned
         choice = choose(self.tuning, self.folder, candidate.method)
         if choice is None:
-            _say(f"{candidate.name}: not played, no run of the search came to an end")
+            _print_line(
+                f"{candidate.name}: not played, no run of the search came to an end"
+            )
             return
         name = f"{self.tuning.base.get('name', 'experiment')}-{candidate.name}"
         for cell in cells:
@@ -466,7 +464,7 @@ class Player:
             experiment = experiment.model_copy(update={"name": name})
             failure = yield Step(self.folder / sweep / cell.name, experiment)
             if failure is not None:
-                _say(f"{cell.name}: {failure}")
+                _print_line(f"{cell.name}: {failure}")
 
     def write_choice(self, method: str) -> str:
         """Write the file of a method's chosen configuration; returns a line on it."""
@@ -490,8 +488,8 @@ class Player:
 def play_steps(steps: Steps[Any], communicator: Communicator) -> None:
     """Play the runs that ``steps`` yields on rank 0, on all ranks. Collective.
 
-    The generator receives why each run diverged, or None. Raises what it raises, on all
-    ranks, and UserError, RunFailure and Interrupted of the runs.
+    The generator receives the error of each run that diverged, else None. All ranks
+    raise its errors, and UserError, RunFailure and Interrupted of the runs.
     """
     failure: str | None = None
     while True:
@@ -512,5 +510,5 @@ def play_steps(steps: Steps[Any], communicator: Communicator) -> None:
             failure = str(error)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     output.say(plain(text))
