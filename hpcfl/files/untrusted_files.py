@@ -3,7 +3,8 @@
 Pipes and devices are refused, because they can block a reader for ever. Another user
 may have written the files in results folders and caches: links are not followed there,
 because they can lead to any file of this user, and unexpected contents raise Damaged.
-``open_user_file`` and its relatives follow the links of files that this user names.
+The functions with ``user`` in their names follow the links of files that this user
+names.
 ``describe_nonfinite`` finds values that no model can use.
 """
 
@@ -30,7 +31,7 @@ CHUNK = 8 << 20  # bytes hashed at a time
 JSON_LIMIT = (
     1 << 20
 )  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
-USERS_JSON_LIMIT = 1 << 26
+USERS_JSON_LIMIT = 1 << 26  # bytes of a JSON file that this user names
 _ANY_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 DIGITS = 19  # the most of an integer in JSON, about what 64 bits hold
 SHOWN = 80  # the most letters of a key in an error
@@ -113,10 +114,10 @@ def read_user_file(path: str | Path, limit: int) -> bytes:
 def refuse_unreadable(
     path: object, kind: str = "", missing: str = ""
 ) -> Iterator[None]:
-    """Raise UserError with the path where a file cannot be read, for whatever reason: a
-    damaged file makes its reader fail in any way.
+    """Raise UserError with the path for any error of the block, because readers of
+    damaged files raise errors of all types.
 
-    kind: what it is read as. missing: what to do where there is no such file.
+    kind: the expected format. missing: advice for a file that does not exist.
     """
     try:
         yield
@@ -134,7 +135,7 @@ def refuse_unreadable(
 def read_user_json(path: Path, form: type[Form], kind: str = "JSON") -> Form:
     """Return the value of a JSON file as the type ``form``, like ``read_json``.
 
-    kind: what it is read as. Raises UserError.
+    kind: the expected format, for errors. Raises UserError.
     """
     with refuse_unreadable(path, kind):
         return checked(parsed(read_user_file(path, USERS_JSON_LIMIT)), form)
