@@ -90,7 +90,8 @@ class Bench:
         """Return the command that plays rounds of a workload by a script."""
         folder = self.folder(name)
         settings = [f"partition.file={folder}/partition.h5", "runtime.device=cpu"]
-        words = ["mpiexec", "-n", ranks, sys.executable, HERE / script]
+        launcher = ["mpiexec", "-n", ranks] if ranks > 1 else []
+        words = [*launcher, sys.executable, HERE / script]
         words += [folder / "experiment.toml", "--rounds", rounds]
         for setting in (*settings, *overrides):
             words += ["--set", setting]

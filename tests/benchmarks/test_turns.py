@@ -39,8 +39,9 @@ def test_each_program_has_its_own_seconds():
 
 
 def test_a_program_stands_still_after_a_round_and_is_killed_at_the_end():
-    with start(0.01, 100_000, ends=False) as program:
+    with start(0.1, 100_000, ends=False) as program:
         program.warm_up(1)
+        time.sleep(0.1)  # until the signal has arrived
         used = turns.cpu_seconds([program.process.pid])
         time.sleep(0.2)
         assert turns.cpu_seconds([program.process.pid]) == used > 0
