@@ -316,23 +316,3 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
             # Strides of other weights would make every later layer slower.
             named[name] = named[name].clone(memory_format=torch.channels_last)
     return named
-
-
-def convolves(module: nn.Module) -> bool:
-    """Return whether a model has convolutions."""
-    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
-
-
-def is_fast_channels_last(module: nn.Module) -> bool:
-    """Return whether a CPU computes a model on images with the channels last.
-
-    oneDNN's AVX2 gradient of a strided 1 x 1 convolution with three or four input
-    channels wrote past the end of its memory if channels were last (torch 2.13, AMD
-    EPYC); with eight it did not. Models with fewer than eight keep channels first.
-    """
-    for part in module.modules():
-        if not isinstance(part, nn.Conv2d) or part.in_channels >= 8:
-            continue
-        if part.kernel_size == (1, 1) and part.stride != (1, 1):
-            return False
-    return convolves(module)

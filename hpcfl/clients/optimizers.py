@@ -4,6 +4,9 @@ and a proximal term.
 Every tensor is ``[L, *shape]``, and each lane is optimised for itself. A step concerns
 some lanes: a slice, which gives views, or indices, whose rows are written back. Every
 training begins with fresh state, so it is reset each round (methods-1.md §2).
+
+torch has no public functions that change a list of tensors in one call: ``_foreach_…``
+are those of its own optimisers, which take no gradients by lanes.
 """
 
 from collections.abc import Iterable

@@ -15,16 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpcfl.models.replaced import CONVOLUTIONS
+
 # Layers that read their weights in products or look-ups, so that the weights may be
 # bfloat16. A norm has float32 inputs and needs float32 parameters.
 STORED = (
     nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
+    *CONVOLUTIONS,
     nn.Embedding,
     nn.MultiheadAttention,
 )

@@ -33,6 +33,14 @@ FILES = {
     "Embedding": "replaced",
     "GELU": "attention",
 }
+CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 IN_LANES = ContextVar("in_lanes", default=False)
 
 
@@ -71,9 +79,29 @@ def restore_layers(module: nn.Module) -> nn.Module:
     return module
 
 
-def is_recurrent(module: nn.Module) -> bool:
+def has_recurrent_layers(module: nn.Module) -> bool:
     """Return whether a model has recurrent layers."""
     return any(isinstance(part, nn.LSTM | nn.GRU) for part in module.modules())
+
+
+def has_convolutions(module: nn.Module) -> bool:
+    """Return whether a model has convolutions."""
+    return any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+
+
+def is_fast_channels_last(module: nn.Module) -> bool:
+    """Return whether a CPU computes a model on images with the channels last.
+
+    oneDNN's AVX2 gradient of a strided 1 x 1 convolution with three or four input
+    channels wrote past the end of its memory if channels were last (torch 2.13, AMD
+    EPYC); with eight it did not. Models with fewer than eight keep channels first.
+    """
+    for part in module.modules():
+        if not isinstance(part, nn.Conv2d) or part.in_channels >= 8:
+            continue
+        if part.kernel_size == (1, 1) and part.stride != (1, 1):
+            return False
+    return has_convolutions(module)
 
 
 @contextmanager

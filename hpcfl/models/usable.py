@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
-from hpcfl.rows.constants import own_buffers
+from hpcfl.rows.constants import BATCH_NORMS, own_buffers
 
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 NUMBERS = (bool, int, float)
@@ -44,13 +44,16 @@ def _problem_of_layer(part: nn.Module) -> str:
         return "wraps or compiles a model, but hpcfl does so itself; return the plain model"
     if ".quantized" in kind.__module__:
         return "is quantised, so it cannot be trained; use the layer of torch.nn"
-    if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is None:
+    if isinstance(part, BATCH_NORMS) and part.running_mean is None:
         return (
             "keeps no statistics (track_running_stats = False), so that the prediction of a "
             "sample depends on the samples beside it; keep them, or use nn.GroupNorm"
         )
-    for hook in part._forward_pre_hooks.values():
-        if type(hook).__name__ == "WeightNorm":
+    own = dict(part.named_parameters(recurse=False))
+    for name in own:
+        leaf = name.removesuffix("_g")
+        is_pair = name.endswith("_g") and f"{leaf}_v" in own
+        if is_pair and isinstance(getattr(part, leaf, None), Tensor):
             return (
                 "has torch.nn.utils.weight_norm, which cannot be copied; use "
                 "torch.nn.utils.parametrizations.weight_norm"
@@ -137,8 +140,9 @@ def _train_once(module: nn.Module, x: Tensor, seed: int) -> None:
 def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield copies of the tensors and numbers in plain attributes of modules."""
     for path, part in module.named_modules():
+        parameters = dict(part.named_parameters(recurse=False))
         for leaf, value in vars(part).items():
-            computed = f"{leaf}_orig" in part._parameters  # recomputed by spectral_norm
+            computed = f"{leaf}_orig" in parameters  # recomputed by spectral_norm
             name = f"{path}.{leaf}" if path else leaf
             if isinstance(value, Tensor) and not computed:
                 yield name, value.detach().clone()

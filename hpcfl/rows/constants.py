@@ -21,7 +21,8 @@ from torch.nn import Parameter
 
 from hpcfl.errors import RunFailure
 
-NORMS = nn.modules.batchnorm._NormBase  # batch norm and instance norm
+BATCH_NORMS = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+NORMS = *BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def of_parameters(module: nn.Module) -> Layout:
     normalising = {
         f"{path}.{name}"
         for path, part in module.named_modules()
-        if isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if isinstance(part, constants.BATCH_NORMS)
         for name, _ in part.named_parameters()
     }
     frozen = constants.collect(module)

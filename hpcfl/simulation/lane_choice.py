@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.losses import convolves
 from hpcfl.clients.resources import LaneChoice, clients_together, most_lanes
 from hpcfl.communication.exchange import Placement
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
+from hpcfl.models.replaced import has_convolutions
 from hpcfl.storage import provenance
 
 # The most lanes of a model with convolutions on a GPU where no table has measured more:
@@ -81,7 +81,7 @@ def choose_lanes(
     row = find_row(config, device, asked, fits, notes)
     if row is not None:
         return LaneChoice(row.lanes, fits, row.form, notes)
-    if not convolves(module):
+    if not has_convolutions(module):
         return LaneChoice(fits, fits, form, notes)
     notes.append(
         f"at most {UNMEASURED} clients with convolutions train side by side on this GPU, "

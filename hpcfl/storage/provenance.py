@@ -102,7 +102,7 @@ def settings() -> dict[str, Any]:
         "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
         "torch.is_autocast_enabled('cpu')": torch.is_autocast_enabled("cpu"),
         "torch.set_flush_denormal": not (smallest * 1).item(),
-        "torch.backends.mkldnn.enabled": bool(torch._C._get_mkldnn_enabled()),
+        "torch.backends.mkldnn.enabled": bool(torch.backends.mkldnn.enabled),
         "torch.backends.cudnn.enabled": torch.backends.cudnn.enabled,
     }
     for name in VARIABLES:

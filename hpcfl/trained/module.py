@@ -1,4 +1,8 @@
-"""A client's model as a plain torch module, whose forward is the scored prediction."""
+"""A client's model as a plain torch module, whose forward is the scored prediction.
+
+``Predicting`` shares the private dictionaries of another module, because torch has no
+public way to give the same tensors and names a second forward.
+"""
 
 from collections.abc import Callable
 

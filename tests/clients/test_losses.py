@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from hpcfl.clients import evaluate_at
-from hpcfl.clients.losses import is_fast_channels_last
 
 
 def build():
@@ -76,16 +75,3 @@ def test_another_model_may_have_statistics_of_its_own():
 def test_a_row_of_another_length_is_refused():
     with pytest.raises(ValueError, match="3 numbers"):
         evaluate_at(build(), torch.zeros(3), lambda one: one)
-
-
-@pytest.mark.parametrize(
-    ("layer", "fast"),
-    [
-        (nn.Linear(3, 2), False),
-        (nn.Conv2d(3, 4, 3), True),
-        (nn.Conv2d(3, 4, 1, stride=2), False),
-        (nn.Conv2d(8, 4, 1, stride=2), True),
-    ],
-)
-def test_convolutions_are_laid_out_channels_last_where_that_is_safe(layer, fast):
-    assert is_fast_channels_last(nn.Sequential(layer)) == fast

@@ -12,7 +12,12 @@ from torch import nn
 from torch.nn import functional
 
 from hpcfl.models.random import keyed, random_layers
-from hpcfl.models.replaced import FILES, replace_layers, restore_layers
+from hpcfl.models.replaced import (
+    FILES,
+    is_fast_channels_last,
+    replace_layers,
+    restore_layers,
+)
 
 # what torch says of an encoder with an odd number of heads
 NESTED = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
@@ -194,3 +199,16 @@ def test_a_replacement_takes_the_arguments_of_torchs_layer(name):
         for kind in (getattr(torch.nn, name), getattr(ours, name))
     )
     assert got == expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "fast"),
+    [
+        (nn.Linear(3, 2), False),
+        (nn.Conv2d(3, 4, 3), True),
+        (nn.Conv2d(3, 4, 1, stride=2), False),
+        (nn.Conv2d(8, 4, 1, stride=2), True),
+    ],
+)
+def test_convolutions_are_laid_out_channels_last_where_that_is_safe(layer, fast):
+    assert is_fast_channels_last(nn.Sequential(layer)) == fast

@@ -25,9 +25,8 @@ from hpcfl.clients.execution.kernel import (
     is_full,
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver
-from hpcfl.clients.losses import convolves
 from hpcfl.experiment.sections import Form
-from hpcfl.models.replaced import is_recurrent
+from hpcfl.models.replaced import has_convolutions, has_recurrent_layers
 
 # Bytes of models and their gradients side by side: about what a CPU's core has of its
 # caches, and enough lanes that their arithmetic outweighs the calls of a step.
@@ -75,7 +74,7 @@ def by_rule(module: nn.Module, device: torch.device) -> int:
     """
     if device.type != "cpu":
         return 1 << 30
-    if convolves(module) or is_recurrent(module):
+    if has_convolutions(module) or has_recurrent_layers(module):
         return 1
     size = sum(parameter.nbytes for parameter in module.parameters())
     return max(2, CACHE // max(1, 2 * size))

@@ -22,13 +22,13 @@ from hpcfl.clients.losses import (
     Predict,
     Tensors,
     gradients_of,
-    is_fast_channels_last,
     samples_for,
     stack_data_term,
     train_mode,
 )
 from hpcfl.experiment.sections import Form
 from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.replaced import is_fast_channels_last
 
 # The variable with the keys of the model's random layers, under a name that no method can
 # read as ``lane.NAME``.
