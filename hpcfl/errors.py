@@ -2,8 +2,10 @@
 type next.
 """
 
+import difflib
 import errno
 import traceback
+from collections.abc import Iterable
 
 # Errors of the operating system that report a lack of memory or of open files, and those
 # that report a full disk or a device that fails.
@@ -16,6 +18,7 @@ DEVICES = (
     errno.ESTALE,
     errno.ETIMEDOUT,
 )
+MOST = 60  # words that an error lists
 # Words with which Python, torch and its libraries report a lack of memory or threads.
 SHORT_OF = (
     "alloc_failed",
@@ -156,3 +159,18 @@ def lack_of_memory(error: BaseException | None) -> RunFailure | None:
     failure = RunFailure(f"{_describe(cause)}; give the job more memory")
     failure.__cause__ = cause
     return failure
+
+
+def suggest(word: str, allowed: Iterable[str]) -> str:
+    """Return the end of an error line about an unknown word.
+
+    It has the most similar allowed word and all of them, or of many the next ones.
+    """
+    allowed = list(allowed)
+    small = {one.lower(): one for one in reversed(allowed)}
+    close = difflib.get_close_matches(word.lower(), small, n=1)
+    hint = f"did you mean '{small[close[0]]}'? " if close else ""
+    if len(allowed) > MOST:
+        allowed = difflib.get_close_matches(word, allowed, n=5, cutoff=0)
+        return f"; {hint}nearest: {', '.join(allowed)}"
+    return f"; {hint}allowed: {', '.join(allowed) or 'none'}"

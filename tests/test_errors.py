@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from hpcfl.errors import (
+    MOST,
     RankFailure,
     UserError,
     explain,
     is_shortage,
     lack_of_memory,
+    suggest,
 )
 
 SHORTAGES = [
@@ -55,3 +57,27 @@ def test_only_a_cause_counts_and_not_the_context_of_a_damaged_file():
             raise UserError("own.npz: damaged") from None
     except UserError as error:
         assert lack_of_memory(error) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed", "text"),
+    [
+        ("AdamW", ["sgd", "adamw"], "; did you mean 'adamw'? allowed: sgd, adamw"),
+        (
+            "fedvag",
+            ["local", "FedAvg"],
+            "; did you mean 'FedAvg'? allowed: local, FedAvg",
+        ),
+        ("zzz", ["fedavg", "local"], "; allowed: fedavg, local"),
+        ("x", [], "; allowed: none"),
+    ],
+)
+def test_the_nearest_word_is_suggested(word, allowed, text):
+    assert suggest(word, allowed) == text
+
+
+def test_of_many_words_only_the_nearest_are_listed():
+    many = [f"key{number}" for number in range(MOST + 1)]
+    said = suggest("keyy7", many)
+    assert said.startswith("; did you mean 'key7'? nearest: key7, ")
+    assert said.count("key") == 6

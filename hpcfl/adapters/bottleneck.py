@@ -21,8 +21,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.transformer import Block
 from hpcfl.rows import layout
@@ -84,7 +83,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
     if not blocks:
         raise UserError(
             "adapter.targets: the model has no blocks of a transformer that hpcfl knows; "
-            f"name the layers that bottlenecks follow{nearest('', possible)}"
+            f"name the layers that bottlenecks follow{suggest('', possible)}"
         )
     return blocks
 

@@ -18,8 +18,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.replaced import Embedding
 from hpcfl.rows import layout
@@ -136,7 +135,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
     if not found:
         raise UserError(
             "adapter.targets: the model has no layers that are named as queries and values "
-            f"are; name the layers to adapt{nearest('', possible)}"
+            f"are; name the layers to adapt{suggest('', possible)}"
         )
     return found
 

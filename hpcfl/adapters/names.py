@@ -26,8 +26,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from hpcfl.adapters.published import PUBLISHED, Rules
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 
 KEY = "adapter.names"
 WILDCARDS = ("*", "**")
@@ -138,7 +137,7 @@ def _rules(names: str | Rules) -> dict[str, Sequence[str]]:
     """Return the new names by pattern, after checking the patterns. Raises UserError."""
     if isinstance(names, str):
         if names not in PUBLISHED:
-            raise UserError(f"{KEY} = '{names}'{nearest(names, PUBLISHED)}")
+            raise UserError(f"{KEY} = '{names}'{suggest(names, PUBLISHED)}")
         names = PUBLISHED[names]
     rules = dict[str, Sequence[str]]()
     for pattern, given in names.items():

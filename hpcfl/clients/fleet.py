@@ -30,8 +30,7 @@ from hpcfl.clients.scoring import Sums
 from hpcfl.clients.setup import Setup
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
@@ -651,7 +650,7 @@ class Fleet:
         for name in options:
             if name not in known:
                 raise TypeError(
-                    f"unknown option '{name}' for a training{nearest(name, known)}"
+                    f"unknown option '{name}' for a training{suggest(name, known)}"
                 )
         epochs = options.get("epochs")
         proximal = options.get("proximal")

@@ -10,7 +10,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import suggest
 from hpcfl.rows import constants
 
 Tensors = dict[str, Tensor]
@@ -60,7 +60,7 @@ class Lane(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             "the lane has no variable "
-            f"'{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}"
+            f"'{name}'{suggest(name, sorted(vars(self))) if vars(self) else ''}"
         )
 
 

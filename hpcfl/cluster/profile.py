@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
-from hpcfl.errors import UserError
-from hpcfl.experiment import plugins, wrong_values
+from hpcfl.errors import UserError, suggest
+from hpcfl.experiment import wrong_values
 from hpcfl.experiment.sections import Section
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?")
@@ -238,7 +238,7 @@ def _find(name: str) -> Path:
     }
     if name not in known:
         looked = " and ".join(str(folder.absolute()) for folder in folders())
-        hint = plugins.nearest(name, known) if known else ""
+        hint = suggest(name, known) if known else ""
         raise UserError(
             f"--profile {name}: no such profile in {looked}{hint}; hpcfl new profile "
             f"{name} writes {name}.toml here, for --profile {name}.toml"

@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcfl.commands.run import run as play
 from hpcfl.communication.communicator import Communicator, agreed
-from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.errors import Interrupted, RunFailure, UserError, suggest
 from hpcfl.experiment import config, plugins
 from hpcfl.files import atomic
 from hpcfl.files.atomic import reason
@@ -170,7 +170,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
         raise UserError(f"{path}: no run is finished")
     for name in names:
         if name not in finished:
-            hint = plugins.nearest(name, list(finished))
+            hint = suggest(name, list(finished))
             raise UserError(f"{path}: no finished run '{name}'{hint}")
     drawn = names or random.sample(sorted(finished), min(sample, len(finished)))
     return [finished[name] for name in sorted(drawn)]

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.files import atomic, untrusted_files
 
 MOST_BYTES = 1_000_000  # of a file
@@ -138,7 +137,7 @@ def _read_paper(protocol: str) -> dict[str, Any]:
     known = sorted(path.stem for path in FOLDER.glob("*.toml"))
     if protocol not in known:
         raise UserError(
-            f"protocol = {protocol!r} is unknown{nearest(str(protocol), known)}"
+            f"protocol = {protocol!r} is unknown{suggest(str(protocol), known)}"
         )
     return tomllib.loads((FOLDER / f"{protocol}.toml").read_text(encoding="utf-8"))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.errors import UserError
+from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import plugins, user_code
 from hpcfl.scores.metric_names import Described, Measure, held_out, resolve, score_of
 
@@ -79,7 +79,7 @@ def measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
             for kind, name in description["recorded"].items():
                 if kind != "std" and not name.startswith(score):
                     short.append(name)
-        hint = plugins.nearest(evaluation.metric, [*described, *short])
+        hint = suggest(evaluation.metric, [*described, *short])
         raise UserError(
             f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
             "or your own 'module:Class'"

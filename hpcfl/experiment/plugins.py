@@ -2,21 +2,20 @@
 ``module:object``; and the keys of sections that name a plugin, which has keys of its own.
 """
 
-import difflib
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from hpcfl.errors import UserError
+from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import user_code
 from hpcfl.files.untrusted_files import refuse_unreadable
 
@@ -42,7 +41,6 @@ CONTRACTS = {
 # The line by which a module of a package declares itself one of its plugins.
 PLUGIN_LINE = re.compile(r"^(plugin = |def plugin\()", re.MULTILINE)
 FAMILIES = "families.toml"  # in a package, by file: the names of its several plugins
-MOST = 60  # the most words that an error lists
 AS_FILES = (
     "hpcfl.scores",
 )  # packages whose built-in names keep ``_``, like the metrics in the results
@@ -108,21 +106,6 @@ def find_built_in(package: str, name: str) -> tuple[Any, str]:
     return plugin, getattr(plugin, "about", "") or plugin.__doc__ or ""
 
 
-def nearest(word: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error line about an unknown word.
-
-    It has the most similar allowed word and all of them, or of many the next ones.
-    """
-    allowed = list(allowed)
-    small = {one.lower(): one for one in reversed(allowed)}
-    close = difflib.get_close_matches(word.lower(), small, n=1)
-    hint = f"did you mean '{small[close[0]]}'? " if close else ""
-    if len(allowed) > MOST:
-        allowed = difflib.get_close_matches(word, allowed, n=5, cutoff=0)
-        return f"; {hint}nearest: {', '.join(allowed)}"
-    return f"; {hint}allowed: {', '.join(allowed) or 'none'}"
-
-
 def find(package: str, key: str, name: str) -> Any:
     """Return the plugin of ``package`` that the configuration names at ``key``.
 
@@ -141,7 +124,7 @@ def find(package: str, key: str, name: str) -> Any:
         return _user_object(package, key, name)
     if name not in names(package):
         raise UserError(
-            f"{key} = '{name}' is unknown{nearest(name, names(package))}, or your own "
+            f"{key} = '{name}' is unknown{suggest(name, names(package))}, or your own "
             "'module:object'"
         )
     return find_built_in(package, name)[0]
@@ -158,7 +141,7 @@ def _user_object(package: str, key: str, name: str) -> Any:
         public = [word for word in vars(module) if not word.startswith("_")]
         raise UserError(
             f"{key} = '{name}': '{module_name}' has no "
-            f"'{attribute}'{nearest(attribute, public)}"
+            f"'{attribute}'{suggest(attribute, public)}"
         ) from None
     if problem := _misfit(package, plugin):
         place = user_code.find_definition(plugin)

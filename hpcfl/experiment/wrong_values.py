@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import suggest
 
 LONGEST = 200  # letters of a value
 
@@ -26,7 +26,7 @@ def explain(
         path = [str(part) for part in (place, first, *positions) if part != ""]
         key, text = ".".join(path), _describe(one["msg"])
         if one["type"] == "extra_forbidden":
-            lines[key] = f"unknown key '{key}'{nearest(str(first), allowed())}"
+            lines[key] = f"unknown key '{key}'{suggest(str(first), allowed())}"
         elif one["type"] == "missing":
             lines[key] = f"'{key}' is missing"
         elif key == place:  # about several of its keys

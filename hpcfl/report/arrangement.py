@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcfl.errors import UserError
-from hpcfl.experiment import experiment_file, plugins
+from hpcfl.errors import UserError, suggest
+from hpcfl.experiment import experiment_file
 from hpcfl.experiment.experiment_file import MIXED
 from hpcfl.experiment.plugins import SELECTORS
 from hpcfl.trained.run import Run
@@ -165,7 +165,7 @@ def arrange(
     rows, columns = _complete(rows), _complete(columns)
     for key in (*rows, *columns):
         if key not in frame:
-            hint = plugins.nearest(key, list(frame))
+            hint = suggest(key, list(frame))
             raise UserError(f"'{key}' is no key of these runs{hint}")
     keys = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
     # Pandas takes long to group by a hundred keys, of which most are alike.

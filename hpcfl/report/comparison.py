@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.errors import UserError, suggest
 from hpcfl.report import search_spending
 from hpcfl.report.arrangement import SEARCH, Arrangement, Placed
 from hpcfl.report.inference import (
@@ -354,7 +353,7 @@ def find_row(name: str, rows: Sequence[str]) -> str:
     beginning = [row for row in rows if row.split(" ")[0] == name]
     if len(beginning) == 1:
         return beginning[0]
-    hint = plugins.nearest(name, rows)
+    hint = suggest(name, rows)
     raise UserError(f"--against {name}: no row of this table{hint}")
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.report import catalogue
 from hpcfl.report.catalogue import Entry
 from hpcfl.report.text import WIDEST, stdout_console
@@ -66,7 +65,7 @@ def entry(kind: str, name: str) -> Entry:
     for wanted in (name, name.replace("-", "_"), name.replace("_", "-")):
         if wanted in known:
             return known[wanted]
-    raise UserError(f"'{name}' is none of hpcfl's {kind}{nearest(name, known)}")
+    raise UserError(f"'{name}' is none of hpcfl's {kind}{suggest(name, known)}")
 
 
 def overview(kind: str) -> Table:

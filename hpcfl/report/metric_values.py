@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcfl.errors import UserError
+from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import plugins
 from hpcfl.scores.metric_names import (
     CLIENTS,
@@ -109,7 +109,7 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
     known = {*runs[0].scores, *map(str, _recorded(runs[0]))}
     if holds_out(runs[0]):
         known.add(VALIDATION)
-    hint = plugins.nearest(metric, sorted(known))
+    hint = suggest(metric, sorted(known))
     for score in plugins.names("hpcfl.scores"):
         if score in metric.split("/") and score not in runs[0].scores:
             hint += f'; evaluation.scores = ["{score}"] records it'

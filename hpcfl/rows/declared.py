@@ -12,8 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 
 
 class UnknownName(UserError, KeyError):
@@ -35,7 +34,7 @@ class NamedTensors(UserDict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         raise UnknownName(
-            f"{self.place}['{name}'] is unknown{nearest(name, self.data)}"
+            f"{self.place}['{name}'] is unknown{suggest(name, self.data)}"
         )
 
     def __or__(self, other: Mapping[str, Any]) -> "NamedTensors":  # type: ignore[override]
@@ -90,7 +89,7 @@ class DeclaredTensors(FixedTensors):
         elif name not in self.varying:
             raise UnknownName(
                 f"{self.place}['{name}'] was not declared by {self.source}"
-                f"{nearest(name, self.data)}"
+                f"{suggest(name, self.data)}"
             )
         self.data[name] = value
 

@@ -12,8 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.rows import constants, mixing
 
 Group = str | int
@@ -85,7 +84,7 @@ class Layout:
             return slice(self._begins[named[0]], self._begins[named[0]])
         if not inside:
             raise UserError(
-                f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}"
+                f"layer group '{prefix}' is unknown{suggest(prefix, self._groups())}"
             )
         if any(after.start != place.stop for place, after in pairwise(inside)):
             raise UserError(
@@ -252,7 +251,7 @@ def matching(patterns: Sequence[str], names: Iterable[str], key: str) -> list[st
         matched = {name for name in names if _matches(pattern, name)}
         if not matched:
             raise UserError(
-                f"{key}: '{pattern}' matches none of the names{nearest(pattern, names)}"
+                f"{key}: '{pattern}' matches none of the names{suggest(pattern, names)}"
             )
         found |= matched
     return [name for name in names if name in found]

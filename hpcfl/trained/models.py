@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from hpcfl.adapters.peft import Corrections
 from hpcfl.clients import buffer_name
 from hpcfl.clients.scoring import BLOCK
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.simulation import torch_settings
 from hpcfl.storage.manifest import damaged, name_after
@@ -137,7 +136,7 @@ class Models:
         models = []
         for name in names or known:
             if name not in known:
-                raise UserError(f"{server} has no model '{name}'{nearest(name, known)}")
+                raise UserError(f"{server} has no model '{name}'{suggest(name, known)}")
             if name == GLOBAL:
                 models.append(self._global(at))
             else:
@@ -177,7 +176,7 @@ class Models:
     def _round(self, column: str, at: At) -> int:
         """Return the round whose models in a column are wanted. Raises UserError."""
         if isinstance(at, str) and at not in ("last", "best"):
-            raise UserError(f"at = '{at}'{nearest(at, ['last', 'best'])}")
+            raise UserError(f"at = '{at}'{suggest(at, ['last', 'best'])}")
         scored = self._rounds_with(column)
         if at == "best":
             wanted = self._best
@@ -220,7 +219,7 @@ class Models:
             if name.number == "weighted" and name.column not in of_newcomers
         )
         raise UserError(
-            f"{self._folder}: '{column}' was not scored{nearest(column, columns)}"
+            f"{self._folder}: '{column}' was not scored{suggest(column, columns)}"
         )
 
     def _newest(self) -> int:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcfl.errors import UserError
-from hpcfl.experiment import experiment_file, measures, plugins
+from hpcfl.errors import UserError, suggest
+from hpcfl.experiment import experiment_file, measures
 from hpcfl.scores.metric_names import (
     FLOATS_UP,
     SECONDS,
@@ -224,7 +224,7 @@ class Run:
         )
         if recorded and column not in (*recorded, "pre", "post"):
             raise UserError(
-                f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}"
+                f"{self.folder}: '{column}' was not scored{suggest(column, recorded)}"
             )
         return self.results.series(MetricName(self.metric, column))
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from hpcfl.data import datasets
-from hpcfl.errors import UserError
+from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.experiment_file import Setting
@@ -355,7 +355,7 @@ def _check(plan: Plan, cell: str) -> None:
     known = [*entries, *(split_entry(entry)[0] for entry in entries)]
     for method in plan.section.overrides:
         if method not in known:
-            hint = plugins.nearest(method, known)
+            hint = suggest(method, known)
             raise UserError(
                 f"{plan.source}: tune.overrides: '{method}' is not tuned{hint}"
             )

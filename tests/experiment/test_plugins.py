@@ -137,30 +137,6 @@ def test_a_module_may_lie_on_the_path_instead(own, tmp_path, monkeypatch):
     assert plugins.find(METHODS, "method.name", "users:Mine").__name__ == "Mine"
 
 
-@pytest.mark.parametrize(
-    ("word", "allowed", "text"),
-    [
-        ("AdamW", ["sgd", "adamw"], "; did you mean 'adamw'? allowed: sgd, adamw"),
-        (
-            "fedvag",
-            ["local", "FedAvg"],
-            "; did you mean 'FedAvg'? allowed: local, FedAvg",
-        ),
-        ("zzz", ["fedavg", "local"], "; allowed: fedavg, local"),
-        ("x", [], "; allowed: none"),
-    ],
-)
-def test_the_nearest_word_is_suggested(word, allowed, text):
-    assert plugins.nearest(word, allowed) == text
-
-
-def test_of_many_words_only_the_nearest_are_listed():
-    many = [f"key{number}" for number in range(plugins.MOST + 1)]
-    said = plugins.nearest("keyy7", many)
-    assert said.startswith("; did you mean 'key7'? nearest: key7, ")
-    assert said.count("key") == 6
-
-
 def test_a_file_of_several_plugins_describes_each():
     for name in ("bloodmnist", "breastmnist"):
         source, about = plugins.find_built_in("hpcfl.data.sources", name)

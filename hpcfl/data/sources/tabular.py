@@ -21,8 +21,7 @@ from hpcfl.data.sources import features as features_of
 from hpcfl.data.sources import npz
 from hpcfl.data.sources.base import Source
 from hpcfl.data.sources.features import Columns
-from hpcfl.errors import UserError
-from hpcfl.experiment.plugins import nearest
+from hpcfl.errors import UserError, suggest
 from hpcfl.files import wording
 
 MOST_ROWS = 100_000_000
@@ -172,7 +171,7 @@ def _guess_features(
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
     if column not in names:
         raise UserError(
-            f"data.{key} = '{column}' is no column of {root}{nearest(column, names)}"
+            f"data.{key} = '{column}' is no column of {root}{suggest(column, names)}"
         )
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.errors import UserError, suggest
 from hpcfl.report import lines, search_spending
 from hpcfl.report.arrangement import (
     Arrangement,
@@ -263,7 +262,7 @@ def _refuse_unvaried(runs: list[Run], key: str) -> None:
     if key not in varied:
         first = setting_of(runs[0])
         numeric = [one for one in varied if _number(first.get(one)) is not None]
-        hint = plugins.nearest(key, [*AXES, *numeric])
+        hint = suggest(key, [*AXES, *numeric])
         raise UserError(f"--x {key}: is no key in which these runs differ{hint}")
 
 
