@@ -109,10 +109,12 @@ def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
     monkeypatch.setattr(
         prepare,
         "_make_resources",
-        lambda choice, **given: make(choice=replace(choice, together=1), **given),
+        lambda choice, **given: make(
+            choice=replace(choice, clients_on_device=1), **given
+        ),
     )
     resumed = play_on(OneProcess(), tmp_path, table)
-    assert resumed.prepared.resources.together == 1
+    assert resumed.prepared.resources.clients_on_device == 1
     assert resumed.digest == plain.digest
     is_recorded_alike(resumed, plain, slice(1, None))
 

@@ -166,14 +166,14 @@ class LaneChoice:
             them.
         form: of a convolution over lanes.
         notes: lines that a user should read before round 1.
-        together: as ``Resources.together``.
+        clients_on_device: as ``Resources.clients_on_device``.
     """
 
     lanes: int | str
     heads: int | str
     form: Form = "grouped"
     notes: list[str] = field(default_factory=list)
-    together: int = sys.maxsize
+    clients_on_device: int = sys.maxsize
 
 
 class Attempt:
@@ -215,8 +215,8 @@ class Resources:
         ``features``.
     attackers: ids of all clients whose numbers are left out of means, ascending.
     privacy: of local training at the level of samples; None without.
-    together: how many clients' rows lie on the device at once; those of further clients
-        lie on the CPU.
+    clients_on_device: the most clients whose rows lie on the device at once; those of
+        further clients lie on the CPU.
     """
 
     setup: Setup
@@ -229,7 +229,7 @@ class Resources:
     head: HeadKernel | None = None
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     privacy: "SamplePrivacy | None" = None
-    together: int = sys.maxsize
+    clients_on_device: int = sys.maxsize
 
     @property
     def training(self) -> Training:
@@ -387,9 +387,7 @@ def most_lanes(
     return max(1, int(free / lane))
 
 
-def clients_together(
-    module: nn.Module, memory: float, private: int, clients: int
-) -> int:
+def fit_clients(module: nn.Module, memory: float, private: int, clients: int) -> int:
     """Return how many of ``clients`` have their rows in ``memory`` bytes at once, at
     least one.
 

@@ -107,13 +107,13 @@ class GpuNeeds:
     """Contents of one rank's GPU while its clients train: numbers, and bytes.
 
     Attributes:
-        together: how many clients have their rows there at once.
+        clients: how many have their rows there at once.
         side_by_side: how many of them train side by side.
         samples, rows, lanes: bytes; those of lanes with activations.
         locked: bytes of page-locked copies on the host, at most.
     """
 
-    together: int
+    clients: int
     side_by_side: int
     samples: int
     rows: int
@@ -136,14 +136,14 @@ def of_job(prepared: Prepared, communicator: Communicator) -> Needs | None:
     """Return the needs of all ranks; None on all but rank 0. Collective."""
     server = vars(of_server(prepared)) if prepared.store.ids else None
     gpu = of_gpu(prepared)
-    together = communicator.gather(
+    of_ranks = communicator.gather(
         [vars(of_rank(prepared)), server, None if gpu is None else vars(gpu)]
     )
-    if together is None:
+    if of_ranks is None:
         return None
-    ranks = [RankNeeds(**fields) for fields, *_ in together]
-    servers = [server for _, server, _ in together if server is not None]
-    gpus = [None if gpu is None else GpuNeeds(**gpu) for *_, gpu in together]
+    ranks = [RankNeeds(**fields) for fields, *_ in of_ranks]
+    servers = [server for _, server, _ in of_ranks if server is not None]
+    gpus = [None if gpu is None else GpuNeeds(**gpu) for *_, gpu in of_ranks]
     return Needs(ranks, ServerNeeds(**servers[0]), gpus)
 
 
@@ -153,13 +153,13 @@ def of_gpu(prepared: Prepared) -> GpuNeeds | None:
     if resources.device.type == "cpu" or not hosted:
         return None
     module, private = resources.kernel.module, client_bytes(prepared)
-    together = min(hosted, resources.together)
-    side_by_side = min(together, at_once(prepared), resources.kernel.widest)
-    rows = together * lane_memory.client_bytes(module, private)
+    clients = min(hosted, resources.clients_on_device)
+    side_by_side = min(clients, at_once(prepared), resources.kernel.widest)
+    rows = clients * lane_memory.client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
     lane = lane_memory.lane_bytes(module, sample, resources.training, private)
     return GpuNeeds(
-        together=together,
+        clients=clients,
         side_by_side=side_by_side,
         samples=resources.samples.nbytes,
         rows=rows,
@@ -449,7 +449,7 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
 def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:
     """Describe the needs of a rank that hosts so many clients on its GPU."""
     return (
-        f"samples {size_text(gpu.samples)}; rows of {gpu.together} of {hosted} clients "
+        f"samples {size_text(gpu.samples)}; rows of {gpu.clients} of {hosted} clients "
         f"at a time {size_text(gpu.rows)}; {gpu.side_by_side} clients side by side "
         f"{size_text(gpu.lanes)}; page-locked on its host at most {size_text(gpu.locked)}"
     )

@@ -79,31 +79,28 @@ class BestRound:
         self._before: Best | None = None
         self._unwritten: Best | None = None
 
-    def before(
+    def remember(
         self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore
     ) -> None:
-        """Take the state as it is before a round. ``server``: None but on rank 0."""
+        """Hold on to the state before a round. ``server``: None but on rank 0."""
         self._before = Best(
             round - 1, np.nan, server and dict(server), clients.snapshot()
         )
 
-    def improvement(self, values: Mapping[str, Any]) -> float | None:
-        """On rank 0: the number of a round with these ``values`` if it is the best so
-        far, else None.
-        """
-        number = float(values.get(self._name, np.nan))
-        if np.isnan(number):
-            return None
-        rank, best = self._measure.rank, self._number
-        if best is not None and rank(number) <= rank(best):
-            return None
-        return number
+    def judge(self, communicator: Communicator, values: Mapping[str, Any]) -> None:
+        """Keep the state that ``remember`` received if its round is the best so far.
+        Collective call.
 
-    def keep(self, number: float) -> None:
-        """Mark the round whose state ``before`` received as the best."""
-        assert self._before is not None
-        self._number = number
-        self._unwritten = replace(self._before, number=number)
+        values: the numbers of the round, on rank 0.
+        """
+        number = communicator.bcast(float(values.get(self._name, np.nan)))
+        if np.isnan(number):
+            return
+        rank, best = self._measure.rank, self._number
+        if best is None or rank(number) > rank(best):
+            assert self._before is not None
+            self._number = number
+            self._unwritten = replace(self._before, number=number)
 
     def take(self) -> Best | None:
         """Return the best state, unless a checkpoint has it already."""
@@ -155,7 +152,8 @@ class Federation:
         self._started_in = output.seconds_since_start()
         for number in range(done + 1, rounds + 1):
             begun = time.monotonic()
-            self.remember_state(number)
+            if self.best is not None:
+                self.best.remember(number, self._server_state(), self.prepared.store)
             try:
                 vote = self.play_round(number, request)
             except RunFailure:
@@ -191,8 +189,8 @@ class Federation:
         result = conclude(round, self.schedule.times(number))
         self._unrecorded.append(result)
         self.schedule.share_losses(self.communicator, number, result.numbers)
-        if round.plan.scored:
-            self.judge(result)
+        if self.best is not None and round.plan.scored:
+            self.best.judge(self.communicator, result.numbers.values)
         return max(result.vote, self.planned(number))
 
     def use_wait(self, stage: str, round: Round) -> None:
@@ -232,24 +230,6 @@ class Federation:
         before_last = number == self.prepared.config.rounds - 1
         planned = before_last or self.due.planned(number)
         return CHECKPOINT if planned else CONTINUE
-
-    def remember_state(self, number: int) -> None:
-        """Hold on to the state before a round, which may turn out to be the best."""
-        if self.best is not None:
-            self.best.before(number, self._server_state(), self.prepared.store)
-
-    def judge(self, result: Result) -> None:
-        """Keep the state before a round if it is the best one so far. Collective
-        call.
-        """
-        if self.best is None:
-            return
-        improved = None
-        if self.communicator.is_server:
-            improved = self.best.improvement(result.numbers.values)
-        number = self.communicator.bcast(improved)
-        if number is not None:
-            self.best.keep(number)
 
     def record_rounds(self) -> None:
         """Record and announce the last rounds on rank 0, as far as that is not done

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.resources import LaneChoice, clients_together, most_lanes
+from hpcfl.clients.resources import LaneChoice, fit_clients, most_lanes
 from hpcfl.communication.exchange import Placement
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
@@ -42,20 +42,20 @@ def fit_lanes(
     """
     module = module.to(sample.device)
     hosted = int(np.bincount(placed.owner[: config.partition.clients]).max())
-    together = clients_together(module, memory, private, hosted)
+    most_clients = fit_clients(module, memory, private, hosted)
     if asked.lanes != "auto":
-        return replace(asked, together=together)
+        return replace(asked, clients_on_device=most_clients)
     fits = most_lanes(
         module=module,
         samples=sample,
         training=config.training,
         memory=memory,
         private=private,
-        clients=min(together, count_concurrent(config, hosted)),
+        clients=min(most_clients, count_concurrent(config, hosted)),
         of_samples=config.hides_samples,
     )
     choice = choose_lanes(config, sample.device, module, fits)
-    return replace(choice, together=together)
+    return replace(choice, clients_on_device=most_clients)
 
 
 def count_concurrent(config: Config, hosted: int) -> int:

@@ -459,7 +459,7 @@ def _make_resources(
         head=head_kernel(template, device, choice.heads, replay, memory),
         attackers=attackers,
         privacy=privacy,
-        together=choice.together,
+        clients_on_device=choice.clients_on_device,
     )
 
 

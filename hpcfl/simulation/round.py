@@ -190,7 +190,7 @@ class Round:
         """
         resources = self.prepared.resources
         device = resources.device
-        if self.prepared.store.hosts(ids).sum() > resources.together:
+        if self.prepared.store.hosts(ids).sum() > resources.clients_on_device:
             device = torch.device("cpu")
         return exchange.send(
             communicator=self.communicator,
@@ -200,12 +200,12 @@ class Round:
             device=device,
         )
 
-    def blocks(self, ids: np.ndarray) -> list[np.ndarray]:
+    def group_by_memory(self, ids: np.ndarray) -> list[np.ndarray]:
         """Return those of some clients that live on this rank in groups whose rows lie
         on the device at once; there is one group at least.
         """
         own = ids[self.prepared.store.hosts(ids)]
-        groups = -(-len(own) // self.prepared.resources.together)
+        groups = -(-len(own) // self.prepared.resources.clients_on_device)
         return np.array_split(own, max(1, groups))
 
     def observe(self, fleet: Fleet, inbox: Inbox, hook: str = "observe") -> None:
@@ -248,7 +248,7 @@ def send(round: Round) -> None:
 def work(round: Round) -> None:
     """Train this rank's participants and score its observers."""
     plan = round.plan
-    groups = round.blocks(plan.cohort)
+    groups = round.group_by_memory(plan.cohort)
     if len(groups) == 1:
         round.work = train(round, groups[0])
     else:
@@ -256,7 +256,7 @@ def work(round: Round) -> None:
         for ids in groups:
             joined.add(train(round, ids))
         round.work = joined.whole()
-    for ids in round.blocks(np.setdiff1d(plan.audience, plan.cohort)):
+    for ids in round.group_by_memory(np.setdiff1d(plan.audience, plan.cohort)):
         if len(ids):
             score(round, ids, "observe")
 
@@ -431,7 +431,7 @@ def score_final(round: Round) -> None:
     """
     nobody = round.plan.cohort
     round.work = LocalWork(nobody, {}, {}, torch.ones(0, dtype=torch.bool))
-    for ids in round.blocks(round.plan.audience):
+    for ids in round.group_by_memory(round.plan.audience):
         score(round, ids, "finish")
 
 

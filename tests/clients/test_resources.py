@@ -6,7 +6,7 @@ import torch
 from hpcfl.clients import scoring
 from hpcfl.clients.resources import (
     client_bytes,
-    clients_together,
+    fit_clients,
     is_full,
     lane_bytes,
     most_lanes,
@@ -100,8 +100,8 @@ def test_rows_take_half_of_the_room_of_lanes_and_rows():
     each = client_bytes(model, private=100)
     memory = 2 * 10.5 * each / 0.7
     for clients, together in ((9, 9), (10, 10), (1000, 10)):
-        assert clients_together(model, memory, 100, clients) == together
-    assert clients_together(model, 0, 100, 1000) == 1
+        assert fit_clients(model, memory, 100, clients) == together
+    assert fit_clients(model, 0, 100, 1000) == 1
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_products_in_blocks_on_two_streams_have_the_bits_of_the_cpu(monkeypatch)
 @pytest.mark.parametrize("together", [1, 3])
 def test_groups_of_clients_end_as_on_the_cpu(together, tmp_path, monkeypatch):
     """The rows of other groups are on the CPU meanwhile."""
-    monkeypatch.setattr(lane_choice, "clients_together", lambda *_: together)
+    monkeypatch.setattr(lane_choice, "fit_clients", lambda *_: together)
     case = "ditto", {}, "mlp", {}
     assert on_gpu.on_both(case, tmp_path) < on_gpu.TOLERANCE
 

@@ -120,13 +120,13 @@ def test_rows_of_clients_travel_in_groups_that_fit(gpu, federate, monkeypatch, m
     expected = federate(method, counts, **sections, runtime={"device": "cpu"})
     peaks = []
     for together in (8, 2):
-        monkeypatch.setattr(lane_choice, "clients_together", lambda *_, n=together: n)
+        monkeypatch.setattr(lane_choice, "fit_clients", lambda *_, n=together: n)
         gc.collect()
         begun = gpu.memory.begin()
         runtime = {"device": "cuda", "lanes": 2}
         played = federate(method, counts, **sections, runtime=runtime)
         peaks.append(gpu.memory.peak - begun)
-        assert played.prepared.resources.together == together
+        assert played.prepared.resources.clients_on_device == together
         for name, tensor in played.state.items():
             assert apart(tensor, expected.state[name]) < TOLERANCE
     assert peaks[1] < peaks[0] - 6 * 4 * played.prepared.setup.layout.width
@@ -134,14 +134,14 @@ def test_rows_of_clients_travel_in_groups_that_fit(gpu, federate, monkeypatch, m
 
 def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
     """Ditto's clients keep a model each; of eight clients two have their rows there."""
-    monkeypatch.setattr(lane_choice, "clients_together", lambda *_: 2)
+    monkeypatch.setattr(lane_choice, "fit_clients", lambda *_: 2)
     runtime = {"device": "cuda", "lanes": 20}
     table = tiny.table("ditto", [[4, 4, 0, 0]] * 8, runtime=runtime)
     prepared = prepare.prepare(config.parse(table), OneProcess())
     job = needs.of_job(prepared, OneProcess())
     [found] = job.gpus
     model = 4 * prepared.setup.layout.width
-    assert (found.together, found.side_by_side) == (2, 2)
+    assert (found.clients, found.side_by_side) == (2, 2)
     # received and sent, private state before and after the round
     assert found.rows == 2 * (2 * model + 2 * model)
     # a checkpoint fetches one client after the other

@@ -147,14 +147,11 @@ def test_a_run_continues_without_a_damaged_best_state(calm, tmp_path):
 def test_of_equal_rounds_the_first_is_the_best():
     store = ClientStore([0], {"x": torch.zeros(1)})
     watch = BestRound("pre", Measure("loss", "mean", "loss", "", "down"), None)
-    for round, (number, better) in enumerate(
-        [(math.nan, False), (2.0, True), (2.0, False), (1.0, True)], 1
-    ):
-        watch.before(round, None, store)
-        found = watch.improvement({"pre/loss": number})
-        assert (found is not None) == better
-        if better:
-            watch.keep(found)
+    for round, number in enumerate([math.nan, 2.0, 2.0, 1.0], 1):
+        watch.remember(round, None, store)
+        watch.judge(OneProcess(), {"pre/loss": number})
+        if round == 3:
+            assert watch.take().round == 1
     assert watch.take().round == 3 and watch.take() is None
 
 

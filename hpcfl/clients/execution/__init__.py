@@ -62,7 +62,7 @@ def choose(
     if widest == 1 and not of_samples:
         return SerialKernel(module)
     if device.type == "cpu":
-        return BatchedKernel(module, widest, form, apart=lanes == "auto")
+        return BatchedKernel(module, widest, form, keeps_bits=lanes == "auto")
     from hpcfl.clients.execution.cuda_graphs import GraphKernel
 
     return GraphKernel(module, widest, form, replay and not of_samples)

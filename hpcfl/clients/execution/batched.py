@@ -184,18 +184,18 @@ class BatchedKernel(Kernel):
         module: nn.Module,
         widest: int,
         form: Form = "grouped",
-        apart: bool = False,
+        keeps_bits: bool = False,
     ):
         """Begin with what is known of no loss.
 
         Args:
             form: of a convolution over lanes.
-            apart: whether a step or a prediction in which a lane's bits depend on the
+            keeps_bits: whether a step or a prediction in which a lane's bits depend on the
                 others is done for one lane after the other.
         """
         super().__init__(module, widest)
         self.form = form
-        self._apart = apart
+        self._keeps_bits = keeps_bits
         self._known: dict[Hashable, SameBits] = {}  # the oldest use first
         self._layers = find_linear_layers(module)
 
@@ -302,7 +302,7 @@ class BatchedKernel(Kernel):
         """
         known = self._known.pop(key, None)
         if known is None:
-            known = SameBits(build(), self._apart, bool(written), self.dependent)
+            known = SameBits(build(), self._keeps_bits, bool(written), self.dependent)
         self._known[key] = known
         if len(self._known) > MOST:
             del self._known[next(iter(self._known))]

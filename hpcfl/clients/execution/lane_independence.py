@@ -114,18 +114,18 @@ class SameBits:
     def __init__(
         self,
         function: Function,
-        apart: bool,
+        keeps_bits: bool,
         writes: bool,
         dependent: set[str],
     ):
         """Args:
-        apart: whether a function in which a lane's bits depend on the lanes beside
+        keeps_bits: whether a function in which a lane's bits depend on the lanes beside
             is called for one lane after the other.
         writes: whether the function changes arguments.
         dependent: where the names of operators are noted that make it so.
         """
         self._function = function
-        self._apart, self._writes = apart, writes
+        self._keeps_bits, self._writes = keeps_bits, writes
         self._dependent = dependent
         self._one_by_one: dict[tuple[torch.Size, ...], bool] = {}  # by shapes of a lane
 
@@ -139,7 +139,7 @@ class SameBits:
             with dependent_operators() as names:
                 self._function(*first_lane)
             self._dependent |= names
-            self._one_by_one[shapes] = bool(names) and self._apart
+            self._one_by_one[shapes] = bool(names) and self._keeps_bits
         if self._one_by_one[shapes]:
             parts = []
             for lane in range(len(tensors[0])):

@@ -192,11 +192,11 @@ class Arrivals:
                 scored = self.plan.scored
             group = groups.setdefault((self.kind(job.version), scored), [])
             group.append(job)
-        together, fleets = self.prepared.resources.together, []
+        most, fleets = self.prepared.resources.clients_on_device, []
         for (_, scored), jobs in groups.items():
             jobs.sort(key=lambda job: job.client)
-            for start in range(0, len(jobs), together):
-                fleets.append((jobs[start : start + together], scored))
+            for start in range(0, len(jobs), most):
+                fleets.append((jobs[start : start + most], scored))
         return fleets
 
     def kind(self, version: int) -> Any:

@@ -294,7 +294,7 @@ def test_every_layer_of_torch_is_known_here():
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
-    kernel = BatchedKernel(Around(name), LANES, apart=True)
+    kernel = BatchedKernel(Around(name), LANES, keeps_bits=True)
     assert not depends_on_lanes(kernel)
 
 
@@ -303,7 +303,7 @@ def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
 @pytest.mark.parametrize("change", [lambda module: module, mixed.mix])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_known_operators_run_side_by_side(name, change):
-    kernel = BatchedKernel(change(Through(FUNCTIONS[name])), LANES, apart=False)
+    kernel = BatchedKernel(change(Through(FUNCTIONS[name])), LANES, keeps_bits=False)
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 

@@ -132,10 +132,12 @@ def test_groups_of_clients_change_no_bit(federate, monkeypatch, method):
     monkeypatch.setattr(
         preparing,
         "_make_resources",
-        lambda choice, **given: make(choice=replace(choice, together=2), **given),
+        lambda choice, **given: make(
+            choice=replace(choice, clients_on_device=2), **given
+        ),
     )
     changed = federate(method, COUNTS, **sections)
-    assert changed.prepared.resources.together == 2
+    assert changed.prepared.resources.clients_on_device == 2
     assert changed.digest == plain.digest
 
 
