@@ -5,7 +5,7 @@ play what is left.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,45 +98,188 @@ def run(
         stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)
         _refuse_stopped(communicator, config, restored, request)
-        server = resume(prepared, schedule, communicator, restored)
-        notes: list[str] = []
-        with agreed(communicator):
-            if claim is not None:
-                notes = _begin(claim, prepared, schedule, restored, communicator)
-        try:
-            metrics = None
-            with agreed(communicator):
-                if claim is not None:
-                    metrics = _metrics_writer(
-                        claim,
-                        communicator,
-                        prepared,
-                        schedule,
-                        restored,
-                    )
-            federation = _federation(
-                communicator=communicator,
-                prepared=prepared,
-                server=server,
-                schedule=schedule,
-                checkpoints=checkpoints,
-                restored=restored,
-                metrics=metrics,
-            )
-            done = restored.round if restored else 0
-            reporting = _reporting(
-                federation=federation,
-                folder=folder,
-                done=done,
-                lines=introduced,
-                notes=notes,
-                on_round=on_round,
-            )
-            with reporting:
-                federation.run(done, request)
-        except UserError as error:
-            raise RunFailure(str(error)) from error
+        claimed = ClaimedRun(
+            communicator=communicator,
+            prepared=prepared,
+            schedule=schedule,
+            checkpoints=checkpoints,
+            restored=restored,
+            claim=claim,
+        )
+        federation, notes = claimed.start()
+        done = restored.round if restored else 0
+        reporting = _reporting(
+            federation=federation,
+            folder=folder,
+            done=done,
+            lines=introduced,
+            notes=notes,
+            on_round=on_round,
+        )
+        with _as_failures(), reporting:
+            federation.run(done, request)
     return True
+
+
+@contextmanager
+def _as_failures() -> Iterator[None]:
+    """Raise RunFailure for a UserError in a block, because the folder has changed."""
+    try:
+        yield
+    except UserError as error:
+        raise RunFailure(str(error)) from error
+
+
+@dataclass(frozen=True)
+class ClaimedRun:
+    """A run whose folder belongs to this job, before its first round.
+
+    Attributes:
+        restored: the newest checkpoint; None before round 1.
+        claim: of the folder, on rank 0; None on other ranks.
+    """
+
+    communicator: Communicator
+    prepared: Prepared
+    schedule: RoundSchedule
+    checkpoints: Checkpoints
+    restored: Restored | None
+    claim: Claim | None
+
+    def start(self) -> tuple[Federation, list[str]]:
+        """Make the folder this run's. Return the federation that plays the rounds that
+        are left, and notes to show before them. Collective call.
+
+        Raises UserError before anything in the folder changes, RunFailure after that.
+        """
+        server = resume(self.prepared, self.schedule, self.communicator, self.restored)
+        notes: list[str] = []
+        with agreed(self.communicator):
+            if self.claim is not None:
+                notes = self.begin_folder(self.claim)
+        with _as_failures():
+            metrics = None
+            with agreed(self.communicator):
+                if self.claim is not None:
+                    metrics = self.make_writer(self.claim)
+            return self.make_federation(server, metrics), notes
+
+    def begin_folder(self, claim: Claim) -> list[str]:
+        """On rank 0: make the folder this run's; return what a user should know before
+        training goes on.
+
+        Raises UserError if the partition is another run's or of other data than the run
+        began with, or the preflight has decided otherwise, UserError or RunFailure if
+        the folder cannot be written.
+        """
+        prepared, restored = self.prepared, self.restored
+        notes = [*prepared.notes, *self.schedule.notes]
+        if claim.note:
+            notes.append(claim.note)
+        partition, split = claim.folder / PARTITION, prepared.data.split
+        run = prepared.config.fingerprint()
+        saved = None if claim.fresh else _saved_split(partition, run, notes)
+        if restored is not None and saved is not None and not saved.same(split):
+            raise UserError(
+                f"{partition}: was drawn from other data than those in place now; put the data "
+                "back that the run began with, or choose another --out or --fresh"
+            )
+        if restored is not None:
+            start_checks.refuse_other_decisions(
+                prepared, self.schedule, restored.meta, claim.folder
+            )
+        claim.begin()
+        if restored is None or saved is None:
+            replace(split, run=run).save(partition)
+        if restored is None:
+            return notes
+        return [*notes, *restored.notes, *_changes(restored, self.describe())]
+
+    def make_federation(
+        self, server: State, metrics: MetricsWriter | None
+    ) -> Federation:
+        """Return the federation that plays the remaining rounds.
+
+        server: its state before them. metrics: on rank 0 only.
+        """
+        self.communicator.watch(self.prepared.config.runtime.hang_after)
+        lanes = self.restored.meta.get("lanes") if self.restored else None
+        if lanes and len(lanes) == self.communicator.size:
+            # A GPU that was too small for more is so again; on a GPU they decide bits.
+            self.prepared.resources.limit_lanes(lanes[self.communicator.rank])
+        return Federation(
+            communicator=self.communicator,
+            prepared=self.prepared,
+            server=server,
+            schedule=self.schedule,
+            checkpoints=self.checkpoints,
+            metrics=metrics,
+            meta=self.describe(),
+            best=_best_round(self.prepared, self.restored),
+        )
+
+    def make_writer(self, claim: Claim) -> MetricsWriter:
+        """Return the writer of metrics on rank 0, with the header that readers need."""
+        origin = provenance.header()
+        starts: list[dict[str, Any]] = []
+        with suppress(UserError):
+            recorded = results.read(claim.folder, self.prepared.config.fingerprint())
+            starts = recorded.header.get("starts", [])
+        start = {
+            "after": self.restored.round if self.restored else 0,
+            "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+            "ranks": self.communicator.size,
+            "commit": origin["commit"],
+            "failure": claim.failure,
+        }
+        header = {
+            results.RUN: self.prepared.config.fingerprint(),
+            "config": self.prepared.config.resolved(),
+            "ranks": self.communicator.size,
+            **origin,
+            "starts": [*starts, start],
+            "gpus": list(self.prepared.gpus),
+            "clients": self.prepared.data.split.names,
+            "primary": self.prepared.method.primary,
+            "scores": measures.describe(self.prepared.resources.scores),
+            "decisions": start_checks.describe_decisions(self.prepared, self.schedule),
+        }
+        static = {
+            "train_counts": self.prepared.data.counts.long().numpy(),
+            "test_counts": self.prepared.data.test_counts.long().numpy(),
+            **self.schedule.constants(),
+        }
+        groups = list_groups(self.prepared.config, self.prepared.data)
+        if groups is not None:
+            static[results.GROUP], header["groups"] = groups
+        return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
+
+    def describe(self) -> dict[str, Any]:
+        """Return a checkpoint's description of the run that writes it.
+
+        On a GPU the last bits depend on how many clients are side by side, and so on
+        the ranks; on a CPU not.
+        """
+        config, kernel = self.prepared.config, self.prepared.resources.kernel
+        on_gpu = self.prepared.resources.device.type == "cuda"
+        return {
+            "run": config.fingerprint(),
+            "rounds": config.rounds,
+            "frozen": self.prepared.frozen,
+            "decisions": start_checks.describe_decisions(self.prepared, self.schedule),
+            "versions": provenance.versions(),
+            "processor": provenance.processor(),
+            "arithmetic": provenance.arithmetic(),
+            "threads": config.runtime.threads,
+            "kernel": [
+                str(self.prepared.resources.device.type),
+                config.runtime.lanes,
+                *([kernel.widest] if on_gpu else []),
+                *([kernel.form] if kernel.form != "grouped" else []),
+            ],
+            "gpus": list(self.prepared.gpus) or None,
+            "ranks": self.communicator.size if self.prepared.gpus else None,
+        }
 
 
 def _examine(
@@ -193,46 +336,6 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
     return prepared
 
 
-def _begin(
-    claim: Claim,
-    prepared: Prepared,
-    schedule: RoundSchedule,
-    restored: Restored | None,
-    communicator: Communicator,
-) -> list[str]:
-    """On rank 0: make the folder this run's; return what a user should know before
-    training goes on.
-
-    Raises UserError if the partition is another run's or of other data than the run
-    began with, or the preflight has decided otherwise, UserError or RunFailure if the
-    folder cannot be written.
-    """
-    notes = [*prepared.notes, *schedule.notes, *([claim.note] if claim.note else [])]
-    partition = claim.folder / PARTITION
-    run = prepared.config.fingerprint()
-    saved = None if claim.fresh else _saved_split(partition, run, notes)
-    if (
-        restored is not None
-        and saved is not None
-        and not saved.same(prepared.data.split)
-    ):
-        raise UserError(
-            f"{partition}: was drawn from other data than those in place now; put the data back "
-            "that the run began with, or choose another --out or --fresh"
-        )
-    if restored is not None:
-        start_checks.refuse_other_decisions(
-            prepared, schedule, restored.meta, claim.folder
-        )
-    claim.begin()
-    if restored is None or saved is None:
-        replace(prepared.data.split, run=run).save(partition)
-    if restored is None:
-        return notes
-    meta = _meta(prepared, schedule, communicator)
-    return [*notes, *restored.notes, *_changes(restored, meta)]
-
-
 def _saved_split(path: Path, run: str, notes: list[str]) -> Split | None:
     """Read the partition of a run in a file. Return None if there is none or it is
     damaged, and add to ``notes`` then. Raises UserError for the partition of another
@@ -268,35 +371,6 @@ def _refuse_stopped(
     raise Interrupted(
         f"stopped after round {restored.round} of {config.rounds}; "
         "the same command continues"
-    )
-
-
-def _federation(
-    communicator: Communicator,
-    prepared: Prepared,
-    server: State,
-    schedule: RoundSchedule,
-    checkpoints: Checkpoints,
-    restored: Restored | None,
-    metrics: MetricsWriter | None,
-) -> Federation:
-    """Return the federation that plays the remaining rounds from the restored state, if
-    any.
-    """
-    communicator.watch(prepared.config.runtime.hang_after)
-    lanes = restored.meta.get("lanes") if restored else None
-    if lanes and len(lanes) == communicator.size:
-        # A GPU that was too small for more is so again; on a GPU they decide bits.
-        prepared.resources.limit_lanes(lanes[communicator.rank])
-    return Federation(
-        communicator=communicator,
-        prepared=prepared,
-        server=server,
-        schedule=schedule,
-        checkpoints=checkpoints,
-        metrics=metrics,
-        meta=_meta(prepared, schedule, communicator),
-        best=_best_round(prepared, restored),
     )
 
 
@@ -446,79 +520,6 @@ def check_world(communicator: Communicator) -> None:
             "start with `srun --mpi=pmi2` (MPICH), `--mpi=pmix` (Open MPI) or "
             "`--mpi=cray_shasta` (Cray MPICH), or with this MPI's own mpiexec"
         )
-
-
-def _metrics_writer(
-    claim: Claim,
-    communicator: Communicator,
-    prepared: Prepared,
-    schedule: RoundSchedule,
-    restored: Restored | None,
-) -> MetricsWriter:
-    """Return the writer of metrics on rank 0, with the header that readers need."""
-    origin = provenance.header()
-    starts: list[dict[str, Any]] = []
-    with suppress(UserError):
-        recorded = results.read(claim.folder, prepared.config.fingerprint())
-        starts = recorded.header.get("starts", [])
-    start = {
-        "after": restored.round if restored else 0,
-        "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        "ranks": communicator.size,
-        "commit": origin["commit"],
-        "failure": claim.failure,
-    }
-    header = {
-        results.RUN: prepared.config.fingerprint(),
-        "config": prepared.config.resolved(),
-        "ranks": communicator.size,
-        **origin,
-        "starts": [*starts, start],
-        "gpus": list(prepared.gpus),
-        "clients": prepared.data.split.names,
-        "primary": prepared.method.primary,
-        "scores": measures.describe(prepared.resources.scores),
-        "decisions": start_checks.describe_decisions(prepared, schedule),
-    }
-    static = {
-        "train_counts": prepared.data.counts.long().numpy(),
-        "test_counts": prepared.data.test_counts.long().numpy(),
-        **schedule.constants(),
-    }
-    groups = list_groups(prepared.config, prepared.data)
-    if groups is not None:
-        static[results.GROUP], header["groups"] = groups
-    return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
-
-
-def _meta(
-    prepared: Prepared, schedule: RoundSchedule, communicator: Communicator
-) -> dict[str, Any]:
-    """Return a checkpoint's description of the run that writes it.
-
-    On a GPU the last bits depend on how many clients are side by side, and so on the
-    ranks; on a CPU not.
-    """
-    config, kernel = prepared.config, prepared.resources.kernel
-    on_gpu = prepared.resources.device.type == "cuda"
-    return {
-        "run": config.fingerprint(),
-        "rounds": config.rounds,
-        "frozen": prepared.frozen,
-        "decisions": start_checks.describe_decisions(prepared, schedule),
-        "versions": provenance.versions(),
-        "processor": provenance.processor(),
-        "arithmetic": provenance.arithmetic(),
-        "threads": config.runtime.threads,
-        "kernel": [
-            str(prepared.resources.device.type),
-            config.runtime.lanes,
-            *([kernel.widest] if on_gpu else []),
-            *([kernel.form] if kernel.form != "grouped" else []),
-        ],
-        "gpus": list(prepared.gpus) or None,
-        "ranks": communicator.size if prepared.gpus else None,
-    }
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import tiny
 import torch
 
-from hpcfl.commands import run as command
+from hpcfl.commands.run import ClaimedRun, run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation import lane_choice, prepare
@@ -25,7 +25,7 @@ def experiment(rounds):
 
 def play(folder, rounds):
     """So many rounds in all, the last of them with a checkpoint; its digest."""
-    command.run(config.parse(experiment(rounds)), folder, OneProcess())
+    run(config.parse(experiment(rounds)), folder, OneProcess())
     return latest(folder / "checkpoints").digest
 
 
@@ -50,13 +50,9 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
 ):
     play(tmp_path, 1)
     monkeypatch.setattr(lane_choice, "most_lanes", lambda **given: 1)
-    meta = command._meta
+    describe = ClaimedRun.describe
     monkeypatch.setattr(
-        command,
-        "_meta",
-        lambda prepared, schedule, ranks: meta(
-            prepared, schedule, SimpleNamespace(size=7)
-        ),
+        ClaimedRun, "describe", lambda claimed: describe(claimed) | {"ranks": 7}
     )
     play(tmp_path, 2)
     shown = capfd.readouterr()
@@ -78,13 +74,7 @@ def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
     assert wide > 1 and not others
     prepared = prepare.prepare_together(config.parse(experiment(2)), OneProcess())
     restored = SimpleNamespace(meta={"lanes": [[1, heads]]}, server=None, best=None)
-    command._federation(
-        communicator=OneProcess(),
-        prepared=prepared,
-        server={},
-        schedule=make_untimed(prepared, OneProcess()),
-        checkpoints=None,
-        restored=restored,
-        metrics=None,
-    )
+    schedule = make_untimed(prepared, OneProcess())
+    claimed = ClaimedRun(OneProcess(), prepared, schedule, None, restored, claim=None)
+    claimed.make_federation({}, metrics=None)
     assert prepared.resources.lanes == [1, heads]
