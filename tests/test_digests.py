@@ -4,7 +4,7 @@ allows it; ``python tests/digests.py`` compares them all.
 """
 
 import json
-from dataclasses import replace
+from functools import partial
 
 import digests
 import numpy as np
@@ -105,14 +105,8 @@ def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
     # as if killed before they were there
     for round in (2, 3):
         (tmp_path / "checkpoints" / f"manifest-{round:08}.json").unlink()
-    make = prepare._make_resources
-    monkeypatch.setattr(
-        prepare,
-        "_make_resources",
-        lambda choice, **given: make(
-            choice=replace(choice, clients_on_device=1), **given
-        ),
-    )
+    one = partial(prepare.LaneChoice, clients_on_device=1)
+    monkeypatch.setattr(prepare, "LaneChoice", one)
     resumed = play_on(OneProcess(), tmp_path, table)
     assert resumed.prepared.resources.clients_on_device == 1
     assert resumed.digest == plain.digest

@@ -37,7 +37,7 @@ from hpcfl.communication.exchange import Placement
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.sections import Form, Runtime
+from hpcfl.experiment.sections import Form
 from hpcfl.files.scratch import Scratch
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, OwnOverlay, State
 from hpcfl.methods.options import refuse_without_effect
@@ -316,13 +316,28 @@ def set_up_process(
     return rank_device
 
 
-def _prepare(
-    config: Config,
-    process: Process,
-    adapter: ModelAdapter | None,
-    rank_device: Device,
-) -> Prepared:
-    """Prepare on the device that was chosen."""
+@dataclass(frozen=True)
+class Parts:
+    """Parts of an experiment that are alike on all ranks.
+
+    Attributes:
+        placement: of all clients on ranks.
+        private: the private state of a client before round 1.
+        scores: what is measured of every scored model, by name.
+    """
+
+    config: Config
+    data: ClientData
+    model: PreparedModel
+    setup: Setup
+    hooks: Hooks
+    placement: Placement
+    private: State
+    scores: dict[str, Score]
+
+
+def _make_parts(config: Config, size: int, adapter: ModelAdapter | None) -> Parts:
+    """Return the parts of an experiment on ``size`` ranks. Raises UserError."""
     method = cast(Method, config.method)
     _refuse_unusable_keys(config, method)
     data = prepare_data(config, method)
@@ -330,9 +345,28 @@ def _prepare(
     model = prepare_model(config, method, data.dataset, adapter)
     setup = _make_setup(config, model, data)
     hooks = Hooks(method, _make_overlays(config, method, model))
-    placed = _place_clients(data.counts, config, process.size)
-    own = placed.clients_of(process.rank)
-    private = _private_state(hooks, setup, model)
+    return Parts(
+        config=config,
+        data=data,
+        model=model,
+        setup=setup,
+        hooks=hooks,
+        placement=_place_clients(data.counts, config, size),
+        private=_private_state(hooks, setup, model),
+        scores=scores,
+    )
+
+
+def _prepare(
+    config: Config,
+    process: Process,
+    adapter: ModelAdapter | None,
+    rank_device: Device,
+) -> Prepared:
+    """Prepare on the device that was chosen."""
+    parts = _make_parts(config, process.size, adapter)
+    data, model, placement = parts.data, parts.model, parts.placement
+    own = placement.clients_of(process.rank)
     samples = Samples(
         data.dataset,
         own.tolist(),
@@ -341,36 +375,15 @@ def _prepare(
         augment=config.data.augment,
         shifts=data.shifts,
     )
-    choice = _ask_for_lanes(config.runtime)
-    if rank_device.device.type == "cuda":
-        from hpcfl.simulation.lane_choice import fit_lanes
-
-        of_client = sum(tensor.nbytes for tensor in private.values())
-        example = data.dataset.normalise(data.dataset.x[:1].to(samples.device))
-        largest = max(data.dataset.x.nbytes, samples.x.nbytes)
-        memory = rank_device.memory - largest
-        choice = fit_lanes(
-            config, choice, model.template, example, memory, of_client, placed
-        )
-    resources = _make_resources(
-        config=config,
-        rank_device=rank_device,
-        setup=setup,
-        model=model,
-        samples=samples,
-        scores=scores,
-        choice=choice,
-        attackers=data.attackers,
-        privacy=_make_privacy(config, method, model, data),
-    )
-    store, newcomers = _make_stores(config, rank_device, own, private)
+    choice = _choose_lanes(parts, rank_device, samples)
+    store, newcomers = _make_stores(config, rank_device, own, parts.private)
     return Prepared(
         config=config,
         data=replace(data, dataset=data.dataset.without_samples()),
-        hooks=hooks,
-        setup=setup,
-        placement=placed,
-        resources=resources,
+        hooks=parts.hooks,
+        setup=parts.setup,
+        placement=placement,
+        resources=_make_resources(parts, rank_device, samples, choice),
         store=store,
         newcomers=newcomers,
         is_server=process.is_server,
@@ -378,8 +391,8 @@ def _prepare(
             *config.notes,
             *model.notes,
             *list_data_notes(config, data),
-            *hooks.notes(setup),
-            *_note_idle_workers(placed),
+            *parts.hooks.notes(parts.setup),
+            *_note_idle_workers(placement),
             *list_device_notes(rank_device.device, config.runtime),
             *choice.notes,
         ],
@@ -389,16 +402,15 @@ def _prepare(
     )
 
 
-def _make_privacy(
-    config: Config, method: Method, model: PreparedModel, data: ClientData
-) -> "SamplePrivacy | None":
+def _make_privacy(parts: Parts) -> "SamplePrivacy | None":
     """Return the sample-level privacy of local training; None without it."""
+    config = parts.config
     if not config.hides_samples:
         return None
     from hpcfl.updates.sample_level import make_sample_privacy
 
-    has_statistics = model.buffers.width > 0
-    return make_sample_privacy(config, method, len(data.counts), has_statistics)
+    clients, has_statistics = len(parts.data.counts), parts.model.buffers.width > 0
+    return make_sample_privacy(config, parts.hooks.method, clients, has_statistics)
 
 
 def _make_setup(config: Config, model: PreparedModel, data: ClientData) -> Setup:
@@ -425,39 +437,57 @@ def _private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
     return private
 
 
+def _choose_lanes(parts: Parts, rank_device: Device, samples: Samples) -> LaneChoice:
+    """Return the lanes of a rank."""
+    config, dataset = parts.config, parts.data.dataset
+    runtime = config.runtime
+    form: Form = "loop" if runtime.convolutions == "loop" else "grouped"
+    asked = LaneChoice(runtime.lanes, runtime.lanes, form)
+    if rank_device.device.type != "cuda":
+        return asked
+    from hpcfl.simulation.lane_choice import fit_lanes
+
+    return fit_lanes(
+        config=config,
+        asked=asked,
+        module=parts.model.template,
+        sample=dataset.normalise(dataset.x[:1].to(samples.device)),
+        memory=rank_device.memory - max(dataset.x.nbytes, samples.x.nbytes),
+        private=sum(tensor.nbytes for tensor in parts.private.values()),
+        placed=parts.placement,
+    )
+
+
 def _make_resources(
-    config: Config,
-    rank_device: Device,
-    setup: Setup,
-    model: PreparedModel,
-    samples: Samples,
-    scores: dict[str, Score],
-    choice: LaneChoice,
-    attackers: np.ndarray,
-    privacy: "SamplePrivacy | None",
+    parts: Parts, rank_device: Device, samples: Samples, choice: LaneChoice
 ) -> Resources:
     """Return the objects that train and score clients on this rank's device."""
-    template = model.template.to(rank_device.device)
-    device, replay = rank_device.device, config.runtime.replay
-    kernel = choose(
-        template,
-        device,
-        choice.lanes,
-        replay,
-        of_samples=privacy is not None,
-        form=choice.form,
-    )
-    memory = 1e6 * config.runtime.memory
+    device, runtime = rank_device.device, parts.config.runtime
+    template = parts.model.template.to(device)
+    privacy = _make_privacy(parts)
     return Resources(
-        setup=setup,
+        setup=parts.setup,
         samples=samples,
-        kernel=kernel,
-        buffers=model.buffers,
+        kernel=choose(
+            template,
+            device,
+            choice.lanes,
+            runtime.replay,
+            of_samples=privacy is not None,
+            form=choice.form,
+        ),
+        buffers=parts.model.buffers,
         device=device,
         stopwatch=Stopwatch(),
-        scores=scores,
-        head=head_kernel(template, device, choice.heads, replay, memory),
-        attackers=attackers,
+        scores=parts.scores,
+        head=head_kernel(
+            module=template,
+            device=device,
+            lanes=choice.heads,
+            replay=runtime.replay,
+            memory=1e6 * runtime.memory,
+        ),
+        attackers=parts.data.attackers,
         privacy=privacy,
         clients_on_device=choice.clients_on_device,
     )
@@ -602,9 +632,3 @@ def _count_blocks(config: Config, process: Process) -> int:
     if process.rank:
         return 1
     return max(1, len(os.sched_getaffinity(0)) // config.runtime.threads)
-
-
-def _ask_for_lanes(runtime: Runtime) -> LaneChoice:
-    """Return the lanes of a rank as the experiment asks for them."""
-    form: Form = "loop" if runtime.convolutions == "loop" else "grouped"
-    return LaneChoice(runtime.lanes, runtime.lanes, form)

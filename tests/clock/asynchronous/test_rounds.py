@@ -2,7 +2,7 @@
 event, and where they are those of a server that waits (time.md §5, §6, §9).
 """
 
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -128,14 +128,8 @@ def test_groups_of_clients_change_no_bit(federate, monkeypatch, method):
     """As on a device that holds the rows of two clients at once."""
     sections = {"rounds": 4, "time": {**ASYNCHRONOUS, "buffer": 3, "concurrency": 8}}
     plain = federate(method, COUNTS, **sections)
-    make = preparing._make_resources
-    monkeypatch.setattr(
-        preparing,
-        "_make_resources",
-        lambda choice, **given: make(
-            choice=replace(choice, clients_on_device=2), **given
-        ),
-    )
+    two = partial(preparing.LaneChoice, clients_on_device=2)
+    monkeypatch.setattr(preparing, "LaneChoice", two)
     changed = federate(method, COUNTS, **sections)
     assert changed.prepared.resources.clients_on_device == 2
     assert changed.digest == plain.digest
