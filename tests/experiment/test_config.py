@@ -6,6 +6,7 @@ import os
 
 import pytest
 import tiny
+from every_method import NAMES, kind
 
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
@@ -408,7 +409,7 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
 
 
 @pytest.mark.parametrize(
-    "name", ["apfl", "ditto", "partialfed", "per-fedavg", "pfedme", "scaffold"]
+    "name", [name for name in NAMES if "momentum" in kind(name).unheeded]
 )
 def test_methods_with_plain_steps_note_what_these_take_no_heed_of(name):
     table = {"method": {"name": name}, "training": {"momentum": 0.9, "lr": 0.1}}

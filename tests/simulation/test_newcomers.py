@@ -141,10 +141,6 @@ def test_a_method_without_a_model_for_them_says_why(name):
         prepare(config.parse(tiny.table(name, COUNTS, **sections(0))), OneProcess())
 
 
-def test_which_methods_have_none_for_them():
-    assert BARRED == ["apple", "cfl", "diversifed", "fedamp", "pfedhn"]
-
-
 def test_too_few_clients_for_both_are_refused():
     table = tiny.table(
         "fedavg", **{**sections(0), "partition": {"scheme": "iid", "clients": 239}}
