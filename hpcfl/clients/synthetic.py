@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring
-from hpcfl.clients.losses import Batch, Tensors
+from hpcfl.clients.losses import CROSS_ENTROPY, Tensors
 from hpcfl.clients.resources import Resources, Stopwatch
 from hpcfl.clients.samples import Assigned, Samples
 from hpcfl.clients.setup import Setup
@@ -69,7 +68,7 @@ def fit(
         class_counts=setup.class_counts,
         rounds=np.array([round]),
         scoring=Scoring(is_due=False),
-        loss=_cross_entropy,
+        loss=CROSS_ENTROPY,
         resources=resources,
     )
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
@@ -127,7 +126,3 @@ def batches(
         order = randomness.permutation(count, seed, "server batches", *key, epoch)
         for start in range(0, count, size):
             yield torch.from_numpy(order[start : start + size])
-
-
-def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:
-    return functional.cross_entropy(model(batch.x), batch.y)

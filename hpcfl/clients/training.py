@@ -368,7 +368,17 @@ class Chunk:
         layers = len(resources.kernel.random_layers)
         self._random: StepRandom | None = None
         if layers or task.step is not None:
-            self._random = self._make_random(layers)
+            steps = []
+            for lane in self.lanes:
+                steps.append(-(-lane.length // batches.size))
+            self._random = StepRandom(
+                seed=resources.seed,
+                keys=batches.keys,
+                steps=steps,
+                device=resources.device,
+                phase=task.phase,
+                layers=layers,
+            )
         work = Work(
             tensors=models.tensors,
             trained=task.names,
@@ -398,16 +408,6 @@ class Chunk:
         moving = {name: self.models.tensors[name] for name in self.task.names}
         anchors = self.models.anchors
         return Optimizer(resources.training, rate, moving, strength, anchors)
-
-    def _make_random(self, layers: int) -> StepRandom:
-        return StepRandom(
-            seed=self.resources.seed,
-            keys=self.batches.keys,
-            steps=[-(-lane.length // self.batches.size) for lane in self.lanes],
-            device=self.resources.device,
-            phase=self.task.phase,
-            layers=layers,
-        )
 
     def begin_epoch(self) -> bool:
         """Begin the next epoch; return False where no lane does one more."""

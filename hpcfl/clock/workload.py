@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from hpcfl.clients.fleet import Fleet
-from hpcfl.clients.losses import Batch
+from hpcfl.clients.losses import CROSS_ENTROPY
 from hpcfl.clock.durations import Work
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Message, fields
@@ -111,13 +109,9 @@ def _operations_of_pass(small: Prepared) -> int:
     fleet = small.fleet(np.array([0]), 1, False)
     start = small.setup.initial()
     _, operations = counted(
-        lambda: fleet.train(start, loss=_cross_entropy, epochs=1, phase="one pass")
+        lambda: fleet.train(start, loss=CROSS_ENTROPY, epochs=1, phase="one pass")
     )
     return operations
-
-
-def _cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-    return functional.cross_entropy(model(batch.x), batch.y)
 
 
 def _floats(message: Message) -> Fraction:

@@ -60,24 +60,24 @@ def ignore_result(result: Result) -> None:
     """Do nothing with the result of a round."""
 
 
+@dataclass
 class BestRound:
     """The best round so far, and the state before it, from which a run makes its models.
 
     Nothing is copied: neither the server nor the clients change a tensor of their
     state, they make new ones. The state is saved with the next checkpoint. A resumed
     run plays the rounds after that checkpoint again, and finds the same best one.
-    """
 
-    def __init__(self, column: str, measure: Measure, number: float | None) -> None:
-        """Args:
+    Attributes:
         column, measure: what counts.
         number: the best so far, None before any.
-        """
-        self._name = str(MetricName(measure.recorded, column))
-        self._measure = measure
-        self._number = number
-        self._before: Best | None = None
-        self._unwritten: Best | None = None
+    """
+
+    column: str
+    measure: Measure
+    number: float | None
+    _before: Best | None = None
+    _unwritten: Best | None = None
 
     def remember(
         self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore
@@ -93,13 +93,14 @@ class BestRound:
 
         values: the numbers of the round, on rank 0.
         """
-        number = communicator.bcast(float(values.get(self._name, np.nan)))
+        name = str(MetricName(self.measure.recorded, self.column))
+        number = communicator.bcast(float(values.get(name, np.nan)))
         if np.isnan(number):
             return
-        rank, best = self._measure.rank, self._number
+        rank, best = self.measure.rank, self.number
         if best is None or rank(number) > rank(best):
             assert self._before is not None
-            self._number = number
+            self.number = number
             self._unwritten = replace(self._before, number=number)
 
     def take(self) -> Best | None:

@@ -343,7 +343,17 @@ def _make_parts(config: Config, size: int, adapter: ModelAdapter | None) -> Part
     data = prepare_data(config, method)
     scores = _select_scores(config, data)
     model = prepare_model(config, method, data.dataset, adapter)
-    setup = _make_setup(config, model, data)
+    setup = Setup(
+        layout=model.parameters,
+        class_counts=data.counts[: config.partition.clients],
+        rounds=config.rounds,
+        seed=config.seed,
+        build=model.build,
+        training=config.training,
+        participation=config.participation.fraction,
+        build_initial=model.build_initial,
+        hides_classes=config.hides_samples,
+    )
     hooks = Hooks(method, _make_overlays(config, method, model))
     return Parts(
         config=config,
@@ -411,21 +421,6 @@ def _make_privacy(parts: Parts) -> "SamplePrivacy | None":
 
     clients, has_statistics = len(parts.data.counts), parts.model.buffers.width > 0
     return make_sample_privacy(config, parts.hooks.method, clients, has_statistics)
-
-
-def _make_setup(config: Config, model: PreparedModel, data: ClientData) -> Setup:
-    """Return the facts of the experiment that methods may use."""
-    return Setup(
-        layout=model.parameters,
-        class_counts=data.counts[: config.partition.clients],
-        rounds=config.rounds,
-        seed=config.seed,
-        build=model.build,
-        training=config.training,
-        participation=config.participation.fraction,
-        build_initial=model.build_initial,
-        hides_classes=config.hides_samples,
-    )
 
 
 def _private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:

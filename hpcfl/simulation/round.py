@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -103,6 +103,7 @@ class Result:
         return self.numbers.values | self.clusters() | whole
 
 
+@dataclass
 class Round:
     """A round of a federation as this rank takes part in it.
 
@@ -125,31 +126,25 @@ class Round:
         uploads: what arrived, on rank 0; None without uploads (upload).
     """
 
-    inbox: Inbox
-    work: LocalWork
-    collected: Collected
+    plan: RoundPlan
+    communicator: Communicator
+    prepared: Prepared
+    server: State
+    vote: Callable[[], int] = no_vote
+    fleets: list[Fleet] = field(default_factory=list)
+    message: Message = field(default_factory=dict)
+    inbox: Inbox = field(init=False)
+    floats_down: float = 0.0
+    work: LocalWork = field(init=False)
+    numbers: list[tuple[np.ndarray, record.Numbers]] = field(default_factory=list)
+    collected: Collected = field(init=False)
+    uploads: State | None = None
 
-    def __init__(
-        self,
-        plan: RoundPlan,
-        communicator: Communicator,
-        prepared: Prepared,
-        server: State,
-        vote: Callable[[], int] = no_vote,
-    ) -> None:
-        self.plan = plan
-        self.communicator = communicator
-        self.prepared = prepared
-        self.server = server
-        self.vote = vote
-        self.stopwatch = prepared.resources.stopwatch
-        self.bytes_before = communicator.bytes_sent, communicator.bytes_received
-        self.fleets: list[Fleet] = []
-        self.numbers: list[tuple[np.ndarray, record.Numbers]] = []
-        self.message: Message = {}
-        self.floats_down = 0.0
-        self.uploads: State | None = None
-        self._watch = Watch(server)
+    def __post_init__(self) -> None:
+        self.stopwatch = self.prepared.resources.stopwatch
+        traffic = self.communicator
+        self.bytes_before = traffic.bytes_sent, traffic.bytes_received
+        self._watch = Watch(self.server)
 
     @property
     def name(self) -> str:
