@@ -200,7 +200,7 @@ def _about(models: Models, model: Trained, program: str | None) -> dict[str, Any
         "constructor": _constructor(models, model.module),
         "digest": model.digest,
         "sha256": digest_tensors(model.module.state_dict()),
-        "configuration": models.table,
+        "configuration": models.config,
         "hpcfl": __version__,
     }
 

@@ -102,15 +102,15 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
     column, measure = counts(config["evaluation"], results)
     summary = summarise(config, results, column, measure, status, notes)
     return Run(
-        folder,
-        summary,
-        config,
-        results,
-        column,
-        measure,
-        status,
-        notes,
-        own,
+        folder=folder,
+        summary=summary,
+        config=config,
+        results=results,
+        score=column,
+        measure=measure,
+        status=status,
+        notes=notes,
+        own=own,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,28 +49,30 @@ class Trained:
     clients: list[int]
 
 
+@dataclass(frozen=True)
 class Models:
-    """The models of the run in a folder."""
+    """The models of the run in a folder.
 
-    def __init__(
-        self,
-        folder: Path,
-        table: Mapping[str, Any],
-        results: Results,
-        counts: str,
-        best: int | None,
-        finished: bool,
-        own: Collection[str],
-    ) -> None:
-        """Set the folder; nothing is read yet.
+    Attributes:
+        config: the resolved configuration.
+        score: the primary column.
+        best: its best round; None before any.
+        finished: whether the run is.
+        own: as for ``experiment.read_again``.
+    """
 
-        table: the resolved configuration. counts: the primary column. best: its best
-        round. own: as for ``experiment.read_again``.
-        """
-        self.replay = RoundReplay(folder, table, own)
-        self.table = table
-        self._folder, self._results = folder, results
-        self._counts, self._best, self._finished = counts, best, finished
+    folder: Path
+    config: Mapping[str, Any]
+    results: Results
+    score: str
+    best: int | None
+    finished: bool
+    own: Collection[str]
+
+    @cached_property
+    def replay(self) -> RoundReplay:
+        """Return what plays rounds again; nothing is read yet."""
+        return RoundReplay(self.folder, self.config, self.own)
 
     @property
     def everyone(self) -> list[int]:
@@ -87,9 +90,9 @@ class Models:
             return self.of_server([who], at)[0]
         for model in self.of_clients([who], moment, at):
             return model
-        column = moment or self._counts
+        column = moment or self.score
         raise UserError(
-            f"{self._folder}: client {who} has no model '{column}' of round "
+            f"{self.folder}: client {who} has no model '{column}' of round "
             f"{self._round(column, at)}, in which it did not take part"
         )
 
@@ -102,7 +105,7 @@ class Models:
         primary one. at: "last" or "best", of the rounds in which the column was scored,
         or a round's number. Raises UserError.
         """
-        column = moment or self._counts
+        column = moment or self.score
         round = self._round(column, at)
         final = self._final(round)
         for fleet in self.replay.play(round, final, sorted(set(clients))):
@@ -126,11 +129,11 @@ class Models:
         Raises UserError if there is none, or none of a name.
         """
         has_global = np.isfinite(self._accuracies(GLOBAL)).any()
-        newest = self._newest() if at == "last" else self._round(self._counts, at)
+        newest = self._newest() if at == "last" else self._round(self.score, at)
         method = self.replay.prepared.method
         rows = method.server_models(self.replay.server(newest))
         known = [GLOBAL, *rows] if has_global else list(rows)
-        server = f"{self._folder}: the server of {method.name}"
+        server = f"{self.folder}: the server of {method.name}"
         if not known:
             raise UserError(f"{server} has no model of its own; take a client's")
         models = []
@@ -164,7 +167,7 @@ class Models:
         if given.dim() != samples.x.dim() or given.shape[1:] != shape:
             expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
             raise UserError(
-                f"{self._folder}: samples of {self.table['data']['dataset']} have the shape "
+                f"{self.folder}: samples of {self.config['data']['dataset']} have the shape "
                 f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}"
             )
         dtype = samples.x.dtype
@@ -179,20 +182,20 @@ class Models:
             raise UserError(f"at = '{at}'{suggest(at, ['last', 'best'])}")
         scored = self._rounds_with(column)
         if at == "best":
-            wanted = self._best
+            wanted = self.best
             if wanted is None or wanted not in scored:
                 raise UserError(
-                    f"{self._folder}: the best round, {wanted}, has no '{column}'; "
+                    f"{self.folder}: the best round, {wanted}, has no '{column}'; "
                     f"at = 'last' takes that of round {scored[-1]}"
                 )
         elif isinstance(at, int):
             wanted = at
             if wanted not in scored:
                 raise UserError(
-                    f"{self._folder}: '{column}' was not scored in round {at}; "
-                    f"evaluation.every = {self.table['evaluation']['every']}"
+                    f"{self.folder}: '{column}' was not scored in round {at}; "
+                    f"evaluation.every = {self.config['evaluation']['every']}"
                 )
-        elif self._finished:
+        elif self.finished:
             wanted = scored[-1]
         else:  # an unfinished run: the last round with a stored state
             kept = [round for round in scored if round in self.replay.rounds]
@@ -204,22 +207,22 @@ class Models:
         """Return the rounds in which a column was scored, at least one. Raises
         UserError.
         """
-        rounds = self._results.rounds[np.isfinite(self._accuracies(column))]
+        rounds = self.results.rounds[np.isfinite(self._accuracies(column))]
         scored: list[int] = rounds.tolist()
         of_newcomers = (BEFORE, AFTER)
         if scored and column in of_newcomers:
             raise UserError(
-                f"{self._folder}: '{column}' is of newcomers, whose models are not kept"
+                f"{self.folder}: '{column}' is of newcomers, whose models are not kept"
             )
         if scored:
             return scored
         columns = sorted(
             name.column
-            for name in self._results.names
+            for name in self.results.names
             if name.number == "weighted" and name.column not in of_newcomers
         )
         raise UserError(
-            f"{self._folder}: '{column}' was not scored{suggest(column, columns)}"
+            f"{self.folder}: '{column}' was not scored{suggest(column, columns)}"
         )
 
     def _newest(self) -> int:
@@ -228,8 +231,8 @@ class Models:
         Raises UserError if a finished run lost it.
         """
         newest = max(self.replay.rounds)
-        if self._finished:
-            newest = int(self._results.rounds.max())
+        if self.finished:
+            newest = int(self.results.rounds.max())
         self._refuse_unkept(newest)
         return newest
 
@@ -248,25 +251,25 @@ class Models:
             why = next(iter(lost.values()), None)
         if why is not None:
             raise UserError(
-                f"{self._folder}: the state before round {round} is lost, there is {only}: {why}"
+                f"{self.folder}: the state before round {round} is lost, there is {only}: {why}"
             )
         raise UserError(
-            f"{self._folder}: the state before round {round} is not kept, {only}; "
+            f"{self.folder}: the state before round {round} is not kept, {only}; "
             "checkpoint.best = true keeps the best round's, checkpoint.every = 1 with "
-            f"checkpoint.keep = {self.table['rounds'] - round + 2} this one"
+            f"checkpoint.keep = {self.config['rounds'] - round + 2} this one"
         )
 
     def _final(self, round: int) -> bool:
         """Return whether a round is the scoring after the last aggregation."""
-        return not self._results.played[self._results.rounds == round].any()
+        return not self.results.played[self.results.rounds == round].any()
 
     def _accuracies(self, column: str) -> np.ndarray:
         """Return the recorded accuracy of a column, [T], NaN in rounds without it."""
-        return self._results.series(MetricName("weighted", column))
+        return self.results.series(MetricName("weighted", column))
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
-        of_round = self._results.select_rounds(
-            np.flatnonzero(self._results.rounds == round)
+        of_round = self.results.select_rounds(
+            np.flatnonzero(self.results.rounds == round)
         )
         accuracies = compute_client_scores(of_round, column, "accuracy")
         assert accuracies is not None
@@ -300,9 +303,9 @@ class Models:
         round = self._round(GLOBAL, at)
         fleets = self.replay.play(round, self._final(round), [0])
         fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
-        row = int(np.searchsorted(self._results.rounds, round))
+        row = int(np.searchsorted(self.results.rounds, round))
         total = MetricName("total", GLOBAL, of_clients=True)
-        [samples] = self._results.select_rounds([row]).series(total)
+        [samples] = self.results.select_rounds([row]).series(total)
         scored = np.flatnonzero(np.isfinite(samples))
         return Trained(
             GLOBAL,
@@ -345,7 +348,7 @@ class Models:
         stay_local = prepared.config.training.buffers == "local"
         if prepared.resources.buffers.width and stay_local:
             raise UserError(
-                f"{self._folder}: '{name}' has no statistics of its own, as of batch norm; each client "
+                f"{self.folder}: '{name}' has no statistics of its own, as of batch norm; each client "
                 "uses its own with it: take moment = 'global' of a client, or train with "
                 "training.buffers = 'average'"
             )

@@ -335,11 +335,11 @@ class Run:
 
         best = self.summary.best["round"] if self.summary.best else None
         return Models(
-            self.folder,
-            self.config,
-            self.results,
-            self.score,
-            best,
-            self.summary.finished,
-            self.own,
+            folder=self.folder,
+            config=self.config,
+            results=self.results,
+            score=self.score,
+            best=best,
+            finished=self.summary.finished,
+            own=self.own,
         )
