@@ -10,6 +10,7 @@ are those of its own optimisers, which take no gradients by lanes.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -27,36 +28,28 @@ Parts = dict[str, list[Tensor]]
 CHANGED = "weights", "velocities", "means", "squares", "steps"
 
 
+@dataclass
 class Optimizer:
     """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)),
     with ∇F clipped first.
 
     AdamW decays the weights themselves, w ← (1 − lr·weight_decay)·w, before its step
     (Loshchilov & Hutter, ICLR 2019).
-    """
 
-    def __init__(
-        self,
-        training: Training,
-        lr: float,
-        weights: Tensors,
-        strength: float = 0.0,
-        anchors: Tensors | None = None,
-    ):
-        """Args:
+    Attributes:
         training: which optimiser and its constants.
         lr: the round's learning rate.
         weights: what is trained, ``[L, …]`` by name.
         strength, anchors: of the proximal term (strength/2)·‖w − anchor‖², ``[L, …]``
-            by name; its gradient strength·(w − anchor) joins the step.
-        """
-        self._training = training
-        self._lr = lr
-        self._weights = weights
-        self._strength = strength
-        self._anchors: Tensors = {}
-        if strength and anchors:
-            self._anchors = {name: anchors[name] for name in weights}
+            by name in the order of ``weights``, none without the term; its gradient
+            strength·(w − anchor) joins the step.
+    """
+
+    training: Training
+    lr: float
+    weights: Tensors
+    strength: float = 0.0
+    anchors: Tensors = field(default_factory=dict)
 
     def step(self, lanes: Lanes, gradients: Tensors) -> None:
         """Change the weights of the selected lanes in place; their gradients are ``[a,
@@ -75,17 +68,17 @@ class Optimizer:
 
     def proximal_term(self) -> Tensor | None:
         """Return (strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""
-        if not self._anchors:
+        if not self.anchors:
             return None
         # One gap after the other, because new memory for all of them takes longer.
-        gaps = (self._weights[name] - anchor for name, anchor in self._anchors.items())
-        return self._strength / 2 * _norms(gaps).square().sum(dim=1)
+        gaps = (self.weights[name] - anchor for name, anchor in self.anchors.items())
+        return self.strength / 2 * _norms(gaps).square().sum(dim=1)
 
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
         """Return each lane's whole gradient scaled to a norm of at most ``training.clip``, as
         ``clip_grad_norm_`` of torch; the directions themselves without that key.
         """
-        largest = self._training.clip
+        largest = self.training.clip
         if largest is None:
             return directions
         norm = torch.linalg.vector_norm(_norms(directions), dim=1)
@@ -97,13 +90,13 @@ class Optimizer:
         """Return the tensors that steps of all lanes read and change. The optimiser
         creates its zero state at the first step.
         """
-        weights = list(self._weights.values())
+        weights = list(self.weights.values())
         parts = {"weights": weights}
-        if self._anchors:
-            parts["anchors"] = list(self._anchors.values())
-        for slot in slots(self._training):
+        if self.anchors:
+            parts["anchors"] = list(self.anchors.values())
+        for slot in slots(self.training):
             parts[slot] = [torch.zeros_like(tensor) for tensor in weights]
-        if self._training.optimizer != "sgd":
+        if self.training.optimizer != "sgd":
             parts["steps"] = [weights[0].new_zeros(len(weights[0]))]
         return parts
 
@@ -113,7 +106,7 @@ class Optimizer:
         Gradients are never changed in place: autograd may hand out expanded views, or
         one tensor for two leaves.
         """
-        training = self._training
+        training = self.training
         weights = parts["weights"]
         anchors = parts.get("anchors")
         plain = training.optimizer == "sgd" and not training.momentum
@@ -124,11 +117,11 @@ class Optimizer:
             )
         if anchors and not plain:
             gaps = torch._foreach_sub(weights, anchors)
-            directions = torch._foreach_add(directions, gaps, alpha=self._strength)
+            directions = torch._foreach_add(directions, gaps, alpha=self.strength)
         if training.optimizer == "adamw":
-            torch._foreach_mul_(weights, 1 - self._lr * training.weight_decay)
+            torch._foreach_mul_(weights, 1 - self.lr * training.weight_decay)
         if training.optimizer != "sgd":
-            _adam(parts, directions, self._lr)
+            _adam(parts, directions, self.lr)
             return
         if training.momentum:
             # Heavy ball without dampening, as ``torch.optim.SGD``: v ← m·v + g.
@@ -138,8 +131,8 @@ class Optimizer:
             directions = velocities
         if anchors and plain:
             # w − lr·strength·(w − anchor) in one pass over memory
-            torch._foreach_lerp_(weights, anchors, self._lr * self._strength)
-        torch._foreach_add_(weights, directions, alpha=-self._lr)
+            torch._foreach_lerp_(weights, anchors, self.lr * self.strength)
+        torch._foreach_add_(weights, directions, alpha=-self.lr)
 
 
 def _adam(parts: Parts, directions: TensorList, lr: float) -> None:

@@ -140,40 +140,38 @@ def draw_batches(
     return [np.flatnonzero(random.random(samples) < rate) for _ in range(steps)]
 
 
+@dataclass
 class StepNoise:
-    """The noise on gradients of a chunk's lanes, keyed by client and gradient."""
+    """The noise on gradients of a chunk's lanes, keyed by client and gradient.
 
-    def __init__(
-        self,
-        seed: int,
-        phase: str,
-        keys: Sequence[tuple[int, int]],
-        deviations: Sequence[float],
-    ) -> None:
-        """Begin with the first gradient.
+    Attributes:
+        seed, phase, keys: key the noise, as in ``MiniBatches``.
+        deviations: σ_i C of each lane.
+    """
 
-        seed, phase, keys: key the noise, as in ``MiniBatches``. deviations: σ_i C of
-            each lane.
-        """
-        self._seed, self._phase, self._keys = seed, phase, keys
-        self._deviations = deviations
-        self._drawn = [0] * len(keys)
+    seed: int
+    phase: str
+    keys: Sequence[tuple[int, int]]
+    deviations: Sequence[float]
+
+    def __post_init__(self) -> None:
+        self._drawn = [0] * len(self.keys)
 
     def draw(self, lanes: Lanes, width: int) -> Tensor | None:
         """Return the noise on the next gradient of some lanes, float32 [a, width] on the
         CPU; None where no lane has any.
         """
-        chosen = range(len(self._keys))[lanes] if isinstance(lanes, slice) else lanes
+        chosen = range(len(self.keys))[lanes] if isinstance(lanes, slice) else lanes
         places = [int(place) for place in chosen]
         noise = np.zeros((len(places), width), np.float32)
         for row, place in zip(noise, places, strict=True):
-            number, deviation = self._drawn[place], self._deviations[place]
+            number, deviation = self._drawn[place], self.deviations[place]
             self._drawn[place] = number + 1
             if deviation:
-                key = "sample noise", self._phase, *self._keys[place], number
-                random = randomness.generator(self._seed, *key)
+                key = "sample noise", self.phase, *self.keys[place], number
+                random = randomness.generator(self.seed, *key)
                 row[:] = deviation * random.standard_normal(width)
-        has_noise = any(self._deviations[place] for place in places)
+        has_noise = any(self.deviations[place] for place in places)
         return torch.from_numpy(noise) if has_noise else None
 
 

@@ -13,40 +13,35 @@ from hpcfl.clients.optimizers import Optimizer
 from hpcfl.rows import mixing, randomness
 
 
+@dataclass
 class StepRandom:
     """Uniform numbers and keys of random layers for the steps of a chunk's lanes, and
     how many steps each lane has taken.
 
     Attributes:
+        client_keys: the round and the id of each lane's client.
+        steps: how many each lane takes in an epoch.
+        phase: the training's.
+        layers: how many random layers the model has.
         taken: the steps that each lane has taken in this training, int64 [L].
     """
 
-    def __init__(
-        self,
-        seed: int,
-        keys: list[tuple[int, int]],
-        steps: list[int],
-        device: torch.device,
-        phase: str,
-        layers: int,
-    ):
-        """Begin with the first step of the first epoch.
+    seed: int
+    client_keys: list[tuple[int, int]]
+    steps: list[int]
+    device: torch.device
+    phase: str
+    layers: int
 
-        Args:
-            keys: the round and the id of each lane's client.
-            steps: how many each lane takes in an epoch.
-            phase: the training's.
-            layers: how many random layers the model has.
-        """
-        self._seed, self._device = seed, device
-        self._keys, self._steps = keys, steps
-        self._phase, self._layers = phase, layers
+    def __post_init__(self) -> None:
+        """Begin with the first step of the first epoch."""
         self._epoch = 0
         self._gradient = 0  # how many the step has taken with keys
         self._tables: dict[str, Tensor] = {}
         self._key_tables: dict[int, Tensor] = {}
-        self._all_lanes = torch.arange(len(keys), device=device)
-        self.taken = torch.zeros(len(keys), dtype=torch.int64, device=device)
+        lanes = len(self.client_keys)
+        self._all_lanes = torch.arange(lanes, device=self.device)
+        self.taken = torch.zeros(lanes, dtype=torch.int64, device=self.device)
         self._taken_before_epoch = self.taken
 
     def begin(self, epoch: int) -> None:
@@ -72,7 +67,7 @@ class StepRandom:
         if purpose not in self._tables:
             # For a whole epoch: one transfer instead of one a step.
             table = self._table(purpose, shape).float()
-            self._tables[purpose] = mixing.move_to_device(table, self._device)
+            self._tables[purpose] = mixing.move_to_device(table, self.device)
         table = self._tables[purpose]
         if table.shape[2:] != shape:
             raise ValueError(
@@ -87,9 +82,7 @@ class StepRandom:
         """
         if self._gradient not in self._key_tables:
             table = self._drawn_keys(self._gradient)
-            self._key_tables[self._gradient] = mixing.move_to_device(
-                table, self._device
-            )
+            self._key_tables[self._gradient] = mixing.move_to_device(table, self.device)
         table = self._key_tables[self._gradient]
         self._gradient += 1
         return self._of_step(table, lanes)
@@ -105,15 +98,15 @@ class StepRandom:
         """Draw an epoch's keys for one gradient of each step, int32 ``[L, most steps,
         layers, 2]``.
         """
-        shape = len(self._keys), max(self._steps), self._layers, 2
+        shape = len(self.client_keys), max(self.steps), self.layers, 2
         table = np.zeros(shape, np.int32)
-        for row, key, steps in zip(table, self._keys, self._steps, strict=True):
-            place = self._phase, *key, self._epoch, gradient
-            generator = randomness.generator(self._seed, "layers", *place)
+        for row, key, steps in zip(table, self.client_keys, self.steps, strict=True):
+            place = self.phase, *key, self._epoch, gradient
+            generator = randomness.generator(self.seed, "layers", *place)
             row[:steps] = generator.integers(
                 np.iinfo(np.int32).min,
                 np.iinfo(np.int32).max,
-                (steps, self._layers, 2),
+                (steps, self.layers, 2),
                 np.int32,
                 endpoint=True,
             )
@@ -124,11 +117,11 @@ class StepRandom:
         *shape]``.
         """
         numbers_per_step = int(np.prod(shape, dtype=np.int64))
-        table = np.zeros((len(self._keys), max(self._steps), *shape))
-        for row, key, steps in zip(table, self._keys, self._steps, strict=True):
+        table = np.zeros((len(self.client_keys), max(self.steps), *shape))
+        for row, key, steps in zip(table, self.client_keys, self.steps, strict=True):
             count = steps * numbers_per_step
             drawn = randomness.uniform(
-                self._seed,
+                self.seed,
                 "uniform",
                 purpose,
                 *key,

@@ -162,6 +162,7 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
     return training.trained
 
 
+@dataclass
 class LocalTraining:
     """A local training of n clients, whose chunks train one after the other.
 
@@ -175,10 +176,12 @@ class LocalTraining:
         trained: the results so far.
     """
 
-    def __init__(self, task: Task, resources: Resources, start: Start) -> None:
-        self.task = task
-        self.resources = resources
-        self.start = start
+    task: Task
+    resources: Resources
+    start: Start
+
+    def __post_init__(self) -> None:
+        task, resources, start = self.task, self.resources, self.start
         if resources.privacy is not None:
             refuse_uncovered(task, resources.privacy)
         self.clients = self._list_clients()
@@ -208,7 +211,11 @@ class LocalTraining:
             pool = task.pool(resources.seed, round, client, samples)
             length = epoch_length(len(pool), size, fewest, task.steps)
             epochs = task.epochs_of(position)
-            clients.append(LaneClient(client, round, pool, length, epochs))
+            clients.append(
+                LaneClient(
+                    client=client, round=round, pool=pool, length=length, epochs=epochs
+                )
+            )
         return clients
 
     def _order_clients(self) -> list[int]:
@@ -315,7 +322,11 @@ def _can_compute_features_once(
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     return heads.can_use_features(
-        resources, task.names, task.loss, variables, task.frozen
+        resources=resources,
+        names=task.names,
+        loss=task.loss,
+        variables=variables,
+        frozen=task.frozen,
     )
 
 
@@ -340,6 +351,7 @@ class LaneModels:
     anchors: Tensors
 
 
+@dataclass
 class Chunk:
     """Clients side by side, a lane each, sorted by ``order_by_length``, from their first
     mini-batch to their last.
@@ -351,17 +363,14 @@ class Chunk:
         assigned: the names of the variables that steps have changed.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        resources: Resources,
-        models: LaneModels,
-        batches: MiniBatches,
-    ) -> None:
-        self.task = task
-        self.resources = resources
-        self.models = models
-        self.batches = batches
+    task: Task
+    resources: Resources
+    models: LaneModels
+    batches: MiniBatches
+
+    def __post_init__(self) -> None:
+        task, resources, models = self.task, self.resources, self.models
+        batches = self.batches
         self.lanes = batches.lanes
         self.assigned: set[str] = set()
         self._optimizer = self._make_optimizer()
@@ -373,7 +382,7 @@ class Chunk:
                 steps.append(-(-lane.length // batches.size))
             self._random = StepRandom(
                 seed=resources.seed,
-                keys=batches.keys,
+                client_keys=batches.keys,
                 steps=steps,
                 device=resources.device,
                 phase=task.phase,
@@ -399,15 +408,23 @@ class Chunk:
 
     def _make_optimizer(self) -> Optimizer:
         resources, setup = self.resources, self.resources.setup
-        strength = 0.0
+        strength, anchors = 0.0, {}
         if self.task.proximal is not None:
             strength, _ = self.task.proximal
+        if strength:
+            for name in self.task.names:
+                anchors[name] = self.models.anchors[name]
         # all clients of a fleet have one learning rate
         rounds = {lane.round for lane in self.lanes}
         (rate,) = {setup.learning_rate(round) for round in rounds}
         moving = {name: self.models.tensors[name] for name in self.task.names}
-        anchors = self.models.anchors
-        return Optimizer(resources.training, rate, moving, strength, anchors)
+        return Optimizer(
+            training=resources.training,
+            lr=rate,
+            weights=moving,
+            strength=strength,
+            anchors=anchors,
+        )
 
     def begin_epoch(self) -> bool:
         """Begin the next epoch; return False where no lane does one more."""
