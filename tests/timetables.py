@@ -5,6 +5,7 @@ from typing import Any
 
 from hpcfl.clock import availability
 from hpcfl.clock.asynchronous.timetable import AsynchronousTimetable
+from hpcfl.clock.clients import Clients
 from hpcfl.clock.durations import Devices, Work
 from hpcfl.clock.synchronous import SynchronousTimetable
 from hpcfl.experiment.sections import Time
@@ -46,7 +47,7 @@ def _made(
     draws = Draws(Uniform(**participation), clients, 2)
     if when is None:
         when = availability.make_availability(time, clients, 2)
-    return kind(time, draws, Fixed(ticks, epochs), when)
+    return kind(Clients(time, draws, Fixed(ticks, epochs), when))
 
 
 def synchronous(

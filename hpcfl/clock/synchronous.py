@@ -7,15 +7,13 @@ from math import ceil
 import numpy as np
 
 from hpcfl.clock import exact
-from hpcfl.clock.availability import FOREVER, Availability, OnlineClients
+from hpcfl.clock.availability import FOREVER, OnlineClients
 from hpcfl.clock.calendar import Calendar, Job, Step
 from hpcfl.clock.clients import Clients, make_calendar
-from hpcfl.clock.durations import SECOND, Duration, epochs_of, share_of
+from hpcfl.clock.durations import SECOND, epochs_of, share_of
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
-from hpcfl.experiment.sections import Time
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round_schedule import Draws
 
 
 def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
@@ -25,7 +23,7 @@ def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar
     """
 
     def make(clients: Clients) -> Calendar:
-        timetable = SynchronousTimetable(**vars(clients))
+        timetable = SynchronousTimetable(clients)
         return Calendar(prepared, clients.draws, clients.duration, timetable)
 
     return make_calendar(prepared, communicator, make)
@@ -42,18 +40,12 @@ class _Asked:
 class SynchronousTimetable:
     """The consecutive rounds; ``step`` returns the next."""
 
-    def __init__(
-        self,
-        time: Time,
-        draws: Draws,
-        duration: Duration,
-        availability: Availability,
-    ) -> None:
-        self._time = time
-        self._draws = draws
-        self._duration = duration
+    def __init__(self, clients: Clients) -> None:
+        self._time = time = clients.time
+        self._draws = draws = clients.draws
+        self._duration = clients.duration
         self._clients = draws.clients
-        self._online = OnlineClients(availability, self._clients)
+        self._online = OnlineClients(clients.availability, self._clients)
         self._wanted = draws.participation.count(self._clients)
         self._deadline: int | None = None
         if time.deadline is not None:

@@ -264,13 +264,13 @@ def _of_cell(
     command = batch.experiment(profile.interpreter, frozen, out)
     text = json.dumps(config.resolved(), indent=1)
     return _job(
-        profile,
-        submissions,
-        name,
-        config,
-        out,
-        command,
-        {frozen: text},
+        profile=profile,
+        submissions=submissions,
+        name=name,
+        config=config,
+        out=out,
+        command=command,
+        files={frozen: text},
     )
 
 
@@ -291,13 +291,13 @@ def _of_task(
     text = json.dumps(tuning.table, indent=1)
     named = config.model_copy(update={"name": f"{submissions.name}-{task.name}"})
     return _job(
-        profile,
-        submissions,
-        task.name,
-        named,
-        folder / task.place,
-        command,
-        {frozen: text},
+        profile=profile,
+        submissions=submissions,
+        name=task.name,
+        config=named,
+        out=folder / task.place,
+        command=command,
+        files={frozen: text},
     )
 
 

@@ -196,15 +196,15 @@ def _make(
             f"partition.scheme = '{scheme.scheme}' draws no partition: {mistake}"
         )
     return Split(
-        draw.train,
-        draw.test,
-        draw.attempts,
-        dataset.name,
-        len(labels),
-        checksum,
-        scheme.model_dump(mode="json"),
-        [*dataset.notes, *draw.notes],
-        draw.names,
+        train=draw.train,
+        test=draw.test,
+        attempts=draw.attempts,
+        dataset=dataset.name,
+        samples=len(labels),
+        labels_sha256=checksum,
+        scheme=scheme.model_dump(mode="json"),
+        notes=[*dataset.notes, *draw.notes],
+        names=draw.names,
     )
 
 

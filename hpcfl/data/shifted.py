@@ -339,14 +339,14 @@ def draw(
     own = [cast(Shift, shift) for shift in shifts]
     facts = [
         Facts(
-            place,
-            seed,
-            clients,
-            newcomers,
-            dataset.shape,
-            dataset.x.dtype,
-            dataset.scale,
-            dataset.classes,
+            place=place,
+            seed=seed,
+            clients=clients,
+            newcomers=newcomers,
+            shape=dataset.shape,
+            dtype=dataset.x.dtype,
+            scale=dataset.scale,
+            classes=dataset.classes,
         )
         for place in range(len(own))
     ]

@@ -70,13 +70,13 @@ class FedALA(FedAvg):
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         """Return ALA with the method's keys."""
         return AdaptiveLocalAggregation(
-            self.eta,
-            self.share,
-            self.layers,
-            self.threshold,
-            self.most_epochs,
-            self.activation,
-            self.adaptation,
+            eta=self.eta,
+            share=self.share,
+            layers=self.layers,
+            threshold=self.threshold,
+            most_epochs=self.most_epochs,
+            activation=self.activation,
+            adaptation=self.adaptation,
         )
 
 

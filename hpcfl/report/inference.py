@@ -37,21 +37,21 @@ class Interval:
 
     Attributes:
         mean: Over partitions, of each the mean over its clients.
+        partitions: How many there are.
         half: Half of the interval's width; NaN for fewer than two partitions.
         narrow: Half of the width of the interval of 90 %, which lies within an
             equivalence margin where two one-sided tests at 5 % say that the difference
             does (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
         p: The two-sided p-value; NaN for fewer than two partitions.
         deviation: The sample standard deviation of the partitions' means.
-        partitions: How many there are.
     """
 
     mean: float
-    half: float
-    narrow: float
-    p: float
-    deviation: float
     partitions: int
+    half: float = math.nan
+    narrow: float = math.nan
+    p: float = math.nan
+    deviation: float = math.nan
 
     def within(self, margin: float) -> bool:
         """Tell whether the difference is smaller than ``margin`` at the level of 5 %."""
@@ -69,20 +69,20 @@ def interval(differences: Sequence[np.ndarray]) -> Interval:
     means = np.array([of_partition.mean() for of_partition in differences])
     mean = float(means.mean())
     if count < 2:
-        return Interval(mean, math.nan, math.nan, math.nan, math.nan, count)
+        return Interval(mean, count)
     deviation = float(means.std(ddof=1))
     if deviation == 0:  # nothing varies, so nothing has to be estimated
         p = 1.0 if mean == 0 else 0.0
-        return Interval(mean, 0.0, 0.0, p, 0.0, count)
+        return Interval(mean, count, half=0.0, narrow=0.0, p=p, deviation=0.0)
     error = deviation / math.sqrt(count)
     ratios = _resampled_ratios(differences, mean)
     if not ratios.any():  # two partitions of clients who agree have no such ratio
-        return Interval(mean, math.nan, math.nan, math.nan, deviation, count)
+        return Interval(mean, count, deviation=deviation)
     half = error * float(np.quantile(ratios, 1 - LEVEL))
     narrow = error * float(np.quantile(ratios, 1 - 2 * LEVEL))
     as_large = int((ratios >= abs(mean) / error).sum())
     p = (1 + as_large) / (1 + len(ratios))
-    return Interval(mean, half, narrow, p, deviation, count)
+    return Interval(mean, count, half, narrow, p=p, deviation=deviation)
 
 
 def partitions_needed(deviation: float, difference: float, level: float) -> int | None:

@@ -87,27 +87,24 @@ class Pending:
 State = tuple[Share, Snapshot]
 
 
+@dataclass
 class Checkpoints:
-    """The checkpoints of a run: ``start`` one, continue training, then ``finish`` it."""
+    """The checkpoints of a run: ``start`` one, continue training, then ``finish`` it.
 
-    def __init__(
-        self,
-        folder: str | Path,
-        communicator: Communicator,
-        keep: int = 2,
-        run: str | None = None,
-        limits: FileLimits = manifest.AUTO,
-    ) -> None:
-        """Set the folder, which is made when needed and belongs to this object alone.
+    Attributes:
+        folder: made when needed, and changed by this object alone.
+        keep: the number of checkpoints that stay in the folder.
+        run: the fingerprint of their run; checkpoints of another run count as damaged.
+        limits: of files with more than one client or row of the server's state.
+    """
 
-        keep: the number of checkpoints that stay in the folder. run: the fingerprint of
-        their run; checkpoints of another run count as damaged. limits: of
-        files with more than one client or row of the server's state.
-        """
-        self.folder = Path(folder)
-        self._communicator = communicator
-        self._keep, self._run = keep, run
-        self._limits = limits
+    folder: Path
+    communicator: Communicator
+    keep: int = 2
+    run: str | None = None
+    limits: FileLimits = manifest.AUTO
+
+    def __post_init__(self) -> None:
         self._kept: list[
             Manifest
         ] = []  # rank 0: the checkpoints in the folder, oldest first
@@ -167,18 +164,18 @@ class Checkpoints:
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
-        with agreed(self._communicator):
+        with agreed(self.communicator):
             report = pending.report.result()
-        reports = self._communicator.gather(report)
+        reports = self.communicator.gather(report)
         self.written_in = max(one["seconds"] for one in reports or [report])
-        with agreed(self._communicator):
+        with agreed(self.communicator):
             committed = None if reports is None else self._commit(pending, reports)
         self._committed = {
             shard.content: shard
             for part in report["states"]
             for shard in _shards(part["files"])
         }
-        run_digest: str | None = self._communicator.bcast(committed)
+        run_digest: str | None = self.communicator.bcast(committed)
         return run_digest
 
     def close(self) -> None:
@@ -197,17 +194,17 @@ class Checkpoints:
         newest, notes = self._choose()
         if newest is None:
             return None
-        with agreed(self._communicator):
+        with agreed(self.communicator):
             read = self._read(newest, clients)
-        server = server_state.gather(self._communicator, newest, read)
+        server = server_state.gather(self.communicator, newest, read)
         self._committed = {shard.content: shard for shard in newest.all_files}
         return Restored(
-            newest.round,
-            server,
-            newest.digest,
-            newest.meta,
-            notes,
-            newest.best.meta["number"] if newest.best else None,
+            round=newest.round,
+            server=server,
+            digest=newest.digest,
+            meta=newest.meta,
+            notes=notes,
+            best=newest.best.meta["number"] if newest.best else None,
         )
 
     def _write(
@@ -236,12 +233,12 @@ class Checkpoints:
         }
 
     def _share(self, server: Mapping[str, Tensor] | None) -> Share:
-        return server_state.share(self._communicator, server, self._limits)
+        return server_state.share(self.communicator, server, self.limits)
 
     def _written(self, server: Share, rows: Snapshot) -> dict[str, Any]:
         files = [
             self._clients_shard(group, rows.written)
-            for group in manifest.group_clients(rows, self._limits)
+            for group in manifest.group_clients(rows, self.limits)
         ]
         if server.whole is not None:
             files.append(self._server_shard(server.whole, server.small))
@@ -297,7 +294,7 @@ class Checkpoints:
         # An earlier checkpoint of this or a later round was damaged; otherwise the run
         # would have continued after it.
         self._kept = [*(old for old in self._kept if old.round < new.round), new][
-            -self._keep :
+            -self.keep :
         ]
         self._clean()
         return new.digest
@@ -344,18 +341,18 @@ class Checkpoints:
         The result is (None, []) without checkpoints. Raises UserError if all are
         damaged.
         """
-        with agreed(self._communicator):
+        with agreed(self.communicator):
             found = manifest.newest_first(self.folder)
         notes: list[str] = []
-        names = self._communicator.bcast([path.name for path in found])
+        names = self.communicator.bcast([path.name for path in found])
         paths = [self.folder / name for name in names]
         for position, path in enumerate(paths):
             newest, damage = self._examine(path)
             if newest is None:
                 notes.append(f"{path}: damaged checkpoint ({damage})")
                 continue
-            if self._communicator.is_server:
-                older = manifest.readable(reversed(paths[position + 1 :]), self._run)
+            if self.communicator.is_server:
+                older = manifest.readable(reversed(paths[position + 1 :]), self.run)
                 self._kept = [*older, newest]
             self._best = newest.best
             # the run does not need the best state to continue
@@ -378,15 +375,15 @@ class Checkpoints:
         Raises UserError if a rank does not see the manifest that rank 0 has read.
         """
         found, damage = None, None
-        if self._communicator.is_server:
+        if self.communicator.is_server:
             try:
-                found = manifest.read(path, self._run)
+                found = manifest.read(path, self.run)
             except Damaged as error:
                 damage = str(error)
-        table, damage = self._communicator.bcast([found and asdict(found), damage])
+        table, damage = self.communicator.bcast([found and asdict(found), damage])
         if table is None:
             return None, damage
-        with agreed(self._communicator):
+        with agreed(self.communicator):
             if not path.exists():
                 raise UserError(
                     f"{path}: missing on a rank's host; the results folder must lie on a "
@@ -400,9 +397,9 @@ class Checkpoints:
         """Return the first damage of files, None if all are intact. Collective; each
         rank reads some of the files.
         """
-        mine = files[self._communicator.rank :: self._communicator.size]
+        mine = files[self.communicator.rank :: self.communicator.size]
         damage = manifest.find_damage(self.folder, mine)
-        damages = self._communicator.allgather(damage)
+        damages = self.communicator.allgather(damage)
         return next(filter(None, damages), None)
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> ReadShare:
@@ -411,7 +408,7 @@ class Checkpoints:
         """
         try:
             read_clients(self.folder, chosen, clients)
-            return server_state.read_share(self.folder, chosen, self._communicator)
+            return server_state.read_share(self.folder, chosen, self.communicator)
         except (Damaged, ValueError, FileNotFoundError) as error:
             raise UserError(
                 f"{self.folder / chosen.name}: cannot be continued from ({error}), "

@@ -531,7 +531,14 @@ def _encoded(
     """Return a data file and its bytes."""
     data = hdf5.encode(arrays, {})
     sha256 = hashlib.sha256(data).hexdigest()
-    return Shard(_name(kind, sha256), sha256, len(data), ids, digests, part), data
+    return Shard(
+        name=_name(kind, sha256),
+        sha256=sha256,
+        size=len(data),
+        ids=ids,
+        digests=digests,
+        part=part,
+    ), data
 
 
 def _name(kind: str, sha256: str) -> str:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,19 +146,22 @@ class AnotherFormat(UserError):
     """A folder of another version of hpcfl whose files this version does not read."""
 
 
+@dataclass
 class Claim:
     """A folder that this process has locked for its run; ``begin`` makes the first
     change.
+
+    Attributes:
+        fresh: whether to move the folder's contents aside.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        config: "Config",
-        fresh: bool,
-        lock: FolderLock,
-    ) -> None:
-        self.folder = folder
+    folder: Path
+    config: "Config"
+    fresh: bool
+    lock: FolderLock
+
+    def __post_init__(self) -> None:
+        folder = self.folder
         self.note: str | None = (
             None  # for the user: a note on a damaged ``run.json``, which is written again
         )
@@ -165,8 +169,6 @@ class Claim:
         self.failure = failure(
             folder
         )  # why the attempt before this one failed; ``begin`` removes the file
-        self.fresh = fresh  # whether to move the folder's contents aside
-        self._config, self._lock = config, lock
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
         try:
             read(folder)
@@ -197,14 +199,14 @@ class Claim:
             with atomic.explained(self.folder):
                 self.folder.rename(_aside(self.folder))
                 self.folder.mkdir()
-            self._lock.relock()
-        text = described(self._config.resolved())
+            self.lock.relock()
+        text = described(self.config.resolved())
         if _content(self.folder / RUN) != text:
             atomic.write(self.folder / RUN, text)
         with atomic.explained(self.folder):
             (self.folder / FAILURE).unlink(missing_ok=True)
             atomic.remove_temporaries(self.folder)
-        self._lock.sign()
+        self.lock.sign()
         self.begun = True
 
 

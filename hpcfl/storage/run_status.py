@@ -84,14 +84,14 @@ def look(
     done = checkpoint.round if checkpoint else 0
     stage = _stage(folder, rounds_requested, done, results)
     return RunStatus(
-        stage,
-        rounds_requested,
-        done,
-        checkpoint.digest if checkpoint else None,
-        results.completed,
-        lock.held(folder),
-        None if stage == Stage.FINISHED else run_folder.failure(folder),
-        checkpoint is None and bool(newest_first(checkpoints)),
+        stage=stage,
+        rounds_requested=rounds_requested,
+        done=done,
+        digest=checkpoint.digest if checkpoint else None,
+        completed=results.completed,
+        locked=lock.held(folder),
+        failure=None if stage == Stage.FINISHED else run_folder.failure(folder),
+        checkpoints_lost=checkpoint is None and bool(newest_first(checkpoints)),
     )
 
 

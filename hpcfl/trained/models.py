@@ -282,20 +282,13 @@ class Models:
         """Return the model in a column of the client at ``position`` in a fleet, as
         ``module``.
         """
-        scored, setup = fleet.models[column], fleet.setup
+        scored = fleet.models[column]
         row = scored.rows if scored.rows.dim() == 1 else scored.rows[position]
         variables = {
             name: tensor[position] for name, tensor in scored.variables.items()
         }
-        return module(
-            setup.build,
-            setup.layout,
-            row.cpu(),
-            fleet.resources.buffers,
-            scored.buffers[position].cpu(),
-            scored.predict,
-            variables,
-        )
+        statistics = scored.buffers[position]
+        return module(fleet.resources, row, statistics, scored.predict, variables)
 
     def _global(self, at: At) -> Trained:
         """Return the global model as the first client received it. Raises UserError."""
@@ -307,37 +300,33 @@ class Models:
         total = MetricName("total", GLOBAL, of_clients=True)
         [samples] = self.results.select_rounds([row]).series(total)
         scored = np.flatnonzero(np.isfinite(samples))
+        model, corrections = self._module(fleet, GLOBAL, 0)
         return Trained(
-            GLOBAL,
-            *self._module(fleet, GLOBAL, 0),
-            GLOBAL,
-            round,
-            self.replay.digest(round),
-            float(self._accuracies(GLOBAL)[row]),
-            scored.tolist(),
+            name=GLOBAL,
+            module=model,
+            corrections=corrections,
+            moment=GLOBAL,
+            round=round,
+            digest=self.replay.digest(round),
+            recorded=float(self._accuracies(GLOBAL)[row]),
+            clients=scored.tolist(),
         )
 
     def _unscored(self, name: str, row: Tensor, round: int) -> Trained:
         """Return a model [P] of the server before a round."""
         self._refuse_own_statistics(name)
-        prepared, slot = self.replay.prepared, buffer_name("model")
+        slot = buffer_name("model")
         statistics = self.replay.server(round).get(slot, torch.zeros(0))
-        model, corrections = module(
-            prepared.setup.build,
-            prepared.setup.layout,
-            row,
-            prepared.resources.buffers,
-            statistics,
-        )
+        model, corrections = module(self.replay.prepared.resources, row, statistics)
         return Trained(
-            name,
-            model,
-            corrections,
-            None,
-            round,
-            self.replay.digest(round),
-            None,
-            self.everyone,
+            name=name,
+            module=model,
+            corrections=corrections,
+            moment=None,
+            round=round,
+            digest=self.replay.digest(round),
+            recorded=None,
+            clients=self.everyone,
         )
 
     def _refuse_own_statistics(self, name: str) -> None:

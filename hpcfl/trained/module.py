@@ -4,18 +4,16 @@
 public way to give the same tensors and names a second forward.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from hpcfl.adapters import lora, peft
 from hpcfl.adapters.peft import Corrections
 from hpcfl.clients.losses import Lane, Predict, Tensors
+from hpcfl.clients.resources import Resources
 from hpcfl.models import mixed
 from hpcfl.models.replaced import restore_layers
 from hpcfl.rows import constants
-from hpcfl.rows.layout import Layout
 from hpcfl.trained.replay import with_gradients
 
 # the child with the variables of a method's own prediction
@@ -55,10 +53,8 @@ class Predicting(nn.Module):
 
 @with_gradients
 def module(
-    build: Callable[[], nn.Module],
-    parameters: Layout,
+    resources: Resources,
     row: Tensor,
-    buffers: Layout,
     statistics: Tensor,
     predict: Predict | None = None,
     variables: Tensors | None = None,
@@ -69,17 +65,18 @@ def module(
     Low-rank corrections are part of its weights, and also returned alone, if any.
 
     Args:
-        build: makes a model with new numbers, and the frozen ones.
-        parameters, row: their layout, and the client's, [P].
-        buffers, statistics: their layout, and the client's, [B].
+        resources: of a rank, which know how models are made.
+        row: the client's parameters, [P].
+        statistics: its batch-norm statistics, [B].
         predict: its prediction, if not its forward.
         variables: the variables of the prediction, one client's tensors by name.
     """
     with torch.random.fork_rng(
         devices=[]
     ):  # the draws of ``build`` affect no other code
-        model = build()
-    given = parameters.split(row[None]) | buffers.split(statistics[None])
+        model = resources.setup.build()
+    given = resources.setup.layout.split(row[None].cpu())
+    given |= resources.buffers.split(statistics[None].cpu())
     with torch.no_grad():
         own = dict(model.named_parameters()) | constants.statistics(model)
         for name, tensor in own.items():

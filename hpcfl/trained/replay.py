@@ -5,7 +5,7 @@ round. The results have the same bits on the same processor, GPU and libraries.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,18 +42,22 @@ TOGETHER = 64
 with_gradients = torch.inference_mode(False)  # which ends ``torch.no_grad`` too
 
 
+@dataclass
 class RoundReplay:
-    """The rounds of the run in a folder whose earlier state is stored."""
+    """The rounds of the run in a folder whose earlier state is stored.
 
-    def __init__(
-        self, folder: Path, table: Mapping[str, Any], own: Collection[str]
-    ) -> None:
-        """Set the arguments of ``experiment.read_again``; nothing is read yet."""
-        self.folder = folder
-        self.checkpoints = folder / CHECKPOINTS
-        self.run = fingerprint(table)
-        self._table = table
-        self._own = own
+    Attributes:
+        config, own: as for ``experiment.read_again``.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    own: Collection[str]
+
+    def __post_init__(self) -> None:
+        """Read nothing yet."""
+        self.checkpoints = self.folder / CHECKPOINTS
+        self.run = fingerprint(self.config)
         # by round: the checkpoint before it, and the states of the server and of the
         # simulator in it
         self._states: dict[int, tuple[Manifest | None, State, State]] = {}
@@ -67,7 +71,7 @@ class RoundReplay:
         batched. Raises UserError.
         """
         alone = OneProcess()
-        config = experiment.read_again(self.folder, self._table, self._own)
+        config = experiment.read_again(self.folder, self.config, self.own)
         prepared = prepare(config, alone, make_adapter(config.adapter))
         prepared = preflight.run(prepared, alone)
         schedule = make_schedule(prepared, alone)

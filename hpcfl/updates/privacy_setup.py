@@ -29,7 +29,12 @@ def make_privacy(config: Config) -> ClientPrivacy | None:
     excludes = config.training.on_divergence == "exclude"
     drops = bool(varies or excludes or config.time.mode != "none")
     privacy = ClientPrivacy(
-        section, sigma, guarantee, config.seed, drops, config.rounds
+        section=section,
+        sigma=sigma,
+        guarantee=guarantee,
+        seed=config.seed,
+        drops=drops,
+        rounds=config.rounds,
     )
     check_noise(privacy)
     return privacy
@@ -48,7 +53,16 @@ def check_privacy(config: Config, section: Privacy, rule: Rule) -> None:
             "set participation.scheme = 'poisson'"
         )
     given = section.noise or 0.0
-    check_noise(ClientPrivacy(section, given, guarantee, config.seed, True, 1))
+    check_noise(
+        ClientPrivacy(
+            section=section,
+            sigma=given,
+            guarantee=guarantee,
+            seed=config.seed,
+            drops=True,
+            rounds=1,
+        )
+    )
 
 
 def check_noise(privacy: ClientPrivacy) -> None:

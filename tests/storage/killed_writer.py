@@ -40,7 +40,9 @@ def state(round):
 
 def run(folder):
     checkpoints, clients = (
-        Checkpoints(f"{folder}/checkpoints", OneProcess(), limits=FileLimits(10_000)),
+        Checkpoints(
+            Path(folder) / "checkpoints", OneProcess(), limits=FileLimits(10_000)
+        ),
         ClientStore(range(CLIENTS), TEMPLATE),
     )
     restored = checkpoints.restore(clients)

@@ -62,7 +62,7 @@ def make_asynchronous(prepared: Prepared, communicator: Communicator) -> Calenda
     mixes = try_asynchronous(prepared, communicator)
 
     def make(clients: Clients) -> AsynchronousCalendar:
-        timetable = AsynchronousTimetable(**vars(clients))
+        timetable = AsynchronousTimetable(clients)
         return AsynchronousCalendar(
             prepared,
             clients.draws,

@@ -14,9 +14,10 @@ from decimal import Decimal
 import numpy as np
 
 from hpcfl.clock import exact
-from hpcfl.clock.availability import FOREVER, Availability, OnlineClients
+from hpcfl.clock.availability import FOREVER, OnlineClients
 from hpcfl.clock.calendar import Job, Step
-from hpcfl.clock.durations import SECOND, Duration, epochs_of
+from hpcfl.clock.clients import Clients
+from hpcfl.clock.durations import SECOND, epochs_of
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 from hpcfl.simulation.round_schedule import Draws
@@ -68,19 +69,13 @@ class _Flight:
 class AsynchronousTimetable:
     """The consecutive steps; ``step`` returns the next."""
 
-    def __init__(
-        self,
-        time: Time,
-        draws: Draws,
-        duration: Duration,
-        availability: Availability,
-    ) -> None:
+    def __init__(self, clients: Clients) -> None:
         """Raise UserError for a buffer that can never be full."""
-        self._time = time
-        self._draws = draws
-        self._duration = duration
+        self._time = time = clients.time
+        self._draws = draws = clients.draws
+        self._duration = clients.duration
         self._clients = draws.clients
-        self._online = OnlineClients(availability, self._clients)
+        self._online = OnlineClients(clients.availability, self._clients)
         self._places = min(concurrency(time, draws), self._clients)
         self._size = buffer_size(time, draws)
         if time.rule != "semi" and self._size > self._clients:
