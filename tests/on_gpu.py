@@ -179,12 +179,12 @@ def share_of_rule(
     before = torch.cuda.memory_allocated()
     for round in range(1, rounds + 1):
         sent = prepared.method.send(
-            prepared.initial_server_state, prepared.audience(everyone, round)
+            prepared.initial_server_state, prepared.make_audience(everyone, round)
         )
         inbox, _ = exchange.send(
             OneProcess(), prepared.placement, everyone, sent, resources.device
         )
-        fleet = prepared.fleet(everyone, round, True)
+        fleet = prepared.make_fleet(everyone, round, True)
         prepared.method.update(fleet, inbox)
         del fleet, inbox
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())

@@ -504,7 +504,7 @@ class Fleet:
 
         def average(blocks: scoring.Blocks, chunk: list[int]) -> Tensor:
             classes = resources.samples.classes
-            sums, counts = scoring.class_sums(blocks, len(chunk), classes)
+            sums, counts = scoring.sum_by_class(blocks, len(chunk), classes)
             return sums / counts.clamp(min=1)[..., None]
 
         means, order = resources.map_chunks(
@@ -541,7 +541,9 @@ class Fleet:
         self._refuse_reading("outputs of samples ('outputs')")
         resources = self.resources
         pools = [self._chosen(round, client, most) for round, client in self._keys]
-        found = resources.outputs(self.rows(rows), self.buffers(model), pools, function)
+        found = resources.compute_outputs(
+            self.rows(rows), self.buffers(model), pools, function
+        )
         size = max(map(len, pools)) if most is None else most
         positions = torch.from_numpy(scoring.pad_positions(pools, size)).to(
             resources.device

@@ -167,7 +167,7 @@ def compute_features(
     samples.
     """
     assert resources.head is not None
-    features = resources.outputs(rows, buffers, pools, _features)
+    features = resources.compute_outputs(rows, buffers, pools, _features)
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replaced(
         torch.cat(features), resources.samples.y[index]

@@ -103,7 +103,7 @@ class HeadModel(nn.Module):
         return logits
 
 
-def samples_for(model: nn.Module, x: Tensor) -> Any:
+def wrap_samples(model: nn.Module, x: Tensor) -> Any:
     """Return ``x`` as the model takes it."""
     return Features(x) if isinstance(model, HeadModel) else x
 
@@ -158,12 +158,12 @@ def stack_data_term(loss: Tensor, lane: Lane) -> Tensor:
     return torch.stack([loss, data])
 
 
-def regularised(losses: Tensor, terms: Tensor) -> Tensor:
+def add_terms(losses: Tensor, terms: Tensor) -> Tensor:
     """Return losses and data terms [a, 2] of objectives that have further ``terms`` [a]."""
     return torch.stack([losses[:, 0] + terms, losses[:, 1]], dim=1)
 
 
-def gradients_of(
+def compute_gradients(
     loss: Tensor, leaves: Sequence[Tensor], slope: Tensor | None = None
 ) -> list[Tensor]:
     """Return the gradients of a loss, with zeros for a parameter that it does not

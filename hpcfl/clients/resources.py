@@ -128,7 +128,7 @@ class HeadKernel:
     losses: dict[Hashable, tuple[Loss, bool]] = field(default_factory=dict)
 
 
-def head_kernel(
+def make_head_kernel(
     module: nn.Module,
     device: torch.device,
     lanes: int | str,
@@ -283,7 +283,7 @@ class Resources:
             rows, buffers, variables: of the clients, ``[n, …]``.
             pools: each client's positions among the rank's samples.
             function: of (model, x, lane).
-            reduce: a function of a chunk's blocks, as from ``scoring.outputs``, and the
+            reduce: a function of a chunk's blocks, as from ``scoring.compute_outputs``, and the
                 positions of its clients.
         """
         results: list[Found] = []
@@ -291,7 +291,7 @@ class Resources:
 
         def run(chunk: list[int]) -> Found:
             lanes = torch.tensor(chunk, device=self.device)
-            blocks = scoring.outputs(
+            blocks = scoring.compute_outputs(
                 kernel=self.kernel,
                 tensors=self.stack_models(rows, buffers, lanes),
                 samples=self.samples,
@@ -308,7 +308,7 @@ class Resources:
                 heartbeat.beat()
         return results, torch.tensor(order).argsort()
 
-    def outputs(
+    def compute_outputs(
         self,
         rows: Tensor,
         buffers: Tensor,
@@ -362,7 +362,7 @@ def explain_full_gpu(error: BaseException) -> RunFailure | None:
     )
 
 
-def most_lanes(
+def count_lanes(
     module: nn.Module,
     samples: Tensor,
     training: Training,

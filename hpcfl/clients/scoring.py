@@ -23,7 +23,7 @@ SMALLEST = 16  # samples in a padded rest; fewer take as long
 # on its neighbours.
 BLOCK = 128
 
-# lanes, outputs [a, b, …], y [a, b] and mask, bool [a, b], as ``outputs`` yields them
+# lanes, outputs [a, b, …], y [a, b] and mask, bool [a, b], as ``compute_outputs`` yields them
 Blocks = Iterator[tuple[list[int], Tensor, Tensor, Tensor]]
 Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
 
@@ -83,7 +83,7 @@ def pad_positions(parts: list[np.ndarray], size: int) -> np.ndarray:
     return positions
 
 
-def outputs(
+def compute_outputs(
     kernel: Kernel,
     tensors: Tensors,
     samples: Samples,
@@ -134,7 +134,7 @@ def score(
     scores: Mapping[str, Score],
 ) -> Sums:
     """Sum ``scores`` over the blocks of a chunk of so many clients, logits as
-    ``outputs`` yields them.
+    ``compute_outputs`` yields them.
 
     Raises TypeError for other shapes than [samples, classes].
     """
@@ -156,7 +156,7 @@ def score(
     return dict(zip(sums, columns, strict=True))
 
 
-def class_sums(
+def sum_by_class(
     blocks: Blocks,
     clients: int,
     classes: int,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients.execution import Session
-from hpcfl.clients.losses import Batch, Lanes, Tensors, regularised
+from hpcfl.clients.losses import Batch, Lanes, Tensors, add_terms
 from hpcfl.clients.optimizers import Optimizer
 from hpcfl.rows import mixing, randomness
 
@@ -211,7 +211,7 @@ class StepContext:
         """Add a term [a] to the objective of the step. It counts in ``losses`` and not
         in their data terms.
         """
-        self._losses = regularised(self._losses, terms)
+        self._losses = add_terms(self._losses, terms)
 
     def apply_elementwise(
         self,

@@ -35,8 +35,8 @@ from hpcfl.clients.losses import (
     Lanes,
     Loss,
     Tensors,
+    add_terms,
     index_lanes,
-    regularised,
 )
 from hpcfl.clients.optimizers import Optimizer
 from hpcfl.clients.resources import Attempt, Resources
@@ -498,7 +498,7 @@ class Chunk:
         pass over the models.
         """
         proximal = self._optimizer.proximal_term()
-        return self._losses if proximal is None else regularised(self._losses, proximal)
+        return self._losses if proximal is None else add_terms(self._losses, proximal)
 
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
         """Take the method's own step on the lanes' mini-batches; return their

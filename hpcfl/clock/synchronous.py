@@ -106,7 +106,7 @@ class SynchronousTimetable:
         count = ceil(self._time.over_selection * self._wanted - 1e-9)
         key = (self._number,)
         drawn = self._draws.choose(on, count, key)
-        chosen = np.sort(self._draws.staying(drawn, key))
+        chosen = np.sort(self._draws.drop_lost(drawn, key))
         shares = self._draws.epoch_shares(chosen, key)
         if shares is None:
             shares = np.ones(len(chosen))

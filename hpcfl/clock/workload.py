@@ -106,7 +106,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
 
 def _operations_of_pass(small: Prepared) -> int:
     """Count the operations of one ordinary pass over client 0's samples."""
-    fleet = small.fleet(np.array([0]), 1, False)
+    fleet = small.make_fleet(np.array([0]), 1, False)
     start = small.setup.initial()
     _, operations = counted(
         lambda: fleet.train(start, loss=CROSS_ENTROPY, epochs=1, phase="one pass")

@@ -158,7 +158,7 @@ def cells_of(search: Plan, method: str) -> dict[str, list[Cell]]:
     }
 
 
-def gradients_of(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int], int]:
+def count_gradients(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int], int]:
     """Return the sample gradients of each played round, and those of the final
     scoring.
     """
@@ -387,7 +387,7 @@ class Player:
         if failure is not None:
             _print_line(f"{cell.name}: diverged, and does not go on")
             return self.charged(after | {"score": None, "rank": None}, run, since)
-        of_rounds, final = gradients_of(run)
+        of_rounds, final = count_gradients(run)
         if len(of_rounds) > rounds:
             raise UserError(
                 f"{folder}: has {len(of_rounds)} rounds, and no file in "
@@ -410,12 +410,12 @@ class Player:
 
     def charged(self, result: Result, run: Run, since: int) -> Result:
         """Return a result with the gradients of a run's rounds after ``since``."""
-        of_rounds, final = gradients_of(run)
+        of_rounds, final = count_gradients(run)
         spent = sum(of_rounds[since:]) + final
         section = self.tuning.section
         if not section.is_capped:
             return result | {"gradients": result["gradients"] + spent}
-        of_scores, _ = gradients_of(run, SCORING_GRADIENTS)
+        of_scores, _ = count_gradients(run, SCORING_GRADIENTS)
         training = [
             every - scored for every, scored in zip(of_rounds, of_scores, strict=True)
         ]

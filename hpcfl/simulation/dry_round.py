@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import BUFFERS, Fleet
-from hpcfl.clients.resources import Resources, Stopwatch, head_kernel
+from hpcfl.clients.resources import Resources, Stopwatch, make_head_kernel
 from hpcfl.clients.training import Task
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import Placement
@@ -212,7 +212,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         device=device,
         stopwatch=Stopwatch(),
         scores=resources.scores,
-        head=head_kernel(module, device, lanes, False, memory=math.inf),
+        head=make_head_kernel(module, device, lanes, False, memory=math.inf),
         privacy=resources.privacy and resources.privacy.without_noise(),
     )
     return replace(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.resources import LaneChoice, fit_clients, most_lanes
+from hpcfl.clients.resources import LaneChoice, count_lanes, fit_clients
 from hpcfl.communication.exchange import Placement
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
@@ -45,7 +45,7 @@ def fit_lanes(
     most_clients = fit_clients(module, memory, private, hosted)
     if asked.lanes != "auto":
         return replace(asked, clients_on_device=most_clients)
-    fits = most_lanes(
+    fits = count_lanes(
         module=module,
         samples=sample,
         training=config.training,

@@ -22,7 +22,7 @@ from hpcfl.clients.resources import (
     LaneChoice,
     Resources,
     Stopwatch,
-    head_kernel,
+    make_head_kernel,
 )
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
@@ -154,13 +154,13 @@ class Prepared:
         few = self.resources.samples.keep_few()
         return replace(self, resources=replace(self.resources, samples=few))
 
-    def audience(self, ids: np.ndarray, round: int) -> Audience:
+    def make_audience(self, ids: np.ndarray, round: int) -> Audience:
         """Return the method's view of the clients ``ids`` [n] that the server sends
         to.
         """
         return Audience(ids, self.setup, round)
 
-    def cohort(self, ids: np.ndarray, round: int) -> Cohort:
+    def make_cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """Return the method's view of the clients ``ids`` [n] whose uploads the server
         receives.
         """
@@ -172,7 +172,7 @@ class Prepared:
             uniform=self.method.weights == "uniform",
         )
 
-    def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
+    def make_fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Return the fleet of this rank's clients among ``ids``, with copies of their
         private state.
         """
@@ -195,7 +195,7 @@ class Prepared:
         """
         return np.arange(self.setup.clients, len(self.data.counts))
 
-    def new_fleet(self) -> Fleet:
+    def make_newcomers(self) -> Fleet:
         """Return the newcomers of this rank in their own round 1, with
         ``newcomers.epochs`` epochs.
 
@@ -475,7 +475,7 @@ def _make_resources(
         device=device,
         stopwatch=Stopwatch(),
         scores=parts.scores,
-        head=head_kernel(
+        head=make_head_kernel(
             module=template,
             device=device,
             lanes=choice.heads,

@@ -167,16 +167,16 @@ class Round:
                 f"server['{name}'] + change"
             )
 
-    def fleet(self, ids: np.ndarray) -> Fleet:
+    def make_fleet(self, ids: np.ndarray) -> Fleet:
         """Return those of some clients that live on this rank."""
-        return self.prepared.fleet(ids, self.plan.number, self.plan.scored)
+        return self.prepared.make_fleet(ids, self.plan.number, self.plan.scored)
 
-    def compose(self, hook: str, ids: np.ndarray) -> Message:
+    def make_message(self, hook: str, ids: np.ndarray) -> Message:
         """Return what a hook of the method sends to some clients; on rank 0."""
-        audience = self.prepared.audience(ids, self.plan.number)
+        audience = self.prepared.make_audience(ids, self.plan.number)
         return self.prepared.hooks.compose(hook, self.server, audience)
 
-    def send(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
+    def deliver(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
         """Send a message of rank 0 to some clients. Collective call.
 
         The result has the inbox of those clients that live on this rank, and the mean
@@ -207,15 +207,15 @@ class Round:
         """Score the clients of a fleet by a hook of the method."""
         if not len(fleet.ids):
             return
-        with self.on_clients(fleet):
+        with self.name_clients(fleet):
             own_inbox = self.prepared.hooks.open(fleet, inbox)[-1]
             getattr(self.prepared.method, hook)(fleet, own_inbox)
 
-    def on_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
+    def name_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
         """Name the clients of a fleet in errors raised inside the block."""
         return on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}")
 
-    def inbox_of(self, fleet: Fleet) -> Inbox:
+    def select_inbox(self, fleet: Fleet) -> Inbox:
         """Return the part of this rank's inbox that is for the clients of a fleet, on
         the device.
         """
@@ -231,13 +231,13 @@ class Round:
 def compose(round: Round) -> None:
     """Make the method's message to the audience, on rank 0."""
     if round.communicator.is_server:
-        round.message = round.compose("send", round.plan.audience)
+        round.message = round.make_message("send", round.plan.audience)
 
 
 def send(round: Round) -> None:
     """Send the method's message to the audience."""
     message, round.message = round.message, {}
-    round.inbox, round.floats_down = round.send(round.plan.audience, message)
+    round.inbox, round.floats_down = round.deliver(round.plan.audience, message)
 
 
 def work(round: Round) -> None:
@@ -259,12 +259,14 @@ def work(round: Round) -> None:
 def train(round: Round, ids: np.ndarray) -> LocalWork:
     """Train participants of this rank, and keep their numbers."""
     prepared = round.prepared
-    participants = round.fleet(ids)
+    participants = round.make_fleet(ids)
     participants.pace = round.plan.pace(ids)
     message: Message = {}
     if len(ids):
-        with round.on_clients(participants):
-            inboxes = prepared.hooks.open(participants, round.inbox_of(participants))
+        with round.name_clients(participants):
+            inboxes = prepared.hooks.open(
+                participants, round.select_inbox(participants)
+            )
             returned = prepared.method.update(participants, inboxes.pop())
             message = prepared.hooks.seal(participants, inboxes, returned)
         prepared.store.check_state(len(ids), participants.state)
@@ -280,8 +282,8 @@ def train(round: Round, ids: np.ndarray) -> LocalWork:
 
 def score(round: Round, ids: np.ndarray, hook: str) -> None:
     """Score clients of this rank by a hook of the method, and keep their numbers."""
-    observers = round.fleet(ids)
-    round.observe(observers, round.inbox_of(observers), hook)
+    observers = round.make_fleet(ids)
+    round.observe(observers, round.select_inbox(observers), hook)
     observers.state = {}  # it stays as it is, and the device has room for the next ones
     round.fleets.append(observers)
     round.numbers.append((ids, record.compute_numbers(observers, None, None)))
@@ -414,7 +416,7 @@ def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
     """Call the method's ``aggregate`` for a cohort and what it sent. Raises UserError
     if a tensor of the server has changed in place since the round began.
     """
-    senders = round.prepared.cohort(cohort, round.plan.number)
+    senders = round.prepared.make_cohort(cohort, round.plan.number)
     round.prepared.hooks.aggregate(round.server, senders, uplink)
     round.refuse_changes()
 
@@ -442,11 +444,11 @@ def score_newcomers(round: Round) -> None:
         return
     message: Message = {}
     if round.communicator.is_server:
-        message = round.compose("send_to_newcomers", newcomers)
-    inbox, _ = round.send(newcomers, message)
-    fleet = round.prepared.new_fleet()
+        message = round.make_message("send_to_newcomers", newcomers)
+    inbox, _ = round.deliver(newcomers, message)
+    fleet = round.prepared.make_newcomers()
     if len(fleet.ids):
-        with round.on_clients(fleet):
+        with round.name_clients(fleet):
             train_newcomers(round, fleet, inbox)
     columns = {"pre": BEFORE, "post": AFTER}
     scores = {}

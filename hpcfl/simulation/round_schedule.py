@@ -99,7 +99,7 @@ class Draws:
         name = self.participation.select
         raise UserError(f"{where}participation.select = '{name}': chose {problem}")
 
-    def staying(self, drawn: np.ndarray, key: Key) -> np.ndarray:
+    def drop_lost(self, drawn: np.ndarray, key: Key) -> np.ndarray:
         """Return the ids in ``drawn`` of clients that are not lost before they begin.
 
         Each is lost with the probability ``participation.dropout``. At least one of a
@@ -196,7 +196,7 @@ class RoundSchedule:
         else:
             count = self.config.participation.count(clients)
             drawn = self.draws.choose(np.ones(clients, bool), count, (number,))
-        return np.sort(self.draws.staying(drawn, (number,)))
+        return np.sort(self.draws.drop_lost(drawn, (number,)))
 
     def epoch_shares(self, number: int) -> np.ndarray | None:
         """Return the share of the epochs that each of a round's cohort does, [n].

@@ -266,7 +266,7 @@ def fleet_of(sections):
             "fedavg", COUNTS, **sections, adapter=adapter, runtime={"lanes": lanes}
         )
         prepared = prepare_on(OneProcess(), table)
-        return prepared.fleet(np.arange(len(COUNTS)), 1, scored=True)
+        return prepared.make_fleet(np.arange(len(COUNTS)), 1, scored=True)
 
     return make
 

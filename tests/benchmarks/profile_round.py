@@ -58,9 +58,11 @@ def profile_update(prepared: Prepared, ids: np.ndarray, rounds: int) -> profile:
         "model": prepared.initial_server_state["model"].to(prepared.resources.device)
     }
     for round in range(1, rounds):
-        prepared.method.update(prepared.fleet(ids, round, scored=False), dict(inbox))
+        prepared.method.update(
+            prepared.make_fleet(ids, round, scored=False), dict(inbox)
+        )
     with profile() as record:  # of the CPU, and of a GPU where there is one
-        prepared.method.update(prepared.fleet(ids, rounds, scored=False), inbox)
+        prepared.method.update(prepared.make_fleet(ids, rounds, scored=False), inbox)
     return record
 
 

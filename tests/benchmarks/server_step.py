@@ -75,7 +75,9 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
     everyone, method = np.arange(prepared.setup.clients), prepared.method
     message = {"model": models}
     if isinstance(method, ServerModel):
-        message = method.upload(prepared.fleet(everyone, 2, scored=False), {}, models)
+        message = method.upload(
+            prepared.make_fleet(everyone, 2, scored=False), {}, models
+        )
     return exchange.gather(
         OneProcess(),
         prepared.placement,
@@ -86,7 +88,7 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
 
 
 def step(prepared: Prepared, uplink: State) -> None:
-    cohort = prepared.cohort(np.arange(prepared.setup.clients), 2)
+    cohort = prepared.make_cohort(np.arange(prepared.setup.clients), 2)
     prepared.method.aggregate(prepared.initial_server_state, cohort, uplink)
     message = prepared.method.send(prepared.initial_server_state, cohort)
     exchange.send(

@@ -12,7 +12,7 @@ from torch import nn
 from hpcfl.clients import evaluate_at, heads
 from hpcfl.clients.execution import Work, choose
 from hpcfl.clients.losses import Batch, HeadModel
-from hpcfl.clients.resources import head_kernel
+from hpcfl.clients.resources import make_head_kernel
 from hpcfl.experiment import plugins
 from hpcfl.rows.layout import to_row
 
@@ -319,7 +319,7 @@ class Unfeatured(nn.Module):
 
 def test_a_model_without_a_head_has_no_features_for_samples():
     cpu = torch.device("cpu")
-    assert head_kernel(Unfeatured(), cpu, "auto", True, 1e6) is None
+    assert make_head_kernel(Unfeatured(), cpu, "auto", True, 1e6) is None
 
 
 @pytest.mark.parametrize(

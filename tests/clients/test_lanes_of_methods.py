@@ -112,7 +112,7 @@ def unequal_clients(folder, name, lanes, dtype, **training):
         pools[client] = pools[client][:length]
     if dtype is np.float64:
         prepared.resources.kernel.module.double()
-    fleet = prepared.fleet(np.arange(8), 1, False)
+    fleet = prepared.make_fleet(np.arange(8), 1, False)
     rows = prepared.setup.initial().to(
         torch.float64 if dtype is np.float64 else torch.float32
     )

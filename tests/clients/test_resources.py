@@ -6,10 +6,10 @@ import torch
 from hpcfl.clients import scoring
 from hpcfl.clients.resources import (
     client_bytes,
+    count_lanes,
     fit_clients,
     is_full,
     lane_bytes,
-    most_lanes,
 )
 from hpcfl.experiment.config import Training
 from hpcfl.models.mlp import MLP
@@ -55,9 +55,9 @@ def test_lanes_fill_the_memory_and_one_always_trains():
         Training(batch_size=500),
     )
     one = lane_bytes(model, x, training)
-    assert most_lanes(model, x, training, 10.5 * one / 0.7, 0, clients=0) == 10
-    assert most_lanes(model, x, training, 10.5 * one / 0.7, one, clients=0) == 5
-    assert most_lanes(model, x, training, 0.1 * one, 0, clients=0) == 1
+    assert count_lanes(model, x, training, 10.5 * one / 0.7, 0, clients=0) == 10
+    assert count_lanes(model, x, training, 10.5 * one / 0.7, one, clients=0) == 5
+    assert count_lanes(model, x, training, 0.1 * one, 0, clients=0) == 1
     assert model.training
 
 
@@ -68,7 +68,7 @@ def test_the_base_lies_in_the_memory_once():
     one, base = lane_bytes(model, x, training), 4 * (8 * 6 + 6)
     for room, lanes in ((0, 10), (-0.6 * one, 9)):
         memory = (10.5 * one + base + room) / 0.7
-        assert most_lanes(model, x, training, memory, 0, clients=0) == lanes
+        assert count_lanes(model, x, training, memory, 0, clients=0) == lanes
 
 
 def test_rows_of_clients_whose_turn_is_later_take_room():
@@ -84,11 +84,11 @@ def test_rows_of_clients_whose_turn_is_later_take_room():
     each = client_bytes(model, private=100)
     assert each == 2 * 4 * PARAMETERS + 2 * 100
     assert (
-        most_lanes(model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=40)
+        count_lanes(model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=40)
         == 10
     )
     assert (
-        most_lanes(
+        count_lanes(
             model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=1000
         )
         == 1

@@ -267,7 +267,7 @@ def test_equal_distributions_train_like_fedavg(federate):
         counts,
     )
     starts = starts_of(
-        cw.prepared.method, cw.server, cw.prepared.cohort(np.arange(3), 4)
+        cw.prepared.method, cw.server, cw.prepared.make_cohort(np.arange(3), 4)
     )
     torch.testing.assert_close(
         starts, average.server["model"].expand(3, -1), rtol=0, atol=1e-6

@@ -44,7 +44,7 @@ def test_without_server_epochs_the_head_is_the_initial_one(federate):
     assert torch.equal(played.server["model"], initial)
     rows = initial
     for round in (1, 2):
-        fleet = played.prepared.fleet(np.arange(5), round, False)
+        fleet = played.prepared.make_fleet(np.arange(5), round, False)
         trained = fleet.train(rows)
         head = initial[layout.columns("head")].expand(5, -1)
         rows = torch.cat([trained[:, layout.columns("body")], head], dim=1)

@@ -138,7 +138,7 @@ def test_batch_norm_statistics_stay_with_each_client_or_are_averaged(play, metho
     averaged = play({"name": "resnet8"}, TINY_IMAGES, method, buffers="average")
     trained = averaged.clients["buffers.model"]
     assert torch.equal(trained, kept)  # the first round starts from the same
-    weights = averaged.prepared.cohort(np.arange(CLIENTS), 1).weights[:, None]
+    weights = averaged.prepared.make_cohort(np.arange(CLIENTS), 1).weights[:, None]
     torch.testing.assert_close(
         averaged.server["buffers.model"], (weights * trained.double()).sum(0).float()
     )

@@ -78,7 +78,7 @@ def fleet_of(experiment):
     def make(name, lanes):
         table = experiment(name, runtime={"lanes": lanes})
         prepared = prepare(config.parse(table), OneProcess())
-        return prepared.fleet(np.arange(len(COUNTS)), 1, scored=True)
+        return prepared.make_fleet(np.arange(len(COUNTS)), 1, scored=True)
 
     return make
 

@@ -49,7 +49,7 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
     gpu, tmp_path, monkeypatch, capfd
 ):
     play(tmp_path, 1)
-    monkeypatch.setattr(lane_choice, "most_lanes", lambda **given: 1)
+    monkeypatch.setattr(lane_choice, "count_lanes", lambda **given: 1)
     describe = ClaimedRun.describe
     monkeypatch.setattr(
         ClaimedRun, "describe", lambda claimed: describe(claimed) | {"ranks": 7}

@@ -161,7 +161,7 @@ def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
             compression=compression,
         )
         setup = played.prepared.setup
-        shares = played.prepared.cohort(np.arange(setup.clients), 1).weights
+        shares = played.prepared.make_cohort(np.arange(setup.clients), 1).weights
         mean = shares @ played.clients["update.0.estimate"].double()
         found = played.server["update.0.mean_estimate"].double()
         torch.testing.assert_close(found, mean, rtol=1e-4, atol=1e-7)

@@ -51,7 +51,7 @@ def choose(
         (``lane_independence.py``), whereas a number is obeyed. It runs models with convolutions
         serially, because channels-last convolutions are faster than any batched form, and
         recurrent ones, because torch's own operator for a sequence is.
-        On a GPU it stacks all models; ``resources.most_lanes`` says how many fit.
+        On a GPU it stacks all models; ``resources.count_lanes`` says how many fit.
     replay: as for ``GraphKernel``.
     most: the lanes of ``"auto"``, if not those of the rule.
     of_samples: whether gradients of samples are taken (``Work.clip``), which the serial

@@ -26,13 +26,13 @@ from hpcfl.clients.losses import (
     Predict,
     Program,
     Tensors,
+    compute_gradients,
     default_prediction,
     describe_function,
     expand_constants,
     function_key,
-    gradients_of,
-    samples_for,
     stack_data_term,
+    wrap_samples,
 )
 from hpcfl.experiment.sections import Form
 from hpcfl.models.mlp import MLP
@@ -273,7 +273,7 @@ class BatchedKernel(Kernel):
         """Return ``function`` of lanes, given their tensors, x and variables in order."""
 
         def predict(model: nn.Module, x: Tensor, lane: Tensors) -> Tensor:
-            return function(model, samples_for(model, x), Lane(**lane))
+            return function(model, wrap_samples(model, x), Lane(**lane))
 
         x, *values = given[len(names) :]
         named = dict(zip(names, given, strict=False)) | expand_constants(
@@ -384,7 +384,7 @@ class BatchedLoss(nn.Module):
         """
         own = dict(variables)
         with keyed(self._random_layers, own.pop(KEYS, None)):
-            samples = samples_for(self.model, x)
+            samples = wrap_samples(self.model, x)
             lane = Lane(**own)
             if self._knows_gradient:
                 return default_prediction(self.model, samples, lane)
@@ -415,9 +415,9 @@ class BatchedLoss(nn.Module):
                 )
             log_shares = outputs.log_softmax(dim=2)
             losses, slope = cross_entropy(log_shares, y)
-            gradients = gradients_of(log_shares, leaves, slope)
+            gradients = compute_gradients(log_shares, leaves, slope)
             return (*gradients, torch.stack([losses, losses], dim=1))
         # A lane's loss depends on its own tensors alone, so the gradient of the sum
         # holds every lane's own.
-        gradients = gradients_of(outputs[:, 0].sum(), leaves)
+        gradients = compute_gradients(outputs[:, 0].sum(), leaves)
         return (*gradients, outputs.detach())

@@ -21,10 +21,10 @@ from hpcfl.clients.losses import (
     Loss,
     Predict,
     Tensors,
-    gradients_of,
-    samples_for,
+    compute_gradients,
     stack_data_term,
     train_mode,
+    wrap_samples,
 )
 from hpcfl.experiment.sections import Form
 from hpcfl.models.random import keyed, random_layers
@@ -234,7 +234,7 @@ class SerialKernel(Kernel):
         own = x[0]
         if self._channels_last and own.dim() == 4:
             own = own.contiguous(memory_format=torch.channels_last)
-        return samples_for(self.module, own)
+        return wrap_samples(self.module, own)
 
     def bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
         """Point the module at lane 0 of ``tensors``; return the parameters ``trained``,
@@ -276,7 +276,7 @@ class SerialSession(Session):
             samples = self.kernel.samples(batch.x)
             loss = self.work.loss(module, Batch(samples, batch.y[0]), lane)
         values = stack_data_term(loss, lane)
-        parts = gradients_of(values[0], self._leaves)
+        parts = compute_gradients(values[0], self._leaves)
         by_name = {}
         for name, gradient in zip(self.work.trained, parts, strict=True):
             by_name[name] = gradient[None]

@@ -19,8 +19,8 @@ from hpcfl.clients.losses import (
     Lane,
     Tensors,
     expand_constants,
-    samples_for,
     stack_data_term,
+    wrap_samples,
 )
 from hpcfl.errors import UserError
 from hpcfl.models.random import keyed, keys_of_sample, random_layers
@@ -140,7 +140,7 @@ class SampleSums(nn.Module):
         if keys is not None:
             keys = keys_of_sample(keys, place)
         with keyed(self._random_layers, keys):
-            samples, labels = samples_for(self.model, x[None]), y[None]
+            samples, labels = wrap_samples(self.model, x[None]), y[None]
             lane = SampleLane(**own)
             if self._loss != CROSS_ENTROPY:
                 loss = self._loss(self.model, Batch(samples, labels), lane)

@@ -146,7 +146,7 @@ class Arrivals:
     def compose(self, round: Round) -> None:
         """Make the message that this version of the server's model comes to."""
         if round.communicator.is_server:
-            message = round.compose("send", self.plan.audience)
+            message = round.make_message("send", self.plan.audience)
             self.flights.keep_message(self.version, message)
             round.floats_down = exchange.floats(message)
 
@@ -155,7 +155,7 @@ class Arrivals:
         for version in [*self.awaited, self.version]:
             if version not in self.flights.inboxes:
                 message = self.flights.sent.get(version, {})
-                inbox, _ = round.send(np.arange(0), dict(message))
+                inbox, _ = round.deliver(np.arange(0), dict(message))
                 self.flights.inboxes[version] = inbox
         round.inbox = self.flights.inboxes[self.version]
 
@@ -166,7 +166,7 @@ class Arrivals:
         for jobs, scored in self.groups(self.flights.take_untrained(self.step)):
             round.fleets.append(self.train(round, jobs, scored))
         audience = self.plan.audience if self.plan.scored else self.plan.audience[:0]
-        observers = round.fleet(audience)
+        observers = round.make_fleet(audience)
         round.observe(observers, round.inbox)
         round.fleets.append(observers)
         own: np.ndarray = self.plan.cohort[self.prepared.store.hosts(self.plan.cohort)]
@@ -211,7 +211,7 @@ class Arrivals:
         ids = np.array([job.client for job in jobs])
         versions = np.array([job.version for job in jobs])
         first = int(versions[0])
-        fleet = self.prepared.fleet(ids, first + 1, scored)
+        fleet = self.prepared.make_fleet(ids, first + 1, scored)
         fleet.rounds = versions + 1
         inbox = self.flights.inboxes[first]
         if (versions != first).any():
@@ -219,7 +219,7 @@ class Arrivals:
             inbox = stack_inboxes([self.flights.inboxes[one] for one in started])
         fleet.scoring.scores_starts = False
         fleet.pace = shares_of(jobs)
-        with round.on_clients(fleet):
+        with round.name_clients(fleet):
             inboxes = self.prepared.hooks.open(fleet, inbox)
             returned = self.prepared.method.update(fleet, inboxes.pop())
             message = self.prepared.hooks.seal(fleet, inboxes, returned)

@@ -127,7 +127,7 @@ class AsynchronousTimetable:
             key = self._version + 1, self._fillings
         self._fillings += 1
         chosen = np.sort(self._draws.choose(eligible, free, key))
-        staying = set(self._draws.staying(chosen, key).tolist())
+        staying = set(self._draws.drop_lost(chosen, key).tolist())
         shares = self._draws.epoch_shares(chosen, key)
         for position, client in enumerate(chosen.tolist()):
             share = 1.0 if shares is None else float(shares[position])

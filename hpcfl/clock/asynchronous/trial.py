@@ -137,7 +137,7 @@ def _messages(small: Prepared) -> list[Inbox]:
     """Return two messages of the server that differ in every floating-point number."""
     device = small.resources.device
     server = small.hooks.initial_state("server_state", small.setup)
-    audience = small.audience(np.array(small.store.ids), 1)
+    audience = small.make_audience(np.array(small.store.ids), 1)
     sent = fields(small.hooks.compose("send", server, audience))
     first = {name: entry.tensor.to(device) for name, entry in sent.items()}
     second = {
@@ -157,7 +157,7 @@ def _made(
     if len(clients) > 1:
         inbox = stack_inboxes(messages)
     ids = np.array(clients)
-    fleet = small.fleet(ids, 1, True)
+    fleet = small.make_fleet(ids, 1, True)
     fleet.rounds = ids + 1
     fleet.scoring.scores_starts = False
     inboxes = small.hooks.open(fleet, inbox)

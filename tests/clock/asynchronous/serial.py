@@ -49,7 +49,9 @@ def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
     messages: list[dict[str, torch.Tensor]] = []
     numbers: dict[tuple[int, int], dict[str, float]] = {}
     for version, step in enumerate(steps):
-        audience = prepared.audience(np.arange(prepared.setup.clients), step.number)
+        audience = prepared.make_audience(
+            np.arange(prepared.setup.clients), step.number
+        )
         sent = method.send(server, audience)
         messages.append({name: one.tensor for name, one in fields(sent).items()})
         for later in steps:
@@ -64,14 +66,14 @@ def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
         uplink = {}
         for name in results[0].rows:
             uplink[name] = _merged(config.time, step, results, name, messages, units_of)
-        cohort = prepared.cohort(step.cohort, step.number)
+        cohort = prepared.make_cohort(step.cohort, step.number)
         method.aggregate(server, cohort, uplink)
     return Serial(server, store.get(store.ids), numbers)
 
 
 def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
     """What a client makes in a fleet of its own."""
-    fleet = prepared.fleet(np.array([job.client]), job.version + 1, scored=True)
+    fleet = prepared.make_fleet(np.array([job.client]), job.version + 1, scored=True)
     fleet.scoring.scores_starts = False
     if job.share != 1:
         fleet.pace = np.array([job.share])

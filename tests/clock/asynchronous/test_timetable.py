@@ -81,7 +81,7 @@ class Lowest:
     def choose(self, candidates, count, key):
         return np.flatnonzero(candidates)[:count]
 
-    def staying(self, drawn, key):
+    def drop_lost(self, drawn, key):
         return drawn
 
     def epoch_shares(self, chosen, key):
