@@ -291,9 +291,9 @@ class LocalTraining:
         self.resources.setup.layout.write(models.tensors, trained.rows, lanes)
         self.resources.buffers.write(models.tensors, trained.buffers, lanes)
         for name in chunk.assigned:
-            before = self.start.variables[name]
-            changed = trained.changed.setdefault(name, before.clone())
-            mixing.index_copy(changed, lanes, models.variables[name])
+            if name not in trained.changed:
+                trained.changed[name] = self.start.variables[name].clone()
+            mixing.index_copy(trained.changed[name], lanes, models.variables[name])
 
 
 def refuse_uncovered(task: Task, privacy: "SamplePrivacy") -> None:
