@@ -38,7 +38,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import measures, user_code
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import Form
-from hpcfl.files.scratch import Scratch
+from hpcfl.files.scratch import Scratch, keep_freed_memory
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, OwnOverlay, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.rows import layout, mixing
@@ -311,6 +311,7 @@ def set_up_process(
         choose_device(config.runtime, process.local_rank)
     )
     torch.set_num_threads(config.runtime.threads)
+    keep_freed_memory()
     memory = Scratch(config.runtime.memory * 1e6)
     mixing.use_device(rank_device.device, _count_blocks(config, process), memory)
     return rank_device

@@ -1,7 +1,10 @@
 """Matrices beyond a limit lie in files that nobody sees."""
 
+import ctypes
 import io
 import random
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 
@@ -149,3 +152,28 @@ def test_the_next_array_of_a_size_has_the_memory_of_one_that_nobody_uses(monkeyp
     del second, third
     large = memory.empty([180])
     assert sum(map(len, memory._free)) == 0 and len(large) == 180
+
+
+# Prints how often the system gave a page to five arrays of 8 MB in ten rounds.
+FAULTS = """
+import resource
+import numpy as np
+from hpcfl.files import scratch
+scratch.keep_freed_memory()
+for round in range(11):
+    if round == 1:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [np.ones(1 << 20) for _ in range(5)]
+    del arrays
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc"
+)
+def test_freed_memory_is_used_again():
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 5 * 2048  # the pages of a round
