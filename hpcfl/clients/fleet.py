@@ -668,7 +668,7 @@ class Fleet:
             share=options.get("share", 1.0),
             only=options.get("only"),
             until=options.get("until"),
-            trial=self._in_trial,
+            is_trial=self._in_trial,
         )
         if task.phase in self._phases:
             raise ValueError(
@@ -698,7 +698,7 @@ class Fleet:
         results = self.results
         results.losses, results.data_losses = trained.losses.unbind(dim=1)
         results.sample_gradients += trained.sample_gradients
-        if task.trial:
+        if task.is_trial:
             return
         noisy = trained.noisy_batches
         taken = np.flatnonzero(noisy.sum(axis=0))

@@ -42,7 +42,7 @@ class Assigned:
         validation: held out for the method; None where nothing is.
         selection: held out to choose best rounds on; None where nothing is.
         patched: test samples on which an attack is scored; None where nothing is.
-        global_test: whether all clients are tested on the same samples.
+        has_global_test: whether all clients are tested on the same samples.
     """
 
     train: Sequence[np.ndarray]
@@ -50,7 +50,7 @@ class Assigned:
     validation: Sequence[np.ndarray] | None = None
     selection: Sequence[np.ndarray] | None = None
     patched: Sequence[np.ndarray] | None = None
-    global_test: bool = False
+    has_global_test: bool = False
 
     @property
     def parts(self) -> dict[str, Sequence[np.ndarray]]:
@@ -90,7 +90,7 @@ class Samples:
         shifts: "Shifts | None" = None,
     ):
         self.selects = assigned.selection is not None
-        self.global_test = assigned.global_test
+        self.has_global_test = assigned.has_global_test
         versions, self._pools = _number_pools(clients, assigned.parts, shifts)
         self.parts = self._pools[1]
         self._shifts = shifts
@@ -132,7 +132,7 @@ class Samples:
         return other
 
     @property
-    def tokens(self) -> bool:
+    def has_tokens(self) -> bool:
         """Return whether samples are token ids."""
         return self.x.dtype in (torch.int32, torch.int64)
 
@@ -148,7 +148,7 @@ class Samples:
         """Number clients by their test samples, [n]. Clients with the same test samples
         have equal numbers.
         """
-        if not self.global_test:
+        if not self.has_global_test:
             return np.arange(len(clients))
         if self._shifts is None or not self._shifts.drawn:
             return np.zeros(len(clients), np.int64)

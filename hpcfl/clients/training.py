@@ -69,7 +69,7 @@ class Task:
     proximal: tuple[float, Tensor] | None = None  # the strength, and anchors [n, P]
     share: float = 1.0
     only: Tensor | None = None
-    trial: bool = False  # whether it is no part of the round's work
+    is_trial: bool = False  # whether it is no part of the round's work
     until: Callable[[Tensor, Tensors], Tensor] | None = None
     frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
     # None: a step of the optimiser on the loss

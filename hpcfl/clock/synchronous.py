@@ -34,7 +34,7 @@ class _Asked:
     """A client of a round: its job, and whether it goes off before the job's end."""
 
     job: Job
-    lost: bool
+    is_lost: bool
 
 
 class SynchronousTimetable:
@@ -60,7 +60,7 @@ class SynchronousTimetable:
         on = self._someone_on()
         tick = self._tick
         asked = [self._asked(client, share) for client, share in self._drawn(on)]
-        arriving = [one.job for one in asked if not one.lost]
+        arriving = [one.job for one in asked if not one.is_lost]
         arriving.sort(key=lambda job: (job.ended, job.client))
         if self._deadline is not None:
             last = tick + self._deadline

@@ -97,7 +97,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
     counting = Stage("work", "train", "local work", work_counted)
     stages = (COMPOSE, SEND, counting, *AFTER_WORK)
     for number, played in ((1, small), (2, replace(small, fleet_type=Fleet))):
-        plan = RoundPlan(number, client, client, scored=False)
+        plan = RoundPlan(number, client, client, is_scored=False)
         round = Round(plan, OneProcess(), played, server)
         messages = Messages(small.setup.clients, server)
         play_on_clients(round, stages, [messages.note])

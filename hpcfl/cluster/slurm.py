@@ -28,7 +28,7 @@ class Queued:
     restarts: int  # how often it was requeued
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the job waits or runs."""
         return self.state in (
             "PENDING",

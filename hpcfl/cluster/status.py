@@ -121,7 +121,7 @@ def _job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
     parts = [job for job in submissions.jobs if job.startswith(f"{name},rung=")]
     for job in parts:
         queued = queue.get(submissions.jobs[job])
-        if queued is not None and queued.alive:
+        if queued is not None and queued.is_alive:
             return job
     if parts:
         return parts[-1]
@@ -187,7 +187,7 @@ def _state(
         return "finished", ""
     if run_state.locked:
         return "starting" if run_state.stage in STARTING else "running", requeues
-    if queued is not None and queued.alive:
+    if queued is not None and queued.is_alive:
         return _in_queue(queued, run, requeues)
     if failure := run_state.failure or submissions.failure(job):
         return "failed", failure

@@ -433,7 +433,7 @@ def _in_queue(profile: Profile, submissions: Submissions) -> dict[str, str]:
     return {
         name: job
         for name, job in submissions.jobs.items()
-        if job in queue and queue[job].alive
+        if job in queue and queue[job].is_alive
     }
 
 

@@ -136,7 +136,7 @@ def _describe_samples(prepared: Prepared) -> str:
     )
     if held_out:
         text += f", hold out {held_out:,} for validation"
-    if split.global_test and clients > 1:
+    if split.has_global_test and clients > 1:
         return f"{text} and are all tested on the same {len(split.test[0]):,}"
     return f"{text} and are tested on {tested:,}"
 
@@ -182,7 +182,7 @@ def _describe_classes(prepared: Prepared, whole: bool) -> str:
     data, clients = prepared.data.dataset, prepared.setup.clients
     counts = prepared.data.counts[:clients]
     tests = prepared.data.test_counts[
-        : 1 if prepared.data.split.global_test else clients
+        : 1 if prepared.data.split.has_global_test else clients
     ]
     trained = counts.sum(dim=0).long().tolist()
     tested = tests.sum(dim=0).long().tolist()

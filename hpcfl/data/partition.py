@@ -77,7 +77,7 @@ class Split:
         return np.stack([np.bincount(labels[own], minlength=classes) for own in held])
 
     @property
-    def global_test(self) -> bool:
+    def has_global_test(self) -> bool:
         """Return whether all clients are tested on the same samples."""
         return all(np.array_equal(held, self.test[0]) for held in self.test)
 

@@ -319,7 +319,7 @@ def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
 def _states(concepts: Sequence[Concept]) -> np.ndarray:
     """Return the state of samples that follow each concept: 0 where it changes nothing."""
     states = np.arange(1, len(concepts) + 1)
-    states[[concept.plain for concept in concepts]] = 0
+    states[[concept.is_plain for concept in concepts]] = 0
     return states
 
 
@@ -383,7 +383,7 @@ def _drawn(
     if dealt is None:
         own, dealt = "first", cells.get(facts.place + 1)
     has_untouched = shift.share is not None or dealt is not None or bool(shift.at)
-    if has_untouched and not concepts[0].plain:
+    if has_untouched and not concepts[0].is_plain:
         concepts = [Concept(shift.untouched), *concepts]
         group_of = np.array([0, *(group_of + 1)])
     groups = len(group_of)

@@ -234,7 +234,7 @@ def _write_cells(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFra
     """Return the numbers of ``tabulate`` as texts."""
     import pandas
 
-    form = ".2f" if measure.percent else ".4g"
+    form = ".2f" if measure.is_percent else ".4g"
 
     def write(name: str, form: str, factor: int = 1) -> "pandas.Series[str]":
         numbers = factor * frame[name].astype(float)

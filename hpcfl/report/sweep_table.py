@@ -222,7 +222,7 @@ def make(
     notes = [*arranged.notes, *_warn(arranged, frame, name.number)]
     if not isinstance(at, str):
         notes += _list_ended(arranged, at)
-    percent = measure is not None and measure.percent
+    percent = measure is not None and measure.is_percent
     unit, form, missing = (" in %", ".2f", MISSING) if percent else ("", ".4g", MISSING)
     if reading.target is not None:
         unit, form, missing = "", ",.1f", UNREACHED

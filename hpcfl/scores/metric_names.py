@@ -149,13 +149,13 @@ class Measure:
     better: str
 
     @property
-    def percent(self) -> bool:
+    def is_percent(self) -> bool:
         return self.unit == "%"
 
     @property
     def factor(self) -> int:
         """Factor from a recorded number to the displayed one."""
-        return 100 if self.percent else 1
+        return 100 if self.is_percent else 1
 
     @property
     def label_end(self) -> str:
@@ -168,7 +168,7 @@ class Measure:
 
     def shown(self, number: float) -> str:
         """Format a recorded number without its unit."""
-        return f"{100 * number:.2f}" if self.percent else f"{number:.4g}"
+        return f"{100 * number:.2f}" if self.is_percent else f"{number:.4g}"
 
 
 def score_of(wanted: str) -> str:

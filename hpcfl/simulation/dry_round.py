@@ -132,7 +132,9 @@ def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
     small = replace(shrink(prepared, lanes=1), fleet_type=idle_fleet)
     server = small.hooks.initial_state("server_state", small.setup)
     for number in (1, 2):
-        plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
+        plan = RoundPlan(
+            number, np.array([0]), np.array(small.store.ids), is_scored=True
+        )
         round = Round(plan, OneProcess(), small, server)
         messages = Messages(small.setup.clients, server)
         play_on_clients(round, DRY, [messages.note])

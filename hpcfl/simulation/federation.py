@@ -130,7 +130,7 @@ class Federation:
     meta: dict[str, Any]
     announce: Callable[[Result], None] = ignore_result
     best: BestRound | None = None
-    due: CheckpointSchedule = field(init=False)
+    timing: CheckpointSchedule = field(init=False)
     # seconds before the first round, of the longest round, and of copying the state for
     # the last checkpoint
     _started_in: float = 0.0
@@ -140,7 +140,7 @@ class Federation:
     _unrecorded: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.due = CheckpointSchedule(self.prepared.config.checkpoint.every)
+        self.timing = CheckpointSchedule(self.prepared.config.checkpoint.every)
 
     def run(self, done: int, request: StopRequest) -> None:
         """Play the rounds after ``done``, then score the final models. Collective call.
@@ -190,7 +190,7 @@ class Federation:
         result = conclude(round, self.schedule.times(number))
         self._unrecorded.append(result)
         self.schedule.share_losses(self.communicator, number, result.numbers)
-        if self.best is not None and round.plan.scored:
+        if self.best is not None and round.plan.is_scored:
             self.best.judge(self.communicator, result.numbers.values)
         return max(result.vote, self.planned(number))
 
@@ -220,7 +220,7 @@ class Federation:
         """
         if request.received:
             return STOP
-        return CHECKPOINT if self.due.due(number) else CONTINUE
+        return CHECKPOINT if self.timing.is_due(number) else CONTINUE
 
     def planned(self, number: int) -> int:
         """Return the planned action after a round, which is the same on all ranks.
@@ -229,7 +229,7 @@ class Federation:
         last round trains can be made again from it.
         """
         before_last = number == self.prepared.config.rounds - 1
-        planned = before_last or self.due.planned(number)
+        planned = before_last or self.timing.is_planned(number)
         return CHECKPOINT if planned else CONTINUE
 
     def record_rounds(self) -> None:
@@ -240,9 +240,10 @@ class Federation:
         if self.metrics is None:
             return
         for result in results:
-            name = "after the last round" if result.final else f"round {result.number}"
+            final = result.is_final
+            name = "after the last round" if final else f"round {result.number}"
             with on_this_rank(f"{name}, metrics"):
-                record = self.metrics.conclude if result.final else self.metrics.record
+                record = self.metrics.conclude if final else self.metrics.record
                 record(result.number, result.values, result.numbers.clients)
             with on_this_rank(f"{name}, report"):
                 self.announce(result)
@@ -265,7 +266,7 @@ class Federation:
         self.record_rounds()
         begun = time.monotonic()
         stopwatch = self.prepared.resources.stopwatch
-        with stopwatch.phase("checkpoint"), self.due.waiting():
+        with stopwatch.phase("checkpoint"), self.timing.waiting():
             if self.metrics is not None:
                 with on_this_rank(f"round {number}, metrics"):
                     self.metrics.merge()
@@ -274,7 +275,7 @@ class Federation:
             meta = self.meta | {"lanes": self._lanes_of_ranks()}
             with on_this_rank(f"round {number}, checkpoint"):
                 self.checkpoints.start(number, server, self.prepared.store, meta, best)
-            self.due.begun()
+            self.timing.begun()
         self._copied_in = time.monotonic() - begun
         if wait:
             self.finish_checkpoint()
@@ -298,10 +299,10 @@ class Federation:
         call.
         """
         stopwatch = self.prepared.resources.stopwatch
-        with stopwatch.phase("checkpoint"), self.due.waiting():
+        with stopwatch.phase("checkpoint"), self.timing.waiting():
             self.checkpoints.finish()
         written_in = self.checkpoints.written_in
-        if self.due.finished(written_in) and self.communicator.is_server:
+        if self.timing.finished(written_in) and self.communicator.is_server:
             under_way = 0.0  # the rest of an earlier checkpoint
             if self.prepared.config.checkpoint.every != "auto":
                 under_way = max(0.0, written_in - self._longest)

@@ -234,7 +234,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 alone = OneProcess()
                 trained = np.array([0])
                 scored = np.array(small.store.ids)
-                first = RoundPlan(1, trained, scored, scored=True)
+                first = RoundPlan(1, trained, scored, is_scored=True)
                 round = Round(first, alone, small, server)
                 play(round, dry_round.DRY, [note_uploads])
                 for fleet in round.fleets:
@@ -244,9 +244,9 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                     number=small.config.rounds + 1,
                     cohort=no_clients(),
                     audience=trained,
-                    scored=True,
+                    is_scored=True,
                     newcomers=small.newcomer_ids,
-                    final=True,
+                    is_final=True,
                 )
                 play(Round(last, alone, small, server), FINAL_SCORING)
     except RankFailure as failure:

@@ -559,7 +559,7 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
     split, is_attacked = data.split, data.assigned.patched is not None
     asked = measures.asked(config.evaluation)
     for name, score in asked.items():
-        if score.shared_test and not split.global_test:
+        if score.shared_test and not split.has_global_test:
             key = "scores" if name in config.evaluation.scores else "metric"
             raise UserError(
                 f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as "
@@ -572,7 +572,7 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
                 "attack.kind = 'backdoor'"
             )
     always = measures.built_in(measures.BY_DEFAULT)
-    if split.global_test:
+    if split.has_global_test:
         always |= measures.built_in(measures.ON_SHARED_TEST)
     if is_attacked:
         always |= measures.built_in(measures.ON_ATTACK)

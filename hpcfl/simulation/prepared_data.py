@@ -109,7 +109,7 @@ def prepare_data(
             validation=validation,
             selection=selection if share else None,
             patched=split.test if poison is not None and poison.is_scored else None,
-            global_test=split.global_test,
+            has_global_test=split.has_global_test,
         ),
         counts=counts,
         test_counts=test_counts,

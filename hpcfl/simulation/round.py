@@ -84,14 +84,14 @@ class Result:
     """A round that was played.
 
     vote: the highest vote of the ranks on what follows.
-    final: whether it was the scoring after the last aggregation.
+    is_final: whether it was the scoring after the last aggregation.
     clusters: returns numbers of clusters, on rank 0 in a scored round with shifts.
     costs: bytes, floats and seconds, as rank 0 counts them, and the clients' own time.
     """
 
     number: int
     vote: int
-    final: bool
+    is_final: bool
     numbers: record.Gathered
     costs: dict[str, Any]
     clusters: Callable[[], dict[str, Any]] = dict
@@ -99,7 +99,7 @@ class Result:
     @cached_property
     def values(self) -> dict[str, Any]:
         """The round's metrics by name, to be recorded on rank 0."""
-        whole = self.costs | {FINAL: int(self.final)}
+        whole = self.costs | {FINAL: int(self.is_final)}
         return self.numbers.values | self.clusters() | whole
 
 
@@ -169,7 +169,7 @@ class Round:
 
     def make_fleet(self, ids: np.ndarray) -> Fleet:
         """Return those of some clients that live on this rank."""
-        return self.prepared.make_fleet(ids, self.plan.number, self.plan.scored)
+        return self.prepared.make_fleet(ids, self.plan.number, self.plan.is_scored)
 
     def make_message(self, hook: str, ids: np.ndarray) -> Message:
         """Return what a hook of the method sends to some clients; on rank 0."""
@@ -472,22 +472,24 @@ def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
 
 
 COMPOSE = Stage("compose", "send", "what the server sends", compose)
-SEND = Stage("send", "send", "what the server sends", send, collective=True)
+SEND = Stage("send", "send", "what the server sends", send, is_collective=True)
 WORK = Stage("work", "train", "local work", work)
 COLLECT = Stage(
     "collect",
     "gather",
     "the clients' numbers",
     collect_numbers,
-    collective=True,
+    is_collective=True,
 )
 REFUSE = Stage("refuse", "gather", "the clients' numbers", refuse_diverged)
-UPLOAD = Stage("upload", "gather", "uploads", collect_uploads, collective=True)
+UPLOAD = Stage("upload", "gather", "uploads", collect_uploads, is_collective=True)
 STORE = Stage("store", "store", "the clients' private state", store_state)
 AGGREGATE = Stage("aggregate", "aggregate", "aggregation", aggregate)
 TRAINING = (COMPOSE, SEND, WORK, COLLECT, REFUSE, UPLOAD, STORE, AGGREGATE)
 SCORE = Stage("work", "train", "local work", score_final)
-NEWCOMERS = Stage("newcomers", "train", "local work", score_newcomers, collective=True)
+NEWCOMERS = Stage(
+    "newcomers", "train", "local work", score_newcomers, is_collective=True
+)
 FINAL_SCORING = (COMPOSE, SEND, SCORE, NEWCOMERS, COLLECT)
 
 
@@ -508,12 +510,12 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     costs["seconds/round"] = round.stopwatch.lap()
     round.stopwatch.seconds.clear()
     costs |= times
-    if communicator.is_server and not plan.final:
+    if communicator.is_server and not plan.is_final:
         costs |= round.prepared.hooks.measure(round.server, plan.number)
     return Result(
         number=plan.number,
         vote=round.collected.vote,
-        final=plan.final,
+        is_final=plan.is_final,
         numbers=round.collected.numbers,
         costs=costs,
         clusters=find_clusters(round),
@@ -528,7 +530,7 @@ def find_clusters(round: Round) -> Callable[[], dict[str, Any]]:
     if (
         shifts is None
         or not shifts.drawn
-        or not (round.communicator.is_server and round.plan.scored)
+        or not (round.communicator.is_server and round.plan.is_scored)
     ):
         return dict
     found = round.prepared.method.found_clusters(round.server)

@@ -230,9 +230,9 @@ class RoundSchedule:
             number=rounds + 1,
             cohort=no_clients(),
             audience=audience,
-            scored=True,
+            is_scored=True,
             newcomers=newcomers,
-            final=True,
+            is_final=True,
         )
 
     def stages(self, round: Round) -> Sequence[Stage]:

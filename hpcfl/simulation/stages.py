@@ -35,26 +35,26 @@ class RoundPlan:
     cohort: ids [n] of the clients that train.
     audience: ids [m] of the clients that get a message: the cohort, and the observers,
         whose models are only scored.
-    scored: whether models are scored.
+    is_scored: whether models are scored.
     newcomers: ids of the clients that were never trained with and are scored after the
         last round.
     shares: of the epochs of each local training that each of the cohort does, [n]; None
         where all do all.
-    final: whether it is the scoring after the last aggregation.
+    is_final: whether it is the scoring after the last aggregation.
     """
 
     number: int
     cohort: np.ndarray
     audience: np.ndarray
-    scored: bool
+    is_scored: bool
     newcomers: np.ndarray = field(default_factory=no_clients)
     shares: np.ndarray | None = None
-    final: bool = False
+    is_final: bool = False
 
     @property
     def name(self) -> str:
         """Name of the round in messages."""
-        return "after the last round" if self.final else f"round {self.number}"
+        return "after the last round" if self.is_final else f"round {self.number}"
 
     def pace(self, ids: np.ndarray) -> np.ndarray | None:
         """Return the shares of some of the cohort, [k]. Return None where all do all
@@ -71,7 +71,7 @@ class RoundPlan:
             self,
             cohort=trained,
             audience=ids,
-            scored=True,
+            is_scored=True,
             shares=self.pace(trained),
         )
 
@@ -95,7 +95,7 @@ class Stage:
         phase: the stopwatch phase that counts its seconds.
         place: the name of the stage in error messages.
         run: does the work; it reads and changes the round.
-        collective: whether all ranks meet in it. Then all must play it, in the same
+        is_collective: whether all ranks meet in it. Then all must play it, in the same
             order.
     """
 
@@ -103,7 +103,7 @@ class Stage:
     phase: str
     place: str
     run: Callable[[Any], None]
-    collective: bool = False
+    is_collective: bool = False
 
 
 # called with a stage's name and the round after the stage

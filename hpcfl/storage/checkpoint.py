@@ -264,7 +264,7 @@ class Checkpoints:
     def _part_shard(self, part: Part, rows: np.ndarray) -> Shard:
         shard, data = manifest.encode_part(part, rows)
         known = self._committed.get(shard.content)
-        if known is None or not known.present(self.folder):
+        if known is None or not known.is_present(self.folder):
             atomic.write(self.folder / shard.name, data)
             self._committed[shard.content] = shard  # parts with equal rows are one file
         return shard
@@ -272,7 +272,7 @@ class Checkpoints:
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
         """Return the newest checkpoint's file with the same content, if any."""
         shard = self._committed.get(manifest.content_key(ids, digests))
-        return shard if shard and shard.present(self.folder) else None
+        return shard if shard and shard.is_present(self.folder) else None
 
     def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:
         """Publish the manifest, then remove unneeded files; rank 0 only.
@@ -460,16 +460,16 @@ class CheckpointSchedule:
         self._under_way = False
         self._finished = clock()  # when the last checkpoint was
 
-    def planned(self, round: int) -> bool:
+    def is_planned(self, round: int) -> bool:
         """Return whether a checkpoint is due at the end of ``round``, regardless of the
         clock.
         """
         return self._every != "auto" and round % self._every == 0
 
-    def due(self, round: int) -> bool:
+    def is_due(self, round: int) -> bool:
         """Return whether a checkpoint is due at the end of ``round``."""
         if self._every != "auto":
-            return self.planned(round)
+            return self.is_planned(round)
         return not self._under_way and self._cost <= SHARE * (
             self._clock() - self._finished
         )

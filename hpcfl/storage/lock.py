@@ -146,7 +146,7 @@ class FolderLock:
         return owner.decode(errors="replace") or "owner unknown"
 
 
-def held(folder: Path) -> bool:
+def is_held(folder: Path) -> bool:
     """Return whether a run has the folder now, as far as this host sees.
 
     Nothing is changed. The result is also False if the file system hides the locks of

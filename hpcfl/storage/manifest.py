@@ -127,7 +127,7 @@ class Shard:
             return (self.name,)
         return content_key(self.ids, self.digests)
 
-    def present(self, folder: Path) -> bool:
+    def is_present(self, folder: Path) -> bool:
         """Return whether the file exists with its size; its bytes are not checked."""
         try:
             return (folder / self.name).lstat().st_size == self.size
@@ -299,7 +299,7 @@ def states(folder: Path, run: str) -> dict[int, Manifest]:
     found: dict[int, Manifest] = {}
     for newest in readable(newest_first(folder), run):
         for one in (newest, newest.best):
-            if one is not None and all(shard.present(folder) for shard in one.files):
+            if one is not None and all(shard.is_present(folder) for shard in one.files):
                 found.setdefault(one.round, one)
     return found
 
@@ -342,7 +342,7 @@ def latest(
         with suppress(Damaged):
             if verified:
                 found.verify(folder)
-            if all(shard.present(folder) for shard in found.files):
+            if all(shard.is_present(folder) for shard in found.files):
                 return found
     return None
 

@@ -89,7 +89,7 @@ def look(
         done=done,
         digest=checkpoint.digest if checkpoint else None,
         completed=results.completed,
-        locked=lock.held(folder),
+        locked=lock.is_held(folder),
         failure=None if stage == Stage.FINISHED else run_folder.failure(folder),
         checkpoints_lost=checkpoint is None and bool(newest_first(checkpoints)),
     )

@@ -219,7 +219,7 @@ def _prediction(module: nn.Module) -> str | dict[str, Any]:
 def _normalisation(models: Models) -> str | dict[str, Any]:
     """Return the transformation of the data set's samples to the model's input."""
     samples = models.replay.prepared.resources.samples
-    if samples.tokens:
+    if samples.has_tokens:
         return "token ids"
     return {"formula": "(x / scale - mean) / std", **vars(samples.normalise)}
 

@@ -163,7 +163,7 @@ class Models:
         """
         samples = self.replay.prepared.resources.samples
         given = torch.as_tensor(x)
-        shape = given.shape[1:] if samples.tokens else samples.x.shape[1:]
+        shape = given.shape[1:] if samples.has_tokens else samples.x.shape[1:]
         if given.dim() != samples.x.dim() or given.shape[1:] != shape:
             expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
             raise UserError(
@@ -171,7 +171,7 @@ class Models:
                 f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}"
             )
         dtype = samples.x.dtype
-        if not samples.tokens:
+        if not samples.has_tokens:
             dtype = torch.promote_types(dtype, torch.float32)
         normalised: Tensor = samples.normalise(given.to(dtype))
         return normalised

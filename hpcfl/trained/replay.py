@@ -136,7 +136,7 @@ class RoundReplay:
             store = self._store(number, ids.tolist())
             prepared = replace(self.prepared, store=store, fleet_type=fleet_type)
             alone, (_, server, simulator) = OneProcess(), self._before(number)
-            plan = RoundPlan(number, ids[:0], ids, scored=True, final=True)
+            plan = RoundPlan(number, ids[:0], ids, is_scored=True, is_final=True)
             if not final:
                 self.schedule.begin(
                     prepared=prepared,

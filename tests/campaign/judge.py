@@ -121,7 +121,7 @@ def _wait_for_release(scene: Scene) -> None:
     the looks.
     """
     deadline = time.monotonic() + RELEASE
-    while lock.held(scene.folder) and time.monotonic() < deadline:
+    while lock.is_held(scene.folder) and time.monotonic() < deadline:
         time.sleep(PAUSE)
 
 

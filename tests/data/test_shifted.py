@@ -134,7 +134,7 @@ def test_one_model_is_scored_once_for_each_group(monkeypatch):
     row = of.setup.initial()
     fleet.score("pre", row)
     at_once = fleet.results.scores["pre"]
-    monkeypatch.setattr(of.resources.samples, "global_test", False)
+    monkeypatch.setattr(of.resources.samples, "has_global_test", False)
     fleet.score("post", row)
     for name, sums in fleet.results.scores["post"].items():
         assert torch.equal(sums, at_once[name]) and len(sums) == 6

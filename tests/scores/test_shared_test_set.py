@@ -46,7 +46,7 @@ def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     played = spiral("local", metric="pm_l")
     prepared, values = played.prepared, played.values
     assert (
-        prepared.data.split.global_test
+        prepared.data.split.has_global_test
         and prepared.data.test_counts.tolist() == [[100] * 6] * 6
     )
     models = played.clients["model"]

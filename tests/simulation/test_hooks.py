@@ -33,7 +33,7 @@ def prepared_with(*overlays, method="fedavg", **sections):
 
 def play_round(prepared):
     """Play round 1 for clients 0, 1 and 2, of whom the last is scored alone."""
-    plan = RoundPlan(1, np.array([0, 1]), np.array([0, 1, 2]), scored=True)
+    plan = RoundPlan(1, np.array([0, 1]), np.array([0, 1, 2]), is_scored=True)
     round = Round(plan, OneProcess(), prepared, prepared.initial_server_state)
     play(round, TRAINING)
     return round
@@ -151,7 +151,7 @@ def test_newcomers_and_final_scoring_get_what_is_inside_the_overlays(epochs):
     )
     nobody, clients = np.arange(0), np.arange(len(tiny.COUNTS))
     new = prepared.newcomer_ids
-    plan = RoundPlan(4, nobody, clients, scored=True, newcomers=new, final=True)
+    plan = RoundPlan(4, nobody, clients, is_scored=True, newcomers=new, is_final=True)
     play(
         Round(plan, OneProcess(), prepared, prepared.initial_server_state),
         FINAL_SCORING,

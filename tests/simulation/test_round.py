@@ -80,7 +80,7 @@ def test_ranks_meet_in_the_stages_that_say_so_and_in_no_others(monkeypatch):
         for stage in stages:
             met.clear()
             play(round, [stage])
-            assert bool(met) == stage.collective, stage.name
+            assert bool(met) == stage.is_collective, stage.name
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,11 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
     play(first, stages, [see])
     result = conclude(first, {})
     play(final, final_stages)
-    assert (result.vote, result.final, conclude(final, {}).final) == (2, False, True)
+    assert (result.vote, result.is_final, conclude(final, {}).is_final) == (
+        2,
+        False,
+        True,
+    )
     assert result.values["floats_down"] == first.prepared.setup.layout.width
     assert "send" in seen[0] and "train" not in seen[0]
     assert not first.stopwatch.seconds  # they are the next round's

@@ -476,18 +476,18 @@ def wait_and_write(
     with schedule.waiting():
         clock.now += waits
     schedule.begun()
-    assert not schedule.due(1)
+    assert not schedule.is_due(1)
     clock.now += writes
     schedule.finished(writes)
 
 
 def test_every_so_many_rounds():
     schedule = CheckpointSchedule(3)
-    assert [round for round in range(1, 10) if schedule.due(round)] == [3, 6, 9]
+    assert [round for round in range(1, 10) if schedule.is_due(round)] == [3, 6, 9]
 
 
 def test_the_first_comes_after_the_first_round():
-    assert CheckpointSchedule("auto", Clock()).due(1)
+    assert CheckpointSchedule("auto", Clock()).is_due(1)
 
 
 def test_cost_stays_below_two_per_cent():
@@ -495,9 +495,9 @@ def test_cost_stays_below_two_per_cent():
     schedule = CheckpointSchedule("auto", clock)
     wait_and_write(schedule, clock, waits=0.5, writes=1.5)
     clock.now += 99
-    assert not schedule.due(2)
+    assert not schedule.is_due(2)
     clock.now += 1
-    assert schedule.due(3)
+    assert schedule.is_due(3)
 
 
 @pytest.mark.slow
@@ -510,7 +510,7 @@ def test_share_of_a_long_run(seconds_a_round):
     schedule, saved = CheckpointSchedule("auto", clock), 0
     while clock.now < long:
         clock.now += seconds_a_round
-        if schedule.due(1):
+        if schedule.is_due(1):
             wait_and_write(schedule, clock, waits=0.8, writes=0.0)
             saved += 1
     assert 0.8 * saved / clock.now < 0.02
@@ -521,4 +521,4 @@ def test_a_finish_without_a_beginning_changes_nothing():
     clock = Clock()
     schedule = CheckpointSchedule("auto", clock)
     schedule.finished(1000.0)
-    assert schedule.due(1)
+    assert schedule.is_due(1)

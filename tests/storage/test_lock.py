@@ -59,11 +59,11 @@ def test_what_a_dead_owner_on_another_host_wrote_locks_nothing(tmp_path):
     (tmp_path / lock.NAME).write_text(
         "host elsewhere, pid 1, since 2020-01-01 00:00:00"
     )
-    assert not lock.held(tmp_path)
+    assert not lock.is_held(tmp_path)
     with FolderLock(tmp_path) as ours:
         ours.sign()
         assert (
-            lock.held(tmp_path)
+            lock.is_held(tmp_path)
             and f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
         )
 

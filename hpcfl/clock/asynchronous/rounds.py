@@ -165,7 +165,7 @@ class Arrivals:
         """
         for jobs, scored in self.groups(self.flights.take_untrained(self.step)):
             round.fleets.append(self.train(round, jobs, scored))
-        audience = self.plan.audience if self.plan.scored else self.plan.audience[:0]
+        audience = self.plan.audience if self.plan.is_scored else self.plan.audience[:0]
         observers = round.make_fleet(audience)
         round.observe(observers, round.inbox)
         round.fleets.append(observers)
@@ -189,7 +189,7 @@ class Arrivals:
                 continue
             scored = is_scored(config, number)
             if number == self.plan.number:
-                scored = self.plan.scored
+                scored = self.plan.is_scored
             group = groups.setdefault((self.kind(job.version), scored), [])
             group.append(job)
         most, fleets = self.prepared.resources.clients_on_device, []

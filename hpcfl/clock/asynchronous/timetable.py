@@ -56,14 +56,14 @@ class _Sum:
 class _Flight:
     """A job under way; jobs sort by their end, then by client.
 
-    useless: whether it has no result, because the client was lost at its start or goes
+    is_useless: whether it has no result, because the client was lost at its start or goes
     off before its end.
     """
 
     ended: int
     client: int
     job: Job = field(compare=False)
-    useless: bool = field(compare=False)
+    is_useless: bool = field(compare=False)
 
 
 class AsynchronousTimetable:
@@ -172,12 +172,12 @@ class AsynchronousTimetable:
         job = flight.job
         most = self._time.max_staleness
         stale = most is not None and self._version - job.version > most
-        if not flight.useless and not stale:
+        if not flight.is_useless and not stale:
             self._buffer.append(job)
             self._vain = 0
             return
         self._idle[job.client] = True
-        if flight.useless:
+        if flight.is_useless:
             # The job has no result, so the client may start again from the same version.
             self._from[job.client] = NEVER
         self._sum.lost += 1
@@ -219,6 +219,6 @@ class AsynchronousTimetable:
         for flight in self._flights:
             version = flight.job.version
             stale = most is not None and self._version - version > most
-            if not flight.useless and not stale:
+            if not flight.is_useless and not stale:
                 versions.add(version)
         return sorted(versions)

@@ -40,7 +40,7 @@ class Concept:
     labels: np.ndarray | None = None
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Return whether samples and labels stay bit for bit the same."""
         return self.images is None and self.labels is None
 

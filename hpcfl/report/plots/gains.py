@@ -37,7 +37,7 @@ def plugin(
         f"a dot is a client's own number less that under {against}, {scores.moment(at)}; "
         "left of the line it is worse off; a box has the middle half of the clients"
     )
-    unit = "points" if gains.measure.percent else gains.measure.unit
+    unit = "points" if gains.measure.is_percent else gains.measure.unit
     unit = f" ({unit})" if unit else ""
     label = f"gain in {gains.measure.score} over {against}{unit}"
     figure = clients.draw(sheet, gains, label)

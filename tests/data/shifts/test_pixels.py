@@ -44,7 +44,7 @@ def test_every_corruption_gives_bytes_the_same_for_the_same_samples(name):
 
 def test_severity_zero_is_clean():
     [concept] = Corruption(severity=0).concepts(facts(noisy()))
-    assert concept.plain and concept.name == "clean"
+    assert concept.is_plain and concept.name == "clean"
 
 
 def test_normal_noise_has_the_mean_and_the_deviation():
@@ -126,7 +126,7 @@ def test_noise_grows_from_client_to_client():
     """The first of five has none, the last 0.1, the middle one half of that."""
     x = grey(128, 300)
     shift = NoiseLevel()
-    assert shift.concepts(facts(x, 5))[0].plain
+    assert shift.concepts(facts(x, 5))[0].is_plain
     for client, level in enumerate([0.0, 0.025, 0.05, 0.075, 0.1]):
         noise = changed(shift, x, client, clients=5).double() / 255
         assert abs(float(noise.std()) - level) < 0.01 * level + 1e-12
@@ -153,7 +153,7 @@ def test_a_third_of_a_turn_makes_red_green():
     red = grey(0, 2, channels=3)
     red[:, 0] = 200
     shift = Hue(groups=3)
-    assert shift.concepts(facts(red))[0].plain
+    assert shift.concepts(facts(red))[0].is_plain
     assert changed(shift, red, 1)[0, :, 0, 0].tolist() == [0, 200, 0]
     assert changed(shift, red, 2)[0, :, 0, 0].tolist() == [0, 0, 200]
 
