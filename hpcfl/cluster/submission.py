@@ -3,6 +3,9 @@
 A sweep becomes an array of jobs, a tuning several arrays that wait for each other. The
 inputs of a job are stored with its logs in ``OUT/jobs`` (``submission_folder``). The
 job does not read the experiment file, which may be edited while jobs wait.
+
+The script of ``--dry-run`` names the module ``submitit.core._submit``, because submitit
+has no public function that writes its script without a submission.
 """
 
 import json
