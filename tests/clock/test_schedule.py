@@ -27,5 +27,5 @@ def test_what_cannot_be_is_refused_before_round_1(tmp_path):
     }
     with pytest.raises(UserError, match="no client comes on any more"):
         calendar(time=time)
-    with pytest.raises(UserError, match=r"time\.availability = .file.: give its name"):
+    with pytest.raises(UserError, match=r"time\.availability = .file."):
         calendar(time={"availability": "file", **SYNCHRONOUS})

@@ -89,9 +89,7 @@ def test_a_mixture_arrives_as_rows_whatever_travels(monkeypatch, models):
     [((2, 9), (3, 4)), ((2, 9), (2,)), ((9,), (3, 9)), ((0, 9), (3, 0))],
 )
 def test_a_mixture_of_other_shapes_is_refused(rows, weights):
-    with pytest.raises(
-        ValueError, match=r"a Mixture of models \[.*\], weights \[.*\]; expected"
-    ):
+    with pytest.raises(ValueError, match=r"a Mixture of models \[.*\], weights \[.*\]"):
         Mixture(torch.zeros(rows), torch.zeros(weights), torch.float32)
 
 
@@ -99,7 +97,7 @@ def test_a_mixture_of_other_shapes_is_refused(rows, weights):
 def test_other_shapes_are_refused(shape):
     with pytest.raises(
         ValueError,
-        match=r"message field 'odd' has shape .*; it must be \[n, width\] or \[width\]",
+        match=r"message field 'odd' has shape .*",
     ):
         there({"odd": torch.zeros(shape)})
 

@@ -59,9 +59,7 @@ def test_floats_are_what_a_clients_rows_hold_or_what_is_declared():
     ],
 )
 def test_other_shapes_are_refused(rows, weights):
-    with pytest.raises(
-        ValueError, match=r"a Mean of torch.float32 \[3.*; expected floating-point \[n"
-    ):
+    with pytest.raises(ValueError, match=r"a Mean of torch.float32 \[3.*"):
         Mean(torch.zeros(rows), torch.ones(weights))
 
 

@@ -111,9 +111,7 @@ def test_a_part_of_samples_without_an_official_split():
     part = datasets.load(config.Data(samples=200))
     assert (len(part.y), part.official_test) == (200, 0)
     assert part.notes == ("data.samples = 200: only these of 1,797 samples are used",)
-    with pytest.raises(
-        UserError, match=r"data.samples = 1797: 'digits' has 1797 train"
-    ):
+    with pytest.raises(UserError, match=r"data.samples = 1797"):
         datasets.load(config.Data(samples=1797))
 
 
@@ -122,9 +120,7 @@ def test_a_part_of_the_samples_is_another_run():
     whole = config.parse(table)
     part = config.parse({**table, "data": {"samples": 200}})
     assert whole.fingerprint() != part.fingerprint()
-    with pytest.raises(
-        UserError, match=r"each client has samples of its own; a smaller"
-    ):
+    with pytest.raises(UserError, match=r"each client has samples of its own"):
         config.parse(
             {
                 **table,
@@ -164,12 +160,10 @@ def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
         datasets.load(config.Data(dataset="npz"))
     with pytest.raises(
         UserError,
-        match=r"'digits' does not read data\.file = 'x'; csv, huggingface, image-folder, leaf, npz, .* do",
+        match=r"'digits' does not read data\.file = 'x'",
     ):
         datasets.load(config.Data(file="x"))
-    with pytest.raises(
-        UserError, match=r"data\.augment = true: 'spiral' has no images"
-    ):
+    with pytest.raises(UserError, match=r"data\.augment = true"):
         load("spiral", ".", augment=True)
 
 

@@ -28,7 +28,7 @@ def test_any_model_can_have_a_cosine_head():
 def test_a_cosine_head_needs_a_head_to_replace():
     with pytest.raises(
         UserError,
-        match=r"output layer is the nn\.Linear 'head'; 'test_models_heads:headless'",
+        match=r"output layer is the nn\.Linear 'head'",
     ):
         models.build(
             config.Model(name="test_models_heads:headless", head="cosine"), (3,), 2

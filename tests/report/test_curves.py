@@ -97,6 +97,6 @@ def test_group_makes_lines_and_must_tell_runs_apart(made_runs):
         curves.plugin(found, Sheet(7), group=["method.nam"])
     with pytest.raises(
         UserError,
-        match=r"runs of the same entry differ in method.name; add it to --group",
+        match=r"runs of the same entry differ in method.name",
     ):
         curves.plugin(found, Sheet(7), group=["rounds"])

@@ -104,8 +104,7 @@ def test_a_gpu_that_takes_one_process_alone_is_one_line(gpus, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", busy)
     with pytest.raises(
         UserError,
-        match=r"GPU 0 of this node cannot be used: CUDA error: .* or unavailable; "
-        r".*compute mode must be Default",
+        match=r"GPU 0 of this node cannot be used: CUDA error: .* or unavailable",
     ):
         device.choose_device(Runtime(), 0)
 
@@ -159,7 +158,7 @@ def test_a_missing_amd_gpu_is_one_line(no_gpu, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", "6.4")
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
-    with pytest.raises(UserError, match=r"built for ROCm 6\.4; rocm-smi"):
+    with pytest.raises(UserError, match=r"built for ROCm 6\.4"):
         device.choose_device(Runtime(), 0)
 
 

@@ -126,7 +126,7 @@ def test_an_unknown_column_is_refused_with_those_there_are():
     )
     with pytest.raises(
         UserError,
-        match="'pots': ditto records global, post, pre; 'method' takes its own, post",
+        match="'pots': ditto records global, post, pre",
     ):
         preflight.run(prepared, OneProcess())
 

@@ -172,9 +172,7 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(calm, finis
     before = content(folder)
     assert not play(folder, rounds=5) and not play(folder, rounds=3)
     for never_asked in (1, 2, 4):
-        with pytest.raises(
-            UserError, match=rf"rounds = {never_asked}: this run has done 5 already"
-        ):
+        with pytest.raises(UserError, match=rf"rounds = {never_asked}"):
             play(folder, rounds=never_asked)
     assert content(folder) == before
     same(calm(rounds=5), folder)
@@ -306,8 +304,7 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
 def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_path):
     with pytest.raises(
         Interrupted,
-        match="stopped after round 2 of 2, before the final scoring; "
-        "the same command continues",
+        match="stopped after round 2 of 2, before the final scoring",
     ):
         play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert loading.load_run(tmp_path / "run").status.stage.name == "PLAYED"
@@ -344,9 +341,7 @@ def test_a_signal_while_the_run_is_prepared_leaves_nothing(tmp_path, monkeypatch
         return prepare(*arguments)
 
     monkeypatch.setattr(running, "prepare_together", slowly)
-    with pytest.raises(
-        Interrupted, match="stopped before it began; the same command begins it"
-    ):
+    with pytest.raises(Interrupted, match="stopped before it began"):
         play(tmp_path / "run")
     assert not list(tmp_path.iterdir())
 

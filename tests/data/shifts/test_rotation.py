@@ -51,7 +51,5 @@ def test_images_that_are_not_square_turn_by_half_turns_alone():
 
 
 def test_what_is_no_image_is_refused():
-    with pytest.raises(
-        UserError, match=r"'rotation' changes images; these samples have"
-    ):
+    with pytest.raises(UserError, match=r"'rotation' changes images"):
         turned(torch.zeros(4, 5), 90.0)
