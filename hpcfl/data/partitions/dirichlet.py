@@ -22,9 +22,9 @@ TRIAL = 100
 HOPELESS = 20
 ATTEMPTS = 3  # of dirichlet-min
 
-# (class, the numbers of its chunks, number of classes that each client holds so far
-# [clients]) → the number of the chunk that each client gets
-Rearrange = Callable[[int, list[int], np.ndarray], list[int]]
+# (class, the numbers of its chunks [clients], number of classes that each client holds so
+# far [clients]) → the number of the chunk that each client gets
+Rearrange = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,18 @@ def spread(
     total, chunks = sum(map(len, pools)), []
     sizes, held = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
     for k, pool in enumerate(pools):
-        samples = generator.permutation(pool)
+        samples = pool.copy()
+        generator.shuffle(samples)
         below_mean = sizes < total / clients
         if not below_mean.any():
             # Nothing is left: this class and those after it have no samples.
             below_mean = ~below_mean
         shares = shares_of(below_mean, beta, generator)
-        # without the last cut: the last client gets what rounding leaves
-        cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]
-        order = rearrange(k, list(range(clients)), held)
-        begin = np.array([0, *cuts])[order]
-        end = np.array([*cuts, len(samples)])[order]
+        cuts = np.zeros(clients + 1, np.int64)
+        cuts[1:] = np.cumsum(shares) * len(samples)
+        cuts[-1] = len(samples)  # the last client gets what rounding leaves
+        order = rearrange(k, np.arange(clients), held)
+        begin, end = cuts[:-1][order], cuts[1:][order]
         sizes += end - begin
         held += end > begin
         chunks.append((samples, begin, end))
@@ -213,15 +214,15 @@ class DirichletMin(Scheme):
         return Draw(trains, [test] * self.clients, attempt, notes)
 
 
-def swap(k: int, chunks: list[int], held: np.ndarray) -> list[int]:
+def swap(k: int, chunks: np.ndarray, held: np.ndarray) -> np.ndarray:
     """Return the chunks of class ``k`` after clients with at most one class have
     swapped theirs with the last ones'.
 
-    chunks: their numbers, in the order of the clients that get them.
+    chunks: their numbers [clients], in the order of the clients that get them.
 
     held: int64 [clients], how many classes each client holds so far.
     """
-    chunks = list(chunks)
+    chunks = chunks.copy()
     if k >= 2:
         for turn, client in enumerate(np.flatnonzero(held <= 1), start=1):
             chunks[client], chunks[-turn] = chunks[-turn], chunks[client]

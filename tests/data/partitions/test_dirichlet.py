@@ -13,6 +13,11 @@ from hpcfl.rows import randomness
 LABELS = np.repeat(np.arange(100), 600)  # CIFAR-100, merged
 
 
+@pytest.fixture
+def generator():
+    return np.random.default_rng(0)
+
+
 @pytest.mark.parametrize(
     ("beta", "reported"), [(0.01, 12), (0.1, 46), (0.5, 85), (1.0, 94)]
 )
@@ -26,71 +31,62 @@ def test_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
     assert abs(np.mean(held) - reported) <= 2
 
 
-def test_all_samples_go_to_one_client_each_and_none_is_too_small():
-    assignment = Dirichlet().assign(LABELS, 100, np.random.default_rng(0))
+def test_all_samples_go_to_one_client_each_and_none_is_too_small(generator):
+    assignment = Dirichlet().assign(LABELS, 100, generator)
     assert sorted(np.concatenate(assignment.samples)) == list(range(len(LABELS)))
     assert min(map(len, assignment.samples)) >= 40
 
 
-def test_a_client_at_the_mean_gets_no_more():
-    shares = dirichlet.shares_of(
-        np.array([True, False, True]), 0.1, np.random.default_rng(0)
-    )
+def test_a_client_at_the_mean_gets_no_more(generator):
+    shares = dirichlet.shares_of(np.array([True, False, True]), 0.1, generator)
     assert shares[1] == 0 and shares.sum() == pytest.approx(1)
 
 
-def test_the_last_client_gets_the_rest_of_rounding(monkeypatch):
+def test_the_last_client_gets_the_rest_of_rounding(monkeypatch, generator):
     """Even where its share is 0: cuts are the floors of cumulated shares, here 2.5, 5
     and 9.99… of ten samples.
     """
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
     monkeypatch.setattr(dirichlet, "shares_of", lambda *given: shares)
-    drawn = dirichlet.spread([np.arange(10)], 4, 0.1, np.random.default_rng(0))
-    assert (
-        [len(held) for held in drawn.samples()] == drawn.sizes.tolist() == [2, 3, 4, 1]
-    )
+    drawn = dirichlet.spread([np.arange(10)], 4, 0.1, generator)
+    assert [*map(len, drawn.samples())] == drawn.sizes.tolist() == [2, 3, 4, 1]
     assert sorted(np.concatenate(drawn.samples())) == list(range(10))
 
 
-def test_shares_that_underflow_are_drawn_again():
+def test_shares_that_underflow_are_drawn_again(generator):
     open_clients = np.arange(20) == 7
-    shares = dirichlet.shares_of(open_clients, 1e-4, np.random.default_rng(0))
+    shares = dirichlet.shares_of(open_clients, 1e-4, generator)
     assert shares.tolist() == open_clients.tolist()
 
 
-def test_small_draws_are_redrawn_and_counted():
-    labels = np.arange(100) % 10
-    assert (
-        Dirichlet(clients=20, beta=0.1)
-        .assign(labels, 10, np.random.default_rng(0))
-        .attempts
-        > 1
-    )
+def test_small_draws_are_redrawn_and_counted(generator):
+    drawn = Dirichlet(clients=20).assign(np.arange(100) % 10, 10, generator)
+    assert drawn.attempts > 1
 
 
-def test_giving_up_tells_the_numbers(monkeypatch):
+def test_giving_up_tells_the_numbers(monkeypatch, generator):
     monkeypatch.setattr(dirichlet, "CAP", 20)
     with pytest.raises(
         UserError,
         match="in 20 attempts never did each of 90 clients get 2 of 100 samples",
     ):
-        Dirichlet(clients=90).assign(np.arange(100) % 10, 10, np.random.default_rng(0))
+        Dirichlet(clients=90).assign(np.arange(100) % 10, 10, generator)
     with pytest.raises(UserError, match="too small"):
-        dirichlet.shares_of(np.array([False, False]), 0.1, np.random.default_rng(0))
+        dirichlet.shares_of(np.array([False, False]), 0.1, generator)
 
 
-def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn():
+def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn(generator):
     labels = np.arange(3000) % 10
     with pytest.raises(UserError, match="in 100 attempts never did") as caught:
-        Dirichlet(clients=300, beta=0.02).assign(labels, 10, np.random.default_rng(0))
+        Dirichlet(clients=300, beta=0.02).assign(labels, 10, generator)
     [beta] = re.findall(r"a larger beta, such as (\S+)$", str(caught.value))
     larger = Dirichlet(clients=300, beta=float(beta))
-    assert larger.assign(labels, 10, np.random.default_rng(0)).attempts < 100
+    assert larger.assign(labels, 10, generator).attempts < 100
 
 
-def test_no_beta_is_named_if_there_are_too_few_samples():
+def test_no_beta_is_named_if_there_are_too_few_samples(generator):
     with pytest.raises(UserError, match="fewer clients or more samples"):
-        Dirichlet(clients=300).assign(np.arange(300) % 10, 10, np.random.default_rng(0))
+        Dirichlet(clients=300).assign(np.arange(300) % 10, 10, generator)
 
 
 OFFICIAL = np.concatenate([np.repeat(np.arange(10), 500), np.repeat(np.arange(10), 50)])
@@ -109,9 +105,9 @@ def test_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(be
 
 
 def test_clients_with_one_class_swap_with_the_last_ones():
-    chunks, held = list(range(6)), np.array([2, 1, 3, 0, 2, 2])
-    assert swap(2, chunks, held) == [0, 5, 2, 4, 3, 1]  # 1 with 5, 3 with 4
-    assert swap(1, chunks, held) == chunks == list(range(6))
+    chunks, held = np.arange(6), np.array([2, 1, 3, 0, 2, 2])
+    assert [*swap(2, chunks, held)] == [0, 5, 2, 4, 3, 1]  # 1 with 5, 3 with 4
+    assert [*swap(1, chunks, held)] == [*chunks] == [*range(6)]
 
 
 def test_after_three_draws_the_last_one_counts_with_a_note():
