@@ -14,8 +14,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-import filelock
-
 from hpcfl.errors import RunFailure, UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -149,8 +147,10 @@ def _remove_abandoned(folder: Path, prefix: str) -> None:
 
 def _try_lock(folder: int) -> bool:
     """Lock an open folder; return False if another process has it or locks are missing."""
+    from filelock import lock_descriptor  # commands that only read need no locks
+
     try:
-        return filelock.lock_descriptor(folder, blocking=False)
+        return lock_descriptor(folder, blocking=False)
     except OSError:
         return False
 

@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from filelock import lock_descriptor
-
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic, heartbeat, untrusted_files
 from hpcfl.files.atomic import Damaged
@@ -103,6 +101,8 @@ class FolderLock:
 
     def _try_lock(self) -> bool:
         """Try once to lock; return whether it succeeded."""
+        from filelock import lock_descriptor  # commands that only read need no locks
+
         try:
             with atomic.explained(self._path):
                 flags = os.O_RDWR | os.O_CREAT
