@@ -10,16 +10,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from pandas import DataFrame
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import experiment_file
 from hpcfl.experiment.experiment_file import MIXED
 from hpcfl.experiment.plugins import SELECTORS
 from hpcfl.trained.run import Run
-
-if TYPE_CHECKING:
-    import pandas
 
 # where the user names no keys
 ROWS = ("method.name",)
@@ -302,19 +301,17 @@ def _sort_labels(
     return sorted(places, key=places.__getitem__)
 
 
-def _make_frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
+def _make_frame(settings: Sequence[Setting]) -> DataFrame:
     """Return a row for each run and a column for each key, in alphabetical order; values
     are Python texts, which are faster than pandas' own for few runs.
     """
-    import pandas
-
     keys = sorted({*ROWS, *COLUMNS, *SEEDS}.union(*settings))
     texts = {key: [repr(setting.get(key)) for setting in settings] for key in keys}
-    return pandas.DataFrame(texts, dtype=object)
+    return DataFrame(texts, dtype=object)
 
 
 def _choose_keys(
-    frame: "pandas.DataFrame",
+    frame: DataFrame,
     experiment_keys: Sequence[str],
     rows: Sequence[str],
     columns: Sequence[str],
@@ -346,13 +343,13 @@ def _choose_keys(
     return down, across
 
 
-def _find_varied(frame: "pandas.DataFrame", keys: Sequence[str]) -> list[str]:
+def _find_varied(frame: DataFrame, keys: Sequence[str]) -> list[str]:
     """Return those of ``keys`` in which runs differ."""
     return [key for key in keys if len(set(frame[key])) > 1]
 
 
 def _find_mixed(
-    frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
+    frame: DataFrame, keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
     """Return the keys in which runs differ that agree in all of ``used``, most frequent
     first; else those of the origin where runs of one experiment ended in other states.
@@ -367,7 +364,7 @@ def _find_mixed(
 
 
 def _find_varied_within(
-    frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
+    frame: DataFrame, keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
     """Return those of ``keys`` in which runs differ that agree in all of ``used``, the
     most frequent first; of equally frequent ones FIRST first.
@@ -382,7 +379,7 @@ def _find_varied_within(
     return list(in_order.index)
 
 
-def _describe_copies(frame: "pandas.DataFrame", runs: Sequence[Run]) -> list[str]:
+def _describe_copies(frame: DataFrame, runs: Sequence[Run]) -> list[str]:
     """Return a line for each run that is left out because its entry has the same one."""
     notes = []
     for _, copies in frame.groupby([ROW, COLUMN, EXPERIMENT], sort=False):

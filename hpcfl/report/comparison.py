@@ -9,9 +9,9 @@ beside it.
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from pandas import DataFrame, Series
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.report import search_spending
@@ -25,13 +25,11 @@ from hpcfl.report.inference import (
     signed_rank,
 )
 from hpcfl.report.metric_values import At, counts_of, of_clients, own_column
-from hpcfl.report.search_spending import SEARCHES, SPENT
+from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import list_first
 from hpcfl.scores.metric_names import Measure
-
-if TYPE_CHECKING:
-    import pandas
+from hpcfl.storage.tune_folder import SPENT
 
 GAIN = "gain ± 95 %"
 WORST = 0.1  # the share of clients with the lowest gains
@@ -196,15 +194,11 @@ def make_table(
     return Table(title, texts, best, numbers.reset_index(), notes)
 
 
-def tabulate(
-    gains: Mapping[str, Gains], against: Reference, factor: int
-) -> "pandas.DataFrame":
+def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> DataFrame:
     """Return the numbers of each row, in the unit in which they are recorded."""
-    import pandas
-
-    of_rows = pandas.Series(gains)
+    of_rows = Series(gains)
     intervals = of_rows.map(lambda one: one.interval)
-    frame = pandas.DataFrame(
+    frame = DataFrame(
         {
             "gain": intervals.map(lambda one: one.mean),
             "half": intervals.map(lambda one: one.half),
@@ -230,13 +224,11 @@ def tabulate(
     return frame
 
 
-def _write_cells(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFrame":
+def _write_cells(frame: DataFrame, measure: Measure) -> DataFrame:
     """Return the numbers of ``tabulate`` as texts."""
-    import pandas
-
     form = ".2f" if measure.is_percent else ".4g"
 
-    def write(name: str, form: str, factor: int = 1) -> "pandas.Series[str]":
+    def write(name: str, form: str, factor: int = 1) -> Series:
         numbers = factor * frame[name].astype(float)
         return numbers.map(lambda one: MISSING if math.isnan(one) else f"{one:{form}}")
 
@@ -254,7 +246,7 @@ def _write_cells(frame: "pandas.DataFrame", measure: Measure) -> "pandas.DataFra
     for name, heading, form in OPTIONAL:
         if name in frame:
             columns[heading] = write(name, form)
-    return pandas.DataFrame(columns).rename_axis(None)
+    return DataFrame(columns).rename_axis(None)
 
 
 def gains_of(

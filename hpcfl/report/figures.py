@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pandas import concat
+
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.files import atomic
@@ -120,8 +122,6 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
 
 def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
     """Draw the score that counts over rounds, before and after local training."""
-    import pandas
-
     arranged = arrange(runs, unfinished=True)
     measure = runs[0].measure
     drawn = []
@@ -131,7 +131,7 @@ def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
         drawn.append(of_column.assign(panel=panel + title))
     return curves.draw(
         sheet,
-        pandas.concat(drawn),
+        concat(drawn),
         measure,
         "rounds",
         f"test {measure.score}{measure.label_end}",

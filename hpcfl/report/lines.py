@@ -5,13 +5,14 @@ experiment.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pandas import DataFrame
+
 from hpcfl.report.metric_values import At, name_measure, resolve_metric
 from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, models_of
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 MARKS = 8  # approximate number of marks along a line
@@ -21,7 +22,7 @@ MOMENTS = {"pre": "before local training", "post": "after local training"}
 BEYOND = 1e100
 
 
-def average(numbers: "pandas.DataFrame") -> "pandas.DataFrame":
+def average(numbers: DataFrame) -> DataFrame:
     """Return the lines of a figure: at each place the mean over repetitions, of the
     places at which every repetition of a line has a number.
 
@@ -47,7 +48,7 @@ def average(numbers: "pandas.DataFrame") -> "pandas.DataFrame":
 
 def draw(
     sheet: Sheet,
-    lines: "pandas.DataFrame",
+    lines: DataFrame,
     measure: Measure | None,
     *,
     xlabel: str,
@@ -103,7 +104,7 @@ def draw(
     return figure
 
 
-def _sort_labels(lines: "pandas.DataFrame", measure: Measure | None) -> list[str]:
+def _sort_labels(lines: DataFrame, measure: Measure | None) -> list[str]:
     """Return the lines' labels, that with the best end first."""
     ends = lines.groupby(["panel", "row"], sort=False)["mean"].last()
     ranks = ends * (measure.rank(1.0) if measure else 1.0)
@@ -138,7 +139,7 @@ def name_rounds(runs: Sequence[Run], at: At) -> str:
     return f"best of the rounds, by {' or '.join(best_by)} samples"
 
 
-def count_repetitions(lines: "pandas.DataFrame") -> str:
+def count_repetitions(lines: DataFrame) -> str:
     """Return a note on the repetitions: ``mean ± sample standard deviation over 3
     seeds``.
     """

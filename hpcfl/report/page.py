@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pandas import DataFrame, MultiIndex, Series
+
 from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import experiment_file
@@ -21,17 +23,16 @@ from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import VALIDATION, holds_out
 from hpcfl.report.plots import curves
-from hpcfl.report.search_spending import SPENT
 from hpcfl.report.sheet import Sheet, house_style
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.table_formats import MISSING
 from hpcfl.report.text import plain, shorten
 from hpcfl.storage import run_folder
+from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
-    import pandas
     from jinja2 import Template
 
 WIDTH = 8.0  # inches of a figure
@@ -136,15 +137,13 @@ def _choose_drawn(arranged: Arrangement) -> Arrangement:
     return replace(arranged, placed=placed)
 
 
-def _tabulate(runs: list[Run]) -> "tuple[pandas.DataFrame, str, list[str]]":
+def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
     """Return the table of the finished runs, the best of each data set first, the
     sentence below it, and lines on how its numbers were computed.
     """
-    import pandas
-
     finished = [run for run in runs if run.summary.finished]
     if not finished:
-        return pandas.DataFrame(), "No run is finished yet.", []
+        return DataFrame(), "No run is finished yet.", []
     arranged = arrange(finished)
     measure = finished[0].measure
     readings = {
@@ -164,8 +163,8 @@ def _tabulate(runs: list[Run]) -> "tuple[pandas.DataFrame, str, list[str]]":
     gains, notes = _compare(arranged)
     first = found[measure.score]
     best_first = first.numbers.sort_values("mean", ascending=measure.better == "down")
-    order = pandas.MultiIndex.from_frame(best_first[["column", "row"]])
-    table = pandas.DataFrame(columns | gains).reindex(order).fillna(MISSING)
+    order = MultiIndex.from_frame(best_first[["column", "row"]])
+    table = DataFrame(columns | gains).reindex(order).fillna(MISSING)
     table = table.loc[arranged.columns].reset_index("column", names="data")
     if len(arranged.columns) == 1:
         table = table.drop(columns="data")
@@ -182,12 +181,10 @@ def _tabulate(runs: list[Run]) -> "tuple[pandas.DataFrame, str, list[str]]":
     return table, sentence, list(dict.fromkeys(notes))
 
 
-def _compare(arranged: Arrangement) -> "tuple[dict[str, pandas.Series], list[str]]":
+def _compare(arranged: Arrangement) -> tuple[dict[str, Series], list[str]]:
     """Return the column of gains over a reference that does not depend on the results:
     training alone, else FedAvg, else the first row; and notes on it.
     """
-    import pandas
-
     known = [row for row in REFERENCES if row in arranged.rows]
     reference = (known or arranged.rows)[0]
     measure = arranged.placed[0].run.measure
@@ -214,7 +211,7 @@ def _compare(arranged: Arrangement) -> "tuple[dict[str, pandas.Series], list[str
             gains[column, row] = f"{gain}, {verdict}" if verdict else gain
     if not gains:
         return {}, notes
-    return {f"gain over {reference} ± 95 %": pandas.Series(gains)}, notes
+    return {f"gain over {reference} ± 95 %": Series(gains)}, notes
 
 
 def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
@@ -294,20 +291,18 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
     """Return by title the values of keys: those in which the runs differ, of software
     and machine, and all.
     """
-    import pandas
-
     settings, origins = [], []
     for run in runs:
         header = run.results.header
         recorded = {key: header[key] for key in ORIGIN if key in header}
         settings.append(experiment_file.flat(run.config))
         origins.append(experiment_file.flat(recorded))
-    texts = pandas.DataFrame(settings).drop(columns="name")
+    texts = DataFrame(settings).drop(columns="name")
     texts = texts.astype(object).where(texts.notna(), MISSING).map(_write_value)
     texts = texts.sort_index(axis=1)
     frames = {
         "Keys in which the runs differ": texts.loc[:, texts.nunique() > 1],
-        "Software and machine": pandas.DataFrame(origins).map(_write_value),
+        "Software and machine": DataFrame(origins).map(_write_value),
         "All keys": texts,
     }
     return {

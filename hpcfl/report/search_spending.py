@@ -12,7 +12,6 @@ from hpcfl.storage import run_folder, tune_folder
 from hpcfl.trained.run import Run
 
 SEARCHES = "searches"  # the heading of the number of searches
-SPENT = "spent/budget"  # the heading of the budgets that a row's search took
 
 
 def find_shares(arranged: Arrangement) -> dict[str, float]:

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pandas import DataFrame, Series
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
@@ -25,7 +25,7 @@ from hpcfl.report.metric_values import (
     value,
     virtual_seconds,
 )
-from hpcfl.report.search_spending import SEARCHES, SPENT
+from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
     WIDEST,
@@ -37,11 +37,9 @@ from hpcfl.report.text import (
     warn_of_other_clients,
 )
 from hpcfl.scores.metric_names import Measure, MetricName, models_of
+from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
-
-if TYPE_CHECKING:
-    import pandas
 
 UNREACHED = "not reached"  # of what has no time because it never came
 # The rounds in which numbers are read, by ``Reading.at``.
@@ -270,14 +268,12 @@ def _is_lower_better(name: str, measure: Measure | None, target: float | None) -
 
 def _read(
     arranged: Arrangement, metric: str, at: At, target: float | None
-) -> "pandas.DataFrame":
+) -> DataFrame:
     """Return a row for each run: its place in the table, its number as it is shown, and
     all that should be alike for numbers to be compared.
 
     target: replaces the number by the seconds until it is as good as this.
     """
-    import pandas
-
     lines = []
     for placed in arranged.placed:
         run, setting = placed.run, placed.setting
@@ -296,10 +292,10 @@ def _read(
             "partition": comparison.partition_of(placed),
         }
         lines.append(line | {key: setting.get(key) for key in NOTED})
-    return pandas.DataFrame(lines)
+    return DataFrame(lines)
 
 
-def _summarise(frame: "pandas.DataFrame", lower: bool) -> "pandas.DataFrame":
+def _summarise(frame: DataFrame, lower: bool) -> DataFrame:
     """Return a line for each entry, by row and column: the mean and the sample standard
     deviation of its runs' numbers, NaN where one lacks it; how many runs there are, how
     many have ``none``, of which clients and by which samples, and whether the mean is
@@ -320,15 +316,13 @@ def _summarise(frame: "pandas.DataFrame", lower: bool) -> "pandas.DataFrame":
     return entries
 
 
-def _write_entries(
-    entries: "pandas.DataFrame", form: str, missing: str
-) -> "pandas.Series[str]":
+def _write_entries(entries: DataFrame, form: str, missing: str) -> Series:
     """Return the entries as ``85.31 ± 0.42``, with ``(2)`` behind one that has only 2
     runs where others have more; ``missing`` where a run has none.
     """
     most_runs = entries["runs"].max()
 
-    def write(entry: "pandas.Series[float]") -> str:
+    def write(entry: Series) -> str:
         if entry["none"]:
             has_some = missing != MISSING and entry["none"] < entry["runs"]
             part = f" ({entry['none']} of {entry['runs']})" if has_some else ""
@@ -341,9 +335,7 @@ def _write_entries(
     return entries.apply(write, axis=1)
 
 
-def _lay_out(
-    of_entries: "pandas.Series", arranged: Arrangement, missing: object
-) -> "pandas.DataFrame":
+def _lay_out(of_entries: Series, arranged: Arrangement, missing: object) -> DataFrame:
     """Return a number or text of each entry, rows × columns."""
     table = of_entries.unstack(fill_value=missing)
     table = table.reindex(arranged.rows, columns=arranged.columns, fill_value=missing)
@@ -360,7 +352,7 @@ def _describe_rounds(reading: Reading, at: At, percent: bool, best_by: str) -> s
     return ROUNDS[at].format(best_by=best_by)
 
 
-def _describe_entries(entries: "pandas.DataFrame", searches: int) -> str:
+def _describe_entries(entries: DataFrame, searches: int) -> str:
     """Return the part of a title on clients, seeds and the most searches of a row."""
     counts = set(entries["clients"]) - {""}
     clients = f", of {counts.pop()} clients" if len(counts) == 1 else ""
@@ -373,7 +365,7 @@ def _describe_entries(entries: "pandas.DataFrame", searches: int) -> str:
     return f"{clients}, mean ± sample standard deviation over {repetitions}"
 
 
-def _warn(arranged: Arrangement, frame: "pandas.DataFrame", number: str) -> list[str]:
+def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
     """Return notes on numbers of one table that differ in more than their keys."""
     notes = []
     for key, text in DIFFERENCES.items():

@@ -3,16 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pandas import DataFrame
 from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from hpcfl.report.text import literal, plain
-
-if TYPE_CHECKING:
-    import pandas
 
 MISSING = "–"  # of what was not run, or has no such number
 LONGEST = 40  # letters of a row's name that are always shown
@@ -31,9 +28,9 @@ class Table:
     """
 
     title: str
-    texts: "pandas.DataFrame"
-    best: "pandas.DataFrame"
-    numbers: "pandas.DataFrame"
+    texts: DataFrame
+    best: DataFrame
+    numbers: DataFrame
     notes: Sequence[str] = ()
 
 

@@ -29,6 +29,8 @@ from hpcfl.storage.run_folder import CELLS, FINAL, MEASURED, RUN, SEARCH, TUNE, 
 SWEEPS = SEARCH, FINAL, UNTUNED
 RESULTS, CHOSEN = "results", "chosen"
 TABLE = "tuned.csv"  # a line for each method when the tuning has ended
+# the heading of the share of the budget that a method's searches took
+SPENT = "spent/budget"
 UNCHECKED = "unchecked"  # a file of a new tuning, until its budget is known to suffice
 COST = "cost"  # the step that measures the cost of a run
 

@@ -13,12 +13,12 @@ from rich.table import Table
 
 from hpcfl.files import atomic, output
 from hpcfl.report import configuration, metric_values
-from hpcfl.report.search_spending import SPENT
 from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import run_folder, tune_folder
+from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
-from hpcfl.tuning import figure, halving, search_results
+from hpcfl.tuning import halving, search_results
 from hpcfl.tuning import plan as plans
 from hpcfl.tuning.plan import Candidate, Cell, Plan
 from hpcfl.tuning.search_results import Choice
@@ -79,6 +79,8 @@ def tell(plan: Plan, folder: Path) -> None:
     for name in written:
         output.say(f"file: {folder / name}")
     if not output.is_quiet():
+        from hpcfl.tuning import figure  # it loads pandas
+
         figure.write(folder / FIGURE, curves, measure)
         output.say(f"figure: {folder / FIGURE}")
     output.say(f"chosen: {folder / tune_folder.CHOSEN}")

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from hpcfl.files import atomic
 from hpcfl.report import variance
-from hpcfl.report.search_spending import SPENT
 from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores.metric_names import Measure
+from hpcfl.storage.tune_folder import SPENT
 from hpcfl.tuning import plan as plans
 from hpcfl.tuning import search_results
 from hpcfl.tuning.plan import Cell, Plan

@@ -12,6 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pandas import DataFrame, concat
 
 from hpcfl.errors import UserError
 from hpcfl.report import lines
@@ -28,7 +29,6 @@ from hpcfl.scores.metric_names import Measure
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -48,15 +48,15 @@ class Rows:
         metric: The name by which they were asked for.
     """
 
-    numbers: "pandas.DataFrame"
+    numbers: DataFrame
     repetitions: dict[str, list[Run]]
     measure: Measure
     metric: str
 
     @property
-    def panels(self) -> "dict[str, dict[str, pandas.DataFrame]]":
+    def panels(self) -> dict[str, dict[str, DataFrame]]:
         """The numbers by panel and row."""
-        panels: dict[str, dict[str, pandas.DataFrame]] = {}
+        panels: dict[str, dict[str, DataFrame]] = {}
         for (panel, row), of_row in self.numbers.groupby(["panel", "row"], sort=False):
             panels.setdefault(panel, {})[row] = of_row
         return panels
@@ -154,8 +154,6 @@ def read_rows(
     Raises:
         UserError: No client has such a number.
     """
-    import pandas
-
     metric = metric or runs[0].metric
     arranged = arrange(runs, group, options="--group")
     refuse_unknown(arranged.runs, metric)
@@ -179,9 +177,9 @@ def read_rows(
                 np.abs(own) < lines.BEYOND, measure.factor * own, np.nan
             ),
         }
-        tables.append(pandas.DataFrame(table))
+        tables.append(DataFrame(table))
         repetitions.setdefault(seed, []).append(run)
-    numbers = pandas.concat(tables, ignore_index=True)
+    numbers = concat(tables, ignore_index=True)
     known = numbers.dropna()
     if known.empty:
         raise UserError(f"--metric {metric}: no client has a number of its own")
@@ -192,7 +190,7 @@ def read_rows(
     return Rows(sort_rows(known, measure.rank(1.0)), repetitions, measure, metric)
 
 
-def sort_rows(numbers: "pandas.DataFrame", sign: float) -> "pandas.DataFrame":
+def sort_rows(numbers: DataFrame, sign: float) -> DataFrame:
     """Return the lines of ``Rows.numbers`` sorted by the means of their rows; ``sign``:
     1 where more is better, else -1.
     """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pandas import DataFrame, Series, concat
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.report import lines, search_spending
@@ -38,7 +39,6 @@ from hpcfl.scores.metric_names import (
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.figure import Figure
 
 FLOAT_BITS = 32
@@ -79,14 +79,12 @@ def _bits(run: Run, column: str) -> np.ndarray:
 
 def _floats_up(run: Run) -> np.ndarray:
     """Return the mean floats from a client in each round, [T]."""
-    import pandas
-
     recorded = run.results.values
     rounds = range(len(run.results.rounds))
     up = np.full(len(rounds), np.nan)
     if FLOATS_UP in recorded.columns:
         # the mean is over senders: it is NaN for clients that sent nothing
-        sent = pandas.Series(recorded.columns[FLOATS_UP]).groupby(recorded.rounds)
+        sent = Series(recorded.columns[FLOATS_UP]).groupby(recorded.rounds)
         up = sent.mean().reindex(rounds).fillna(0.0).to_numpy()
     return up
 
@@ -164,7 +162,7 @@ def plugin(
 
 def draw(
     sheet: Sheet,
-    drawn: "pandas.DataFrame",
+    drawn: DataFrame,
     measure: Measure | None,
     x: str,
     ylabel: str,
@@ -188,12 +186,8 @@ def draw(
     return figure
 
 
-def over_axis(
-    arranged: Arrangement, metric: str, x: str = "rounds"
-) -> "pandas.DataFrame":
+def over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> DataFrame:
     """Return the lines of runs over one of AXES, as from ``lines.average``."""
-    import pandas
-
     numbers = []
     for position, placed in enumerate(arranged.placed):
         run = placed.run
@@ -206,8 +200,8 @@ def over_axis(
             "x": _places(run, metric, x),
             "y": _factor(run, metric) * series(run, metric),
         }
-        numbers.append(pandas.DataFrame(of_run))
-    return lines.average(pandas.concat(numbers))
+        numbers.append(DataFrame(of_run))
+    return lines.average(concat(numbers))
 
 
 def explain_limits(arranged: Arrangement) -> list[str]:
@@ -226,12 +220,8 @@ def explain_limits(arranged: Arrangement) -> list[str]:
     ]
 
 
-def over_key(
-    arranged: Arrangement, metric: str, key: str, at: str
-) -> "pandas.DataFrame":
+def over_key(arranged: Arrangement, metric: str, key: str, at: str) -> DataFrame:
     """Return the lines of results over the values of a key, as from ``lines.average``."""
-    import pandas
-
     numbers = []
     for run, setting, *_ in arranged.placed:
         place = _number(setting.get(key))
@@ -247,7 +237,7 @@ def over_key(
             "y": _factor(run, metric) * value(run, metric, at).value,
         }
         numbers.append(number)
-    frame = pandas.DataFrame(numbers).sort_values("x", kind="stable")
+    frame = DataFrame(numbers).sort_values("x", kind="stable")
     # other values of the key have other repetitions
     drawn = frame.groupby(["panel", "row", "method", "x"], sort=False)["y"].agg(
         mean=lambda of_place: of_place.mean(skipna=False), std="std", runs="size"
