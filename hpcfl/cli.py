@@ -1,11 +1,12 @@
 """The command line: commands and their options, no logic."""
 
 import errno
+import gc
 import json
 import shlex
 import traceback
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,18 @@ def quietly(action: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Search for no garbage while a block imports, and never among what it imported.
+
+    The objects of torch stay until the end, and Python would search them several times.
+    """
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -225,7 +238,8 @@ def run(
     from hpcfl.simulation import signals
 
     signals.remember()  # before the imports that take seconds
-    from hpcfl.commands.experiments import run_file
+    with importing():
+        from hpcfl.commands.experiments import run_file
 
     run_file(file, overrides, out, fresh, communicator)
 
@@ -307,7 +321,8 @@ def check(
 
     It prints data, model, needs and the keys that differ from their defaults.
     """
-    from hpcfl.commands.check import check_file
+    with importing():
+        from hpcfl.commands.check import check_file
 
     check_file(file, overrides, communicator, whole)
 
@@ -602,8 +617,9 @@ def table(
 
     The deviation is that of a sample.
     """
-    from hpcfl.report.comparison import Reference
-    from hpcfl.report.sweep_table import Reading, show
+    with importing():
+        from hpcfl.report.comparison import Reference
+        from hpcfl.report.sweep_table import Reading, show
 
     if test is not None and not against:
         raise UserError(
@@ -613,8 +629,8 @@ def table(
     reference = Reference(against, margin, power, test is not None) if against else None
     show(
         folders,
-        [key for key in rows.split(",") if key],
-        [key for key in columns.split(",") if key],
+        _split(rows),
+        _split(columns),
         Reading(metric or "", at if at_virtual is None else at_virtual, time_to),
         form,
         explain,
@@ -774,9 +790,14 @@ def plot(
 
     given = {name: value for name, value in options.items() if value is not None}
     if group is not None:
-        given["group"] = [key for key in group.split(",") if key]
+        given["group"] = _split(group)
     for line in plot(folders, kind, width, out, given, own):
         print(line)
+
+
+def _split(keys: str) -> list[str]:
+    """Return the keys of an option such as ``method.name,seed``."""
+    return [key for key in keys.split(",") if key]
 
 
 def print_json(value: Any) -> None:

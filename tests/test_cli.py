@@ -1,5 +1,6 @@
 """The real commands, each a process or an MPI job of its own."""
 
+import gc
 import json
 import os
 import shlex
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcfl.cli import command, plot
+from hpcfl.cli import command, importing, plot
 from hpcfl.commands import experiments
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted
@@ -267,3 +268,10 @@ def test_lists_are_json_alone(call):
     assert "digits" in {
         dataset["name"] for dataset in json.loads(call("hpcfl datasets --json").stdout)
     }
+
+
+def test_imported_objects_are_never_searched_for_garbage():
+    frozen = gc.get_freeze_count()
+    with importing():
+        assert not gc.isenabled()
+    assert gc.isenabled() and gc.get_freeze_count() > frozen
