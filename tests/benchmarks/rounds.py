@@ -48,6 +48,7 @@ LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyt
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 ROUND = re.compile(r"^round \d+$")
 README = Path(__file__).parents[2] / "README.md"
+THREE_RANKS = ("mpiexec", "-n", 3, sys.executable)
 # words of the note before round 1
 FASTER = "one process is faster than several ranks"
 
@@ -168,11 +169,12 @@ class Bench:
 
 def make_environment(sources: Sequence[Path]) -> dict[str, str]:
     """Return the variables of a command that finds programs beside this interpreter, and
-    modules in ``sources``, first.
+    modules in ``sources``, first; it compiles no module a second time.
     """
     beside = Path(sys.executable).parent
     return {
         **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "",
         "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(map(str, sources)),
     }
@@ -287,8 +289,7 @@ def ranks(bench: Bench, name: str) -> dict[str, float]:
         }
         found |= bench.compete(contenders)
         folder = bench.folder(workload)
-        words = ["mpiexec", "-n", 3, sys.executable, "-m", "hpcfl", "check"]
-        words += [folder / "experiment.toml"]
+        words = [*THREE_RANKS, "-m", "hpcfl", "check", folder / "experiment.toml"]
         words += ["--set", f"partition.file={folder}/partition.h5"]
         said = " ".join(bench.run(*words).split())
         found[f"{workload}, note"] = float(FASTER in said)
@@ -296,25 +297,20 @@ def ranks(bench: Bench, name: str) -> dict[str, float]:
 
 
 def whole_commands(bench: Bench, name: str) -> dict[str, float]:
-    """Seconds of whole commands on README's first experiment, after one run of each."""
+    """Seconds of whole commands on README's first experiment, after one run of each, and
+    of the imports alone that three ranks need.
+    """
     folder = bench.scratch / "first"
     folder.mkdir()
     file, run = folder / "first.toml", folder / "run"
     file.write_text(re.search(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)[1])
-    hpcfl = [sys.executable, "-m", "hpcfl"]
-    of_run = ["run", file, "--fresh", "--out"]
+    of_run = ["-m", "hpcfl", "run", file, "--fresh", "--out"]
     commands = {
-        "one process": [*hpcfl, *of_run, run],
-        "server and two workers": [
-            "mpiexec",
-            "-n",
-            3,
-            *hpcfl,
-            *of_run,
-            folder / "ranks",
-        ],
-        "show": [*hpcfl, "show", run],
-        "table": [*hpcfl, "table", run],
+        "one process": [sys.executable, *of_run, run],
+        "server and two workers": [*THREE_RANKS, *of_run, folder / "ranks"],
+        "imports of three": [*THREE_RANKS, "-c", "import torch, h5py, mpi4py.MPI"],
+        "show": [sys.executable, "-m", "hpcfl", "show", run],
+        "table": [sys.executable, "-m", "hpcfl", "table", run],
     }
 
     def time_command(words: list[object]) -> list[float]:
@@ -417,10 +413,10 @@ def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
     )
 
 
-def exchange(bench: Bench, name: str) -> dict[str, float]:
-    found = json.loads(
-        bench.run("mpiexec", "-n", 3, sys.executable, HERE / "exchange_speed.py")
-    )
+def exchange(bench: Bench, name: str, *options: str) -> dict[str, float]:
+    """100 MB a rank, by default."""
+    script = HERE / "exchange_speed.py"
+    found = json.loads(bench.run(*THREE_RANKS, script, *options))
     return {
         "hpcfl": statistics.median(found["ours"]),
         "bare": statistics.median(found["bare"]),
@@ -429,21 +425,12 @@ def exchange(bench: Bench, name: str) -> dict[str, float]:
 
 def rows(bench: Bench, name: str) -> dict[str, float]:
     """20 rows of ResNet-18, 894 MB, down and up again; bare MPI reuses its buffers."""
-    script = HERE / "exchange_speed.py"
-    found = json.loads(
-        bench.run("mpiexec", "-n", 3, sys.executable, script, "--resnet18")
-    )
-    return {
-        "hpcfl": statistics.median(found["ours"]),
-        "bare": statistics.median(found["bare"]),
-    }
+    return exchange(bench, name, "--resnet18")
 
 
 def means(bench: Bench, name: str) -> dict[str, float]:
     """All three ranks share the machine's cores, two unless told otherwise."""
-    found = json.loads(
-        bench.run("mpiexec", "-n", 3, sys.executable, HERE / "means_speed.py")
-    )
+    found = json.loads(bench.run(*THREE_RANKS, HERE / "means_speed.py"))
     values = {
         kind: statistics.median(seconds) for kind, seconds in found["seconds"].items()
     }
