@@ -94,6 +94,18 @@ def on_gpu(federate, gpu, monkeypatch):
     return play
 
 
+@pytest.fixture
+def on_cpu(federate, gpu):
+    """``on_cpu(method, …)`` plays the same beside it, with all lanes side by side."""
+
+    def play(*arguments, **sections):
+        runtime = {"device": "cpu", "lanes": 1024, **sections.pop("runtime", {})}
+        with gpu.absent():
+            return federate(*arguments, **sections, runtime=runtime)
+
+    return play
+
+
 def uncounted(ledger, work):
     """``work``, whose launches nobody counts."""
 

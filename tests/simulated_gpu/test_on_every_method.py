@@ -44,7 +44,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "options", "model", "training", "apart"), CASES)
 def test_a_method_ends_as_on_the_cpu(
-    on_gpu, federate, samples, monkeypatch, name, options, model, training, apart
+    on_gpu, on_cpu, samples, monkeypatch, name, options, model, training, apart
 ):
     """Four of five clients take part in each round, two rounds of one method of each
     family; all are scored. Every step is a graph.
@@ -74,13 +74,9 @@ def test_a_method_ends_as_on_the_cpu(
     }
     method = {"name": name, **options}
     counts = COUNTS if chosen else ONE_STEP
-    seen = on_gpu(method, counts, **sections, runtime={"lanes": 2} if apart else {})
-    plain = federate(
-        method,
-        counts,
-        **sections,
-        runtime={"device": "cpu", "lanes": 2 if apart else 1024},
-    )
+    sections["runtime"] = {"lanes": 2} if apart else {}
+    seen = on_gpu(method, counts, **sections)
+    plain = on_cpu(method, counts, **sections)
     state, expected = seen.played.state, plain.state
     most = max(ROUNDED.get(model, 0), AT_ONCE.get(name, 0), AT_ONCE.get(model, 0))
     assert state.keys() == expected.keys()
@@ -111,10 +107,10 @@ def test_a_method_ends_as_on_the_cpu(
     assert not seen.gpu.ledger.unordered
 
 
-def test_class_models_are_mixed_on_the_device(on_gpu, federate):
+def test_class_models_are_mixed_on_the_device(on_gpu, on_cpu):
     """They are made of the uploads of more than four clients for each class."""
     method, counts = {"name": "cwfedavg", "layers": "all"}, tiny.FEW * 4
-    seen, plain = on_gpu(method, counts, rounds=2), federate(method, counts, rounds=2)
+    seen, plain = on_gpu(method, counts, rounds=2), on_cpu(method, counts, rounds=2)
     assert seen.played.digest == plain.digest
     width = seen.played.prepared.setup.layout.width
     mixed = [copy for copy in seen.gpu.ledger.copies if copy.shape == (4 * width,)]
@@ -174,28 +170,27 @@ def rows_travel_page_locked(seen):
 @pytest.mark.parametrize(
     "training", [{}, {"optimizer": "adam", "clip": 1.0}, {"momentum": 0.9}], ids=str
 )
-def test_steps_that_are_no_graphs_end_as_on_the_cpu(
-    on_gpu, federate, samples, training
-):
+def test_steps_that_are_no_graphs_end_as_on_the_cpu(on_gpu, on_cpu, samples, training):
     """The first steps of a run, all with ``runtime.replay = false``; some lanes are not
     neighbours.
     """
     sections = {**samples("mlp"), "rounds": 2, "training": {"lr": 0.05, **training}}
     seen = on_gpu("fedprox", COUNTS, **sections, runtime={"replay": False})
-    plain = federate(
-        "fedprox", COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024}
-    )
+    plain = on_cpu("fedprox", COUNTS, **sections)
     assert not seen.gpu.ledger.captures
     assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
 
-def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, federate, samples):
+def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, on_cpu, samples):
     """A convolutional model alone lies channels-last, so that its weights are no part
     of a flat row.
     """
     sections = {**samples("cnn"), "rounds": 1, "training": {"lr": 0.05}}
-    seen = on_gpu("ditto", COUNTS, **sections, runtime={"lanes": 1})
-    plain = federate("ditto", COUNTS, **sections, runtime={"device": "cpu", "lanes": 1})
+    sections["runtime"] = {"lanes": 1}
+    seen, plain = (
+        on_gpu("ditto", COUNTS, **sections),
+        on_cpu("ditto", COUNTS, **sections),
+    )
     rounding = 1e-6  # patches and products there, a library's convolution here
     assert all(
         gap(value, plain.state[key]) <= rounding
@@ -204,7 +199,7 @@ def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, federate, samples):
 
 
 def test_a_step_may_write_rows_that_lie_in_another_order(
-    on_gpu, federate, samples, monkeypatch
+    on_gpu, on_cpu, samples, monkeypatch
 ):
     set_rows = StepContext.set_rows
     monkeypatch.setattr(
@@ -212,14 +207,9 @@ def test_a_step_may_write_rows_that_lie_in_another_order(
         "set_rows",
         lambda context, rows: set_rows(context, rows.T.contiguous().T),
     )
-    method, sections = (
-        {"name": "partialfed", "warmup": 0},
-        {**samples("mlp"), "rounds": 1},
-    )
-    seen = on_gpu(method, COUNTS, **sections)
-    plain = federate(
-        method, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024}
-    )
+    method, sections = {"name": "partialfed", "warmup": 0}, samples("mlp")
+    seen = on_gpu(method, COUNTS, **sections, rounds=1)
+    plain = on_cpu(method, COUNTS, **sections, rounds=1)
     assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
 

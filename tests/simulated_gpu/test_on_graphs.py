@@ -172,7 +172,7 @@ def test_a_round_with_such_a_loss_ends_as_without_graphs(on_gpu, monkeypatch):
 
 
 def test_a_table_may_choose_lanes_that_convolve_one_after_the_other(
-    on_gpu, federate, samples
+    on_gpu, on_cpu, samples
 ):
     """In graphs, too: the run ends as on the CPU, but for rounding."""
     row = {
@@ -190,6 +190,6 @@ def test_a_table_may_choose_lanes_that_convolve_one_after_the_other(
     kernel = seen.played.prepared.resources.kernel
     assert (kernel.widest, kernel.form) == (3, "loop")
     assert seen.gpu.ledger.replays
-    plain = federate("fedavg", counts, **sections).state
+    plain = on_cpu("fedavg", counts, **sections).state
     for name, tensor in seen.played.state.items():
         assert apart(tensor, plain[name]) < TOLERANCE

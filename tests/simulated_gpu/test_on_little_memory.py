@@ -83,13 +83,9 @@ def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch):
     )
 
 
-def test_half_as_many_lanes_train_where_they_do_not_fit(
-    gpu, federate, samples, capfd, monkeypatch
-):
+def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, on_cpu, capfd):
     sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 1}
-    fits = federate(
-        "ditto", EVEN, **sections, runtime={"device": "cpu", "lanes": LANES}
-    )
+    fits = on_cpu("ditto", EVEN, **sections)
     needed = {}
     for lanes in (2, LANES):
         gc.collect()
@@ -112,12 +108,14 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedrep"])
-def test_rows_of_clients_travel_in_groups_that_fit(gpu, federate, monkeypatch, method):
+def test_rows_of_clients_travel_in_groups_that_fit(
+    gpu, federate, on_cpu, monkeypatch, method
+):
     """In groups of two the device holds two rows and more of six clients less."""
     sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 2}
     sections["evaluation"] = {"clients": "all", "every": 1}
     counts = [[4, 4, 0, 0]] * 8
-    expected = federate(method, counts, **sections, runtime={"device": "cpu"})
+    expected = on_cpu(method, counts, **sections)
     peaks = []
     for together in (8, 2):
         monkeypatch.setattr(lane_choice, "fit_clients", lambda *_, n=together: n)

@@ -10,18 +10,15 @@ COUNTS = [[4, 4, 0, 0], [6, 2, 1, 0], [3, 0, 0, 2]]
 
 @pytest.mark.parametrize("method", ["fedavg", "per-fedavg"])
 def test_clients_draw_on_the_device_what_they_draw_on_a_cpu(
-    gpu, federate, monkeypatch, method
+    on_gpu, on_cpu, monkeypatch, method
 ):
     monkeypatch.setattr(cuda_graphs, "SOON", 1)
-    ended = [
-        federate(
-            method,
-            COUNTS,
-            rounds=2,
-            model={"name": "tiny:layered", "kind": "dropout"},
-            runtime={"device": device, "lanes": 3},
-        )
-        for device in ("cuda", "cpu")
-    ]
-    on_device, on_cpu = (played.server["model"].cpu() for played in ended)
-    torch.testing.assert_close(on_device, on_cpu, rtol=1e-4, atol=1e-5)
+    layered = {"name": "tiny:layered", "kind": "dropout"}
+    seen = on_gpu(method, COUNTS, rounds=2, model=layered)
+    plain = on_cpu(method, COUNTS, rounds=2, model=layered)
+    torch.testing.assert_close(
+        seen.played.state["server model"],
+        plain.state["server model"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
