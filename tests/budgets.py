@@ -82,23 +82,22 @@ class Weight:
 
 def weigh(text: str) -> Weight:
     """Count a file's tokens and code lines without comments and docstrings."""
-    tree = ast.parse(text)
-    docstring_lines = find_docstring_lines(tree)
+    nodes = list(ast.walk(ast.parse(text)))
+    docstring_lines = find_docstring_lines(nodes)
     tokens, lines = 0, set[int]()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in LAYOUT_TOKENS or token.start[0] in docstring_lines:
             continue
         tokens += 1
         lines.update(range(token.start[0], token.end[0] + 1))
-    nodes = ast.walk(tree)
     comprehensions = sum(isinstance(node, COMPREHENSIONS) for node in nodes)
     return Weight(tokens, len(lines), comprehensions)
 
 
-def find_docstring_lines(tree: ast.Module) -> set[int]:
+def find_docstring_lines(nodes: list[ast.AST]) -> set[int]:
     """Return the numbers of the lines that docstrings stand on."""
     lines = set[int]()
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             continue
         if ast.get_docstring(node) is not None:

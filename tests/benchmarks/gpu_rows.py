@@ -198,11 +198,14 @@ def list_rows() -> list[Row]:
 
 
 def write_data(place: Place) -> None:
-    """Write random samples of CIFAR-10's shape and the experiment of all rows."""
+    """Write random samples of CIFAR-10's shape, or of a quarter of it, and the
+    experiment of all rows.
+    """
     clients = place.count(100)
     samples = clients * place.samples
     random = np.random.default_rng(0)
-    images = random.integers(0, 256, (samples + 1, 3, 32, 32), np.uint8)
+    side = 16 if place.is_small else 32
+    images = random.integers(0, 256, (samples + 1, 3, side, side), np.uint8)
     place.work.mkdir(parents=True, exist_ok=True)
     data = place.work / "made-up.npz"
     np.savez(data, x=images, y=np.arange(len(images)) % 10)
@@ -505,7 +508,7 @@ def out_of_memory(place: Place) -> Iterator[Found]:
         settings = ["model.name=resnet18", "runtime.lanes=20", *set_clients(place, 20)]
         cases = [(LEFT[0], fill_gpu, 0), (LEFT[1], fill_gpu, 1)]
     else:
-        settings = ["model.name=mlp", "model.hidden=[320000]"]
+        settings = ["model.name=mlp", "model.hidden=[1280000]"]
         cases = [(ADDRESSES, limit_addresses, 1)]
     wrong = []
     for left, take_memory, expected in cases:
