@@ -8,7 +8,7 @@ from hpcfl import api
 
 how, folder = sys.argv[1:]
 if how in ("raises first", "raises with MPI", "leaves"):
-    api.PREPARING = 3.0
+    api.PREPARING = 1.0
 rank = int(os.environ["PMI_RANK"])
 
 

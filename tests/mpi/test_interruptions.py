@@ -23,15 +23,12 @@ METHODS = {
     "fednh": "[method]\nname = 'fednh'\n[newcomers]\nclients = 2\nepochs = 1\n",
     "private clients": "[method]\nname = 'scaffold'\n[privacy]\nunit = 'client'\n"
     "clip = 0.2\nnoise = 0.15\nadaptive_clip = true\n" + HALF,
-    "private samples": "[method]\nname = 'ditto'\n[privacy]\nunit = 'sample'\n"
-    "clip = 1.0\nnoise = 1.0\n" + HALF,
 }
 KINDS = {
     "fedala": ["one rank", "SIGTERM"],
     "diversifed": ["SIGUSR1", "one rank"],
     "fednh": ["all ranks"],
     "private clients": ["one rank"],
-    "private samples": ["all ranks"],
 }
 
 
