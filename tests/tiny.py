@@ -102,13 +102,6 @@ class Unreadable(Counts):
         return super().draw(labels, classes, official_test)
 
 
-def zero_row(shape, classes, *, hidden: int = 6):
-    """An MLP whose output layer begins with a row of zeros."""
-    model = MLP(shape, classes, hidden=(hidden,))
-    nn.init.zeros_(model.head.weight[0])
-    return model
-
-
 def zero_head(shape, classes, *, hidden: int = 6):
     """An MLP whose output layer is all zeros."""
     model = MLP(shape, classes, hidden=(hidden,))

@@ -213,7 +213,7 @@ def test_a_failing_model_of_a_user_is_named_with_token_ids(tmp_path):
     keys = {
         "method": {"name": "local"},
         "data": {"dataset": "npz", "file": str(tmp_path / "t.npz")},
-        "model": {"name": "tiny:zero_row"},
+        "model": {"name": "tiny:zero_head"},
         "partition": {"scheme": "iid", "clients": 2},
     }
     with pytest.raises(UserError, match="2×3 token ids"):

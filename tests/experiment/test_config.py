@@ -89,7 +89,7 @@ WRONG = {
     'evaluation.scores=["macro-f2"]': "evaluation.scores = 'macro_f2' is unknown; did",
     "evaluation.scores=[1]": "evaluation.scores.0 = 1: must be a valid string",
     "method.name=os:system": "method.name = 'os:system' is of type",
-    "method.name=tiny:zero_row": "method.name = 'tiny:zero_row' is of type function;",
+    "method.name=tiny:zero_head": "method.name = 'tiny:zero_head' is of type function;",
     "method.name=hpcfl.methods.base:Method": "method.name =",
     "model.name=subprocess:Popen": "model.name = 'subprocess:Popen' must be called as",
     "model.name=os:execv": "model.name = 'os:execv' must be called as (shape,",

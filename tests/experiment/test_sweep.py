@@ -127,7 +127,7 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
         model={"name": "mlp", "hidden": [6]},
         sweep={
             "cases": [
-                {"model": {"hidden": 7, "name": "tiny:zero_row"}},
+                {"model": {"hidden": 7, "name": "tiny:zero_head"}},
                 {"model": {"name": "spiral"}},
                 {"model": {"name": "mlp"}},
             ]
@@ -135,7 +135,7 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
     )
     first, second, third = (cell.model for cell in expand(table, "f.toml").values())
     assert (first.name, first.options, second.options, third.options) == (
-        "tiny:zero_row",
+        "tiny:zero_head",
         {"hidden": 7},
         {},
         {"hidden": [6]},

@@ -46,6 +46,7 @@ def shorten(text):
     """
     text = text.replace("rounds = 20 ", "rounds = 4 ").replace("20_000", "6_000")
     text = text.replace("rounds = 10\n", "rounds = 2\n")
+    text = text.replace("\nclients = 5\n", "\nclients = 3\n")
     text = text.replace("final_seeds = [0, 1, 2]", "final_seeds = [0, 1]")
     text = text.replace("\nepochs = 5\n", "\nepochs = 1\n")
     if "[training]" not in text and "rounds = " in text:

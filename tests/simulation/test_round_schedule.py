@@ -143,7 +143,7 @@ def test_a_selection_of_a_user_in_one_file(federate, time):
         ({"select": "oort"}, "asynchronous", "goes by the losses that clients tell"),
         ({"select": "ort"}, "none", "unknown; did you mean 'oort'"),
         ({"candidates": 2.0}, "none", "unknown key 'participation.candidates'"),
-        ({"select": "tiny:zero_row"}, "none", "expected a subclass of .*Selection"),
+        ({"select": "tiny:zero_head"}, "none", "expected a subclass of .*Selection"),
     ],
 )
 def test_what_cannot_be_chosen_by_is_refused(participation, time, line):

@@ -40,26 +40,20 @@ def set_back():
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_notebooks_settings_are_set_aside_and_come_back(
+def test_settings_of_a_notebook_and_of_on_round_change_no_bit_and_a_notebooks_come_back(
     tmp_path, undisturbed, change
 ):
+    def on_round(name, round, values):
+        CHANGES[change]()
+
     CHANGES[change]()
     before = torch_settings.read()
-    played = hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run")
+    played = hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run", on_round=on_round)
     assert torch_settings.read() == before
     assert played.summary.digest == undisturbed
     model = hpcfl.load(tmp_path / "run", own=["tiny:blobs"]).model(0)
     assert torch_settings.read() == before
     assert next(model.parameters()).dtype == torch.float32
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_settings_of_on_round_hold_until_it_returns(tmp_path, undisturbed, change):
-    def on_round(name, round, values):
-        CHANGES[change]()
-
-    played = hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run", on_round=on_round)
-    assert played.summary.digest == undisturbed
 
 
 def test_on_round_may_change_the_working_folder(tmp_path, monkeypatch, undisturbed):
