@@ -12,7 +12,7 @@ from recorded import sparse
 
 from hpcfl.experiment import config, experiment_file, measures
 from hpcfl.storage import results, run_folder
-from hpcfl.storage.metrics import MetricsWriter, counts
+from hpcfl.storage.metrics import MetricsWriter, find_primary
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
 from hpcfl.trained.run import Run, Summary, summarise
@@ -94,7 +94,7 @@ def run(
         summary,
         config,
         results,
-        *counts({"score": "pre", "metric": "weighted"}, results),
+        *find_primary({"score": "pre", "metric": "weighted"}, results),
         status,
     )
 
@@ -106,7 +106,7 @@ def summed_up(
     stage = Stage.FINISHED if finished else Stage.PLAYING
     done = int(results.played.sum())
     status = RunStatus(stage, done, done, None, [], False, None)
-    column, measure = counts(resolved["evaluation"], results)
+    column, measure = find_primary(resolved["evaluation"], results)
     summary = summarise(resolved, results, column, measure, status, [])
     return Run(path, summary, resolved, results, column, measure, status)
 

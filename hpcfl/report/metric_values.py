@@ -230,7 +230,7 @@ def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
         return last
     best = run.summary.best
     best_round = best["round"] if best else None
-    return metrics.positions(run.results.rounds, numbers, best_round, at)
+    return metrics.find_positions(run.results.rounds, numbers, best_round, at)
 
 
 def _recorded(run: Run) -> list[MetricName]:

@@ -72,7 +72,7 @@ def find_result_rounds(
     return ResultRounds(best, last, known[rounds[known] > first].tolist())
 
 
-def positions(
+def find_positions(
     rounds: np.ndarray, numbers: np.ndarray, best: int | None, at: str
 ) -> list[int]:
     """Return the positions of the rounds at which ``numbers`` [T] of a run are read.
@@ -122,12 +122,12 @@ def compute_entry_scores(
         return None
 
 
-def scores(results: Results) -> dict[str, Described]:
+def list_scores(results: Results) -> dict[str, Described]:
     """Return the scores that the results list; by default the built-in ones."""
     return results.header.get("scores") or measures.describe(measures.built_in())
 
 
-def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
+def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
     """Return the primary column and the measure of its primary metric.
 
     evaluation: the section of the configuration.
@@ -138,7 +138,7 @@ def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
         else evaluation["score"]
     )
     metric = evaluation["metric"]
-    return column, resolve(metric, scores(results)) or Measure(
+    return column, resolve(metric, list_scores(results)) or Measure(
         metric,
         "",
         metric,
@@ -151,7 +151,7 @@ def outcome(results: Results) -> dict[str, Any]:
     """Return the header entry ``outcome``, the primary metric at the result rounds, or {}."""
     if "config" not in results.header:
         return {}
-    column, measure = counts(results.header["config"]["evaluation"], results)
+    column, measure = find_primary(results.header["config"]["evaluation"], results)
     name = MetricName(measure.recorded, column)
     numbers = results.series(name)
     chosen_in = measures.chosen_in(results.header["config"], column)

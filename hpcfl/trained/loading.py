@@ -13,7 +13,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.storage import packed_runs, run_folder, run_status
 from hpcfl.storage import results as recorded
-from hpcfl.storage.metrics import counts
+from hpcfl.storage.metrics import find_primary
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus
 from hpcfl.trained.run import Run, summarise
@@ -99,7 +99,7 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
     run = run or results.header.get(recorded.RUN)
     status = run_status.look(folder, config["rounds"], results, run)
     notes += _lost(folder, status, results)
-    column, measure = counts(config["evaluation"], results)
+    column, measure = find_primary(config["evaluation"], results)
     summary = summarise(config, results, column, measure, status, notes)
     return Run(
         folder=folder,

@@ -77,7 +77,9 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
             continue
         numbers = recorded.series(name).astype(float)
         for at in ("best", "last", "tail"):
-            kept |= set(metrics.positions(recorded.rounds, numbers, best_round, at))
+            kept |= set(
+                metrics.find_positions(recorded.rounds, numbers, best_round, at)
+            )
     rows = sorted(kept)
     epochs = run.config["evaluation"].get("tune_epochs", [])
     columns = (run.score, held_out(run.score), *map(tuned, epochs))

@@ -21,7 +21,7 @@ from hpcfl.scores.metric_names import (
     MetricName,
     held_out,
 )
-from hpcfl.storage.metrics import AFTER, BEFORE, find_result_rounds, scores
+from hpcfl.storage.metrics import AFTER, BEFORE, find_result_rounds, list_scores
 from hpcfl.storage.results import DIGEST, Results
 from hpcfl.storage.run_status import RunStatus
 
@@ -203,7 +203,7 @@ class Run:
     @property
     def scores(self) -> dict[str, Described]:
         """Return the computed scores by name; the built-in ones for results without them."""
-        return scores(self.results)
+        return list_scores(self.results)
 
     @property
     def metric(self) -> str:
