@@ -296,7 +296,7 @@ def show(
     from hpcfl.trained import loading
 
     if bibtex:
-        print(citation.of_runs(loading.list_runs(folder)))
+        print(citation.cite_runs(loading.list_runs(folder)))
     elif as_json:
         print_json(tables.as_json(folder))
     else:
@@ -359,7 +359,7 @@ def _listing(kind: str, what: str) -> None:
         if bibtex:
             from hpcfl.report import citation
 
-            print(citation.of_method(name) if name else citation.of_methods())
+            print(citation.cite_method(name) if name else citation.cite_methods())
         elif as_json:
             print_json(
                 catalogue.entries(kind) if name is None else listing.entry(kind, name)

@@ -22,7 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.files import untrusted_files, wording
 from hpcfl.models import initial
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 KEY = "adapter.base"
 NAMED = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -122,7 +122,7 @@ def _trained(module: nn.Module, adapter: Adapter) -> set[str]:
     output layer.
     """
     if adapter.kind == "none":
-        head = of_parameters(module).head_name
+        head = lay_out_parameters(module).head_name
         return {name for name in module.state_dict() if name.split(".")[0] == head}
     return {
         name

@@ -25,7 +25,7 @@ from hpcfl.errors import UserError, suggest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.transformer import Block
 from hpcfl.rows import layout
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 TORCHS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # containers without a forward pass
@@ -65,7 +65,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
 
     Raises UserError where there is none.
     """
-    head = of_parameters(module).head_name
+    head = lay_out_parameters(module).head_name
     possible = dict[str, nn.Module]()
     for name, layer in module.named_modules():
         around = module.get_submodule(name.rpartition(".")[0])

@@ -13,7 +13,7 @@ from torch import nn
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.rows import layout
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 
 def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
@@ -31,7 +31,7 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
         file = importlib.import_module(f"{__package__}.{adapter.kind}")
         trained = file.insert(module, adapter)
     known = [name for name, _ in module.named_parameters()]
-    head = of_parameters(module).head_name
+    head = lay_out_parameters(module).head_name
     trained |= {name for name in known if name.split(".")[0] == head}
     trained |= set(layout.matching(adapter.train, known, "adapter.train"))
     for name, parameter in module.named_parameters():

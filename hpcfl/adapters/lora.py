@@ -22,7 +22,7 @@ from hpcfl.errors import UserError, suggest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.replaced import Embedding
 from hpcfl.rows import layout
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 # Layers with a correction if ``adapter.targets`` is empty: queries and values, or one
 # layer for queries, keys and values, by their usual names.
@@ -120,7 +120,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
 
     Raises UserError where there is none.
     """
-    head = of_parameters(module).head_name
+    head = lay_out_parameters(module).head_name
     possible = []
     for name, layer in module.named_modules():
         around = module.get_submodule(name.rpartition(".")[0])

@@ -36,7 +36,7 @@ from hpcfl.rows.declared import DeclaredTensors, NamedTensors
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores.base import Score
 from hpcfl.scores.built_in import Loss as CrossEntropy
-from hpcfl.scores.metric_names import has_scores, held_out
+from hpcfl.scores.metric_names import has_scores, name_held_out
 
 BUFFERS = "buffers."
 Number = TypeVar("Number", int, float)
@@ -358,7 +358,7 @@ class Fleet:
                 )
         parts = {"test": columns}
         if self.resources.samples.selects:
-            parts["selection"] = list(map(held_out, columns))
+            parts["selection"] = list(map(name_held_out, columns))
         with self.resources.stopwatch.phase("score"):
             for part, names in parts.items():
                 sums: Sums = {}

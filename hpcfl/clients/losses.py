@@ -227,7 +227,7 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     moving = trained
     if frozen == "training":
         moving = [name for name, _ in module.named_parameters()]
-    frozen_names = constants.of_module(module).frozen
+    frozen_names = constants.find_constants(module).frozen
     for name, part in module.named_modules():
         parameters = {f"{name}.{leaf}" for leaf, _ in part.named_parameters()}
         parameters |= {one for one in frozen_names if one.startswith(f"{name}.")}

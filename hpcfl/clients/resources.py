@@ -34,7 +34,7 @@ from hpcfl.files import heartbeat
 from hpcfl.models.random import random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import constants
-from hpcfl.rows.layout import Layout, of_parameters
+from hpcfl.rows.layout import Layout, lay_out_parameters
 from hpcfl.scores.base import Score
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def make_head_kernel(
     has_head = isinstance(getattr(module, "head", None), nn.Module)
     if not has_head or not hasattr(module, "features"):
         return None
-    layout = of_parameters(module)
+    layout = lay_out_parameters(module)
     below = layout.members(("body",))
     above = [name for name in layout.names if name not in below]
     head = HeadModel(copy.deepcopy(module))

@@ -16,7 +16,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
 from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
-from hpcfl.rows.layout import of_buffers, of_parameters, to_row
+from hpcfl.rows.layout import lay_out_buffers, lay_out_parameters, to_row
 
 
 def fit(
@@ -45,7 +45,7 @@ def fit(
     assigned = Assigned(train=[np.arange(len(y))], test=[np.zeros(0, np.int64)])
     samples = Samples(dataset, [0], assigned, device)
     setup = Setup(
-        layout=of_parameters(module),
+        layout=lay_out_parameters(module),
         class_counts=samples.counts(0)[None],
         rounds=round,
         seed=seed,
@@ -58,7 +58,7 @@ def fit(
         setup=setup,
         samples=samples,
         kernel=choose(module.to(device), device, 1),
-        buffers=of_buffers(module),
+        buffers=lay_out_buffers(module),
         device=device,
         stopwatch=Stopwatch(),
     )

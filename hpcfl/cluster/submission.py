@@ -462,8 +462,8 @@ def _show_needs(config: Config, ranks: int) -> None:
     processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
     adapter = make_adapter(config.adapter)
     prepared = [prepare(config, process, adapter) for process in processes]
-    server = needs.of_server(prepared[-1])
-    of_ranks = [needs.of_rank(of_process) for of_process in prepared]
+    server = needs.compute_server_needs(prepared[-1])
+    of_ranks = [needs.compute_rank_needs(of_process) for of_process in prepared]
     print(needs.describe_needs(prepared[0], needs.Needs(of_ranks, server)))
     print(needs.describe_model(prepared[0]))
     if ranks > len(processes):

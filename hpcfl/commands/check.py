@@ -52,7 +52,7 @@ def check_file(
     prepared = preflight.run(prepared, communicator)
     schedule = make_schedule(prepared, communicator)
     prepared = start_checks.add_notes(prepared, schedule)
-    of_job = needs.of_job(prepared, communicator)
+    of_job = needs.compute_needs(prepared, communicator)
     with agreed(communicator):
         if communicator.is_server:
             cell_data.try_data(cells, first)

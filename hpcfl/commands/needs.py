@@ -132,12 +132,12 @@ class Needs:
     gpus: Sequence[GpuNeeds | None] = ()
 
 
-def of_job(prepared: Prepared, communicator: Communicator) -> Needs | None:
+def compute_needs(prepared: Prepared, communicator: Communicator) -> Needs | None:
     """Return the needs of all ranks; None on all but rank 0. Collective."""
-    server = vars(of_server(prepared)) if prepared.store.ids else None
-    gpu = of_gpu(prepared)
+    server = vars(compute_server_needs(prepared)) if prepared.store.ids else None
+    gpu = compute_gpu_needs(prepared)
     of_ranks = communicator.gather(
-        [vars(of_rank(prepared)), server, None if gpu is None else vars(gpu)]
+        [vars(compute_rank_needs(prepared)), server, None if gpu is None else vars(gpu)]
     )
     if of_ranks is None:
         return None
@@ -147,7 +147,7 @@ def of_job(prepared: Prepared, communicator: Communicator) -> Needs | None:
     return Needs(ranks, ServerNeeds(**servers[0]), gpus)
 
 
-def of_gpu(prepared: Prepared) -> GpuNeeds | None:
+def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
     """Return what this rank has on its GPU; None on a CPU and without clients."""
     resources, hosted = prepared.resources, len(prepared.store.ids)
     if resources.device.type == "cpu" or not hosted:
@@ -168,7 +168,7 @@ def of_gpu(prepared: Prepared) -> GpuNeeds | None:
     )
 
 
-def of_rank(prepared: Prepared) -> RankNeeds:
+def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     """Return this rank's needs, without the server's, in a round in which as many of its
     clients take part as ever can.
     """
@@ -202,7 +202,7 @@ def clients_in_file(prepared: Prepared) -> int:
     return limits.count_clients(client_bytes(prepared))
 
 
-def of_server(prepared: Prepared) -> ServerNeeds:
+def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     """Return the needs of rank 0's state, messages and checkpoint, which lie in files
     beyond ``runtime.memory``, of two models: the first one's row and module, and of the
     run's metrics, which are in memory twice while they are merged.
@@ -381,11 +381,11 @@ def metrics_bytes(prepared: Prepared) -> int:
     if config.evaluation.clients == "all":
         scored = ceil(config.rounds / config.evaluation.every) + 1
         entries = max(entries, scored * config.partition.clients)
-    numbers = COLUMNS * len(of_scores(prepared)) + NUMBERS
+    numbers = COLUMNS * len(list_score_names(prepared)) + NUMBERS
     return entries * numbers * 8
 
 
-def of_scores(prepared: Prepared) -> set[str]:
+def list_score_names(prepared: Prepared) -> set[str]:
     """Return the names of the numbers that the scores record of each client in a column."""
     return {
         part

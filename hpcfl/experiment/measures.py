@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import plugins, user_code
-from hpcfl.scores.metric_names import Described, Measure, held_out, resolve, score_of
+from hpcfl.scores.metric_names import (
+    Described,
+    Measure,
+    name_held_out,
+    resolve,
+    score_of,
+)
 
 if TYPE_CHECKING:
     from hpcfl.experiment.sections import Evaluation, Training
@@ -101,7 +107,7 @@ def best_by(config: Mapping[str, Any]) -> str:
 
 def chosen_in(config: Mapping[str, Any], column: str) -> str:
     """Return the column that chooses the best round if ``column`` is the primary one."""
-    return held_out(column) if best_by(config) == "validation" else column
+    return name_held_out(column) if best_by(config) == "validation" else column
 
 
 def check_best_by(evaluation: "Evaluation", training: "Training") -> None:

@@ -171,7 +171,7 @@ def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> T
     training. ``itself``, bool [n, M], marks its place. A unit vector gives its core
     exactly.
     """
-    others = mixing.by_lane(relations.masked_fill(itself, 0), cores)
+    others = mixing.multiply_lanes(relations.masked_fill(itself, 0), cores)
     return others + own_share(relations, itself) * own
 
 
@@ -188,7 +188,7 @@ def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tens
 
     The other arguments are those of ``combined``.
     """
-    others = mixing.by_lane(gradient, cores.T)
+    others = mixing.multiply_lanes(gradient, cores.T)
     return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)
 
 

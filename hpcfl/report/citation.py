@@ -28,12 +28,12 @@ def entries() -> dict[str, list[str]]:
     return found
 
 
-def of_methods() -> str:
+def cite_methods() -> str:
     """Return the entries of all built-in methods."""
     return "\n\n".join(entries())
 
 
-def of_method(name: str) -> str:
+def cite_method(name: str) -> str:
     """Return the entry of a built-in method. Raises UserError where there is none."""
     name = name.replace("_", "-")
     found = _cited({name})
@@ -45,7 +45,7 @@ def of_method(name: str) -> str:
     return found[0]
 
 
-def of_runs(runs: Iterable[Run]) -> str:
+def cite_runs(runs: Iterable[Run]) -> str:
     """Return the entries of hpcfl and of all methods and options that the runs used."""
     used: set[str] = set()
     for run in runs:

@@ -24,7 +24,7 @@ from hpcfl.report.inference import (
     partitions_needed,
     signed_rank,
 )
-from hpcfl.report.metric_values import At, counts_of, of_clients, own_column
+from hpcfl.report.metric_values import At, counts_of, find_column, of_clients
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import list_first
@@ -275,7 +275,7 @@ def gains_of(
                 f"{placed.run.folder}: its clients are not those of {other.run.folder}"
             )
         numbers, reference_numbers = (
-            of_clients(run, own_column(run, models), measure, at)
+            of_clients(run, find_column(run, models), measure, at)
             for run in (placed.run, other.run)
         )
         gained = measure.rank(1.0) * (numbers - reference_numbers)

@@ -15,9 +15,9 @@ from hpcfl.scores.metric_names import (
     TIME,
     Measure,
     MetricName,
-    held_out,
     is_of_newcomers,
     models_of,
+    name_held_out,
     resolve,
 )
 from hpcfl.storage import metrics
@@ -55,7 +55,7 @@ class Named(NamedTuple):
 def resolve_metric(run: Run, metric: str) -> Named:
     """Resolve the name of a metric in a run; see ``sweep_table.Reading``."""
     if metric == VALIDATION:
-        return Named(MetricName(run.metric, held_out(run.score)), run.measure)
+        return Named(MetricName(run.metric, name_held_out(run.score)), run.measure)
     if metric not in run.results.values:
         for wanted in (metric, metric.replace("-", "_")):
             measure = resolve(wanted, run.scores)
@@ -81,12 +81,12 @@ def read_at(metric: str, at: At) -> At:
     return "last" if is_of_newcomers(MetricName.parse(metric).column) else at
 
 
-def own_column(run: Run, column: str) -> str:
+def find_column(run: Run, column: str) -> str:
     """Return the primary column of a run for "", the same on held-out samples for
     ``VALIDATION``, and any other column unchanged.
     """
     if column == VALIDATION:
-        return held_out(run.score)
+        return name_held_out(run.score)
     return column or run.score
 
 

@@ -19,7 +19,7 @@ from hpcfl.report.text import (
     stdout_console,
     warn_of_other_clients,
 )
-from hpcfl.scores.metric_names import CLIENTS, MetricName, held_out
+from hpcfl.scores.metric_names import CLIENTS, MetricName, name_held_out
 from hpcfl.storage.metrics import AFTER, BEFORE
 from hpcfl.trained.loading import is_sweep, list_runs
 from hpcfl.trained.run import Run
@@ -168,7 +168,7 @@ def _title(run: Run) -> Text:
 def _lines(run: Run) -> list[tuple[str, str, str]]:
     """Return the name of each line of a run, its column of models, and its rounds."""
     optional = {
-        VALIDATION: (held_out(run.score), "best"),
+        VALIDATION: (name_held_out(run.score), "best"),
         "new": (BEFORE, "last"),
         "tuned": (AFTER, "last"),
     }

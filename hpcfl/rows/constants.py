@@ -42,7 +42,7 @@ class Constants:
     own_buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def of_module(module: nn.Module) -> Constants:
+def find_constants(module: nn.Module) -> Constants:
     """Return the constants of a module."""
     held = getattr(module, "constants", None)
     return held if isinstance(held, Constants) else Constants()
@@ -122,7 +122,7 @@ def hold_part(part: nn.Module, module: nn.Module) -> None:
     """Make the constants of a module those of a part that has some of its tensors, under
     the same names.
     """
-    held, inside = of_module(module), part.state_dict().keys()
+    held, inside = find_constants(module), part.state_dict().keys()
     if held.names & inside:
         part.constants = Constants(  # type: ignore[assignment]
             held.names & inside,
@@ -139,7 +139,7 @@ def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 def refuse_changed(module: nn.Module) -> None:
     """Raise RunFailure where a forward pass has changed a buffer that is a constant."""
-    for name, value in of_module(module).own_buffers.items():
+    for name, value in find_constants(module).own_buffers.items():
         now = module.get_buffer(name)
         if not torch.equal(now.detach().cpu(), value):
             raise RunFailure(
@@ -151,20 +151,20 @@ def refuse_changed(module: nn.Module) -> None:
 
 def collect(module: nn.Module) -> dict[str, Tensor]:
     """Return the constants of a module by name; tied ones once."""
-    names = of_module(module).names
+    names = find_constants(module).names
     return {name: one for name, one in module.named_buffers() if name in names}
 
 
 def statistics(module: nn.Module) -> dict[str, Tensor]:
     """Return the buffers of a module that each client has of its own, by name."""
-    names = of_module(module).names
+    names = find_constants(module).names
     return {name: one for name, one in module.named_buffers() if name not in names}
 
 
 def parameters_in_order(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield a module's parameters and frozen ones by name in registration order."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for name in of_module(module).order or dict(module.named_parameters()):
+    for name in find_constants(module).order or dict(module.named_parameters()):
         yield name, tensors[name]
 
 
@@ -177,7 +177,7 @@ def whole(module: nn.Module) -> nn.Module:
     """Turn a module's constants back into ordinary frozen parameters and buffers, and
     return the module.
     """
-    held = of_module(module)
+    held = find_constants(module)
     known: dict[int, Parameter] = {}
     # All are registered anew, so that they have their order again.
     for name in [*held.order, *sorted(held.frozen - set(held.order))]:

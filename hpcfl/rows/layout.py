@@ -189,7 +189,7 @@ def _belongs(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix + ".")
 
 
-def of_parameters(module: nn.Module) -> Layout:
+def lay_out_parameters(module: nn.Module) -> Layout:
     """Return the layout of a module's parameters; its constants are the frozen ones."""
     normalising = {
         f"{path}.{name}"
@@ -201,7 +201,7 @@ def of_parameters(module: nn.Module) -> Layout:
     return Layout(constants.parameters_in_order(module), normalising, frozen)
 
 
-def of_buffers(module: nn.Module) -> Layout:
+def lay_out_buffers(module: nn.Module) -> Layout:
     """Return the layout of a module's statistics: its buffers without constants.
 
     Integer counters become floats.

@@ -83,7 +83,7 @@ def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     return _product(_in_order, matrix, rows, dtype)
 
 
-def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
+def multiply_lanes(matrix: Tensor, rows: Tensor) -> Tensor:
     """Return ``matrix @ rows`` in their own type, where each row of ``matrix`` is a
     lane's in local training.
 

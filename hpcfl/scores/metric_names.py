@@ -66,7 +66,7 @@ class MetricName:
 EPSILON = MetricName("epsilon", PRIVACY)
 
 
-def held_out(column: str) -> str:
+def name_held_out(column: str) -> str:
     """Return the column of the same models, scored on held-out training samples."""
     return f"{VALIDATION}/{column}"
 
@@ -88,7 +88,7 @@ def tuned(epochs: int | str) -> str:
     return f"tuned_{epochs}"
 
 
-def of_newcomers(column: str) -> str:
+def name_newcomers(column: str) -> str:
     """Return the column of models of clients that never took part in training."""
     return f"{NEWCOMERS}/{column}"
 
@@ -98,14 +98,14 @@ def is_of_newcomers(column: str) -> bool:
     return column.startswith(f"{NEWCOMERS}/")
 
 
-def of_attackers(column: str) -> str:
+def name_attackers(column: str) -> str:
     """Return the column of the same models of clients that attack."""
     return f"{ATTACKERS}/{column}"
 
 
 def has_scores(column: str) -> bool:
     """Return whether a column has the scores of models, also of clients that attack."""
-    return column.removeprefix(of_attackers("")) not in ("", *NO_SCORES)
+    return column.removeprefix(name_attackers("")) not in ("", *NO_SCORES)
 
 
 # the number of floats that each client sends in a round

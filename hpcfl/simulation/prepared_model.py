@@ -105,7 +105,7 @@ def prepare_model(
     build_initial = partial(hold_built, first, frozen)
     with randomness.seeded(config.seed, "template"):
         template = build_initial()
-    parameters = layout.of_parameters(template)
+    parameters = layout.lay_out_parameters(template)
     refuse_frozen(config, method, parameters)
     return PreparedModel(
         build=build,
@@ -113,7 +113,7 @@ def prepare_model(
         frozen=digest_fixed(frozen, given),
         template=template,
         parameters=parameters,
-        buffers=layout.of_buffers(template),
+        buffers=layout.lay_out_buffers(template),
         notes=notes,
     )
 

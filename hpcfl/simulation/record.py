@@ -28,7 +28,7 @@ from hpcfl.scores.metric_names import (
     MetricName,
     has_scores,
     is_held_out,
-    of_attackers,
+    name_attackers,
 )
 from hpcfl.storage.results import Metrics
 
@@ -111,7 +111,7 @@ def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
         name = MetricName.parse(text)
         if name.column == RECORDED or has_scores(name.column):
             result[text] = np.where(apart, np.nan, of_clients)
-            of_apart = replace(name, column=of_attackers(name.column))
+            of_apart = replace(name, column=name_attackers(name.column))
             result[str(of_apart)] = np.where(apart, of_clients, np.nan)
     return result
 

@@ -25,7 +25,7 @@ from hpcfl.scores.metric_names import (
     Described,
     Measure,
     MetricName,
-    of_newcomers,
+    name_newcomers,
     resolve,
 )
 from hpcfl.storage import results
@@ -33,7 +33,7 @@ from hpcfl.storage.results import NO_CLIENTS, ROUNDS, RUN, Metrics, Results
 
 TAIL = 0.1  # share of the rounds
 # columns of clients that were never trained with
-BEFORE, AFTER = of_newcomers("before"), of_newcomers("after")
+BEFORE, AFTER = name_newcomers("before"), name_newcomers("after")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from hpcfl.experiment import measures
 from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import atomic
 from hpcfl.scores.base import Ratio
-from hpcfl.scores.metric_names import has_scores, held_out, tuned
+from hpcfl.scores.metric_names import has_scores, name_held_out, tuned
 from hpcfl.storage import metrics, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
@@ -82,7 +82,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
             )
     rows = sorted(kept)
     epochs = run.config["evaluation"].get("tune_epochs", [])
-    columns = (run.score, held_out(run.score), *map(tuned, epochs))
+    columns = (run.score, name_held_out(run.score), *map(tuned, epochs))
     of_score = _parts(run.measure.score)
     read = recorded.select_rounds(rows)
     names = []

@@ -19,7 +19,7 @@ from hpcfl.scores.metric_names import (
     Described,
     Measure,
     MetricName,
-    held_out,
+    name_held_out,
 )
 from hpcfl.storage.metrics import AFTER, BEFORE, find_result_rounds, list_scores
 from hpcfl.storage.results import DIGEST, Results
@@ -106,7 +106,7 @@ def summarise(
         last = {"round": int(rounds[counted.last]), **means([counted.last])}
         ends = [counted.tail[0], counted.tail[-1]]
         tail = {"rounds": rounds[ends].tolist(), **means(counted.tail)}
-        best_validation = _mean(numbers_of(held_out(column))[[counted.best]])
+        best_validation = _mean(numbers_of(name_held_out(column))[[counted.best]])
         scores = _all_of(results, counted.best, column)
     newcomers = None
     if MetricName(measure.recorded, BEFORE) in results.names:

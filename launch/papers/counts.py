@@ -25,7 +25,7 @@ import traffic
 from hpcfl import models
 from hpcfl.data import datasets, partition
 from hpcfl.experiment import config
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported.csv"
 RUNS = Path(__file__).parents[2] / "results" / "diversifed"
@@ -354,7 +354,7 @@ def count_blended(reported: pandas.DataFrame) -> dict[int, Number]:
 def _weights_blended(keys: Mapping[str, Any]) -> int:
     """The weights of the upper layers that a setting blends."""
     classes = 4 if keys["data.dataset"] == "ag-news" else 10
-    columns = of_parameters(_model(keys, classes)).columns(_upper_layers(keys))
+    columns = lay_out_parameters(_model(keys, classes)).columns(_upper_layers(keys))
     return columns.stop - columns.start
 
 

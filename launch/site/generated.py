@@ -201,7 +201,7 @@ def _method(entry: Entry) -> str:
         _fenced(f"{{literalinclude}} /{file}", ":language: python"),
     ]
     if name != "local":  # a baseline of nobody's
-        parts += ["## To cite", _fenced("bibtex", citation.of_method(name))]
+        parts += ["## To cite", _fenced("bibtex", citation.cite_method(name))]
     return "\n\n".join(parts) + "\n"
 
 

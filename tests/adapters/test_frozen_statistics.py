@@ -10,7 +10,7 @@ from torch import nn
 from hpcfl.clients.losses import train_mode
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.rows import constants
-from hpcfl.rows.layout import of_buffers
+from hpcfl.rows.layout import lay_out_buffers
 
 NORMALISED = {"name": "tiny:normalised"}
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
@@ -106,7 +106,7 @@ def test_a_norm_without_parameters_is_frozen_with_all_but_an_adapter(adapted):
     constants.hold(module, constants.frozen(module, adapted))
     train_mode(module, ["head.weight", "head.bias"], "training")
     assert module.norm.training != adapted and module.training
-    assert of_buffers(module).names == ([] if adapted else STATISTICS)
+    assert lay_out_buffers(module).names == ([] if adapted else STATISTICS)
 
 
 def test_what_is_told_of_a_base_may_be_moved_without_moving_it():
@@ -116,4 +116,4 @@ def test_what_is_told_of_a_base_may_be_moved_without_moving_it():
     held = constants.whole(constants.hold(module, values))
     held.norm.running_mean.add_(1)
     assert not values["norm.running_mean"].any()
-    assert of_buffers(held).names == STATISTICS
+    assert lay_out_buffers(held).names == STATISTICS

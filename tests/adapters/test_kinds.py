@@ -17,7 +17,7 @@ from hpcfl.experiment.sections import Adapter, Model
 from hpcfl.models.attention import causal
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 from hpcfl.storage.clients import digest_tensors
 
 OF_IMAGES = {"width": 8, "depth": 2, "heads": 2, "hidden": 8}
@@ -56,7 +56,7 @@ def adapted(module, **keys):
 
 
 def trained(module):
-    return of_parameters(constants.hold(module, constants.frozen(module))).names
+    return lay_out_parameters(constants.hold(module, constants.frozen(module))).names
 
 
 @every_transformer

@@ -15,7 +15,7 @@ from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
 from hpcfl.models.vit import ViT
 from hpcfl.rows import constants
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 
@@ -30,7 +30,7 @@ def held(module):
 
 
 def trained(module):
-    return of_parameters(held(module)).names
+    return lay_out_parameters(held(module)).names
 
 
 def moved(module):
@@ -234,7 +234,7 @@ def test_the_paddings_row_is_trained_in_no_lane():
     """Beside a correction, where ``adapter.train`` names the embedding itself."""
     keys = Adapter(kind="lora", targets=["words"], train=["words"], rank=2)
     module = moved(held(kinds.adapt(Words(padding=0), keys)))
-    names = of_parameters(module).names
+    names = lay_out_parameters(module).names
     assert "words.weight" in names
     lanes = {
         name: value.detach() + torch.randn(3, *value.shape)

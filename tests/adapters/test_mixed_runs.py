@@ -31,7 +31,7 @@ def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_s
     half, exact = prepared(), prepared("exact")
     sizes = [constants.size(one.resources.kernel.module) for one in (half, exact)]
     assert sizes == [2 * 30 + 4 * 6, 4 * 30 + 4 * 6]
-    lanes = [needs.of_rank(one).lanes for one in (half, exact)]
+    lanes = [needs.compute_rank_needs(one).lanes for one in (half, exact)]
     assert lanes[1] - lanes[0] == 60
     assert torch.equal(half.setup.initial(), exact.setup.initial())
     assert half.frozen != exact.frozen

@@ -537,7 +537,9 @@ def memory(place: Place) -> Iterator[Found]:
         lanes = f"runtime.lanes={clients}"
         settings = [f"model.name={model}", lanes, *set_clients(place, clients)]
         prepared = prepare_rank(place, *settings)
-        computed = needs.of_gpu(prepared) or needs.of_rank(prepared)
+        computed = needs.compute_gpu_needs(prepared) or needs.compute_rank_needs(
+            prepared
+        )
         check = computed.samples + computed.rows + computed.lanes
         del prepared
         forget_memory(place)

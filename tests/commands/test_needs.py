@@ -47,7 +47,7 @@ def prepared(method, time=None, memory=8000.0, updates=None, **training):
 
 
 def test_what_the_single_process_needs():
-    job = needs.of_job(prepared("fedavg"), OneProcess())
+    job = needs.compute_needs(prepared("fedavg"), OneProcess())
     assert job.ranks == [
         needs.RankNeeds(
             clients=10,
@@ -62,7 +62,7 @@ def test_what_the_single_process_needs():
 
 
 def test_the_server_holds_rows_where_rows_travel():
-    assert needs.of_server(prepared("fedamp")).memory == FEDAMP_SERVER
+    assert needs.compute_server_needs(prepared("fedamp")).memory == FEDAMP_SERVER
 
 
 def test_a_message_to_the_cohort_alone_has_fewer_rows():
@@ -70,7 +70,7 @@ def test_a_message_to_the_cohort_alone_has_fewer_rows():
     amp = prepared("fedamp")
     scores = amp.config.evaluation.model_copy(update={"clients": "cohort"})
     config = amp.config.model_copy(update={"evaluation": scores})
-    of_cohort = needs.of_server(dataclasses.replace(amp, config=config))
+    of_cohort = needs.compute_server_needs(dataclasses.replace(amp, config=config))
     metrics = 9 * 4 * 10 * 8
     expected = FEDAMP_SERVER - 2 * METRICS + 2 * metrics - 6 * 2600
     assert of_cohort.memory == expected
@@ -79,7 +79,9 @@ def test_a_message_to_the_cohort_alone_has_fewer_rows():
 def test_copies_of_rows_are_counted():
     """Four clients take part; mixing makes float64, an attack two copies."""
     median = {"rule": "median"}
-    plain = needs.of_server(prepared("fedavg", updates={"aggregation": median}))
+    plain = needs.compute_server_needs(
+        prepared("fedavg", updates={"aggregation": median})
+    )
     for extra, attack, copies in [
         ({"mixing": "nnm", "f": 1}, None, 4 * 5200),
         ({"mixing": "bucketing", "bucket": 3}, None, 2 * 5200),
@@ -88,28 +90,33 @@ def test_copies_of_rows_are_counted():
         updates = {"aggregation": {**median, **extra}}
         if attack:
             updates["attack"] = attack
-        more = needs.of_server(prepared("fedavg", updates=updates))
+        more = needs.compute_server_needs(prepared("fedavg", updates=updates))
         assert more.memory == plain.memory + copies
 
 
 def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch):
     """Two clients are played with, ten are counted."""
     monkeypatch.setattr(dry_round, "FLOATS", 2 * 650)
-    assert needs.of_server(prepared("fedamp")).memory == FEDAMP_SERVER
-    assert needs.of_server(prepared("fedavg")).memory == FEDAVG_SERVER
+    assert needs.compute_server_needs(prepared("fedamp")).memory == FEDAMP_SERVER
+    assert needs.compute_server_needs(prepared("fedavg")).memory == FEDAVG_SERVER
 
 
 def test_private_state_and_the_optimisers():
-    assert needs.of_rank(prepared("local")).client_state == 10 * 2600
-    assert needs.of_rank(prepared("fedavg", momentum=0.9)).lanes == 4 * 3 * 2600
-    assert needs.of_rank(prepared("fedavg", optimizer="adam")).lanes == 4 * 4 * 2600
+    assert needs.compute_rank_needs(prepared("local")).client_state == 10 * 2600
+    assert (
+        needs.compute_rank_needs(prepared("fedavg", momentum=0.9)).lanes == 4 * 3 * 2600
+    )
+    assert (
+        needs.compute_rank_needs(prepared("fedavg", optimizer="adam")).lanes
+        == 4 * 4 * 2600
+    )
 
 
 def test_what_is_frozen_is_in_memory_once_and_in_no_row():
     """LoRA by hand: 68 floats are trained, 5·6 + 6 + 6·5 + 5 = 71 frozen."""
     table = tiny.table("fedavg", model={"name": "tiny:lora"})
     found = prepare(config.parse(table), OneProcess())
-    of_rank = needs.of_rank(found)
+    of_rank = needs.compute_rank_needs(found)
     assert of_rank.rows == 2 * 5 * 4 * 68
     assert of_rank.lanes == 5 * 2 * 4 * 68 + 4 * 71
     assert (
@@ -120,7 +127,7 @@ def test_what_is_frozen_is_in_memory_once_and_in_no_row():
 
 def test_the_disk():
     local = prepared("local")
-    server = needs.of_server(local)
+    server = needs.compute_server_needs(local)
     assert needs.checkpoint_bytes(local, server) == 10 * 2600
     assert needs.metrics_bytes(local) == METRICS
 
@@ -129,14 +136,14 @@ def test_the_server_needs_files_beyond_its_memory(monkeypatch):
     """All of state, copy and messages; a large state is encoded in a file, too."""
     little = prepared("fedamp", memory=0.01)
     held, state = FEDAMP_SERVER - 2 * METRICS - 2 * 2600, 10 * 2600 + 10
-    assert needs.of_server(little).files == held - 10_000
+    assert needs.compute_server_needs(little).files == held - 10_000
     monkeypatch.setattr(scratch, "LARGE", state - 1)
-    assert needs.of_server(little).files == held - 10_000 + state
+    assert needs.compute_server_needs(little).files == held - 10_000 + state
 
 
 def test_no_server_state_is_made_to_say_what_a_job_needs():
     large = prepared("fedamp")
-    needs.of_job(large, OneProcess())
+    needs.compute_needs(large, OneProcess())
     assert "server" not in vars(large)
 
 
@@ -159,21 +166,21 @@ def test_what_is_in_flight_is_forecast():
     )
     assert needs.kept_versions(waits.config) == 0
     assert needs.kept_versions(races.config) == 5
-    before, after = (needs.of_server(one).state for one in (waits, races))
+    before, after = (needs.compute_server_needs(one).state for one in (waits, races))
     assert after - before == 5 * 2600
     most = min(10, 5 + races.config.participation.count(10))
-    assert needs.of_rank(races).rows == most * (3 * 2600) + 5 * 2600
+    assert needs.compute_rank_needs(races).rows == most * (3 * 2600) + 5 * 2600
 
 
 def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
     """At 2,600 bytes a second; FedAMP has a model of each client and of its server."""
     monkeypatch.setattr(needs, "WRITING", 2600.0)
     local, amp = prepared("local"), prepared("fedamp")
-    of_rank, server = needs.of_rank(local), needs.ServerNeeds(0, 0, 13_000)
+    of_rank, server = needs.compute_rank_needs(local), needs.ServerNeeds(0, 0, 13_000)
     idle = dataclasses.replace(of_rank, clients=0)
     ranks = needs.Needs([idle, of_rank], server)
     assert needs.checkpoint_seconds(local, ranks) == 10
-    text = needs.describe_needs(amp, needs.of_job(amp, OneProcess()))
+    text = needs.describe_needs(amp, needs.compute_needs(amp, OneProcess()))
     assert "about 20 s a checkpoint" in text
 
 
@@ -185,7 +192,7 @@ def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
     assert needs.checkpoint_files(local, workers=3) == 1 + 5
     assert needs.checkpoint_files(local, workers=30) == 1 + 10
     assert needs.checkpoint_files(prepared("fedavg"), workers=3) == 1
-    job = needs.of_job(local, OneProcess())
+    job = needs.compute_needs(local, OneProcess())
     monkeypatch.setattr(needs, "MANY", 3)
     assert "checkpoint.file_size" not in needs.describe_needs(local, job)
     given = prepared("local", updates={"checkpoint": {"file_size": 1}})
@@ -196,7 +203,7 @@ def test_a_file_of_clients_needs_memory(monkeypatch):
     """Two copies of the state of four of the ten clients; large ones are in files."""
     monkeypatch.setattr(manifest, "FILE_CLIENTS", 4)
     local = prepared("local")
-    job = needs.of_job(local, OneProcess())
+    job = needs.compute_needs(local, OneProcess())
     [rank] = job.ranks
     assert rank.file == 2 * 4 * 2600
     assert needs.files_of_rank(local, job, 0) == 0
@@ -217,7 +224,7 @@ def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
     local = prepared("local", updates={"checkpoint": {"file_size": 2}})
     parts = needs.make_parts(local.config, shape, torch.float32)
     assert [part.rows for part in parts] == [2] * 5
-    worker = needs.of_rank(local)
+    worker = needs.compute_rank_needs(local)
     server = needs.ServerNeeds(0, 0, 10 * model + 7, parts=10 * model, part_files=5)
     idle = dataclasses.replace(worker, clients=0)
     job = needs.Needs([idle, worker, worker, worker], server)
@@ -236,20 +243,20 @@ def test_rank_0_encodes_parts_if_it_is_alone(monkeypatch):
     )
     monkeypatch.setattr(scratch, "LARGE", 2600)
     amp = prepared("fedamp")
-    server = needs.of_server(amp)
+    server = needs.compute_server_needs(amp)
     assert (server.parts, server.part_files) == (10 * 2600, 1)
     held = FEDAMP_SERVER - 2 * METRICS - 2 * 2600
     little = prepared("fedamp", memory=0.01)
-    assert needs.of_server(little).files == held - 10_000 + 10 * 2600
+    assert needs.compute_server_needs(little).files == held - 10_000 + 10 * 2600
     placed = dataclasses.replace(little.placement, size=3)
     among_others = dataclasses.replace(little, placement=placed)
-    assert needs.of_server(among_others).files == held - 10_000
+    assert needs.compute_server_needs(among_others).files == held - 10_000
 
 
 def test_files_of_other_ranks_are_named():
     """A worker has ten clients of 2,600 bytes, and 15 kB of the server's 30 kB."""
     local = prepared("local", memory=0.01)
-    worker = needs.of_rank(local)
+    worker = needs.compute_rank_needs(local)
     idle = dataclasses.replace(worker, clients=0)
     server = needs.ServerNeeds(0, 500, 30_000, parts=30_000, part_files=2)
     job = needs.Needs([idle, worker, idle], server)

@@ -89,13 +89,13 @@ def test_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
     # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes
     # its place
     assert critical(
-        layout.of_parameters(Net()), before, after, share
+        layout.lay_out_parameters(Net()), before, after, share
     ).int().tolist() == [expected]
 
 
 def test_marks_nothing_where_nothing_moved():
     rows = torch.randn(2, 6)
-    assert not critical(layout.of_parameters(Net()), rows, rows, 0.5).any()
+    assert not critical(layout.lay_out_parameters(Net()), rows, rows, 0.5).any()
 
 
 def test_by_hand(cohort):

@@ -9,7 +9,7 @@ from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.fedcp import FedCP, contexts, separated
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models.mlp import MLP
-from hpcfl.rows.layout import of_parameters, to_row
+from hpcfl.rows.layout import lay_out_parameters, to_row
 
 METHOD = FedCP(name="fedcp")
 
@@ -48,7 +48,7 @@ def test_gate_and_heads_by_hand(model, features):
 
 
 def test_the_context_is_the_sum_of_the_personal_heads_rows(model):
-    layout = of_parameters(model)
+    layout = lay_out_parameters(model)
     model.personal.weight.data.zero_()
     model.personal.weight.data[:2, :2] = torch.tensor([[1.0, 2.0], [2.0, 2.0]])
     found = contexts(layout, to_row(layout, model)[None])
@@ -98,7 +98,7 @@ def test_with_all_features_for_the_shared_head_it_is_fedbabu(federate):
 
 def test_the_received_features_pull_nothing(model):
     """φ = φ_w, so MMD² = 0, and so is its gradient; elsewhere it is λ times fedphp's."""
-    layout = of_parameters(model)
+    layout = lay_out_parameters(model)
     row = to_row(layout, model)
     batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
     context = contexts(layout, row[None])[0]

@@ -8,7 +8,7 @@ import torch
 from hpcfl import models
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 VOCABULARY = 98_635
 COUNTS = [  # model table, shape, classes, parameters of each layer
@@ -65,7 +65,7 @@ def test_parameters_are_those_of_the_papers(table, shape, classes, layers):
     assert [
         sum(p.numel() for p in layer.parameters()) for layer in model.children()
     ] == layers
-    layout = of_parameters(model)  # the upper p layers of protocols.md B4
+    layout = lay_out_parameters(model)  # the upper p layers of protocols.md B4
     assert [
         layout.width - layout.columns(p).start for p in range(1, len(layers) + 1)
     ] == [sum(layers[-p:]) for p in range(1, len(layers) + 1)]

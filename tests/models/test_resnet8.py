@@ -4,11 +4,11 @@ import pytest
 
 from hpcfl.errors import UserError
 from hpcfl.models.resnet8 import plugin
-from hpcfl.rows.layout import of_parameters
+from hpcfl.rows.layout import lay_out_parameters
 
 
 def test_it_has_as_many_parameters_as_in_diversifeds_paper():
-    layout = of_parameters(plugin((3, 32, 32), 100))
+    layout = lay_out_parameters(plugin((3, 32, 32), 100))
     assert layout.width == 1_258_404
     layers = (layout.columns(count) for count in range(1, 6))
     assert [layout.width - layer.start for layer in layers] == [

@@ -37,7 +37,7 @@ name = "%s"
 
 def forecast(method, hidden):
     table = tomllib.loads(EXPERIMENT % (hidden, method))
-    return needs.of_server(prepare(config.parse(table), OneProcess())).memory
+    return needs.compute_server_needs(prepare(config.parse(table), OneProcess())).memory
 
 
 def measured(start, folder, method, hidden):

@@ -68,19 +68,19 @@ def test_what_comes_before_the_first_entry_is_a_comment():
 
 
 def test_one_method():
-    assert citation.of_method("fedavg_c") == citation.of_method("fedala")
-    assert "@inproceedings{li2021ditto," in citation.of_method("ditto")
+    assert citation.cite_method("fedavg_c") == citation.cite_method("fedala")
+    assert "@inproceedings{li2021ditto," in citation.cite_method("ditto")
     with pytest.raises(UserError, match="'local': no paper is known of it"):
-        citation.of_method("local")
+        citation.cite_method("local")
 
 
 def test_a_run_says_what_to_cite(make_run, capsys):
     folder = make_run("fedavg")
     runs = tables.list_runs(folder)
-    method = citation.of_method("fedavg")
-    assert citation.of_runs(runs) == f"{citation.OWN}\n\n{method}"
+    method = citation.cite_method("fedavg")
+    assert citation.cite_runs(runs) == f"{citation.OWN}\n\n{method}"
     runs[0].config["method"]["ala"] = True
-    assert citation.of_method("fedala") in citation.of_runs(runs)
+    assert citation.cite_method("fedala") in citation.cite_runs(runs)
     tables.show(folder, explain=True)
     assert f"cite: hpcfl show {folder} --bibtex" in capsys.readouterr().out
 

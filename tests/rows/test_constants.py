@@ -10,7 +10,7 @@ from torch import nn
 from hpcfl.clients.losses import evaluate_at
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
-from hpcfl.rows.layout import of_parameters, to_row
+from hpcfl.rows.layout import lay_out_parameters, to_row
 
 
 def partly(*frozen):
@@ -54,7 +54,7 @@ def partly(*frozen):
     ],
 )
 def test_a_group_has_the_columns_of_what_is_trained(frozen, columns, widths):
-    layout = of_parameters(partly(*frozen))
+    layout = lay_out_parameters(partly(*frozen))
     for group, span in columns.items():
         assert layout.columns(group) == slice(*span)
     assert [layer.stop - layer.start for layer in layout.layers] == widths
@@ -64,7 +64,7 @@ def test_a_group_has_the_columns_of_what_is_trained(frozen, columns, widths):
 
 def test_the_parameters_of_a_model_are_what_its_row_holds():
     model = copy.deepcopy(partly("hidden1"))
-    layout, constant = of_parameters(model), constants.collect(model)
+    layout, constant = lay_out_parameters(model), constants.collect(model)
     assert [name for name, _ in model.named_parameters()] == layout.names
     assert list(constant) == ["hidden1.weight", "hidden1.bias"]
     assert to_row(layout, model).shape == (37,)
@@ -76,7 +76,7 @@ def test_the_parameters_of_a_model_are_what_its_row_holds():
 
 def test_another_models_row_has_the_constants_of_this_one():
     model, x = partly("hidden1"), torch.randn(7, 3)
-    row = to_row(of_parameters(model), model)
+    row = to_row(lay_out_parameters(model), model)
     assert torch.equal(evaluate_at(model, row, lambda other: other(x)), model(x))
     assert not torch.equal(
         evaluate_at(model, 2 * row, lambda other: other(x)), model(x)

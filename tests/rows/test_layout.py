@@ -6,12 +6,18 @@ from torch import nn
 
 from hpcfl.errors import UserError
 from hpcfl.models.mlp import MLP
-from hpcfl.rows.layout import Layout, matching, of_buffers, of_parameters, to_row
+from hpcfl.rows.layout import (
+    Layout,
+    lay_out_buffers,
+    lay_out_parameters,
+    matching,
+    to_row,
+)
 
 
 @pytest.fixture
 def layout():
-    return of_parameters(
+    return lay_out_parameters(
         MLP((3,), 2, hidden=(4, 5))
     )  # 3·4 + 4, 4·5 + 5, 5·2 + 2 parameters
 
@@ -55,7 +61,9 @@ def test_unknown_groups_are_named_with_what_is_there(layout, group, message):
 
 
 def test_without_a_head_the_last_child_is_it():
-    layout = of_parameters(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)))
+    layout = lay_out_parameters(
+        nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4))
+    )
     assert layout.columns("head") == slice(9, 25)
 
 
@@ -89,14 +97,14 @@ def test_writing_leaves_other_rows_and_columns_of_absent_names(layout):
 def test_a_modules_row_is_its_parameters_one_after_the_other():
     module = MLP((3,), 2, hidden=(4,))
     assert torch.equal(
-        to_row(of_parameters(module), module),
+        to_row(lay_out_parameters(module), module),
         nn.utils.parameters_to_vector(module.parameters()).detach(),
     )
 
 
 def test_buffers_have_a_layout_of_their_own():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    buffers = of_buffers(module)
+    buffers = lay_out_buffers(module)
     assert buffers.width == 3 + 3 + 1 and to_row(buffers, module).tolist() == [
         0,
         0,
@@ -106,8 +114,8 @@ def test_buffers_have_a_layout_of_their_own():
         1,
         0,
     ]
-    assert of_buffers(MLP((3,), 2)).width == 0 and to_row(
-        of_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)
+    assert lay_out_buffers(MLP((3,), 2)).width == 0 and to_row(
+        lay_out_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)
     ).shape == (0,)
 
 

@@ -188,10 +188,12 @@ def test_a_lanes_product_has_the_same_bits_whatever_lanes_are_beside_it(transpos
         torch.randn(513, 40, generator=generator),
     )
     rows = rows.T.contiguous().T if transposed else rows
-    whole = mixing.by_lane(matrix, rows)
+    whole = mixing.multiply_lanes(matrix, rows)
     torch.testing.assert_close(whole, matrix @ rows, rtol=1e-4, atol=1e-4)
     for first, last in ((0, 1), (3, 5), (8, 9)):
-        assert torch.equal(mixing.by_lane(matrix[first:last], rows), whole[first:last])
+        assert torch.equal(
+            mixing.multiply_lanes(matrix[first:last], rows), whole[first:last]
+        )
 
 
 def test_equal_models_mix_to_themselves_bit_for_bit():

@@ -5,11 +5,11 @@ import pytest
 from hpcfl.experiment import measures
 from hpcfl.scores.metric_names import (
     MetricName,
-    held_out,
     is_held_out,
     is_of_newcomers,
     models_of,
-    of_newcomers,
+    name_held_out,
+    name_newcomers,
     resolve,
 )
 
@@ -35,10 +35,10 @@ def test_the_parts_of_a_name(text, name):
 
 
 def test_a_column_is_of_models_and_of_samples_or_clients():
-    assert is_held_out(held_out("pre")) and not is_held_out("pre")
-    assert models_of(held_out("pre")) == models_of("pre") == "pre"
-    assert is_of_newcomers(of_newcomers("after")) and not is_of_newcomers("after")
-    assert not is_held_out(of_newcomers("after"))
+    assert is_held_out(name_held_out("pre")) and not is_held_out("pre")
+    assert models_of(name_held_out("pre")) == models_of("pre") == "pre"
+    assert is_of_newcomers(name_newcomers("after")) and not is_of_newcomers("after")
+    assert not is_held_out(name_newcomers("after"))
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
     runtime = {"device": "cuda", "lanes": 20}
     table = tiny.table("ditto", [[4, 4, 0, 0]] * 8, runtime=runtime)
     prepared = prepare.prepare(config.parse(table), OneProcess())
-    job = needs.of_job(prepared, OneProcess())
+    job = needs.compute_needs(prepared, OneProcess())
     [found] = job.gpus
     model = 4 * prepared.setup.layout.width
     assert (found.clients, found.side_by_side) == (2, 2)
