@@ -67,8 +67,8 @@ def verify(
         folder = Path()
         with agreed(communicator):
             if communicator.is_server:
-                chosen = _chosen(path, sample, names)
-                tables = [_table(run, root, own) for run in chosen]
+                chosen = choose_runs(path, sample, names)
+                tables = [make_table(run, root, own) for run in chosen]
                 try:
                     # in the working folder, which the ranks of all hosts see
                     place = atomic.temporary_folder(Path(), "hpcfl-verify")
@@ -154,7 +154,7 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     return lines, True
 
 
-def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
+def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
     """Return the runs to play again, in the order of their names. Names are labels, or
     paths where several runs share a label. Raises UserError.
     """
@@ -176,7 +176,7 @@ def _chosen(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
     return [finished[name] for name in sorted(drawn)]
 
 
-def _table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
+def make_table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
     """Return the configuration that repeats a run here. Raises UserError."""
     plugins.refuse_unnamed(run.config, own, run.label)
     table: dict[str, Any] = deepcopy(dict(run.config))

@@ -108,7 +108,7 @@ def send(
     lighter: dict[str, Any] = {}
     for name, value in (message or {}).items():
         if isinstance(value, Mixture):
-            value = _lighter(value, communicator.size)
+            value = choose_lighter(value, communicator.size)
         lighter[name] = value
     outgoing, _ = split(lighter)
     rows, header = {}, []
@@ -142,7 +142,7 @@ def floats(message: Message) -> float:
     return total
 
 
-def _lighter(mixture: Mixture, size: int) -> Mixture | Field:
+def choose_lighter(mixture: Mixture, size: int) -> Mixture | Field:
     """Return a mixture or each client's own row, depending on the bytes to ``size``
     ranks.
     """
@@ -204,7 +204,7 @@ def gather(
         ValueError: ranks send different fields.
     """
     rows, added = split(message)
-    kinds, weights = _common(headers)
+    kinds, weights = find_common(headers)
     owner = placement.owner[ids]
     kinds_of_rows = {name: kinds[name] for name in kinds if name not in weights}
     uplink = {}
@@ -221,7 +221,7 @@ def gather(
     return uplink if communicator.is_server else None
 
 
-def _common(
+def find_common(
     headers: Sequence[list[list[Any]]],
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """Return the kind of each entry, and the ranks' weights of each Mean in rank order.

@@ -141,7 +141,7 @@ def table(runs: list[Run]) -> Table:
     for run in runs:
         lines = []
         for name, column, at in _lines(run):
-            lines.append((name, *_numbers(run, column, at)))
+            lines.append((name, *list_numbers(run, column, at)))
         cells = ["\n".join(texts) for texts in zip(*lines, strict=True)]
         floats_down = _number(run.summary.floats_down, ",.0f")
         floats_up = _number(run.summary.floats_up, ",.0f")
@@ -187,7 +187,7 @@ def _lines(run: Run) -> list[tuple[str, str, str]]:
     ]
 
 
-def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
+def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
     """Return the texts of a column: its score, the mean over clients with the population's
     standard deviation in brackets, the worst tenth, the rounds, the number of clients.
     """

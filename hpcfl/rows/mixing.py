@@ -169,7 +169,7 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
     """
 
     def squares_of(left: Tensor, right: Tensor) -> Tensor:
-        return _block_distances(left, right).square()
+        return compute_block_distances(left, right).square()
 
     return total(squares_of, rows, others).sqrt()
 
@@ -198,7 +198,7 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
         def exact_squares_of(block: Tensor) -> Tensor:
             close_rows = block[chosen[near]]
-            return _block_distances(close_rows, close_rows).square()
+            return compute_block_distances(close_rows, close_rows).square()
 
         exact = total(exact_squares_of, rows)
         pairs = near[:, None], near
@@ -383,7 +383,7 @@ def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
     return total
 
 
-def _block_distances(left: Tensor, right: Tensor) -> Tensor:
+def compute_block_distances(left: Tensor, right: Tensor) -> Tensor:
     """Return distances [m, n], float64, without a matrix product, which would be the
     Gram expansion.
     """

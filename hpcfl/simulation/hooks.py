@@ -98,9 +98,9 @@ class Hooks:
             message = check_message(name, returned, clients, downwards=True)
         return message
 
-    def open(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
+    def receive(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
         """Return the inbox of a fleet as each overlay receives it, the outermost first,
-        and as the method receives it.
+        and last as the method receives it.
         """
         inboxes = [inbox]
         for overlay in reversed(self.overlays):
@@ -108,16 +108,17 @@ class Hooks:
         own: Any = NamedTensors(inboxes[-1], "inbox")
         return [*inboxes[:-1], own]
 
-    def seal(self, fleet: Fleet, inboxes: list[Inbox], returned: Message) -> Message:
+    def upload(self, fleet: Fleet, received: list[Inbox], returned: Message) -> Message:
         """Return the message that the clients of a fleet send.
 
         Args:
-            inboxes: Of the overlays, from ``open``.
+            received: The result of ``receive``.
             returned: The result of the method's ``update``.
         """
         clients = len(fleet.ids)
         message = check_message("update", returned, clients, downwards=False)
-        for overlay, inbox in zip(self.overlays, reversed(inboxes), strict=True):
+        of_overlays = reversed(received[:-1])
+        for overlay, inbox in zip(self.overlays, of_overlays, strict=True):
             returned = overlay.upload(fleet, inbox, message)
             name = f"{type(overlay).__name__}.upload"
             message = check_message(name, returned, clients, downwards=False)

@@ -208,7 +208,7 @@ class Round:
         if not len(fleet.ids):
             return
         with self.name_clients(fleet):
-            own_inbox = self.prepared.hooks.open(fleet, inbox)[-1]
+            own_inbox = self.prepared.hooks.receive(fleet, inbox)[-1]
             getattr(self.prepared.method, hook)(fleet, own_inbox)
 
     def name_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
@@ -264,11 +264,12 @@ def train(round: Round, ids: np.ndarray) -> LocalWork:
     message: Message = {}
     if len(ids):
         with round.name_clients(participants):
-            inboxes = prepared.hooks.open(
+            received = prepared.hooks.receive(
                 participants, round.select_inbox(participants)
             )
-            returned = prepared.method.update(participants, inboxes.pop())
-            message = prepared.hooks.seal(participants, inboxes, returned)
+            returned = prepared.method.update(participants, received[-1])
+            message = prepared.hooks.upload(participants, received, returned)
+            del received  # frees the device's memory
         prepared.store.check_state(len(ids), participants.state)
     finite = record.find_finite(participants, message)
     trained = record.compute_numbers(participants, message, finite)
@@ -463,7 +464,7 @@ def score_newcomers(round: Round) -> None:
 def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
     """Score newcomers before and after their training, if they do any."""
     method = round.prepared.method
-    arrived = round.prepared.hooks.open(fleet, inbox)[-1]
+    arrived = round.prepared.hooks.receive(fleet, inbox)[-1]
     method.init_newcomers(fleet, arrived)
     if round.prepared.config.newcomers.epochs:
         method.update(fleet, arrived)

@@ -221,7 +221,7 @@ class Manifest:
         body = {"format": FORMAT, **asdict(self)}
         if self.best is None:
             del body["best"]
-        document = {"sha256": _checksum(body), "manifest": body}
+        document = {"sha256": compute_checksum(body), "manifest": body}
         atomic.write(folder / self.name, json.dumps(document, indent=1).encode())
 
     def verify(self, folder: Path) -> None:
@@ -245,7 +245,7 @@ def read(path: Path, run: str | None = None) -> Manifest:
     try:
         document = untrusted_files.read_json(path, Document, LIMIT)
         body = document["manifest"]
-        if document["sha256"] != _checksum(body):
+        if document["sha256"] != compute_checksum(body):
             raise Damaged("its content does not have the checksum it was written with")
         if body.pop("format", None) not in READABLE:
             raise Damaged("written in another format by another version of hpcfl")
@@ -356,7 +356,7 @@ def readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
     return manifests
 
 
-def _checksum(body: dict[str, Any]) -> str:
+def compute_checksum(body: dict[str, Any]) -> str:
     """Return the SHA-256 of the body, the same before it is written and after it is
     read.
     """

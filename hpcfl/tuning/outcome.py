@@ -217,7 +217,7 @@ def _print_table(
             f"{row[SPENT]:.2f}",
             MISSING if rounds is None else str(rounds),
             *(MISSING if one is None else measure.shown(one) for one in scores),
-            *(_shown(found, measure) for found in finals),
+            *(write_scores(found, measure) for found in finals),
             literal(row["setting"] or MISSING),
         )
     console = stdout_console(160)
@@ -232,7 +232,7 @@ def _print_table(
     console.print(table)
 
 
-def _shown(numbers: list[float], measure: Measure) -> str:
+def write_scores(numbers: list[float], measure: Measure) -> str:
     """Return mean ± sample standard deviation over seeds as text."""
     if not numbers:
         return MISSING

@@ -60,13 +60,13 @@ def test_runs_of_one_name_are_all_there(played, here):
     for place in ("one", "two"):
         shutil.copytree(played.folder, here / place / "a")
     shutil.copytree(played.folder, here / "b")
-    chosen = verifying._chosen(here, 9, [])
+    chosen = verifying.choose_runs(here, 9, [])
     assert [run.folder for run in chosen] == [
         here / "b",
         here / "one" / "a",
         here / "two" / "a",
     ]
-    assert verifying._chosen(here, 1, ["two/a"])[0].folder == here / "two" / "a"
+    assert verifying.choose_runs(here, 1, ["two/a"])[0].folder == here / "two" / "a"
 
 
 def changed(run, header=(), **values):
@@ -114,7 +114,7 @@ def test_a_repetition_has_the_precision_and_the_lanes_of_the_run(played):
     computed_by = {"precision": "tf32", "lanes": 3, "convolutions": "loop"}
     runtime = {**played.config["runtime"], **computed_by, "hang_after": 5.0}
     run = replace(played, config={**played.config, "runtime": runtime})
-    repeated = verifying._table(run, None, OWN)["runtime"]
+    repeated = verifying.make_table(run, None, OWN)["runtime"]
     assert computed_by.items() <= repeated.items() and "hang_after" not in repeated
 
 

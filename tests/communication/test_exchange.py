@@ -61,10 +61,13 @@ def mixture(clients):
 def test_of_a_mixture_travels_what_is_fewer_bytes():
     """Of the weights 16 bytes for each client are counted as well, of its own row 400."""
     kinds = [
-        type(exchange._lighter(mixture(clients=13), size)) for size in (1, 2, 3, 4, 5)
+        type(exchange.choose_lighter(mixture(clients=13), size))
+        for size in (1, 2, 3, 4, 5)
     ]
     assert kinds == [Mixture, Mixture, Mixture, Mixture, Field]
-    assert [type(exchange._lighter(mixture(clients), 2)) for clients in (4, 5)] == [
+    assert [
+        type(exchange.choose_lighter(mixture(clients), 2)) for clients in (4, 5)
+    ] == [
         Field,
         Mixture,
     ]
@@ -75,7 +78,7 @@ def test_a_mixture_arrives_as_rows_whatever_travels(monkeypatch, models):
     sent = mixture(len(IDS))
     monkeypatch.setattr(
         exchange,
-        "_lighter",
+        "choose_lighter",
         lambda value, size: value if models else Field(value.mixed()),
     )
     inbox, floats = there({"own": sent, "shared": torch.zeros(4)})
@@ -104,12 +107,14 @@ def test_other_shapes_are_refused(shape):
 
 def test_ranks_that_disagree_about_a_message_are_found():
     with pytest.raises(ValueError, match="ranks send different messages"):
-        exchange._common([[], [["model", [3, "float32"]]], [["model", [4, "float32"]]]])
-    assert exchange._common([[], [["model", [3, "float32"]]], []]) == (
+        exchange.find_common(
+            [[], [["model", [3, "float32"]]], [["model", [4, "float32"]]]]
+        )
+    assert exchange.find_common([[], [["model", [3, "float32"]]], []]) == (
         {"model": [3, "float32"]},
         {},
     )
-    assert exchange._common([[], []]) == ({}, {})
+    assert exchange.find_common([[], []]) == ({}, {})
 
 
 def test_a_single_rank_hosts_all_clients():

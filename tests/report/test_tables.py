@@ -104,8 +104,8 @@ def test_the_line_after_training_falls_back_to_the_round_before_when_start_model
     tables.show(folder)
     run = tables.list_runs(folder)[0]
     run.summary.best.update(round=4, pre=0.9, post=None)
-    assert tables._numbers(run, "pre", "best")[3] == "3"
-    assert tables._numbers(run, "post", "best")[3] == "3"
+    assert tables.list_numbers(run, "pre", "best")[3] == "3"
+    assert tables.list_numbers(run, "post", "best")[3] == "3"
 
 
 def test_an_unfinished_run_says_how_far_it_is(make_run, capsys):

@@ -75,7 +75,7 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
         name: array for name, array in run.results.values.items() if name != "pre/mean"
     }
     run = made_up.changed(run, left)
-    assert tables._numbers(run, "pre", "best")[:2] == ("75.00", "– (5.00)")
+    assert tables.list_numbers(run, "pre", "best")[:2] == ("75.00", "– (5.00)")
 
 
 def test_results_behind_a_link_are_a_note(make_run, tmp_path):

@@ -276,10 +276,10 @@ def test_distances_within_keep_the_digits_of_pairs_that_are_close():
 def test_distances_within_take_differences_of_close_pairs_alone(monkeypatch):
     rows, seen = torch.randn(5, 1000), []
     rows[4] = rows[1] + 0.01 * torch.randn(1000)
-    plain = mixing._block_distances
+    plain = mixing.compute_block_distances
     monkeypatch.setattr(
         mixing,
-        "_block_distances",
+        "compute_block_distances",
         lambda left, right: seen.append((left, right)) or plain(left, right),
     )
     everyone = torch.arange(5)

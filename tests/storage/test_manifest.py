@@ -37,7 +37,9 @@ BODY = {
 
 def write(folder, body):
     path = folder / "manifest-00000002.json"
-    path.write_text(json.dumps({"sha256": manifest._checksum(body), "manifest": body}))
+    path.write_text(
+        json.dumps({"sha256": manifest.compute_checksum(body), "manifest": body})
+    )
     return path
 
 

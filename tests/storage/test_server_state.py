@@ -201,7 +201,7 @@ def change_manifest(path, change):
     """Change the body of a manifest and give it a right checksum."""
     body = json.loads(path.read_text())["manifest"]
     change(body)
-    document = {"sha256": manifest._checksum(body), "manifest": body}
+    document = {"sha256": manifest.compute_checksum(body), "manifest": body}
     path.write_text(json.dumps(document))
 
 

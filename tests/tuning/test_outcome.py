@@ -20,7 +20,7 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     html = page.render(runs)
     assert best in html and tail in html
     of_seeds = [metric_values.value(one, one.metric, "tail").value for one in runs]
-    assert outcome._shown(of_seeds, runs[0].measure) == tail
+    assert outcome.write_scores(of_seeds, runs[0].measure) == tail
     alone = make(runs[:1])
     assert "±" not in alone.texts.iat[0, 0]
-    assert outcome._shown([0.5], runs[0].measure) == "50.00"
+    assert outcome.write_scores([0.5], runs[0].measure) == "50.00"

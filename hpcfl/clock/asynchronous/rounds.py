@@ -220,9 +220,10 @@ class Arrivals:
         fleet.scoring.scores_starts = False
         fleet.pace = shares_of(jobs)
         with round.name_clients(fleet):
-            inboxes = self.prepared.hooks.open(fleet, inbox)
-            returned = self.prepared.method.update(fleet, inboxes.pop())
-            message = self.prepared.hooks.seal(fleet, inboxes, returned)
+            received = self.prepared.hooks.receive(fleet, inbox)
+            returned = self.prepared.method.update(fleet, received[-1])
+            message = self.prepared.hooks.upload(fleet, received, returned)
+            del received  # frees the device's memory
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message)
         fleet.state = {}  # the device has room for the next fleet

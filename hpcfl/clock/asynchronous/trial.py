@@ -103,7 +103,7 @@ def can_mix(prepared: Prepared) -> bool:
         warnings.simplefilter("ignore")
         small = shrink(prepared, prepared.resources.kernel.widest)
         messages = _messages(small)
-        alone = [_made(small, [one], messages) for one in (0, 1)]
+        alone = [train_small(small, [one], messages) for one in (0, 1)]
         together = _made_together(small, messages)
     if together is None:
         return False
@@ -121,13 +121,13 @@ def _made_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] 
     is raised.
     """
     try:
-        return _made(small, [0, 1], messages)
+        return train_small(small, [0, 1], messages)
     except Exception as error:
         if is_shortage(error):
             raise
         first = error
     try:
-        _made(small, [0, 1], messages)
+        train_small(small, [0, 1], messages)
     except type(first):
         return None
     raise first
@@ -147,7 +147,7 @@ def _messages(small: Prepared) -> list[Inbox]:
     return [first, second]
 
 
-def _made(
+def train_small(
     small: Prepared, clients: list[int], messages: list[Inbox]
 ) -> dict[str, Tensor]:
     """Return the results of clients 0 and 1, or of one, [n, …] by name. Client i trains
@@ -160,9 +160,9 @@ def _made(
     fleet = small.make_fleet(ids, 1, True)
     fleet.rounds = ids + 1
     fleet.scoring.scores_starts = False
-    inboxes = small.hooks.open(fleet, inbox)
-    returned = small.method.update(fleet, inboxes.pop())
-    uploads = fields(small.hooks.seal(fleet, inboxes, returned))
+    received = small.hooks.receive(fleet, inbox)
+    returned = small.method.update(fleet, received[-1])
+    uploads = fields(small.hooks.upload(fleet, received, returned))
     made = {f"upload {name}": entry.tensor for name, entry in uploads.items()}
     made |= {f"private {name}": rows for name, rows in fleet.state.items()}
     for column, sums in fleet.results.scores.items():

@@ -26,14 +26,14 @@ def prepared():
 
 def fail_together(monkeypatch, *errors):
     """Let the next calls with both clients raise these errors."""
-    real, left = trial._made, list(errors)
+    real, left = trial.train_small, list(errors)
 
     def made(small, clients, messages):
         if len(clients) > 1 and left:
             raise left.pop(0)
         return real(small, clients, messages)
 
-    monkeypatch.setattr(trial, "_made", made)
+    monkeypatch.setattr(trial, "train_small", made)
 
 
 def test_it_is_possible_for_fedavg(prepared):
@@ -71,7 +71,7 @@ def test_a_failure_of_a_client_alone_is_raised(monkeypatch, prepared):
     def fail(*given):
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(trial, "_made", fail)
+    monkeypatch.setattr(trial, "train_small", fail)
     with pytest.raises(torch.OutOfMemoryError):
         trial.can_mix(prepared)
 
