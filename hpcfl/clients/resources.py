@@ -236,10 +236,6 @@ class Resources:
         return self.setup.training
 
     @property
-    def seed(self) -> int:
-        return self.setup.seed
-
-    @property
     def lanes(self) -> list[int]:
         """The most lanes side by side from now on, of whole models and of heads."""
         return [kernel.widest for kernel in self._kernels()]

@@ -208,7 +208,7 @@ class LocalTraining:
         clients = []
         for position, (round, client) in enumerate(zip(rounds, ids, strict=True)):
             samples = resources.samples.train[client]
-            pool = task.pool(resources.seed, round, client, samples)
+            pool = task.pool(resources.setup.seed, round, client, samples)
             length = epoch_length(len(pool), size, fewest, task.steps)
             epochs = task.epochs_of(position)
             clients.append(
@@ -277,7 +277,7 @@ class LocalTraining:
         batches = draw(
             kernel=resources.kernel,
             samples=resources.samples,
-            seed=resources.seed,
+            seed=resources.setup.seed,
             phase=self.task.phase,
             size=self.task.step_size(resources),
             lanes=clients,
@@ -381,7 +381,7 @@ class Chunk:
             for lane in self.lanes:
                 steps.append(-(-lane.length // batches.size))
             self._random = StepRandom(
-                seed=resources.seed,
+                seed=resources.setup.seed,
                 client_keys=batches.keys,
                 steps=steps,
                 device=resources.device,
@@ -589,7 +589,7 @@ class Chunk:
             return nullcontext()
         (lane,) = self.lanes
         key = self.task.phase, lane.round, lane.client, self._epoch
-        return randomness.seeded(self.resources.seed, "model", *key)
+        return randomness.seeded(self.resources.setup.seed, "model", *key)
 
 
 def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
