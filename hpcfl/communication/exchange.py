@@ -113,11 +113,11 @@ def send(
     outgoing, _ = split(lighter)
     rows, header = {}, []
     for name, field in outgoing.items():
-        rows[name] = _array(field.tensor, communicator.takes_gpu)
+        rows[name] = make_array(field.tensor, communicator.takes_gpu)
         dtype = dtype_name(field.tensor.dtype)
         header.append([name, field.shared, field.tensor.shape[-1], dtype])
     owner, arrived = placement.owner[ids], {}
-    empty = _landing(device, communicator.takes_gpu)
+    empty = choose_allocator(device, communicator.takes_gpu)
     with communicator.collective_block():
         header, of_two = communicator.bcast([header, composed(lighter)])
         for name, shared, width, dtype in header:
@@ -212,7 +212,7 @@ def gather(
         for name, (width, dtype) in kinds_of_rows.items():
             mine = np.empty((0, width), dtype)
             if name in rows:
-                mine = _array(rows[name].tensor, communicator.takes_gpu)
+                mine = make_array(rows[name].tensor, communicator.takes_gpu)
             everyones = communicator.gather_rows(mine, owner, _scratch)
             if everyones is not None:
                 uplink[name] = torch.as_tensor(everyones).cpu()
@@ -239,7 +239,7 @@ def find_common(
     return kinds[0] if kinds else {}, weights
 
 
-def _array(tensor: Tensor, takes_gpu: bool) -> Array:
+def make_array(tensor: Tensor, takes_gpu: bool) -> Array:
     """Return the rows in a form that the communicator reads.
 
     Rows of a GPU are copied to page-locked memory unless the communicator takes them.
@@ -253,7 +253,7 @@ def _array(tensor: Tensor, takes_gpu: bool) -> Array:
     return tensor
 
 
-def _landing(device: torch.device, takes_gpu: bool) -> Empty:
+def choose_allocator(device: torch.device, takes_gpu: bool) -> Empty:
     """Return the function that allocates receive buffers for ``device``.
 
     A buffer is on the device if the communicator can write there. Otherwise a GPU gets

@@ -443,7 +443,7 @@ class Method(MethodSection, ABC):
             return torch.ones_like(fleet.samples)
         return fleet.samples
 
-    def prepared(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+    def prepare_inbox(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Return what ``prepare`` returns, in which a missing name is an error that lists
         the others.
         """
@@ -477,5 +477,5 @@ class Method(MethodSection, ABC):
         """Score observers, the clients outside the cohort; what happens to their state
         is forgotten.
         """
-        inbox = self.prepared(fleet, inbox)
+        inbox = self.prepare_inbox(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))

@@ -174,7 +174,7 @@ class Score(ABC):
         for kind in self.summaries:
             if kind in KINDS:
                 recorded = self.recorded_as(name, kind)
-                summaries[recorded] = summarize(kind, by_client, self.better)
+                summaries[recorded] = summarise(kind, by_client, self.better)
         return summaries
 
     def recorded_as(self, name: str, kind: str) -> str:
@@ -213,7 +213,7 @@ class Ratio(Score):
         return np.divide(part, total, out=np.full_like(total, np.nan), where=total > 0)
 
 
-def summarize(kind: str, numbers: Numbers, better: str = "up") -> float:
+def summarise(kind: str, numbers: Numbers, better: str = "up") -> float:
     """Return a summary of the clients' numbers [clients], or NaN if all of them are
     NaN.
 

@@ -17,7 +17,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Message, fields
 from hpcfl.files import scratch
-from hpcfl.scores.base import Score, summarize
+from hpcfl.scores.base import Score, summarise
 from hpcfl.scores.metric_names import (
     CLIENTS,
     EPSILON,
@@ -199,8 +199,8 @@ class Gathered:
         for number, values in by_column.get(RECORDED, {}).items():
             mean = MetricName(number, RECORDED)
             std = MetricName(f"{number}_std", RECORDED)
-            record[str(mean)] = summarize("mean", values)
-            record[str(std)] = summarize("std", values)
+            record[str(mean)] = summarise("mean", values)
+            record[str(std)] = summarise("std", values)
         spent = by_column.get(EPSILON.column, {}).get(EPSILON.number)
         if spent is not None:
             record[str(EPSILON)] = float(np.nanmax(spent))

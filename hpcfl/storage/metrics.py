@@ -147,7 +147,7 @@ def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Mea
     )
 
 
-def outcome(results: Results) -> dict[str, Any]:
+def describe_outcome(results: Results) -> dict[str, Any]:
     """Return the header entry ``outcome``, the primary metric at the result rounds, or {}."""
     if "config" not in results.header:
         return {}
@@ -161,7 +161,7 @@ def outcome(results: Results) -> dict[str, Any]:
         return {}
     clients = results.series(MetricName(CLIENTS, column))
 
-    def summarize(positions: list[int]) -> dict[str, Any]:
+    def summarise(positions: list[int]) -> dict[str, Any]:
         count = float(clients[positions].mean())
         return {
             "rounds": [
@@ -175,9 +175,9 @@ def outcome(results: Results) -> dict[str, Any]:
     return {
         "outcome": {
             "name": str(name),
-            "best": summarize([found.best]),
-            "last": summarize([found.last]),
-            "tail": summarize(found.tail),
+            "best": summarise([found.best]),
+            "last": summarise([found.last]),
+            "tail": summarise(found.tail),
         }
     }
 
@@ -274,7 +274,7 @@ class MetricsWriter:
         whole = replace(
             results.merge(self._all), header=self._header, static=self._static
         )
-        header = {**self._header, **outcome(whole)}
+        header = {**self._header, **describe_outcome(whole)}
         atomic.write(
             self.folder / results.MERGED, results.encode(replace(whole, header=header))
         )

@@ -8,7 +8,7 @@ import numpy as np
 from hpcfl.report.plots import clients
 from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.report.text import shorten
-from hpcfl.scores.base import summarize
+from hpcfl.scores.base import summarise
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, fl
     opposite = "down" if better == "up" else "up"
     summaries = []
     for of_run in numbers:
-        worst = summarize("worst_tenth", of_run, better)
-        mean = summarize("mean", of_run)
-        best = summarize("worst_tenth", of_run, opposite)
+        worst = summarise("worst_tenth", of_run, better)
+        mean = summarise("mean", of_run)
+        best = summarise("worst_tenth", of_run, opposite)
         summaries.append((worst, mean, best))
     worst, mean, best = np.nanmean(summaries, axis=0).tolist()
     return worst, mean, best

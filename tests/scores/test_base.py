@@ -8,7 +8,7 @@ import torch
 from counted import LABELS, PREDICTED, block_of
 
 from hpcfl.experiment import measures
-from hpcfl.scores.base import summarize
+from hpcfl.scores.base import summarise
 from hpcfl.scores.built_in import Accuracy, Loss, MacroF1
 
 NAN = math.nan
@@ -69,8 +69,8 @@ def test_a_scores_name_is_in_its_numbers():
 
 def test_mean_and_std_leave_out_who_has_no_number():
     numbers = np.array([1.0, NAN, 3.0])
-    assert (summarize("mean", numbers), summarize("std", numbers)) == (2.0, 1.0)
-    assert math.isnan(summarize("mean", np.array([NAN])))
+    assert (summarise("mean", numbers), summarise("std", numbers)) == (2.0, 1.0)
+    assert math.isnan(summarise("mean", np.array([NAN])))
 
 
 def test_sums_of_blocks_add_up():
