@@ -5,13 +5,11 @@ import pytest
 import tiny
 import torch
 
-from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import TRAINING, Round
 from hpcfl.simulation.stages import RoundPlan, play
-from hpcfl.storage.manifest import latest
 
 pytestmark = pytest.mark.slow
 
@@ -98,24 +96,3 @@ def test_part_of_the_epochs_is_what_stragglers_do(federate):
     plan = RoundPlan(1, cohort, np.arange(3), is_scored=True, shares=shares)
     play(Round(plan, OneProcess(), prepared, prepared.initial_server_state), TRAINING)
     assert torch.equal(played.server["model"], prepared.initial_server_state["model"])
-
-
-def test_a_run_goes_on_with_the_same_bits(tmp_path):
-    """The timetable is computed anew: nothing of it is in a checkpoint."""
-    keys = {
-        "participation": {"fraction": 0.6},
-        "time": {
-            **SYNCHRONOUS,
-            "over_selection": 1.5,
-            "availability": "day",
-        },
-        "checkpoint": {"every": 1},
-    }
-    digests = []
-    for stops in ([4], [2, 4]):
-        folder = tmp_path / str(len(stops))
-        for rounds in stops:
-            table = tiny.table("ditto", rounds=rounds, **keys)
-            run(config.parse(table), folder, OneProcess())
-        digests.append(latest(folder / "checkpoints").digest)
-    assert digests[0] == digests[1]

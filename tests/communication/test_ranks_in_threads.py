@@ -12,7 +12,6 @@ from playing import play_on
 
 from hpcfl.errors import RunFailure
 
-ROUNDS = 2
 # a rank has one of the five clients, or none
 RANKS = 7
 
@@ -21,23 +20,23 @@ def on(ranks, folder, table):
     return on_ranks(ranks, lambda communicator: play_on(communicator, folder, table))
 
 
-def is_the_same_on_ranks_and_resumed(folder, method, resumed, **sections):
+def is_the_same_on_ranks_and_resumed(
+    folder, method, resumed, *counts, rounds=2, ranks=RANKS, **sections
+):
     """Alone, on more ranks than there are clients, and after a kill in the last round
     resumed on ``resumed`` ranks.
     """
+    checkpoint = {"every": 1}
     table = tiny.table(
-        method,
-        rounds=ROUNDS,
-        checkpoint={"every": 1},
-        **sections,
+        method, *counts, rounds=rounds, checkpoint=checkpoint, **sections
     )
     plain = on(1, folder / "1", table)
-    spread = on(RANKS, folder / "ranks", table)
+    spread = on(ranks, folder / "ranks", table)
     same(plain, spread, slice(None))
     # as if killed before it was there
-    manifest = f"manifest-{ROUNDS:08d}.json"
+    manifest = f"manifest-{rounds:08d}.json"
     (folder / "ranks" / "checkpoints" / manifest).unlink()
-    same(plain, on(resumed, folder / "ranks", table), slice(ROUNDS - 1, None))
+    same(plain, on(resumed, folder / "ranks", table), slice(rounds - 1, None))
 
 
 def same(plain, other, rounds):
@@ -63,6 +62,48 @@ def test_every_kind_of_layer(tmp_path, kind):
 def test_frozen_parameters(tmp_path, method):
     sections = {"model": {"name": "tiny:lora"}, "participation": {"fraction": 0.5}}
     is_the_same_on_ranks_and_resumed(tmp_path, short(method), 2, **sections)
+
+
+# a server that waits for no client, clients chosen by their losses, and clients with
+# shifted data, which drift in the repeated round
+SECTIONS = {
+    "ditto": {
+        "time": {
+            "mode": "asynchronous",
+            "concurrency": 6,
+            "buffer": 2,
+            "sigma": 1.0,
+        },
+    },
+    "fedper": {
+        "participation": {"select": "oort", "explore": 0.5, "fraction": 0.5},
+        "time": {"mode": "synchronous", "over_selection": 1.5, "availability": "day"},
+    },
+    "ifca": {
+        "newcomers": {"clients": 3},
+        "shift": [
+            {"kind": "corruption", "severity": "random", "groups": "clients"},
+            {
+                "kind": "rotation",
+                "angles": [0, 90],
+                "at": [5],
+                "gradual": 2,
+                "who": 0.5,
+            },
+            {"kind": "labels", "groups": 3, "assign": "random"},
+        ],
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", SECTIONS)
+def test_other_sections(tmp_path, method):
+    counts = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
+    sections = {"data": {"dataset": "digits"}, **SECTIONS[method]}
+    is_the_same_on_ranks_and_resumed(
+        tmp_path, method, 2, counts, rounds=6, ranks=4, **sections
+    )
 
 
 @pytest.mark.slow

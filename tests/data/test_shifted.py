@@ -323,22 +323,6 @@ def test_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federa
     assert groups.shape == (5, 4)
 
 
-@pytest.mark.slow
-def test_a_run_resumed_across_a_drift_equals_an_uninterrupted_one(tmp_path):
-    shifts = [
-        {**SWAP, "at": [3], "gradual": 2},
-        {"kind": "noise-level", "noise": 0.3},
-    ]
-    keys = {"clients": 4, "checkpoint": {"every": 1}}
-    digests = []
-    for folder, rounds in (("whole", [5]), ("parts", [2, 3, 5])):
-        for until in rounds:
-            asked = experiment(*shifts, rounds=until, **keys)
-            run(asked, tmp_path / folder, OneProcess())
-        digests.append(latest(tmp_path / folder / "checkpoints").digest)
-    assert digests[0] == digests[1]
-
-
 def test_images_and_labels_commute_bit_for_bit():
     one, other = prepared(ROTATED, SWAPPED), prepared(SWAPPED, ROTATED)
     for client in range(8):

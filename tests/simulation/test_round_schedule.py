@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tiny
 
-import hpcfl
 from hpcfl.clients.training import Task
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
@@ -16,7 +15,6 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.selection.base import Selection
 from hpcfl.simulation.round_schedule import Draws, RoundSchedule
-from hpcfl.storage.manifest import latest
 
 BY_LOSS = {"select": "power-of-choice", "fraction": 0.4}
 OWN = ["tiny:blobs", "tiny:Counts"]  # of a user, which a run's folder only names
@@ -90,29 +88,17 @@ def test_who_has_diverged_told_nothing_worth_asking_for(federate):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_the_clients_that_it_would_have_chosen(tmp_path):
+def test_the_last_round_is_played_again_for_a_client_that_losses_have_chosen(played):
     participation = {
         **BY_LOSS,
         "candidates": 3.0,
     }  # from round 4 on losses alone decide
-    keys = {"participation": participation, "checkpoint": {"every": 1}}
-    digests, runs = [], []
-    for name, stops in (("calm", [6]), ("stopped", [3, 6])):
-        for rounds in stops:
-            table = tiny.table("fedavg", rounds=rounds, **keys)
-            run(config.parse(table), tmp_path / name, OneProcess())
-        digests.append(latest(tmp_path / name / "checkpoints").digest)
-        runs.append(hpcfl.load(tmp_path / name, own=OWN))
-    assert digests[0] == digests[1]
-    calm, stopped = (run.results.values for run in runs)
-    for name, series in calm.items():
-        if "seconds/" not in name and "bytes" not in name:
-            np.testing.assert_array_equal(stopped[name], series, name)
-    # the last round is played again for a client that trained in it
-    trained = np.isfinite(stopped["clients/train_loss"][5])
+    run = played("fedavg", participation=participation, rounds=6)
+    values = run.results.values
+    trained = np.isfinite(values["clients/train_loss"][5])
     client = int(np.flatnonzero(trained)[0])
-    hits = runs[1].confusion(client, "post", 6)
-    assert hits.trace() == stopped["clients/post/correct"][5, client]
+    hits = run.confusion(client, "post", 6)
+    assert hits.trace() == values["clients/post/correct"][5, client]
 
 
 @pytest.mark.slow

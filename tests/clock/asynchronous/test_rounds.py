@@ -13,14 +13,11 @@ from every_method import short
 
 from hpcfl.clock.asynchronous.rounds import step_of
 from hpcfl.clock.schedule import make_schedule
-from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation import prepare as preparing
 from hpcfl.simulation.prepare import prepare
-from hpcfl.storage import results
-from hpcfl.storage.manifest import latest
 from hpcfl.trained.models import predicted
 
 pytestmark = pytest.mark.slow
@@ -168,31 +165,6 @@ def test_a_step_by_hand():
     assert step_of(mean, sent, [1, 0], weights, 1.0).item() == 7.5
     assert step_of(mean, sent, [1, 0], weights, 0.5).item() == 5.75
     assert step_of(mean, {1: sent[1]}, [1, 1], weights, 1.0) is mean
-
-
-def play(folder, stops, **sections):
-    """Run to each of the numbers of rounds, one after the other; the digest."""
-    for rounds in stops:
-        table = tiny.table("ditto", COUNTS, rounds=rounds, **sections)
-        run(config.parse(table), folder, OneProcess())
-    return latest(folder / "checkpoints").digest
-
-
-def test_a_run_goes_on_with_the_same_bits(tmp_path):
-    """Messages of older versions are in the checkpoint, and go once nobody needs them."""
-    keys = {
-        "time": {
-            **ASYNCHRONOUS,
-            "buffer": 2,
-            "concurrency": 6,
-        }
-    }
-    assert play(tmp_path / "calm", [7], **keys) == play(
-        tmp_path / "run", [4, 7], **keys
-    )
-    calm, run = (results.read(tmp_path / name).values for name in ("calm", "run"))
-    for name in ("clients/train_loss", "clients/post/correct", "staleness/mean"):
-        np.testing.assert_array_equal(calm[name], run[name])
 
 
 def test_models_of_a_round_are_made_again(played):
