@@ -121,9 +121,9 @@ def play_here(row: Row, place: Place, lines: Path, log: Path) -> None:
     all that it prints into the log.
     """
     os.setsid()
-    with log.open("a") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    sys.stdout = sys.stderr = log.open("a", buffering=1)
+    os.dup2(sys.stdout.fileno(), 1)
+    os.dup2(sys.stdout.fileno(), 2)
     print(f"\n== {row.name}", flush=True)
     try:
         with lines.open("a") as file:

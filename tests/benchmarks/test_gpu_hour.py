@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gpu_hour
@@ -34,34 +35,7 @@ TITLES = [
     "profile",
     "tests",
 ]
-# What a first row, one that fails, one that takes too long and others find.
-MADE_UP = """
-import sys, time
-from pathlib import Path
-from gpu_play import play_rows
-from gpu_rows import Missing, Place, Row
-
-def short(place):
-    yield {"found": 1}
-
-def broken(place):
-    yield {"found": 2}
-    raise ValueError("no such number")
-
-def endless(place):
-    yield {"found": 3}
-    time.sleep(600)
-
-def absent(place):
-    raise Missing("type: pip install it")
-    yield
-
-place = Place(Path(sys.argv[1]), "cpu", True)
-place.work.mkdir()
-rows = [Row(short, 1, 1), Row(broken, 1, 1), Row(endless, 0.4, 1), Row(absent, 1, 1)]
-rows += [Row(short, 600, 2, {"place": "left out"})]
-play_rows(rows, place, time.monotonic() + 60, {"device": "none", "torch": "0"})
-"""
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def start(*command, env=None):
@@ -133,12 +107,33 @@ def test_the_script_plays_every_row_and_leaves_the_checkout_as_it_was(
     assert len(targets) > 4 and unknown <= {"GPU pfl research"}
 
 
+def short(place):
+    yield {"found": 1}
+
+
+def broken(place):
+    yield {"found": 2}
+    raise ValueError("no such number")
+
+
+def endless(place):
+    yield {"found": 3}
+    time.sleep(600)
+
+
+def absent(place):
+    raise gpu_rows.Missing("type: pip install it")
+    yield
+
+
 @pytest.mark.slow
 def test_a_row_that_fails_or_takes_too_long_is_recorded_and_the_next_follows(tmp_path):
-    paths = [PROJECT, PROJECT / "tests", Path(__file__).parent]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    ended = start(sys.executable, "-c", MADE_UP, tmp_path, env=environment)
-    assert ended.returncode == 0, ended.stderr
+    place = Place(tmp_path, "cpu", is_small=True)
+    place.work.mkdir()
+    rows = [Row(short, 1, 1), Row(broken, 1, 1), Row(endless, 0.4, 1)]
+    rows += [Row(absent, 1, 1), Row(short, 600, 2, {"place": "left out"})]
+    machine = {"device": "none", "torch": "0"}
+    gpu_play.play_rows(rows, place, time.monotonic() + 60, machine)
     rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
     outcomes = [(row["status"], row["lines"]) for row in rows.values()]
     assert outcomes == [
@@ -155,11 +150,11 @@ def test_a_row_that_fails_or_takes_too_long_is_recorded_and_the_next_follows(tmp
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_line_says_that_there_is_no_gpu(tmp_path):
-    script = Path(__file__).with_name("gpu.sh")
-    ended = start("bash", script, "--python", sys.executable, "--out", tmp_path / "out")
-    assert ended.returncode == 2 and "offers no GPU" in ended.stderr
-    assert ended.stderr.count("\n") == 1 and not ended.stdout
+def test_a_line_says_that_there_is_no_gpu(tmp_path, capsys):
+    (tmp_path / "work").mkdir()
+    assert gpu_hour.play(tmp_path, "cuda", time.monotonic()) == 2
+    said = capsys.readouterr()
+    assert "offers no GPU" in said.err and said.err.count("\n") == 1 and not said.out
 
 
 def test_missing_packages_are_listed_with_what_to_type(tmp_path, monkeypatch, capsys):
@@ -183,9 +178,10 @@ def test_all_rows_see_the_first_gpu_of_a_job(given, seen, monkeypatch):
     assert environment["CUDA_VISIBLE_DEVICES"] == seen
 
 
-def test_the_output_cannot_be_in_the_checkout(capsys):
-    assert gpu_hour.main(["--out", str(PROJECT / "tests" / "out")]) == 2
-    assert "name another folder" in capsys.readouterr().err
+def test_the_output_cannot_be_in_the_checkout():
+    out, script = PROJECT / "tests" / "out", Path(__file__).with_name("gpu.sh")
+    ended = start("bash", script, "--python", sys.executable, "--out", out)
+    assert ended.returncode == 2 and "name another folder" in ended.stderr
 
 
 def test_the_least_important_rows_are_left_out_where_time_is_short():
