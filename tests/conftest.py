@@ -288,6 +288,16 @@ def zygote():
 
 
 @pytest.fixture
+def files(monkeypatch):
+    """The files that were made in $TMPDIR."""
+    made, make = [], tempfile.TemporaryFile
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how)
+    )
+    return made
+
+
+@pytest.fixture
 def small_disk(tmp_path):
     """A folder on a real file system of 1 MB."""
     folder = tmp_path / "small"

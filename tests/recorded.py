@@ -12,6 +12,13 @@ from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import Metrics
 
 
+def assert_alike(one: Metrics, other: Metrics, rounds: slice = slice(None)) -> None:
+    """All of one's numbers in these rounds are the other's, but for times and bytes."""
+    for name, values in one.items():
+        if not name.startswith(("seconds", "bytes")):
+            np.testing.assert_array_equal(other[name], values[rounds], name)
+
+
 def sparse(arrays: Mapping[str, np.ndarray]) -> Metrics:
     """``Metrics`` of arrays [T] and [T, clients] by name."""
     of_rounds, of_clients = {}, {}

@@ -3,12 +3,12 @@ threads of this process; ``mpi/test_ranks.py`` starts some, ``test_digests.py`` 
 method on three.
 """
 
-import numpy as np
 import pytest
 import tiny
 from every_method import short
 from in_threads import on_ranks
 from playing import play_on
+from recorded import assert_alike
 
 from hpcfl.errors import RunFailure
 
@@ -32,19 +32,17 @@ def is_the_same_on_ranks_and_resumed(
     )
     plain = on(1, folder / "1", table)
     spread = on(ranks, folder / "ranks", table)
-    same(plain, spread, slice(None))
+    same(plain, spread)
     # as if killed before it was there
     manifest = f"manifest-{rounds:08d}.json"
     (folder / "ranks" / "checkpoints" / manifest).unlink()
     same(plain, on(resumed, folder / "ranks", table), slice(rounds - 1, None))
 
 
-def same(plain, other, rounds):
+def same(plain, other, rounds=slice(None)):
     """The state, and all that was recorded in these rounds but times and bytes."""
     assert other.digest == plain.digest
-    for name, values in plain.values.items():
-        if not name.startswith(("seconds", "bytes")):
-            np.testing.assert_array_equal(other.values[name], values[rounds], name)
+    assert_alike(plain.values, other.values, rounds)
 
 
 @pytest.mark.slow
@@ -116,7 +114,7 @@ def test_matrices_in_files(tmp_path, method):
     table = tiny.table(short(method), participation=fraction)
     plain = on(1, tmp_path / "1", table)
     table["runtime"] = {"memory": 1e-6}
-    same(plain, on(3, tmp_path / "3", table), slice(None))
+    same(plain, on(3, tmp_path / "3", table))
 
 
 @pytest.mark.slow
@@ -132,7 +130,7 @@ def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
     table = tiny.table(diverges, training={"on_divergence": "exclude"})
     alone = on(1, tmp_path / "1", table)
     for ranks in (3, 6):
-        same(alone, on(ranks, tmp_path / str(ranks), table), slice(None))
+        same(alone, on(ranks, tmp_path / str(ranks), table))
 
 
 def test_a_rank_that_fails_lets_the_others_go(tmp_path):

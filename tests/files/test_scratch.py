@@ -16,16 +16,6 @@ from hpcfl.files import hdf5, heartbeat, scratch
 from hpcfl.files.scratch import Scratch
 
 
-@pytest.fixture
-def files(monkeypatch):
-    """The files made so far."""
-    made, make = [], tempfile.TemporaryFile
-    monkeypatch.setattr(
-        tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how)
-    )
-    return made
-
-
 def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again(files):
     memory = Scratch(1000)
     first, second = memory.empty([10, 20]), memory.empty([1, 60])  # 800 and 240 bytes

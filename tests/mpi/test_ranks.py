@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 from every_method import kind, short
+from recorded import assert_alike
 
 from hpcfl.storage import results
 
@@ -180,6 +181,4 @@ def same(one, other):
     assert one.completed == other.completed != [] and np.array_equal(
         one.rounds, other.rounds
     )
-    for name, values in one.values.items():
-        if not name.startswith(("seconds", "bytes")):
-            np.testing.assert_array_equal(values, other.values[name], err_msg=name)
+    assert_alike(one.values, other.values)

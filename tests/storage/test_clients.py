@@ -1,5 +1,4 @@
 import gc
-import tempfile
 import weakref
 
 import numpy as np
@@ -8,17 +7,6 @@ import torch
 
 from hpcfl.storage import clients
 from hpcfl.storage.clients import ClientDigests, ClientStore, digest_run, digest_tensors
-
-
-@pytest.fixture
-def files(monkeypatch):
-    """The files that were made in $TMPDIR."""
-    made, make = [], tempfile.TemporaryFile
-    monkeypatch.setattr(
-        tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how)
-    )
-    return made
-
 
 TEMPLATE = {
     "row": torch.arange(3.0),
