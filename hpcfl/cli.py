@@ -15,11 +15,12 @@ import click
 import numpy as np
 
 from hpcfl import __version__
-from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.files import atomic, output
 from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
+from hpcfl.simulation import signals
 
 # exit codes; CONTINUE: the same command continues; UNREAD: whoever read what was
 # printed has left, 128 and the number of SIGPIPE, as shells say of other programs
@@ -117,8 +118,6 @@ def on_server(action: Callable[..., None]) -> Callable[..., None]:
     @click.pass_obj
     @wraps(action)
     def carry_out(communicator: Communicator, /, **arguments: Any) -> None:
-        from hpcfl.communication.communicator import agreed
-
         with agreed(communicator):
             if communicator.is_server:
                 # The numbers in a folder may be any: what comes of them is shown, be it
@@ -235,8 +234,6 @@ def run(
     fresh: bool,
 ) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
-    from hpcfl.simulation import signals
-
     signals.remember()  # before the imports that take seconds
     with importing():
         from hpcfl.commands.experiments import run_file
@@ -264,8 +261,6 @@ def tune(
 
     The same command continues a search that was stopped.
     """
-    from hpcfl.simulation import signals
-
     signals.remember()  # before the imports that take seconds
     from hpcfl.commands.tune import Part, tune_file
 
