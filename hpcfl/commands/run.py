@@ -429,8 +429,7 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
         with torch_settings.restored():
             on_round(name, round, values)
     except Exception as error:
-        place = user_code.find_line(error)
-        where = f"{place}: " if place else ""
+        where = user_code.locate(on_round, error)
         raise UserError(
             f"{where}on_round raised {user_code.describe_error(error)}"
         ) from error

@@ -147,7 +147,8 @@ def _made(key: str, name: str) -> "Score":
                 f"summaries = {score.summaries!r}: must be a tuple of names"
             )
     except Exception as error:
-        place = user_code.find_line(error) or user_code.find_definition(kind)
-        text = f"{key} = '{name}' cannot be used: {user_code.describe_error(error)}"
-        raise UserError(f"{place}: {text}" if place else text) from error
+        raise UserError(
+            f"{user_code.locate(kind, error)}{key} = '{name}' cannot be used: "
+            f"{user_code.describe_error(error)}"
+        ) from error
     return score

@@ -144,8 +144,7 @@ def _user_object(package: str, key: str, name: str) -> Any:
             f"'{attribute}'{suggest(attribute, public)}"
         ) from None
     if problem := _misfit(package, plugin):
-        place = user_code.find_definition(plugin)
-        raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
+        raise UserError(f"{user_code.locate(plugin)}{key} = '{name}' {problem}")
     return plugin
 
 

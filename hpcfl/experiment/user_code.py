@@ -39,8 +39,7 @@ def locate_definition(thing: object) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        place = find_definition(thing)
-        raise UserError(f"{place}: {error}" if place else str(error)) from None
+        raise UserError(f"{locate(thing)}{error}") from None
 
 
 def is_own(file: str) -> bool:
@@ -79,16 +78,20 @@ def find_definition(thing: Any) -> str | None:
     """Return ``file:line`` where a user's class or function begins; None for other
     objects.
     """
-    # A method with options is a class made at run time, derived from one in a file.
-    kinds = inspect.getmro(thing) if inspect.isclass(thing) else [thing]
-    for kind in kinds:
-        try:
-            file, (_, line) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
-        except (TypeError, OSError):  # not made of Python, or its source is gone
-            continue
-        if file and is_own(file):
-            return f"{_shown(file)}:{line}"
-    return None
+    try:
+        file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
+    except (TypeError, OSError):  # not made of Python, or its source is gone
+        return None
+    return f"{_shown(file)}:{line}" if file and is_own(file) else None
+
+
+def locate(thing: object, error: BaseException | None = None) -> str:
+    """Return the beginning of a message, ``file:line: ``, of the innermost line of user
+    code in an error, or else of a user's class or function; "" without either.
+    """
+    place = find_line(error) if error is not None else None
+    place = place or find_definition(thing)
+    return f"{place}: " if place else ""
 
 
 def describe_error(error: BaseException) -> str:

@@ -136,11 +136,10 @@ def _made(
     try:
         return plugin(shape, classes, **options)
     except Exception as error:
-        place = user_code.find_line(error) or user_code.find_definition(plugin)
         if ":" not in name or isinstance(error, UserError):
             raise
         size = "×".join(map(str, shape))
         raise UserError(
-            f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of "
-            f"shape {size} and {classes} classes: {user_code.describe_error(error)}"
+            f"{user_code.locate(plugin, error)}model.name = '{name}' cannot be made for "
+            f"samples of shape {size} and {classes} classes: {user_code.describe_error(error)}"
         ) from error

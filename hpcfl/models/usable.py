@@ -158,8 +158,7 @@ def _equal(value: Any, other: Any) -> bool:
 
 def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserError:
     """Return the failure of a model called ``name`` on samples x as a UserError."""
-    place = user_code.find_line(error) or user_code.find_definition(plugin)
-    where = f"{place}: " if place else ""
+    where = user_code.locate(plugin, error)
     if isinstance(error, Unusable):
         return UserError(f"{where}model.name = '{name}': {error}")
     size = "×".join(map(str, x.shape))

@@ -94,8 +94,7 @@ class Draws:
             problem = "a client more than once"
         else:
             return ids.astype(np.int64, copy=False)
-        place = user_code.find_definition(type(self.participation))
-        where = f"{place}: " if place else ""
+        where = user_code.locate(type(self.participation))
         name = self.participation.select
         raise UserError(f"{where}participation.select = '{name}': chose {problem}")
 

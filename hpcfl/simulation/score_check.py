@@ -27,8 +27,7 @@ def locate_score_errors(name: str, score: Score, function: str) -> Iterator[None
     try:
         yield
     except Exception as error:
-        place = user_code.find_line(error) or user_code.find_definition(type(score))
-        where = f"{place}: " if place else ""
+        where = user_code.locate(type(score), error)
         raise UserError(
             f"{where}score '{name}' fails in '{function}': "
             f"{user_code.describe_error(error)}"
@@ -60,9 +59,8 @@ def refuse_pair(
     scores: Mapping[str, Score], one: str, other: str, number: str
 ) -> NoReturn:
     """Raise UserError for two scores that record a number under the same name."""
-    place = user_code.find_definition(type(scores[other]))
-    place = place or user_code.find_definition(type(scores[one]))
-    where = f"{place}: " if place else ""
+    where = user_code.locate(type(scores[other]))
+    where = where or user_code.locate(type(scores[one]))
     raise UserError(
         f"{where}scores '{one}' and '{other}' both record '{number}'; give one of them "
         "another name"

@@ -39,7 +39,7 @@ def refuse_without_effect(method: Method, training: Training) -> None:
     kind = type(method)
     if training.buffers == "average" and "model" not in kind.models:
         raise UserError(
-            f"{_place(kind)}training.buffers = 'average' has no effect: {kind.__name__}."
+            f"{user_code.locate(kind)}training.buffers = 'average' has no effect: {kind.__name__}."
             f"models = {kind.models} has no 'model', whose statistics are averaged; leave "
             "the key out, or have the model that is averaged trained as 'model'"
         )
@@ -52,7 +52,7 @@ def refuse_without_effect(method: Method, training: Training) -> None:
             continue
         owner, hook = found
         raise UserError(
-            f"{_place(vars(owner)[hook])}method.{key} = {getattr(method, key)!r}: "
+            f"{user_code.locate(vars(owner)[hook])}method.{key} = {getattr(method, key)!r}: "
             f"{owner.__name__}.{hook} replaces a hook that the option needs; leave the key "
             f"out, or write keeps = ('{key}',) in {owner.__name__} if its hooks call "
             "super()'s or do that work"
@@ -70,9 +70,3 @@ def undeclared(kind: type[Method], key: str) -> tuple[type, str] | None:
             if hook in vars(owner):
                 return owner, hook
     return None
-
-
-def _place(thing: object) -> str:
-    """Return ``file:line: `` of a user's class or function; "" for hpcfl's own."""
-    place = user_code.find_definition(thing)
-    return f"{place}: " if place else ""
