@@ -238,7 +238,9 @@ def run(
     with importing():
         from hpcfl.commands.experiments import run_file
 
-    run_file(file, overrides, out, fresh, communicator)
+    run_file(
+        file=file, overrides=overrides, out=out, fresh=fresh, communicator=communicator
+    )
 
 
 @cli.command()
@@ -265,7 +267,9 @@ def tune(
     from hpcfl.commands.tune import Part, tune_file
 
     part = None if stage is None else Part(stage, cell)
-    tune_file(file, overrides, out, communicator, part)
+    tune_file(
+        file=file, overrides=overrides, out=out, communicator=communicator, part=part
+    )
 
 
 @cli.command()
@@ -437,7 +441,9 @@ def submit(
     """
     from hpcfl.cluster.submission import submit
 
-    for line in submit(file, overrides, profile, out, dry_run):
+    for line in submit(
+        file=file, overrides=overrides, profile_name=profile, out=out, dry_run=dry_run
+    ):
         print(line)
 
 
@@ -519,7 +525,16 @@ def export(
     from hpcfl.commands.export import export
 
     chosen = None if everyone else clients
-    export(folder, chosen, of_server, moment, at, own, out, adapters)
+    export(
+        folder=folder,
+        clients=chosen,
+        of_server=of_server,
+        moment=moment,
+        at=at,
+        own=own,
+        out=out,
+        adapters=adapters,
+    )
 
 
 @cli.command()
@@ -623,13 +638,15 @@ def table(
         )
     reference = Reference(against, margin, power, test is not None) if against else None
     show(
-        folders,
-        _split(rows),
-        _split(columns),
-        Reading(metric or "", at if at_virtual is None else at_virtual, time_to),
-        form,
-        explain,
-        reference,
+        folders=folders,
+        rows=_split(rows),
+        columns=_split(columns),
+        reading=Reading(
+            metric or "", at if at_virtual is None else at_virtual, time_to
+        ),
+        form=form,
+        explain=explain,
+        against=reference,
     )
 
 
@@ -671,7 +688,14 @@ def verify(
     """
     from hpcfl.commands.verify import verify
 
-    verify(path, sample, names, root, own, communicator)
+    verify(
+        path=path,
+        sample=sample,
+        names=names,
+        root=root,
+        own=own,
+        communicator=communicator,
+    )
 
 
 @cli.command()
@@ -786,7 +810,9 @@ def plot(
     given = {name: value for name, value in options.items() if value is not None}
     if group is not None:
         given["group"] = _split(group)
-    for line in plot(folders, kind, width, out, given, own):
+    for line in plot(
+        folders=folders, kind=kind, width=width, out=out, options=given, own=own
+    ):
         print(line)
 
 

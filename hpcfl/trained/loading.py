@@ -100,7 +100,14 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
     status = run_status.look(folder, config["rounds"], results, run)
     notes += _lost(folder, status, results)
     column, measure = find_primary(config["evaluation"], results)
-    summary = summarise(config, results, column, measure, status, notes)
+    summary = summarise(
+        config=config,
+        results=results,
+        column=column,
+        measure=measure,
+        status=status,
+        notes=notes,
+    )
     return Run(
         folder=folder,
         summary=summary,
