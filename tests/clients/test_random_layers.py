@@ -9,11 +9,7 @@ import torch
 from torch import nn
 
 from hpcfl.clients.step_context import StepRandom
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.models import RandomLayer
-from hpcfl.storage.manifest import latest
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5], [1, 2, 0, 0]]
 MODEL = {"name": "test_random_layers:dropping"}
@@ -186,17 +182,3 @@ def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
         rtol=1e-3,
         atol=1e-5,
     )
-
-
-@pytest.mark.slow
-def test_a_resumed_run_draws_what_it_would_have_drawn(tmp_path):
-    def play(folder, rounds):
-        table = tiny.table(
-            "fedavg", COUNTS[:3], rounds=rounds, model=MODEL, checkpoint={"every": 1}
-        )
-        run(config.parse(table), folder, OneProcess())
-        return latest(folder / "checkpoints").digest
-
-    plain = play(tmp_path / "plain", 2)
-    play(tmp_path / "resumed", 1)
-    assert play(tmp_path / "resumed", 2) == plain

@@ -5,7 +5,6 @@ what is made of the runs.
 import math
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import tomllib
@@ -82,11 +81,22 @@ def test_all_paths_of_the_sham_check_are_fedavg(monkeypatch, tmp_path):
         np.testing.assert_allclose(of_method, losses["fedavg"], 1e-4, err_msg=method)
 
 
-def load_writer():
-    """The functions of ``write.py``, with few resamples."""
-    writer = runpy.run_path(str(TUNED / "write.py"))
-    writer["main"].__globals__["RESAMPLES"] = 99
-    return writer
+@pytest.fixture
+def writer(monkeypatch):
+    """The module ``write.py``, with few resamples."""
+    monkeypatch.syspath_prepend(str(TUNED))
+    import write
+
+    monkeypatch.setattr(write, "RESAMPLES", 99)
+    return write
+
+
+@pytest.fixture
+def across(writer):
+    """The module ``across.py`` above it."""
+    import across
+
+    return across
 
 
 def rows_of(lines):
@@ -124,9 +134,9 @@ def test_a_published_page_has_the_numbers_of_its_csv_and_of_all_settings(name):
         ({"samples": 200, "redraw": True}, False),
     ],
 )
-def test_a_page_says_whether_all_partitions_have_the_same_images(data, same):
+def test_a_page_says_whether_all_partitions_have_the_same_images(writer, data, same):
     placed = SimpleNamespace(run=SimpleNamespace(config={"data": data}))
-    assert load_writer()["deals_same_images"]([placed]) is same
+    assert writer.deals_same_images([placed]) is same
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -177,8 +187,8 @@ def packs(played_packs, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_settings_page_says_what_the_tables_say(packs):
-    load_writer()["main"]("made", packs)
+def test_a_settings_page_says_what_the_tables_say(writer, packs):
+    writer.main("made", packs)
     lines = (packs / "made.md").read_text(encoding="utf-8").splitlines()
     rows = rows_of(lines)
     assert rows.keys() == {"fedavg", "local", "fedrep"}
@@ -196,10 +206,9 @@ def test_a_settings_page_says_what_the_tables_say(packs):
 
 
 @pytest.mark.slow
-def test_the_settings_stand_beside_tuned_and_untuned_local(packs, monkeypatch):
-    monkeypatch.syspath_prepend(str(TUNED))
-    load_writer()["main"]("made", packs)
-    runpy.run_path(str(TUNED / "across.py"))["main"](packs, ["made"])
+def test_the_settings_stand_beside_tuned_and_untuned_local(writer, across, packs):
+    writer.main("made", packs)
+    across.main(packs, ["made"])
     page = rows_of((packs / "made.md").read_text(encoding="utf-8").splitlines())
     text = (packs / "settings.md").read_text(encoding="utf-8")
     own, _, untuned = [rows_of(part.splitlines()) for part in text.split("\n## ")[1:]]
@@ -224,15 +233,14 @@ def share_hurt(runs, method):
     return fmean(shares)
 
 
-def test_a_correlation_leaves_out_what_one_side_lacks():
-    correlation = load_writer()["correlation"]
+def test_a_correlation_leaves_out_what_one_side_lacks(writer):
     first = pandas.DataFrame({0: [1.0, 2, 3, 9], 1: [1.0, 2, 3, 9]}, list("abcd"))
     second = pandas.DataFrame({0: [30.0, 2, 1], 1: [math.nan, 2, 1]}, list("abc"))
-    assert correlation(first, second) == "-1.00 (-1.00 to -1.00)"
+    assert writer.correlation(first, second) == "-1.00 (-1.00 to -1.00)"
 
 
 @pytest.mark.slow
-def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
+def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkeypatch):
     """Here the untuned runs, at whose rate nobody learns, stand for the longer ones, and
     every method counts as better than Local.
     """
@@ -243,9 +251,8 @@ def test_a_settings_page_says_what_twice_the_rounds_change(packs, monkeypatch):
     runs = loading.list_runs(packs / "made-untuned.tar.xz")
     first = [run for run in runs if run.config["seed"] == 0]
     packed.write(first, packs / "made-twice.tar.xz")
-    write = load_writer()["main"]
-    monkeypatch.setitem(write.__globals__, "verdicts", all_better)
-    write("made", packs)
+    monkeypatch.setattr(writer, "verdicts", all_better)
+    writer.main("made", packs)
     *_, changed, ahead = (packs / "made.md").read_text("utf-8").splitlines()
     assert changed.startswith("With twice the rounds 0 of 3 methods have more")
     before = percentages(loading.list_runs(packs / "made.tar.xz"))
@@ -270,10 +277,8 @@ def percentages(runs):
 
 
 @pytest.mark.slow
-def test_settings_side_by_side_say_what_their_tables_say(packs, monkeypatch):
-    monkeypatch.syspath_prepend(str(TUNED))
-    across = runpy.run_path(str(TUNED / "across.py"))
-    across["main"](packs, ["made", "made-untuned"])
+def test_settings_side_by_side_say_what_their_tables_say(across, packs):
+    across.main(packs, ["made", "made-untuned"])
     text = (packs / "settings.md").read_text(encoding="utf-8")
     own, after = text.split("## Start models after five epochs")
     for part, metric in ((own, "mean"), (after, "tuned_5/mean")):

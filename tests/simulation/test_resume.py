@@ -102,15 +102,6 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     assert results.read(folder).rounds.tolist() == list(range(1, 6))
 
 
-@pytest.mark.parametrize("method", ["fedrep", "apfl"])
-def test_a_model_that_freezes_some_parameters_goes_on_with_them(tmp_path, method):
-    lora = {"model": {"name": "tiny:lora"}}
-    expected = play(tmp_path / "calm", method, rounds=3, **lora)
-    play(tmp_path / "run", method, rounds=2, **lora)
-    (tmp_path / "run" / "checkpoints" / "manifest-00000002.json").unlink()
-    assert play(tmp_path / "run", method, rounds=3, **lora) == expected
-
-
 def test_other_frozen_parameters_than_at_the_beginning_are_refused(
     tmp_path, monkeypatch
 ):
