@@ -48,7 +48,8 @@ def read(name):
 
 
 def in_less_time(source):
-    """A cell whose clients train for one epoch in large batches."""
+    """A cell whose clients are few and train for one epoch in large batches."""
+    source = source.replace('"clients": 20, "beta": 0.1', '"clients": 8, "beta": 1.0')
     return re.sub(r'"epochs": \d', '"epochs": 1, "batch_size": 100', source)
 
 
