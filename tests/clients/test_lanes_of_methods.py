@@ -41,12 +41,6 @@ def double(monkeypatch):
     torch.set_default_dtype(torch.float32)
 
 
-def state(played):
-    return {f"server {name}": tensor for name, tensor in played.server.items()} | {
-        f"client {name}": tensor for name, tensor in played.clients.items()
-    }
-
-
 def apart(one, other):
     """The largest difference relative to the size of a tensor's values, with its name."""
     assert one.keys() == other.keys()
@@ -69,7 +63,7 @@ def play(federate, name, lanes):
         training={"momentum": 0.5, "clip": 1.0},
         runtime={"lanes": lanes},
     )
-    return state(played)
+    return played.state
 
 
 @pytest.mark.parametrize("name", of_each_family())

@@ -25,18 +25,16 @@ def prepared(attack, **sections):
     return prepare(config.parse(table), OneProcess())
 
 
-def read_labels(of, client, part="train", round=1):
-    """The labels of a client's part in a round."""
-    samples = of.resources.samples.select_round(round)
-    return samples.y[torch.from_numpy(samples.parts[part][client])]
-
-
-def read_images(of, client, part="train", round=1):
-    """The raw images of a client's part in a round."""
+def read(of, client, part="train", round=1):
+    """The raw images of a client's part in a round, and their labels."""
     samples = of.resources.samples.select_round(round)
     positions = torch.from_numpy(samples.parts[part][client])
     image = positions if samples._image is None else samples._image[positions]
-    return samples.x[image]
+    return samples.x[image], samples.y[positions]
+
+
+def read_labels(*part, **round):
+    return read(*part, **round)[1]
 
 
 def test_attackers_flip_their_training_labels_alone():
@@ -75,7 +73,7 @@ def test_a_backdoor_has_its_patch_and_target_in_a_share_of_the_samples():
     of = prepared(keys)
     for client in (0, 1):
         numbers = torch.from_numpy(of.data.assigned.train[client])
-        images, plain = read_images(of, client), DIGITS.x[numbers]
+        images, plain = read(of, client)[0], DIGITS.x[numbers]
         changed = (read_labels(of, client) != DIGITS.y[numbers]) | (
             images != plain
         ).flatten(1).any(dim=1)
@@ -93,7 +91,7 @@ def test_an_attack_is_scored_on_patched_test_samples_of_other_classes():
         others = DIGITS.y[tested] != 3
         assert len(read_labels(of, client, "patched")) == others.sum()
         assert (read_labels(of, client, "patched") == 3).all()
-        images = read_images(of, client, "patched")
+        images = read(of, client, "patched")[0]
         assert (images[..., -2:, -2:] == DIGITS.scale).all()
         plain = DIGITS.x[tested][others]
         assert torch.equal(images[..., :-2, :], plain[..., :-2, :])

@@ -105,9 +105,13 @@ def test_a_description_of_a_run_comes_back(tmp_path):
     ],
 )
 def test_what_is_no_description_is_one_line(tmp_path, text):
-    (tmp_path / "run.json").write_bytes(text)
+    refuse(tmp_path / "run.json", text)
+
+
+def refuse(path, text):
+    path.write_bytes(text)
     with pytest.raises(Damaged) as caught:
-        untrusted_files.read_json(tmp_path / "run.json", RunFile)
+        untrusted_files.read_json(path, RunFile)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
@@ -130,12 +134,8 @@ def test_what_is_no_description_is_one_line(tmp_path, text):
     ],
 )
 def test_every_wrong_value_of_a_configuration_is_one_line(tmp_path, key, value):
-    (tmp_path / "run.json").write_text(
-        json.dumps({"format": 2, "config": CONFIG | {key: value}})
-    )
-    with pytest.raises(Damaged) as caught:
-        untrusted_files.read_json(tmp_path / "run.json", RunFile)
-    assert str(caught.value).isprintable() and len(str(caught.value)) < 200
+    described = {"format": 2, "config": CONFIG | {key: value}}
+    refuse(tmp_path / "run.json", json.dumps(described).encode())
 
 
 def test_names_in_a_reason_are_printable():

@@ -63,13 +63,24 @@ def test_loading_everything_keeps_only_the_last_step(federate):
     torch.testing.assert_close(several, single)
 
 
-def test_composes_once_a_round(make_fleet, rows_of):
+@pytest.fixture
+def begun(make_fleet, rows_of):
+    """``begun()``: a fleet before its first training, the received and the own rows."""
+
+    def make():
+        fleet = make_fleet()
+        shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
+        fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
+        return fleet, shared, own
+
+    return make
+
+
+def test_composes_once_a_round(make_fleet, begun):
     """θ_i ← u_0 w + u_1 θ_i with one draw for each layer, and from there on plain
     training.
     """
-    fleet = make_fleet()
-    shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
-    fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
+    fleet, shared, own = begun()
     trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).local_train(
         fleet, shared, {}
     )
@@ -80,8 +91,7 @@ def test_composes_once_a_round(make_fleet, rows_of):
     assert len(choice.unique()) == 10 and torch.equal(
         fleet.state["strategy"], torch.zeros(5, 2, 2)
     )
-    fleet = make_fleet()
-    fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
+    fleet, shared, _ = begun()
     stays = PartialFed(**method(strategy_share=0.999, temperature=0.7)).local_train(
         fleet, shared, {}
     )
@@ -89,10 +99,8 @@ def test_composes_once_a_round(make_fleet, rows_of):
     assert (fleet.state["strategy"] != 0).all()
 
 
-def test_strategy_batches_leave_the_model_as_it_is(make_fleet, rows_of):
-    fleet = make_fleet()
-    shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
-    fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
+def test_strategy_batches_leave_the_model_as_it_is(begun):
+    fleet, shared, own = begun()
     trained = PartialFed(**method(strategy_share=0.999, draw="batch")).local_train(
         fleet, shared, {}
     )

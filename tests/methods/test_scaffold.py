@@ -27,19 +27,16 @@ def test_two_local_trainings_by_hand(make_fleet):
     fleet.loss = quadratic(1)
     method, width = Scaffold(name="scaffold"), fleet.layout.width
     fleet.state["control"] = torch.zeros(1, width)
-    first = method.update(
-        fleet, {"model": torch.zeros(width), "control": torch.zeros(width)}
-    )
-    np.testing.assert_allclose(first["model"].tensor, 0.19, rtol=1e-5)
-    np.testing.assert_allclose(first["control"].tensor, -0.95, rtol=1e-5)
-    np.testing.assert_allclose(fleet.state["control"], -0.95, rtol=1e-5)
-    fleet._phases.clear()
-    other = method.update(
-        fleet, {"model": torch.zeros(width), "control": torch.full((width,), -0.5)}
-    )
-    np.testing.assert_allclose(other["model"].tensor, 0.1045, rtol=1e-5)
-    np.testing.assert_allclose(other["control"].tensor, -0.0225, rtol=1e-4)
-    np.testing.assert_allclose(fleet.state["control"], -0.9725, rtol=1e-5)
+    for control, model, change, own in (
+        (0.0, 0.19, -0.95, -0.95),
+        (-0.5, 0.1045, -0.0225, -0.9725),
+    ):
+        fleet._phases.clear()
+        inbox = {"model": torch.zeros(width), "control": torch.full((width,), control)}
+        sent = method.update(fleet, inbox)
+        np.testing.assert_allclose(sent["model"].tensor, model, rtol=1e-5)
+        np.testing.assert_allclose(sent["control"].tensor, change, rtol=1e-4)
+        np.testing.assert_allclose(fleet.state["control"], own, rtol=1e-5)
 
 
 def test_the_servers_step_by_hand(cohort):

@@ -33,13 +33,15 @@ def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=Non
     )
 
 
-def padded(samples, width=PIECE):
-    """Samples [a, width, …] of which the first are held."""
+def padded(samples, labels=0, width=PIECE):
+    """Samples [a, width, …] and their labels, of which the first are held."""
     held = torch.zeros(1, width, dtype=torch.bool)
     held[:, : len(samples)] = True
     x = torch.full((1, width, *samples.shape[1:]), math.nan)
     x[0, : len(samples)] = samples
-    return x, held
+    y = torch.zeros(1, width, dtype=torch.int64)
+    y[0, : len(samples)] = labels
+    return x, y, held
 
 
 def made(samples=7):
@@ -68,11 +70,10 @@ def linear_loss(model, batch, lane):
 def test_a_toy_by_hand():
     """Of (3, 4), (0, 1), (6, 8) and C = 5 the sum is (6, 9)."""
     module = nn.Linear(2, 1, bias=False)
-    x, held = padded(torch.tensor([[3.0, 4], [0, 1], [6, 8]]))
-    y = torch.zeros(1, PIECE, dtype=torch.int64)
-    found, _ = sums_of(module, x, y, held, 5.0, linear_loss)
+    batch = padded(torch.tensor([[3.0, 4], [0, 1], [6, 8]]))
+    found, _ = sums_of(module, *batch, 5.0, linear_loss)
     torch.testing.assert_close(found["weight"], torch.tensor([[[6.0, 9]]]))
-    whole, losses = sums_of(module, x, y, held, math.inf, linear_loss)
+    whole, losses = sums_of(module, *batch, math.inf, linear_loss)
     torch.testing.assert_close(whole["weight"], torch.tensor([[[9.0, 13]]]))
     expected = module.weight[0] @ torch.tensor([9.0, 13])
     torch.testing.assert_close(losses[0, 0], expected.detach())
@@ -81,10 +82,7 @@ def test_a_toy_by_hand():
 @pytest.mark.parametrize("clip", [0.3, math.inf])
 def test_an_mlp_sample_by_sample(clip):
     module, samples, labels = made()
-    x, held = padded(samples)
-    y = torch.zeros(1, PIECE, dtype=torch.int64)
-    y[0, : len(labels)] = labels
-    found, losses = sums_of(module, x, y, held, clip)
+    found, losses = sums_of(module, *padded(samples, labels), clip)
     expected = clipped_by_hand(module, samples, labels, clip)
     for one, other in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(one[0], other)
@@ -128,10 +126,7 @@ def test_opacus_computes_the_same_gradient():
         dim=0
     )
     factors = (0.3 / (norms + 1e-6)).clamp(max=1.0)
-    x, held = padded(samples)
-    y = torch.zeros(1, PIECE, dtype=torch.int64)
-    y[0, : len(labels)] = labels
-    found, _ = sums_of(module, x, y, held, 0.3)
+    found, _ = sums_of(module, *padded(samples, labels), 0.3)
     for one, parts in zip(found.values(), of_samples, strict=True):
         other = torch.einsum("i,i...", factors, parts)
         torch.testing.assert_close(one[0], other, rtol=1e-4, atol=1e-6)
@@ -139,14 +134,9 @@ def test_opacus_computes_the_same_gradient():
 
 def test_bits_do_not_depend_on_padding_or_on_other_lanes():
     module, samples, labels = made()
-    narrow, held = padded(samples)
-    y = torch.zeros(1, PIECE, dtype=torch.int64)
-    y[0, : len(labels)] = labels
-    alone, _ = sums_of(module, narrow, y, held, 0.3)
-    wide, held_wide = padded(samples, 3 * PIECE)
-    y_wide = torch.zeros(1, 3 * PIECE, dtype=torch.int64)
-    y_wide[0, : len(labels)] = labels
-    three = [wide.repeat(3, 1, 1), y_wide.repeat(3, 1), held_wide.repeat(3, 1)]
+    alone, _ = sums_of(module, *padded(samples, labels), 0.3)
+    x, y, held = padded(samples, labels, 3 * PIECE)
+    three = [x.repeat(3, 1, 1), y.repeat(3, 1), held.repeat(3, 1)]
     beside, _ = sums_of(module, *three, 0.3)
     for one, other in zip(alone.values(), beside.values(), strict=True):
         assert torch.equal(one[0], other[2])
@@ -154,8 +144,7 @@ def test_bits_do_not_depend_on_padding_or_on_other_lanes():
 
 def test_an_empty_batch_and_a_sample_that_is_not_finite_sum_to_zero():
     module, samples, _ = made(1)
-    y = torch.zeros(1, PIECE, dtype=torch.int64)
-    x, held = padded(samples * math.inf)
+    x, y, held = padded(samples * math.inf)
     for mask in (held, torch.zeros_like(held)):
         found, _ = sums_of(module, x, y, mask, 0.3)
         assert all(not part.any() for part in found.values())
@@ -181,7 +170,5 @@ def test_a_loss_cannot_read_variables():
         return model(batch.x).sum() * lane.counts
 
     module, samples, _ = made()
-    x, held = padded(samples)
-    y = torch.zeros(1, PIECE, dtype=torch.int64)
     with pytest.raises(UserError, match=r"lane\.counts"):
-        sums_of(module, x, y, held, 1.0, reads_counts)
+        sums_of(module, *padded(samples), 1.0, reads_counts)
