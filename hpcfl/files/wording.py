@@ -18,10 +18,10 @@ def list_names(names: Sequence[str]) -> str:
     return list_first([shorten(name) for name in names])
 
 
-def list_first(phrases: Sequence[str]) -> str:
+def list_first(phrases: Sequence[str], most: int = MOST) -> str:
     """Return the first of the phrases, and how many more there are; "" for none."""
-    more = f" and {len(phrases) - MOST} more" if len(phrases) > MOST else ""
-    return ", ".join(phrases[:MOST]) + more
+    more = f" and {len(phrases) - most} more" if len(phrases) > most else ""
+    return ", ".join(phrases[:most]) + more
 
 
 def fold(name: str) -> str:

@@ -17,7 +17,7 @@ from pandas import DataFrame, MultiIndex, Series
 from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import experiment_file
-from hpcfl.files import atomic
+from hpcfl.files import atomic, wording
 from hpcfl.report import comparison, figures, lines, sweep_table
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
@@ -321,7 +321,4 @@ def _write_value(content: Any) -> str:
 
 def _list_first(texts: Iterable[str]) -> str:
     """Return the first of some texts, each once, and the number of the others."""
-    different = list(dict.fromkeys(texts))
-    left = len(different) - VALUES
-    more = f" and {left} more" if left > 0 else ""
-    return ", ".join(different[:VALUES]) + more
+    return wording.list_first(list(dict.fromkeys(texts)), VALUES)

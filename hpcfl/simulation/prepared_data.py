@@ -14,13 +14,13 @@ from hpcfl.data.datasets import Dataset, hold_out
 from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
 from hpcfl.experiment.config import Config
+from hpcfl.files import wording
 from hpcfl.methods.base import Method
 
 if TYPE_CHECKING:
     from hpcfl.data.poison import Poison
     from hpcfl.data.shifted import Shifts
 
-NAMED = 5  # classes of a note
 CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
 
 
@@ -221,9 +221,8 @@ def note_untrained(config: Config, data: ClientData) -> list[str]:
     untrained = (is_tested & ~is_trained).nonzero().flatten().tolist()
     if not untrained:
         return []
-    names = ", ".join(data.dataset.class_name(number) for number in untrained[:NAMED])
-    more = f" and {len(untrained) - NAMED} more" if len(untrained) > NAMED else ""
+    names = [data.dataset.class_name(number) for number in untrained]
     return [
         f"{len(untrained)} of {data.dataset.classes} classes are tested and no client trains on "
-        f"them: {names}{more}"
+        f"them: {wording.list_first(names)}"
     ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.experiment_file import fingerprint
+from hpcfl.files import wording
 from hpcfl.storage import packed_runs, run_folder, run_status
 from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import find_primary
@@ -171,10 +172,10 @@ def runs_below(
         )
     notes = []
     if aside:
-        more = f" and {len(aside) - 1} more" if len(aside) > 1 else ""
+        left_out = wording.list_first(list(map(str, aside)), 1)
         notes.append(
-            f"left out, moved aside by --fresh: {aside[0]}{more}; name the folder "
-            "alone to include it"
+            f"left out, moved aside by --fresh: {left_out}; name the folder alone to "
+            "include it"
         )
     if tried:
         notes.append(
