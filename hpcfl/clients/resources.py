@@ -324,7 +324,14 @@ class Resources:
                 joined.append(torch.cat([like, *found])[: len(pools[position])])
             return joined
 
-        chunks, place = self.map_chunks(rows, buffers, pools, function, {}, join)
+        chunks, place = self.map_chunks(
+            rows=rows,
+            buffers=buffers,
+            pools=pools,
+            function=function,
+            variables={},
+            reduce=join,
+        )
         found = list(itertools.chain.from_iterable(chunks))
         return [found[position] for position in place.tolist()]
 

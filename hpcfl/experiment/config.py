@@ -358,10 +358,10 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
     except Exception as error:
         # wrong arguments of its __init__ fail outside of its code
         plugin = plugins.find_in_section(place, given)
-        at = user_code.find_line(error) or user_code.find_definition(plugin)
-        if at is None:
+        where = user_code.locate(plugin, error)
+        if not where:
             raise
-        raise UserError(f"{at}: {user_code.describe_error(error)}") from error
+        raise UserError(f"{where}{user_code.describe_error(error)}") from error
 
 
 def _check_stragglers(participation: Participation, training: Training) -> None:

@@ -1,7 +1,7 @@
 """The data of an experiment: its data set, split over clients, and what each holds."""
 
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -42,8 +42,8 @@ class ClientData:
     assigned: Assigned
     counts: Tensor
     test_counts: Tensor
-    shifts: "Shifts | None" = None
-    attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    shifts: "Shifts | None"
+    attackers: np.ndarray
 
     @property
     def sizes(self) -> np.ndarray:
@@ -83,12 +83,12 @@ def prepare_data(
         from hpcfl.data import shifted  # most experiments have no shift
 
         shifts = shifted.draw(
-            config.shift,
-            dataset,
-            scheme.seed,
-            scheme.clients,
-            newcomers,
-            poison,
+            shifts=config.shift,
+            dataset=dataset,
+            seed=scheme.seed,
+            clients=scheme.clients,
+            newcomers=newcomers,
+            poison=poison,
         )
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, config.data)

@@ -67,7 +67,12 @@ class Draws:
             Ids. Raises UserError for other results of a user's own selection.
         """
         known = Known(
-            key, self.seed, candidates, self.samples, self.ticks, self.reports
+            key=key,
+            seed=self.seed,
+            candidates=candidates,
+            samples=self.samples,
+            ticks=self.ticks,
+            reports=self.reports,
         )
         with user_code.locate_errors():
             chosen = self.participation.choose(known, count)
