@@ -36,6 +36,12 @@ class Played:
     ]  # name → [T, …], the last row from after the last round
 
     @property
+    def floats(self) -> np.ndarray:
+        """What went down to a client and up from each, [rounds, 1 + clients]."""
+        down, up = self.values["floats_down"], self.values["clients/floats_up"]
+        return np.column_stack([down, up])[:-1]
+
+    @property
     def state(self) -> dict[str, torch.Tensor]:
         """Of the server and of the clients, on the CPU."""
         return {

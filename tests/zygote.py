@@ -44,7 +44,6 @@ IMPORTED = (
     "hpcfl.report.figures",
     "submitit.core._submit",
     "hpcfl.report.progress",
-    "hpcfl.report.run_end",
     "tiny",  # with the contract of methods, models and data sets
     "sklearn.datasets",
     "torch.func",

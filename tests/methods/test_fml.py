@@ -100,8 +100,7 @@ def test_own_models_never_leave(federate):
     width = played.clients["head"].shape[1]
     assert torch.equal(played.server["model"][width:], setup.initial()[width:])
     assert setup.layout.width == 2 * width
-    assert (played.values["floats_down"][0] == width).all()
-    assert (played.values["clients/floats_up"][0] == width).all()
+    assert (played.floats == width).all()
 
 
 def test_says_that_averaged_statistics_are_shared(federate):

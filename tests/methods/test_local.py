@@ -43,9 +43,7 @@ def test_sends_nothing_and_is_scored_after_training(federate):
     played = federate("local")
     assert Local.primary == "post"
     assert played.server == {}
-    assert (played.values["floats_down"][:-1] == 0).all() and (
-        played.values["clients/floats_up"][:-1] == 0
-    ).all()
+    assert (played.floats == 0).all()
     # what a round leaves is what the next one starts from
     assert np.array_equal(
         played.values["clients/post/loss"][:-1], played.values["clients/pre/loss"][1:]

@@ -31,15 +31,21 @@ NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED = (
 )
 
 
+@pytest.fixture
+def ended(start, experiment, tmp_path):
+    """``ended(ranks, text, …)``: exit code and output of a run of so many ranks."""
+
+    def play(ranks, text="[method]\nname = 'fedavg'\n", rounds=3, out=None, **keys):
+        file = experiment(text, rounds)
+        return start(ranks, file, "--out", out or tmp_path / "out", **keys).wait()
+
+    return play
+
+
 def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(
-    start, experiment, tmp_path
+    ended,
 ):
-    code, output = start(
-        3,
-        experiment("[method]\nname = 'tiny:Raises'\nclient = 3\n"),
-        "--out",
-        tmp_path / "out",
-    ).wait()
+    code, output = ended(3, "[method]\nname = 'tiny:Raises'\nclient = 3\n")
     assert code not in (0, 2, 75)
     line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank"))
     assert re.match(
@@ -69,13 +75,11 @@ def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stop
     ), output
 
 
-def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(
-    start, experiment, tmp_path
-):
+def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(ended):
     """Nobody is left to poll for it: the server is inside a blocking call."""
-    file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n")
     began = time.monotonic()
-    code, output = start(2, file, "--out", tmp_path / "out", program=(STOPPING,)).wait()
+    text = "[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n"
+    code, output = ended(2, text, program=(STOPPING,))
     assert code not in (0, 75) and time.monotonic() - began < 60
     assert (
         "hpcfl: a rank that this one exchanges with has been silent for 3 s (runtime.hang_after)"
@@ -142,16 +146,9 @@ def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_los
     ],
 )
 def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(
-    start, experiment, tmp_path, text, code, line
+    ended, tmp_path, text, code, line
 ):
-    _, output = start(
-        3,
-        experiment(text),
-        "--out",
-        tmp_path / "out",
-        program=(NOTING,),
-        CODES=str(tmp_path),
-    ).wait()
+    _, output = ended(3, text, program=(NOTING,), CODES=str(tmp_path))
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [
         str(code)
     ] * 3, output
@@ -162,14 +159,12 @@ def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(
 
 
 @pytest.mark.parametrize(("method", "code"), [("fedavg", 0), ("tiny:Stops", 75)])
-def test_a_rank_that_leaves_later_than_the_others_is_not_killed(
-    start, experiment, tmp_path, method, code
-):
+def test_a_rank_that_leaves_later_than_the_others_is_not_killed(ended, method, code):
     """MPICH's mpiexec kills all ranks when one has closed its line without taking
     leave.
     """
-    file = experiment(f"[method]\nname = '{method}'\n")
-    found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,)).wait()
+    text = f"[method]\nname = '{method}'\n"
+    found, output = ended(3, text, program=(WRAPPED,))
     assert found == code and "BAD TERMINATION" not in output
 
 
@@ -177,27 +172,21 @@ def test_a_rank_that_leaves_later_than_the_others_is_not_killed(
     ("ranks", "method", "code"),
     [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)],
 )
-def test_a_warning_while_it_leaves_does_not_change_the_code(
-    start, experiment, tmp_path, ranks, method, code
-):
+def test_a_warning_while_it_leaves_does_not_change_the_code(ended, ranks, method, code):
     """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a
     while once torch is loaded.
     """
-    file = experiment(f"[method]\nname = '{method}'\n")
-    found, output = start(
-        ranks, file, "--out", tmp_path / "out", program=(WARNED,)
-    ).wait()
+    text = f"[method]\nname = '{method}'\n"
+    found, output = ended(ranks, text, program=(WARNED,))
     assert found == code and output.count("warned") == ranks
 
 
-def test_a_report_that_fails_changes_no_code(start, experiment, tmp_path):
+def test_a_report_that_fails_changes_no_code(ended, tmp_path):
     """The results are safe: all ranks leave with 0, and a note says how to make the
     report again.
     """
-    file = experiment("[sweep]\nmethod.name = ['local', 'fedavg']\n", 1)
-    code, output = start(
-        3, file, "--out", tmp_path / "out", program=(UNREPORTED,)
-    ).wait()
+    text = "[sweep]\nmethod.name = ['local', 'fedavg']\n"
+    code, output = ended(3, text, 1, program=(UNREPORTED,))
     assert code == 0 and "BAD TERMINATION" not in output
     [note] = [
         line
@@ -208,25 +197,21 @@ def test_a_report_that_fails_changes_no_code(start, experiment, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"local", "fedavg"}
 
 
-def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
-    file = experiment("[method]\nname = 'tiny:Wide'\n", 10_000)
+def test_a_full_disk_ends_all_ranks(ended, small_disk):
     (small_disk / "filler").write_bytes(bytes(900_000))
-    code, output = start(3, file, "--out", small_disk / "out").wait()
+    text = "[method]\nname = 'tiny:Wide'\n"
+    code, output = ended(3, text, 10_000, small_disk / "out")
     assert code not in (0, 2, 75)
     assert "No space left on device" in output and "Traceback" not in output
 
 
 def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(
-    start, experiment, small_disk, tmp_path
+    ended, small_disk
 ):
     """Each rank needs room, and the first that has none ends all."""
-    file = experiment(
-        "[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n"
-    )
+    text = "[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n"
     began = time.monotonic()
-    code, output = start(
-        3, file, "--out", tmp_path / "out", TMPDIR=str(small_disk)
-    ).wait()
+    code, output = ended(3, text, TMPDIR=str(small_disk))
     assert code not in (0, 2, 75) and time.monotonic() - began < 60
     line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank "))
     assert "No space left on device" in line and "Traceback" not in output
@@ -281,26 +266,19 @@ def test_a_results_folder_that_is_lost_ends_all_ranks_and_keeps_its_checkpoint(
     assert jobs.round_of(kept) >= 2
 
 
-def test_a_folder_that_is_read_only_from_the_start_is_bad_input(
-    start, experiment, tmp_path
-):
+def test_a_folder_that_is_read_only_from_the_start_is_bad_input(ended, tmp_path):
     (tmp_path / "results").mkdir()
     with read_only(tmp_path / "results") as folder:
-        code, output = start(
-            2, experiment("[method]\nname = 'fedavg'\n"), "--out", folder / "out"
-        ).wait()
+        code, output = ended(2, out=folder / "out")
     assert code == 2
     (line,) = [line for line in output.splitlines() if line.startswith("hpcfl:")]
     assert line.startswith(f"hpcfl: {folder}/out")
     assert "Read-only file system; choose another --out" in line
 
 
-def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):
+def test_worlds_of_one_rank_each_are_refused(ended, tmp_path):
     """As srun with the wrong MPI flavour starts them."""
-    file = experiment("[method]\nname = 'fedavg'\n")
-    code, output = start(
-        0, file, "--out", tmp_path / "out", SLURM_NTASKS="4", SLURM_PROCID="0"
-    ).wait()
+    code, output = ended(0, SLURM_NTASKS="4", SLURM_PROCID="0")
     assert code == 2
     assert (
         "hpcfl: the launcher started 4 ranks but MPI sees a world of 1" in output
