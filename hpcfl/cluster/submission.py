@@ -34,7 +34,7 @@ from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
-from hpcfl.files import atomic
+from hpcfl.files import atomic, scratch
 from hpcfl.report.text import plain
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import run_folder
@@ -459,15 +459,19 @@ def _show_needs(config: Config, ranks: int) -> None:
     """
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})
-    processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
+    *first, last = [Process(rank, ranks) for rank in range(min(ranks, 2))]
     adapter = make_adapter(config.adapter)
-    prepared = [prepare(config, process, adapter) for process in processes]
-    server = needs.compute_server_needs(prepared[-1])
-    of_ranks = [needs.compute_rank_needs(of_process) for of_process in prepared]
-    print(needs.describe_needs(prepared[0], needs.Needs(of_ranks, server)))
-    print(needs.describe_model(prepared[0]))
-    if ranks > len(processes):
+    of_ranks = []
+    for one in first:
+        of_ranks.append(needs.compute_rank_needs(prepare(config, one, adapter)))
+    prepared = prepare(config, last, adapter).keep_few_samples()
+    scratch.return_freed_memory()
+    of_ranks.append(needs.compute_rank_needs(prepared))
+    server = needs.compute_server_needs(prepared)
+    print(needs.describe_needs(prepared, needs.Needs(of_ranks, server)))
+    print(needs.describe_model(prepared))
+    if ranks > len(of_ranks):
         others = f"ranks 2 to {ranks - 1}" if ranks > 3 else "rank 2"
         print(f"{others}: at most as much as rank 1")
-    for note in prepared[0].notes:
+    for note in prepared.notes:
         print(f"note: {plain(note)}")

@@ -1,6 +1,7 @@
 """``hpcfl check``: an experiment tried without a run, and described."""
 
 import difflib
+import gc
 import inspect
 import itertools
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from hpcfl.commands.run import allowed_silence, check_world
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
+from hpcfl.files import scratch
 from hpcfl.report.text import plain
 from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.prepare import Prepared, prepare_together
@@ -49,7 +51,9 @@ def check_file(
 
     values = data_summary.find_range(prepared, communicator)
     prepared = prepared.keep_few_samples()
-    prepared = preflight.run(prepared, communicator)
+    scratch.return_freed_memory()
+    prepared = preflight.run_unless_too_large(prepared, communicator)
+    gc.collect()  # the models of the trial
     schedule = make_schedule(prepared, communicator)
     prepared = start_checks.add_notes(prepared, schedule)
     of_job = needs.compute_needs(prepared, communicator)

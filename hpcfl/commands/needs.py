@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import ceil, prod
+from math import ceil, isinf, prod
 
 import numpy as np
 import torch
@@ -93,6 +93,8 @@ class ServerNeeds:
         files: the rest of them, and the largest file of a checkpoint, in $TMPDIR.
         state: the server's state in each checkpoint.
         parts: the part of it that all ranks with clients write, in ``part_files`` files.
+        is_outline: whether the state is too large to be made for a forecast, so that
+            messages are counted as one model for each client.
     """
 
     memory: int
@@ -100,6 +102,7 @@ class ServerNeeds:
     state: int
     parts: int = 0
     part_files: int = 0
+    is_outline: bool = False
 
 
 @dataclass(frozen=True)
@@ -208,11 +211,16 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     run's metrics, which are in memory twice while they are merged.
 
     The messages are those of a round of a small federation with the same model. What
-    has a row for each of its clients there has one for each of all clients here. To be
+    has a row for each of its clients there has one for each of all clients here. If
+    the state is too large for that, messages count as one model for each client. To be
     called on a rank that hosts clients.
     """
     config = prepared.config
-    messages = next(islice(dry_round.record_two_rounds(prepared), 1, None))
+    is_outline = isinf(dry_round.count_bytes(prepared))
+    if is_outline:
+        messages = dry_round.outline_messages(prepared)
+    else:
+        messages = next(islice(dry_round.record_two_rounds(prepared), 1, None))
     few, many = messages.clients, prepared.setup.clients
     state, parts = kept_bytes(prepared), list[Part]()
     for tensor in messages.server.values():
@@ -246,6 +254,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
         state=state,
         parts=in_parts,
         part_files=len(parts),
+        is_outline=is_outline,
     )
 
 
@@ -426,6 +435,8 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
             f"$TMPDIR of rank 0: {size_text(of_server)}{others}, beyond runtime.memory = "
             f"{prepared.config.runtime.memory:g}"
         )
+    if needs.server.is_outline:
+        lines.append("messages: counted as one model to and from each client")
     checkpoint = checkpoint_bytes(prepared, needs.server)
     files = checkpoint_files(prepared, max(1, prepared.placement.size - 1))
     files += needs.server.part_files

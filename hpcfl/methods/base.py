@@ -294,7 +294,9 @@ class Method(MethodSection, ABC):
 
         In ``fleet.state`` they have a further first dimension, the clients.
         """
-        return {name: setup.initial() for name in self.client_models}
+        if not self.client_models:
+            return {}
+        return dict.fromkeys(self.client_models, setup.initial())
 
     # Optional: the loss, and the models that are scored
 

@@ -78,7 +78,8 @@ class FedEM(ServerModel):
         for component in range(self.components):
             # Each component takes its part of a different draw of all components.
             draw = setup.initial(component)
-            components.append(draw.chunk(self.components)[component])
+            # A copy, so that the others are freed.
+            components.append(draw.chunk(self.components)[component].clone())
         return {"model": torch.cat(components)}
 
     def client_state(self, setup: Setup) -> State:

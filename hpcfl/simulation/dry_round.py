@@ -10,16 +10,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from hpcfl.clients.execution import choose
-from hpcfl.clients.fleet import BUFFERS, Fleet
+from hpcfl.clients.execution import OperatorObserver, choose
+from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.resources import Resources, Stopwatch, make_head_kernel
 from hpcfl.clients.training import Task
+from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import Placement
-from hpcfl.communication.message import Mean, Message
+from hpcfl.communication.message import Mean, Message, split
 from hpcfl.errors import RankFailure, RunFailure, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import State
@@ -31,7 +35,6 @@ from hpcfl.simulation.round import (
     COMPOSE,
     SEND,
     STORE,
-    UPLOAD,
     WORK,
     Round,
     take_step,
@@ -44,6 +47,12 @@ SAMPLES = 2  # of each client
 # than in the experiment, but at least MIN_CLIENTS.
 FLOATS = 1 << 24
 MIN_CLIENTS = 2
+# Bytes of models and state: a dry round that needs more is left out where nothing is to
+# be run. With torch it then stays below 1 GB.
+TOO_LARGE = 7e8
+SMALL_MODEL = 1 << 20  # floats; a dry round of a smaller model is never too large
+# Models and states of the client that trains that are in memory at once.
+MODELS, STATES = 6, 3
 SERVER_HOOKS = (
     "server_state",
     "send",
@@ -51,6 +60,10 @@ SERVER_HOOKS = (
     "send_to_newcomers",
 )  # hooks that run on rank 0
 HEARTBEATS = 10  # of the server's step, after which it counts as working
+
+
+class LargeResult(Exception):
+    """Exception that ends the making of a state that is too large."""
 
 
 class EnoughHeartbeats(Exception):
@@ -62,23 +75,53 @@ def train_briefly(task: Task) -> Task:
     return replace(task, epochs=min(task.epochs, 1))
 
 
-def skip_training(task: Task) -> Task:
+def skip_epochs(task: Task) -> Task:
     """Return a training of no epoch, whose results have the same shapes."""
     return replace(task, epochs=0)
 
 
+def skip_training(task: Task) -> Task:
+    """Return a training of no client, which needs no memory for gradients."""
+    nobody = torch.zeros(len(task.rounds), dtype=torch.bool)
+    return replace(task, epochs=0, only=nobody)
+
+
 brief_fleet = partial(Fleet, adjust=train_briefly)
 idle_fleet = partial(Fleet, adjust=skip_training)
+# Sample-level privacy refuses a training of selected clients.
+private_idle_fleet = partial(Fleet, adjust=skip_epochs)
 
 
 def repeat_uploads(round: Round) -> None:
-    """Repeat the one client's message for all clients."""
-    if round.uploads is None:
+    """Let the message of the one client arrive as those of all clients: its rows once
+    for each, and as a mean its own row.
+    """
+    if not len(round.cohort):
         return
+    rows, means = split(round.work.upload)
+    arrived = exchange.gather(
+        communicator=round.communicator,
+        placement=round.prepared.placement,
+        ids=round.cohort,
+        message=rows,
+        headers=[exchange.make_header(rows)],
+    )
     clients = round.prepared.setup.clients
-    for name, rows in round.uploads.items():
-        if not isinstance(round.work.message[name], Mean):
-            round.uploads[name] = rows.repeat(clients, 1)
+    round.uploads = {}
+    for name, of_client in (arrived or {}).items():
+        round.uploads[name] = of_client.repeat(clients, 1)
+    for name, mean in means.items():
+        round.uploads[name] = average_one(mean)
+
+
+def average_one(mean: Mean) -> Tensor:
+    """Return the mean of one client's rows, ``[width]`` or ``[k, width]`` on the CPU.
+
+    The exact sums of a real round would need several times the memory.
+    """
+    [row], [weights] = mean.tensor.detach(), mean.weights
+    counts = (weights > 0).to(row.device)[..., None]
+    return torch.where(counts, row, torch.nan).cpu()
 
 
 def aggregate_briefly(round: Round) -> None:
@@ -90,10 +133,15 @@ def aggregate_briefly(round: Round) -> None:
         take_step(round, everyone, round.uploads)
 
 
-REPEAT = Stage("repeat", "gather", "uploads", repeat_uploads)
+def release_memory(stage: str, round: Round) -> None:
+    """Give memory that waits for its next use back to the system, after a stage."""
+    mixing.large_memory().release()
+
+
+REPEAT = Stage("upload", "gather", "uploads", repeat_uploads)
 AGGREGATE_BRIEFLY = Stage("aggregate", "aggregate", "aggregation", aggregate_briefly)
 # Diverged clients are left to the real rounds.
-AFTER_WORK = (COLLECT, UPLOAD, REPEAT, STORE, AGGREGATE_BRIEFLY)
+AFTER_WORK = (COLLECT, REPEAT, STORE, AGGREGATE_BRIEFLY)
 DRY = (COMPOSE, SEND, WORK, *AFTER_WORK)
 
 
@@ -121,6 +169,52 @@ class Messages:
             self.returned = round.work.message
 
 
+def count_bytes(prepared: Prepared) -> float:
+    """Return about how many bytes of models and state a dry round needs, infinite where
+    the server's state has a tensor of more than TOO_LARGE bytes.
+
+    0 stands for a small model, and for a mistake, which a dry round explains. The clock
+    and sample-level privacy cannot do without dry rounds, so theirs count 0, too.
+    """
+    setup, config = prepared.setup, prepared.config
+    needed = config.time.mode != "none" or config.hides_samples
+    if needed or setup.layout.width < SMALL_MODEL:
+        return 0
+    few = setup.class_counts[: count_clients(prepared)]
+    try:
+        with OperatorObserver(refuse_large_result):
+            server = prepared.hooks.initial_state(
+                "server_state", replace(setup, class_counts=few)
+            )
+    except LargeResult:
+        return math.inf
+    except Exception:
+        return 0
+    of_server = sum(tensor.nbytes for tensor in server.values())
+    of_client = sum(row.nbytes for row in prepared.store.template.values())
+    model = setup.layout.width * torch.float32.itemsize
+    return of_server + STATES * of_client + MODELS * model
+
+
+def refuse_large_result(operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+    """Raise LargeResult for a result of an operator of more than TOO_LARGE bytes, which
+    takes no memory before it is written to.
+    """
+    if isinstance(result, Tensor) and result.nbytes > TOO_LARGE:
+        raise LargeResult
+
+
+def outline_messages(prepared: Prepared) -> Messages:
+    """Return the shapes of the server's state, and of messages of one model to and from
+    each client, as tensors without values.
+    """
+    model = torch.empty(1, prepared.setup.layout.width, device="meta")
+    with torch.device("meta"):
+        server = prepared.hooks.initial_state("server_state", prepared.setup)
+    sent, returned = {"model": model}, {"model": model}
+    return Messages(prepared.setup.clients, server, sent, returned)
+
+
 def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
     """Yield the messages of the first two rounds of a small federation, in which nothing
     is trained.
@@ -129,15 +223,16 @@ def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
     rank that hosts clients. Raises RankFailure where something before the server's step
     cannot run.
     """
-    small = replace(shrink(prepared, lanes=1), fleet_type=idle_fleet)
+    is_private = prepared.resources.privacy is not None
+    fleet_type = private_idle_fleet if is_private else idle_fleet
+    small = replace(shrink(prepared, lanes=1), fleet_type=fleet_type)
     server = small.hooks.initial_state("server_state", small.setup)
+    client = np.array([0])
     for number in (1, 2):
-        plan = RoundPlan(
-            number, np.array([0]), np.array(small.store.ids), is_scored=True
-        )
+        plan = RoundPlan(number, client, client, is_scored=False)
         round = Round(plan, OneProcess(), small, server)
         messages = Messages(small.setup.clients, server)
-        play_on_clients(round, DRY, [messages.note])
+        play_on_clients(round, DRY, [messages.note, release_memory])
         yield messages
 
 
@@ -178,14 +273,19 @@ def limit_heartbeats() -> Callable[[], None]:
     return listen
 
 
+def count_clients(prepared: Prepared) -> int:
+    """Return the number of clients of the small federation."""
+    affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
+    return min(prepared.setup.clients, affordable)
+
+
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     """Return the experiment with a few samples and one epoch for each client, and with
     its own kernel and stores.
     """
     mixing.large_memory().release()  # of an earlier small federation
     resources = prepared.resources
-    affordable = max(MIN_CLIENTS, FLOATS // prepared.setup.layout.width)
-    clients = min(prepared.setup.clients, affordable)
+    clients = count_clients(prepared)
     newcomers = [clients] if prepared.config.newcomers.clients else []
     # One client trains; another one, where there are several, is scored beside it.
     taking_part = list(range(min(clients, 2)))
@@ -197,7 +297,9 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     module = setup.build().to(device)
     private = prepared.hooks.initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
-        if name.startswith(BUFFERS):
+        # Rows whose shape depends on the number of clients are those of the small
+        # federation; the others are in memory once.
+        if name not in private or private[name].shape == row.shape:
             private[name] = row
     small_resources = Resources(
         setup=setup,

@@ -21,12 +21,14 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.errors import RankFailure, RunFailure, UserError
 from hpcfl.experiment import user_code
+from hpcfl.methods.base import State
 from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.diagnosis import (
     describe_failure,
     describe_unbatched,
     diagnose,
+    diagnose_model,
     is_failure,
     place_text,
 )
@@ -84,6 +86,28 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         notes.append(describe_dependent(tried.dependent, prepared.config.runtime.lanes))
     known = replace(prepared, tried=tried, resources=resources, notes=notes)
     return known if resources.privacy is None else calibrate_noise(known)
+
+
+def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prepared:
+    """Try the experiment as ``run`` does where nothing is to be run afterwards.
+    Collective.
+
+    Of an experiment whose dry round is too large, only scores and model are tried.
+    Raises as ``run`` does.
+    """
+    is_too_large = dry_round.count_bytes(prepared) > dry_round.TOO_LARGE
+    if not communicator.allreduce_max(int(is_too_large)):
+        return run(prepared, communicator)
+    with one_line_on_all_ranks(communicator):
+        try_own_scores(prepared)
+        if fault := diagnose_model(prepared):
+            text, cause = fault
+            refuse(cause, text)
+    note = (
+        f"a round of {prepared.method.name} with this model is too large to be tried "
+        "here; a run tries it before round 1"
+    )
+    return replace(prepared, notes=[*prepared.notes, note])
 
 
 @contextmanager
@@ -213,12 +237,14 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
         return None, Tried()
     device = prepared.resources.device
     devices = [device] if device.type == "cuda" else []
-    asked: list[AskedTraining] = []
+    trainings: list[AskedTraining] = []
     header: list[list[Any]] = []
 
-    def note_uploads(stage: str, round: Round) -> None:
+    def note_work(stage: str, round: Round) -> None:
         if stage == "work":
             header.extend(exchange.make_header(round.work.message))
+            for fleet in round.fleets:
+                trainings.extend(fleet.results.trainings)
 
     try:
         with (
@@ -231,32 +257,38 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
             fewer = small.setup.clients < prepared.setup.clients
             with _tolerate_small_federation(fewer, prepared):
                 server = small.hooks.initial_state("server_state", small.setup)
-                alone = OneProcess()
-                trained = np.array([0])
-                scored = np.array(small.store.ids)
-                first = RoundPlan(1, trained, scored, is_scored=True)
-                round = Round(first, alone, small, server)
-                play(round, dry_round.DRY, [note_uploads])
-                for fleet in round.fleets:
-                    asked += fleet.results.trainings
-                check_scored_column(small, round.collected.numbers.columns)
-                last = RoundPlan(
-                    number=small.config.rounds + 1,
-                    cohort=no_clients(),
-                    audience=trained,
+                plan = RoundPlan(
+                    number=1,
+                    cohort=np.array([0]),
+                    audience=np.array(small.store.ids),
                     is_scored=True,
-                    newcomers=small.newcomer_ids,
-                    is_final=True,
                 )
-                play(Round(last, alone, small, server), FINAL_SCORING)
+                round = Round(plan, OneProcess(), small, server)
+                play(round, dry_round.DRY, [note_work, dry_round.release_memory])
+                check_scored_column(small, round.collected.numbers.columns)
+                del round  # its rows and messages
+                play_final_scoring(small, server)
     except RankFailure as failure:
         return failure.__cause__, Tried()
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)
     if head:
         dependent |= head.kernel.dependent
-    trainings = tuple(asked)
-    return None, Tried(trainings, tuple(sorted(dependent)), uploads=header)
+    return None, Tried(tuple(trainings), tuple(sorted(dependent)), uploads=header)
+
+
+def play_final_scoring(small: Prepared, server: State) -> None:
+    """Play the final scoring of client 0 and of newcomers."""
+    plan = RoundPlan(
+        number=small.config.rounds + 1,
+        cohort=no_clients(),
+        audience=np.array([0]),
+        is_scored=True,
+        newcomers=small.newcomer_ids,
+        is_final=True,
+    )
+    round = Round(plan, OneProcess(), small, server)
+    play(round, FINAL_SCORING, [dry_round.release_memory])
 
 
 @contextmanager

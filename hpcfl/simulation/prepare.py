@@ -150,8 +150,13 @@ class Prepared:
         return replace(self.resources, samples=samples)
 
     def keep_few_samples(self) -> "Prepared":
-        """Return the same experiment without most of its samples, to try it alone."""
+        """Return the same experiment without most of its samples, to try it alone.
+
+        A model on the CPU loses its values as well; a trial builds its own.
+        """
         few = self.resources.samples.keep_few()
+        if self.resources.device.type == "cpu":
+            self.resources.kernel.module.to_empty(device="meta")
         return replace(self, resources=replace(self.resources, samples=few))
 
     def make_audience(self, ids: np.ndarray, round: int) -> Audience:

@@ -2,6 +2,7 @@
 
 import ctypes
 import io
+import mmap
 import random
 import subprocess
 import sys
@@ -167,3 +168,19 @@ def test_freed_memory_is_used_again():
         [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 5 * 2048  # the pages of a round
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc"
+)
+def test_freed_blocks_below_one_in_use_are_returned():
+    def count_resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+
+    scratch.keep_freed_memory()
+    scratch.return_freed_memory()
+    blocks = [torch.ones(1 << 19) for _ in range(64)]  # of 2 MB each
+    before = count_resident()
+    del blocks[:-1]
+    assert before - count_resident() > 100e6

@@ -4,7 +4,9 @@ import pytest
 import tiny
 import torch
 
+from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Mean
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.files import heartbeat
@@ -92,3 +94,27 @@ def test_a_server_step_in_place_is_refused():
     prepared = prepare(config.parse(table), OneProcess())
     with pytest.raises(UserError, match=r"changes server\['model'\] in place"):
         preflight.run(prepared, OneProcess())
+
+
+def test_a_client_counts_as_the_mean_of_all_unless_it_weighs_nothing():
+    rows = torch.tensor([[[1.0, -2.0], [0.1, 5.0]]])
+    one = dry_round.average_one(Mean(rows[:, 0], torch.tensor([3])))
+    two = dry_round.average_one(Mean(rows, torch.tensor([[3, 0]])))
+    assert torch.equal(one, rows[0, 0]) and torch.equal(two[0], one)
+    assert two[1].isnan().all()
+
+
+def test_a_round_that_is_too_large_is_counted_and_left_out(monkeypatch):
+    """The server's model counts once and those of a client that trains six times."""
+    prepared = prepare(config.parse(tiny.table("fedavg")), OneProcess())
+    exact, model = needs.compute_server_needs(prepared), 4 * prepared.setup.layout.width
+    monkeypatch.setattr(dry_round, "SMALL_MODEL", 0)
+    assert dry_round.count_bytes(prepared) == 7 * model
+    assert preflight.run_unless_too_large(prepared, OneProcess()).tried.trainings
+    monkeypatch.setattr(dry_round, "TOO_LARGE", 7 * model - 1)
+    left_out = preflight.run_unless_too_large(prepared, OneProcess())
+    assert not left_out.tried.trainings and "too large" in left_out.notes[-1]
+    assert needs.compute_server_needs(prepared) == exact
+    monkeypatch.setattr(dry_round, "TOO_LARGE", model - 1)
+    outline = needs.compute_server_needs(prepared)
+    assert outline.is_outline and outline.state == exact.state
