@@ -467,11 +467,11 @@ def _show_needs(config: Config, ranks: int) -> None:
     prepared = prepare(config, last, adapter).keep_few_samples()
     scratch.return_freed_memory()
     of_ranks.append(needs.compute_rank_needs(prepared))
-    server = needs.compute_server_needs(prepared)
-    print(needs.describe_needs(prepared, needs.Needs(of_ranks, server)))
+    server, others = needs.compute_server_needs(prepared), ranks - len(of_ranks)
+    print(needs.describe_needs(prepared, needs.Needs(of_ranks, server, others=others)))
     print(needs.describe_model(prepared))
-    if ranks > len(of_ranks):
-        others = f"ranks 2 to {ranks - 1}" if ranks > 3 else "rank 2"
-        print(f"{others}: at most as much as rank 1")
+    if others:
+        names = f"ranks 2 to {ranks - 1}" if ranks > 3 else "rank 2"
+        print(f"{names}: at most as much as rank 1")
     for note in prepared.notes:
         print(f"note: {plain(note)}")

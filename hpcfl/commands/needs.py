@@ -128,11 +128,14 @@ class GpuNeeds:
 class Needs:
     """The needs of a job: of its ranks, of the server on rank 0 beside them, and of the
     ranks' GPUs, None where a rank has none.
+
+    others: the number of further ranks, which need at most as much as the last.
     """
 
     ranks: list[RankNeeds]
     server: ServerNeeds
     gpus: Sequence[GpuNeeds | None] = ()
+    others: int = 0
 
 
 def compute_needs(prepared: Prepared, communicator: Communicator) -> Needs | None:
@@ -271,7 +274,8 @@ def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Par
 
 def worker_share(needs: Needs) -> int:
     """Return the bytes of the server's state that a rank with clients writes."""
-    return ceil(needs.server.parts / max(1, len(needs.ranks) - 1))
+    workers = len(needs.ranks) - 1 + needs.others
+    return ceil(needs.server.parts / max(1, workers))
 
 
 def scaled(size: int, rows: int, few: int, many: int) -> int:

@@ -230,6 +230,8 @@ def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
     job = needs.Needs([idle, worker, worker, worker], server)
     share = -(-10 * model // 3)
     assert needs.checkpoint_seconds(local, job) == 10 * 2600 + share
+    shortened = needs.Needs([idle, worker], server, others=2)
+    assert needs.checkpoint_seconds(local, shortened) == 10 * 2600 + share
     table = needs.describe_needs(local, job).splitlines()
     assert [line.split()[12:14] for line in table[3:6]] == [["3.5", "MB"]] * 3
     # the server's file, its five parts, and one of ten small clients on a rank
