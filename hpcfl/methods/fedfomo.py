@@ -130,7 +130,8 @@ class FedFomo(Method):
             received = pool.picks[i] >= 0
             picks = pool.picks[i][received]
             # The received models of others, and the client's own.
-            candidates = torch.cat([pool.rows[picks], models[client]])
+            others = [pool.rows[pick] for pick in picks.tolist()]
+            candidates = torch.stack([*others, models[i]])
             losses = torch.cat([pool_losses[i][received], own_losses[client]])
             candidate_ids = torch.cat([inbox["senders"][picks], ids[client]])
             distances = mixing.distances(base[client], candidates)[0]
