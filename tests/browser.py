@@ -68,20 +68,18 @@ class Page:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def open(
-        self, file: Path, width: int, height: int = 800, scheme: str = "light"
-    ) -> None:
-        """Show a file in a window of so many pixels, in light or dark colours."""
+    def open(self, file: Path, width: int) -> None:
+        """Show a file in a window of so many pixels, 800 high, in light colours."""
         self.tell(
             "Emulation.setDeviceMetricsOverride",
             width=width,
-            height=height,
+            height=800,
             deviceScaleFactor=1,
             mobile=width < 600,
         )
         self.tell(
             "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": scheme}],
+            features=[{"name": "prefers-color-scheme", "value": "light"}],
         )
         self.tell("Page.navigate", url=file.as_uri())
         while self._next().get("method") != "Page.loadEventFired":

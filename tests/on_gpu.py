@@ -71,17 +71,13 @@ SHAPES = {
 }
 
 
-def made_up(
-    model: str, folder: Path, shape: tuple[int, ...] | None = None
-) -> dict[str, Any]:
-    """Sections ``data`` and ``model`` for a model, on data made up for it. shape: of a
-    sample of these.
-    """
+def made_up(model: str, folder: Path) -> dict[str, Any]:
+    """Sections ``data`` and ``model`` for a model, on data made up for it."""
     if model == "mlp":
         return {"model": {"name": "mlp", "hidden": [6]}}
     if model.startswith("tiny:"):
         return {"model": {"name": model}}
-    random, shape = np.random.default_rng(0), (240, *(shape or SHAPES[model]))
+    random, shape = np.random.default_rng(0), (240, *SHAPES[model])
     x = (
         random.integers(0, 9, shape)
         if model == "fasttext"

@@ -25,6 +25,10 @@ TOO_EARLY = (
     "trap 'exit 138' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 )
 DEAF = "trap '' USR1; touch started; sleep 4"
+AT_THE_SECOND = (
+    "trap 'trap \"exit 75\" USR1' USR1; touch started; "
+    "for i in $(seq 300); do sleep 0.1; done"
+)
 
 
 @pytest.fixture
@@ -56,7 +60,6 @@ def run_supervisor(
     folder: Path,
     ranks: str,
     warning: float = 60,
-    max_requeues: int = 1,
     launcher: str = "bash",
     again: str = "again.sbatch 'two words' b",
 ) -> "subprocess.Popen[str]":
@@ -74,7 +77,7 @@ def run_supervisor(
             "--warning",
             str(warning),
             "--max-requeues",
-            str(max_requeues),
+            "1",
             "--",
             launcher,
             "-c",
@@ -88,16 +91,11 @@ def run_supervisor(
     )
 
 
-def supervise(
-    folder: Path,
-    ranks: str,
-    send: int | None = None,
-    warning: float = 60,
-):
+def supervise(folder: Path, ranks: str, send: int | None = None, **options):
     """Exit code and what the supervisor said; ``send``: a signal once the ranks have
     started.
     """
-    process = run_supervisor(folder, ranks, warning, 1)
+    process = run_supervisor(folder, ranks, **options)
     if send is not None:
         while not (folder / "started").exists():
             time.sleep(0.05)
@@ -162,27 +160,24 @@ def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
-def test_ranks_that_are_too_slow_are_requeued_all_the_same(tmp_path, slurm):
+@pytest.mark.parametrize(
+    ("ranks", "warning", "words"),
+    [
+        (DEAF, 2, "in the middle of a round"),
+        (
+            TOO_EARLY,
+            60,
+            "before the ranks could take it (the ranks ended with code 138)",
+        ),
+        (AT_THE_SECOND, 60, "stopped in time"),
+    ],
+)
+def test_ranks_are_requeued_whatever_they_do_with_a_warning(
+    tmp_path, slurm, ranks, warning, words
+):
     slurm(scontrol=REQUEUES)
-    code, said = supervise(tmp_path, DEAF, signal.SIGUSR2, warning=2)
-    assert code == REQUEUED and "in the middle of a round" in said
-
-
-def test_ranks_that_die_of_the_warning_are_requeued(tmp_path, slurm):
-    """It came before they could take it."""
-    slurm(scontrol=REQUEUES)
-    code, said = supervise(tmp_path, TOO_EARLY, signal.SIGUSR2)
-    assert (
-        code == REQUEUED
-        and "before the ranks could take it (the ranks ended with code 138)" in said
-    )
-
-
-def test_ranks_are_told_again(tmp_path, slurm):
-    slurm(scontrol=REQUEUES)
-    once = "trap 'trap \"exit 75\" USR1' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
-    code, said = supervise(tmp_path, once, signal.SIGUSR2)
-    assert code == REQUEUED and "stopped in time" in said
+    code, said = supervise(tmp_path, ranks, signal.SIGUSR2, warning=warning)
+    assert code == REQUEUED and words in said
 
 
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
@@ -225,9 +220,8 @@ def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
 
 def test_a_job_that_may_not_be_requeued_ends(tmp_path, slurm):
     slurm(scontrol=REQUEUES, sbatch="echo 8")
-    process = run_supervisor(tmp_path, "exit 75", again="")
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 1 and "no-requeue; the same command continues" in said
+    code, said = supervise(tmp_path, "exit 75", again="")
+    assert code == 1 and "no-requeue; the same command continues" in said
     assert calls(tmp_path) == []
 
 
@@ -265,23 +259,18 @@ def test_what_a_rank_said_first_is_noted_in_one_line_and_nothing_of_an_earlier_j
         (f"{ranks}; exit 137", ": rank 1 failed: a bug"),
         ("exit 3", ""),
     ):
-        process = run_supervisor(tmp_path, command)
-        said = process.communicate(timeout=60)[1]
+        ended, said = supervise(tmp_path, command)
         code = command.rpartition(" ")[2]
         assert noted(tmp_path)["failure"] == (
             f"the ranks ended with code {code}{why}; submitted again it continues from round 0"
         )
-        assert process.returncode == 1 and said.count("a bug") == 3 * bool(why)
+        assert ended == 1 and said.count("a bug") == 3 * bool(why)
 
 
 def test_a_launcher_that_is_not_there_is_one_line(tmp_path, slurm):
-    process = run_supervisor(tmp_path, "", launcher="nothing")
-    assert (
-        process.communicate(timeout=60)[1]
-        == "hpcfl: nothing: No such file or directory\n"
-        and process.returncode == 1
-    )
-    assert noted(tmp_path)["failure"] == "nothing: No such file or directory"
+    why = "nothing: No such file or directory"
+    assert supervise(tmp_path, "", launcher="nothing") == (1, f"hpcfl: {why}\n")
+    assert noted(tmp_path)["failure"] == why
 
 
 def test_outside_slurm_nothing_is_requeued(tmp_path, slurm, monkeypatch):

@@ -27,9 +27,9 @@ def method(**keys):
     )
 
 
-def server(clients=4, width=2):
+def server(clients=4):
     return {
-        "models": torch.zeros(1, width),
+        "models": torch.zeros(1, 2),
         "cluster": torch.zeros(clients, dtype=torch.int64),
         "norms": torch.zeros(1, 2).double(),
     }

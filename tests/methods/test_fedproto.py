@@ -19,10 +19,10 @@ def method(**keys):
     return FedProto(name="fedproto", **keys)
 
 
-def prototypes(classes=3, width=2):
+def prototypes():
     return {
-        "prototypes": torch.full((classes, width), 7.0),
-        "present": torch.zeros(classes, dtype=torch.bool),
+        "prototypes": torch.full((3, 2), 7.0),
+        "present": torch.zeros(3, dtype=torch.bool),
     }
 
 

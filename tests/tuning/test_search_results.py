@@ -31,11 +31,11 @@ def tuning(tmp_path):
     return made
 
 
-def keep(tuning, folder, rung, scores, gradients=10, whole=(12, 9)):
+def keep(tuning, folder, rung, scores, gradients=10):
     """Results of a rung: by trial the scores on both seeds, higher is better."""
     for trial, of_seeds in scores.items():
         candidate = tuning.trials("fedavg")[trial]
-        for seed, score, rounds in zip((7, 8), of_seeds, whole, strict=True):
+        for seed, score, rounds in zip((7, 8), of_seeds, (12, 9), strict=True):
             result = Result(
                 rounds=3,
                 whole=rounds,
