@@ -219,25 +219,33 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     called on a rank that hosts clients.
     """
     config = prepared.config
+    fixed: set[str] = set()
     is_outline = isinf(dry_round.count_bytes(prepared))
     if is_outline:
         messages = dry_round.outline_messages(prepared)
     else:
+        fixed = dry_round.find_fixed(prepared)
         messages = next(islice(dry_round.record_two_rounds(prepared), 1, None))
     few, many = messages.clients, prepared.setup.clients
+    # of models that a message may have, and that are no clients'
+    widths_of_fixed = {messages.server[name].shape[-1] for name in fixed}
     state, parts = kept_bytes(prepared), list[Part]()
-    for tensor in messages.server.values():
+    for name, tensor in messages.server.items():
         shape = list(tensor.shape)
-        if shape and shape[0] == few:
+        if shape and shape[0] == few and name not in fixed:
             shape[0] = many
+            widths_of_fixed.discard(shape[-1])
         state += prod(shape) * tensor.itemsize
         parts += make_parts(config, shape, tensor.dtype)
     in_parts = sum(part.size for part in parts)
     cohort = cohort_size(config)
     audience = cohort if config.evaluation.clients == "cohort" else many
-    sent = sum(
-        sent_bytes(entry, few, many, audience) for entry in messages.sent.values()
-    )
+    sent = 0
+    for entry in messages.sent.values():
+        models = many
+        if isinstance(entry, Pool | Mixture) and entry.rows.shape[1] in widths_of_fixed:
+            models = few
+        sent += sent_bytes(entry, few, models, audience)
     uploads = fields(messages.returned)
     received = sum(received_bytes(entry, cohort) for entry in uploads.values())
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}

@@ -204,6 +204,20 @@ def refuse_large_result(operator: Any, args: Any, kwargs: Any, result: Any) -> N
         raise LargeResult
 
 
+def find_fixed(prepared: Prepared) -> set[str]:
+    """Return the names of tensors of the server that have as many rows as the small
+    federation has clients, and no more with one client more.
+    """
+    setup, clients = prepared.setup, count_clients(prepared)
+    if clients == setup.clients:
+        return set()
+    one_more = setup.class_counts[[*range(clients), 0]]
+    server = prepared.hooks.initial_state(
+        "server_state", replace(setup, class_counts=one_more)
+    )
+    return {name for name, tensor in server.items() if tensor.shape[:1] == (clients,)}
+
+
 def outline_messages(prepared: Prepared) -> Messages:
     """Return the shapes of the server's state, and of messages of one model to and from
     each client, as tensors without values.

@@ -95,10 +95,14 @@ def test_copies_of_rows_are_counted():
 
 
 def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch):
-    """Two clients are played with, ten are counted."""
+    """Two clients are played with, ten are counted. IFCA's server has two models for
+    however many clients, and the cluster of each client.
+    """
+    ifca = needs.compute_server_needs(prepared("ifca"))
     monkeypatch.setattr(dry_round, "FLOATS", 2 * 650)
     assert needs.compute_server_needs(prepared("fedamp")).memory == FEDAMP_SERVER
     assert needs.compute_server_needs(prepared("fedavg")).memory == FEDAVG_SERVER
+    assert needs.compute_server_needs(prepared("ifca")) == ifca
 
 
 def test_private_state_and_the_optimisers():
