@@ -11,7 +11,6 @@ from pathlib import Path
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
-from hpcfl.simulation import preflight
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.simulation.round import TRAINING, Round, conclude
 from hpcfl.simulation.round_schedule import make_untimed
@@ -74,7 +73,7 @@ def count(method: str) -> Traffic:
     """
     alone = OneProcess()
     experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
-    prepared = preflight.run(prepare(experiment, alone), alone)
+    prepared = prepare(experiment, alone)
     schedule = make_untimed(prepared, alone)
     for number in (1, 2):
         round = Round(
