@@ -17,7 +17,7 @@ lr = 0.1
 batch_size = 4
 validation = 0.25
 [tune]
-methods = ["fedavg", "fedphp"]
+methods = ["fedavg"]
 budget = 300
 trials = 2
 rungs = 2
@@ -25,8 +25,8 @@ search_seeds = [7]
 final_seeds = [0]
 search = { "training.lr" = { low = 0.01, high = 0.3, log = true } }
 """
-OUTCOME = ["tuned.csv", "curve.csv", "chosen/fedavg.toml", "chosen/fedphp.toml"]
-MOMENTS = [0, 6]  # results that are there when it is killed
+OUTCOME = ["tuned.csv", "curve.csv", "chosen/fedavg.toml"]
+MOMENTS = [0, 3]  # results that are there when it is killed
 PATIENCE = 120
 
 
