@@ -8,6 +8,9 @@ Columns are processed in blocks, which are copied to the rank's device. This bou
 memory for any number of clients and any model size. A CPU processes several blocks at
 once; the bits of a block do not depend on the number of cores. Results on the CPU are
 allocated by ``files.scratch``, where they may be larger than memory.
+
+``index_copy`` changes torch's deterministic mode during a copy on a GPU, because torch
+lets a caller choose a kernel by that setting of the process alone.
 """
 
 import os

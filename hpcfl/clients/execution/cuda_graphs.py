@@ -8,6 +8,8 @@ because libraries choose kernels by shape: it does not matter when a function be
 a graph, and a resumed run may begin anew.
 
 Graphs read and write *static buffers*, into which arguments are copied before a replay.
+torch has no public function that copies several tensors in one launch, as
+``torch._foreach_copy_`` does.
 """
 
 import gc
