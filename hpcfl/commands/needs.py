@@ -93,6 +93,7 @@ class ServerNeeds:
         files: the rest of them, and the largest file of a checkpoint, in $TMPDIR.
         state: the server's state in each checkpoint.
         parts: the part of it that all ranks with clients write, in ``part_files`` files.
+        pools: all models of which clients receive some; they lie whole on each GPU.
         is_outline: whether the state is too large to be made for a forecast, so that
             messages are counted as one model for each client.
     """
@@ -102,6 +103,7 @@ class ServerNeeds:
     state: int
     parts: int = 0
     part_files: int = 0
+    pools: int = 0
     is_outline: bool = False
 
 
@@ -240,12 +242,14 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     in_parts = sum(part.size for part in parts)
     cohort = cohort_size(config)
     audience = cohort if config.evaluation.clients == "cohort" else many
-    sent = 0
+    sent = pools = 0
     for entry in messages.sent.values():
         models = many
         if isinstance(entry, Pool | Mixture) and entry.rows.shape[1] in widths_of_fixed:
             models = few
-        sent += sent_bytes(entry, few, models, audience)
+        size = sent_bytes(entry, few, models, audience)
+        sent += size
+        pools += size if isinstance(entry, Pool) else 0
     uploads = fields(messages.returned)
     received = sum(received_bytes(entry, cohort) for entry in uploads.values())
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
@@ -265,6 +269,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
         state=state,
         parts=in_parts,
         part_files=len(parts),
+        pools=pools,
         is_outline=is_outline,
     )
 
@@ -437,6 +442,8 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         if gpu is not None:
             hosted = needs.ranks[rank].clients
             lines.append(f"GPU of rank {rank}: {describe_gpu(gpu, hosted)}")
+            if pools := needs.server.pools:
+                lines[-1] += f"; models that clients choose from {size_text(pools)}"
     of_server, *of_others = [
         files_of_rank(prepared, needs, rank) for rank in range(len(needs.ranks))
     ]

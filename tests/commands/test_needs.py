@@ -98,7 +98,12 @@ def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch
     """Two clients are played with, ten are counted. IFCA's server has two models for
     however many clients, and the cluster of each client.
     """
-    ifca = needs.compute_server_needs(prepared("ifca"))
+    whole = prepared("ifca")
+    ifca = needs.compute_server_needs(whole)
+    gpu = needs.GpuNeeds(10, 1, samples=0, rows=0, lanes=0, locked=0)
+    job = needs.Needs([needs.compute_rank_needs(whole)], ifca, [gpu])
+    shown = needs.describe_needs(whole, job)
+    assert "models that clients choose from 5.2 kB" in shown
     monkeypatch.setattr(dry_round, "FLOATS", 2 * 650)
     assert needs.compute_server_needs(prepared("fedamp")).memory == FEDAMP_SERVER
     assert needs.compute_server_needs(prepared("fedavg")).memory == FEDAVG_SERVER
