@@ -87,7 +87,7 @@ REASONS = {
         "exact means, draws by key and checks take fixed time a round"
     ),
     "fedala's first activation, to convergence, on W1, against FedAvg": (
-        "epochs until the loss settles; 2.85 and 3.50 on other days"
+        "epochs until the loss settles; 2.85 to 3.69 on other days"
     ),
     "cwfedavg on W1, against FedAvg": "the regulariser's gradient; 1.05 on another day",
     "fednh on W1, against FedAvg": "a forward pass over all samples for class means",
@@ -101,18 +101,9 @@ REASONS = {
     "784-64-10, 100 clients of 60 samples, two workers, against one process": (
         "a round of 0.1 s has three meetings of the ranks"
     ),
-    "README's first experiment in one process, seconds": (
-        "0.03 above; the import of torch takes half of it"
-    ),
-    "the same with a server and two workers, seconds": (
-        "three processes import torch on two cores"
-    ),
-    "hpcfl table of it, seconds": "the import of pandas takes most of it",
+    "hpcfl table of it, seconds": "the imports of pandas and numpy take 0.3 of it",
     "a tenth of W1, CPU seconds, median method, two workers, against one process of PFLlib": (
-        "gradients of the CNN, by the same operators in both"
-    ),
-    "a tenth of W1, CPU seconds, slowest method, two workers, against one process of PFLlib": (
-        "apfl, two gradients for each mini-batch; not examined further"
+        "0.007 above; gradients of the CNN, by the same operators in both"
     ),
     "64-32-10, 100 clients of 6 samples, two workers, against one process": (
         "a note before round 1 says that one process is faster"
