@@ -294,9 +294,7 @@ class Method(MethodSection, ABC):
 
         In ``fleet.state`` they have a further first dimension, the clients.
         """
-        if not self.client_models:
-            return {}
-        return dict.fromkeys(self.client_models, setup.initial())
+        return {name: setup.initial() for name in self.client_models}
 
     # Optional: the loss, and the models that are scored
 

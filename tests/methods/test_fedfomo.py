@@ -3,10 +3,14 @@ validation samples."""
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
+from hpcfl.communication.communicator import Process
 from hpcfl.communication.message import Pool
+from hpcfl.experiment import config
 from hpcfl.methods.fedfomo import FedFomo
+from hpcfl.simulation.prepare import prepare
 
 
 def method(**keys):
@@ -30,6 +34,13 @@ def judged(fleet, losses):
 
     fleet.loss_of = loss_of
     return fleet
+
+
+def test_a_change_of_one_first_model_leaves_the_other_as_it_is():
+    prepared = prepare(config.parse(tiny.table("fedfomo")), Process(0, 1))
+    state = method().client_state(prepared.setup)
+    state["base"].zero_()
+    assert state["model"].any()
 
 
 def constant(fleet, *values):
