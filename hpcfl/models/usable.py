@@ -49,13 +49,11 @@ def _problem_of_layer(part: nn.Module) -> str:
             "keeps no statistics (track_running_stats = False), so that the prediction of a "
             "sample depends on the samples beside it; keep them, or use nn.GroupNorm"
         )
-    own = dict(part.named_parameters(recurse=False))
-    for name in own:
-        leaf = name.removesuffix("_g")
-        is_pair = name.endswith("_g") and f"{leaf}_v" in own
-        if is_pair and isinstance(getattr(part, leaf, None), Tensor):
+    for value in vars(part).values():
+        if isinstance(value, Tensor) and not value.is_leaf:
             return (
-                "has torch.nn.utils.weight_norm, which cannot be copied; use "
+                "has torch.nn.utils.weight_norm or another tensor computed from "
+                "parameters, which cannot be copied; use "
                 "torch.nn.utils.parametrizations.weight_norm"
             )
     return ""
