@@ -117,9 +117,8 @@ def keep_freed_memory() -> None:
     """Let glibc's allocator keep 256 MB of freed memory in this process.
 
     A step of training frees a few tensors of a model's size. By default glibc returns
-    their memory to the system, and the system clears new pages in the next step, which
-    takes up to a fifth of APFL's CPU time with 582,026 parameters. Other C libraries
-    keep their settings.
+    their memory to the system, and the system clears new pages in the next step. Other
+    C libraries keep their settings.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
