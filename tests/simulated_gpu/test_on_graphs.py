@@ -8,8 +8,10 @@ import weakref
 import torch
 from on_gpu import TOLERANCE, apart
 
-from hpcfl.clients.execution import cuda_graphs
+from hpcfl.clients.execution import Work, cuda_graphs
 from hpcfl.clients.execution.cuda_graphs import Captures, Graphed, GraphKernel
+
+WORK = Work({"weight": torch.empty(2)}, [], len)
 
 
 def test_a_step_that_is_a_graph_is_few_launches(on_gpu, samples):
@@ -117,7 +119,7 @@ def test_graphs_of_one_kernel_go_together(gpu, monkeypatch):
     kernel, (weights, x) = GraphKernel(torch.nn.Identity(), 2), arguments(2, 0)
     graphs_left = []
     for key in range(6):
-        graphed = kernel.prepare(key, lambda: product, "the function", [], 2)
+        graphed = kernel.prepare(key, lambda: product, WORK, [])
         result, _ = graphed(weights, x)
         assert torch.equal(result.cpu(), product(weights, x)[0].cpu())
         graphs_left.append(len(kernel._captures.graphs))
@@ -127,7 +129,7 @@ def test_graphs_of_one_kernel_go_together(gpu, monkeypatch):
 def test_graphs_end_without_the_collector_of_cycles(gpu, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
     kernel = GraphKernel(torch.nn.Identity(), 2)
-    kernel.prepare(0, lambda: product, "the function", [], 2)(*arguments(2, 0))
+    kernel.prepare(0, lambda: product, WORK, [])(*arguments(2, 0))
     [graph] = kernel._captures.graphs.values()
     reference = weakref.ref(graph)
     gc.disable()

@@ -29,7 +29,6 @@ from hpcfl.clients.losses import (
     Tensors,
     compute_gradients,
     default_prediction,
-    describe_function,
     expand_constants,
     function_key,
     stack_data_term,
@@ -200,34 +199,24 @@ class BatchedKernel(Kernel):
         self._layers = find_linear_layers(module)
 
     def begin(self, work: Work) -> "BatchedSession":
-        others = [name for name in work.tensors if name not in work.trained]
-        names = [*work.trained, *others]
-        drawn = [] if work.keys is None else [KEYS]
-        variable_names = sorted([*work.variables, *drawn])
         buffers = {name for name, _ in self.module.named_buffers()}
-        written = [place for place, name in enumerate(names) if name in buffers]
+        written = [place for place, name in enumerate(work.names) if name in buffers]
         kind = function_key(work.loss), work.frozen, len(work.trained), work.clip
-        key = (*kind, *names, *variable_names)
-        build = partial(self._gradients, work, names, variable_names)
-        lanes = len(next(iter(work.tensors.values())))
-        compute = self.prepare(key, build, describe_function(work.loss), written, lanes)
-        return BatchedSession(self, work, compute, names, variable_names, written)
+        key = (*kind, *work.names, *work.variable_names)
+        compute = self.prepare(key, partial(self._differentiate, work), work, written)
+        return BatchedSession(self, work, compute, written)
 
-    def _gradients(
-        self, work: Work, names: list[str], variable_names: list[str]
-    ) -> Function:
-        """Return the function of the tensors ``names``, x, y and variables that gives
+    def _differentiate(self, work: Work) -> Function:
+        """Return the function of the tensors of ``work``, x, y and variables that gives
         the gradients, and then losses and data terms [a, 2].
         """
-        trained = len(work.trained)
         if work.clip is not None:
             from hpcfl.clients.execution.sample_sums import SampleSums
 
-            return SampleSums(self.module, work, names, variable_names).gradients
-        if work.loss == CROSS_ENTROPY and (layers := self._stacked_layers(names)):
-            return LinearStack(layers, names, trained).gradients
-        loss = BatchedLoss(self.module, work, names, variable_names, self.form)
-        return loss.gradients
+            return SampleSums(self.module, work).gradients
+        if work.loss == CROSS_ENTROPY and (layers := self._stacked_layers(work.names)):
+            return LinearStack(layers, work.names, len(work.trained)).gradients
+        return BatchedLoss(self.module, work, self.form).gradients
 
     def _stacked_layers(self, names: Sequence[str]) -> list[str]:
         """Return the layers of a stack of linear layers with the parameters ``names``,
@@ -288,31 +277,37 @@ class BatchedKernel(Kernel):
         self,
         key: Hashable,
         build: Callable[[], Function],
-        what: str,
+        work: Work,
         written: Sequence[int],
-        most: int,
     ) -> Function:
-        """Return the function that ``build`` makes, as this device runs it.
+        """Return the gradients that ``build`` makes for some work, as this device
+        computes them.
 
         Args:
             key: equal keys stand for equal functions.
-            what: names the function in a note.
             written: positions of arguments that the function changes.
-            most: the most lanes of a call.
         """
-        known = self._known.pop(key, None)
-        if known is None:
-            known = SameBits(build(), self._keeps_bits, bool(written), self.dependent)
-        self._known[key] = known
-        if len(self._known) > MOST:
-            del self._known[next(iter(self._known))]
-        return known
+        return self._keep_bits(key, build, writes=bool(written))
 
     def prepare_prediction(
         self, key: Hashable, build: Callable[[], Function]
     ) -> Function:
-        """Return the prediction that ``build`` makes, as this device runs it."""
-        return self.prepare(key, build, "a prediction", (), 0)
+        """Return the prediction that ``build`` makes, as this device computes it."""
+        return self._keep_bits(key, build, writes=False)
+
+    def _keep_bits(
+        self, key: Hashable, build: Callable[[], Function], writes: bool
+    ) -> Function:
+        """Return the function that ``build`` makes on a CPU; ``writes``: as for
+        ``SameBits``.
+        """
+        known = self._known.pop(key, None)
+        if known is None:
+            known = SameBits(build(), self._keeps_bits, writes, self.dependent)
+        self._known[key] = known
+        if len(self._known) > MOST:
+            del self._known[next(iter(self._known))]
+        return known
 
 
 class BatchedSession(Session):
@@ -323,35 +318,30 @@ class BatchedSession(Session):
         kernel: Kernel,
         work: Work,
         compute: Function,
-        names: list[str],
-        variable_names: list[str],
         written: list[int],
     ) -> None:
         """Begin a session.
 
         Args:
             compute: returns the gradients and then the losses of lanes, given their
-                tensors in the order of ``names``, x, y and their variables.
-            names: of the parameters and buffers, those that are trained first.
-            variable_names: of the variables, in order.
+                tensors in the order of ``work.names``, x, y and their variables.
             written: positions of the tensors that a call moves.
         """
         super().__init__(kernel, work)
         self._compute, self._written = compute, written
-        self._names, self._variable_names = names, variable_names
 
     def gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         variables = self._with_keys(lanes, batch, variables)
-        tensors = self.work.tensors
-        chosen = [tensors[name][lanes] for name in self._names]
-        values = [variables[name] for name in self._variable_names]
+        tensors, names = self.work.tensors, self.work.names
+        chosen = [tensors[name][lanes] for name in names]
+        values = [variables[name] for name in self.work.variable_names]
         *parts, losses = self._compute(*chosen, batch.x, batch.y, *values)
         if isinstance(lanes, Tensor):
             # Indices gave copies; a slice gave views, whose buffers moved in place.
             for place in self._written:
-                mixing.index_copy(tensors[self._names[place]], lanes, chosen[place])
+                mixing.index_copy(tensors[names[place]], lanes, chosen[place])
         return dict(zip(self.work.trained, parts, strict=True)), losses
 
 
@@ -360,23 +350,16 @@ class BatchedLoss(nn.Module):
     of ONE client, and ``functional_call`` can swap the model's tensors in it.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        work: Work,
-        names: list[str],
-        variable_names: list[str],
-        form: Form,
-    ):
-        """``names`` are those of parameters and buffers, of which the first ones are
-        trained. ``form`` is that of a convolution over lanes.
+    def __init__(self, module: nn.Module, work: Work, form: Form):
+        """Begin without the tensors of ``work``. ``form`` is that of a convolution over
+        lanes.
         """
         super().__init__()
         self.model, self._loss = module, work.loss
         self._random_layers = random_layers(module)
         self._knows_gradient = work.loss == CROSS_ENTROPY
-        self._names, self._trained = names, len(work.trained)
-        self._variable_names, self._form = variable_names, form
+        self._names, self._trained = work.names, len(work.trained)
+        self._variable_names, self._form = work.variable_names, form
 
     def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
         """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]; for

@@ -25,8 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.clients.execution.batched import BatchedKernel
-from hpcfl.clients.execution.kernel import is_full
+from hpcfl.clients.execution.kernel import Work, is_full
 from hpcfl.clients.execution.lane_independence import Function
+from hpcfl.clients.losses import describe_function
 from hpcfl.experiment.sections import Form
 
 # Losses of which graphs are kept; a closure made anew in every round is a new one.
@@ -302,7 +303,13 @@ class Graphed:
                 lambda: self._function(*self._copies(inputs)),
                 lambda: _copy(outputs, self._function(*inputs)),
             )
-        return Graph(graph, self._function, inputs, outputs, self._written)
+        return Graph(
+            graph=graph,
+            function=self._function,
+            inputs=inputs,
+            outputs=outputs,
+            written=self._written,
+        )
 
     def _buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
         """Return a contiguous static buffer ``[wide, …]``. A new buffer repeats the row
@@ -351,13 +358,13 @@ class GraphKernel(BatchedKernel):
         self,
         key: Hashable,
         build: Callable[[], Function],
-        what: str,
+        work: Work,
         written: Sequence[int],
-        most: int,
     ) -> Function:
         graphed = self._functions.pop(key, None)
         if graphed is None:
             captures = self._captures if self._replay else None
+            what = describe_function(work.loss)
             graphed = Graphed(build(), what, written, captures)
         graphed.begin()
         self._functions[key] = graphed
@@ -366,7 +373,8 @@ class GraphKernel(BatchedKernel):
             for oldest in list(self._functions)[: MOST // 2]:
                 del self._functions[oldest]
             self._captures.forget()
-        return partial(graphed, most)
+        lanes = len(next(iter(work.tensors.values())))
+        return partial(graphed, lanes)
 
     def prepare_prediction(
         self, key: Hashable, build: Callable[[], Function]

@@ -8,6 +8,7 @@ torch that are limits of batching, or of a GPU's memory.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -78,6 +79,9 @@ class Work:
             over the samples of a mini-batch, each clipped by itself, without places of
             the class NO_SAMPLE, and losses are sums, too. None for gradients of the
             loss of a mini-batch.
+
+    Gradients are functions of tensors alone: of those that ``names`` lists, x, y, and
+    those that ``variable_names`` lists.
     """
 
     tensors: Tensors
@@ -87,6 +91,18 @@ class Work:
     frozen: Frozen = "evaluation"
     keys: Keys | None = None
     clip: float | None = None
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the tensors, those that are trained first."""
+        others = [name for name in self.tensors if name not in self.trained]
+        return [*self.trained, *others]
+
+    @cached_property
+    def variable_names(self) -> list[str]:
+        """The names of the variables in order, with that of the keys if there are any."""
+        drawn = [] if self.keys is None else [KEYS]
+        return sorted([*self.variables, *drawn])
 
 
 class Kernel(ABC):

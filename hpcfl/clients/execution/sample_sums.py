@@ -6,7 +6,6 @@ therefore depend on its place in the mini-batch, never on how far this is padded
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -44,15 +43,9 @@ class SampleSums(nn.Module):
     tensors in it.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        work: Work,
-        names: Sequence[str],
-        variable_names: Sequence[str],
-    ) -> None:
-        """``names`` are those of parameters and buffers, of which the first ones are
-        trained. Raises ValueError for a ``work`` without a clip.
+    def __init__(self, module: nn.Module, work: Work) -> None:
+        """Begin without the tensors of ``work``. Raises ValueError for one without a
+        clip.
         """
         if work.clip is None:
             raise ValueError("sums of samples need a clip, which may be infinite")
@@ -60,8 +53,8 @@ class SampleSums(nn.Module):
         self.model = module
         self._loss = work.loss
         self._clip = work.clip
-        self._names, self._trained = list(names), len(work.trained)
-        self._variable_names = list(variable_names)
+        self._names, self._trained = work.names, len(work.trained)
+        self._variable_names = work.variable_names
         self._random_layers = random_layers(module)
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
