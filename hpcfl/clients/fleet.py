@@ -271,11 +271,8 @@ class Fleet:
         Raises ValueError for shapes that do not fit, and for a phase that was trained
         before.
         """
-        task = self._task(options)
         start = self._start(rows, options)
-        trained = training.train(self._adjusted(task), self.resources, start)
-        self._keep(task, trained, options)
-        return trained.rows
+        return self._train(self._make_task(options), start, options).rows
 
     def train_by(
         self,
@@ -299,11 +296,10 @@ class Fleet:
             frozen: the mode of layers of which nothing is trained; in "training" their
                 batch norm takes each mini-batch's own statistics.
         """
-        task = self._task(options)
+        task = self._make_task(options)
         task = replace(task, step=step, batches=batches, frozen=frozen)
         start = self._start(rows, options)
-        trained = training.train(self._adjusted(task), self.resources, start)
-        self._keep(task, trained, options)
+        trained = self._train(task, start, options)
         variables: Any = NamedTensors(start.variables | trained.changed, "variables")
         return trained.rows, variables
 
@@ -642,7 +638,7 @@ class Fleet:
             ]
         return np.concatenate(drawn) if drawn else pool
 
-    def _task(self, options: TrainOptions) -> training.Task:
+    def _make_task(self, options: TrainOptions) -> training.Task:
         """Return the training that is asked for.
 
         Raises TypeError for an unknown option, ValueError for a phase that was trained
@@ -678,9 +674,6 @@ class Fleet:
         self._phases.add(task.phase)
         return task
 
-    def _adjusted(self, task: training.Task) -> training.Task:
-        return self.adjust(task) if self.adjust else task
-
     def _start(self, rows: Tensor, options: TrainOptions) -> training.Start:
         """Return the clients before a training."""
         return training.Start(
@@ -690,16 +683,20 @@ class Fleet:
             variables=self._variables(options.get("variables")),
         )
 
-    def _keep(
-        self, task: training.Task, trained: training.Trained, options: TrainOptions
-    ) -> None:
-        """Keep the buffers, losses and counts of a training that was asked for."""
+    def _train(
+        self, task: training.Task, start: training.Start, options: TrainOptions
+    ) -> training.Trained:
+        """Train as ``adjust`` has it; keep buffers and losses, and count the training
+        that was asked for.
+        """
+        adjusted = self.adjust(task) if self.adjust else task
+        trained = training.train(adjusted, self.resources, start)
         self.keep_buffers(options.get("model", "model"), trained.buffers)
         results = self.results
         results.losses, results.data_losses = trained.losses.unbind(dim=1)
         results.sample_gradients += trained.sample_gradients
         if task.is_trial:
-            return
+            return trained
         noisy = trained.noisy_batches
         taken = np.flatnonzero(noisy.sum(axis=0))
         gradients = int(taken.max(initial=0))
@@ -708,6 +705,7 @@ class Fleet:
         if self.resources.privacy is not None:
             before = results.noisy_batches
             results.noisy_batches = noisy if before is None else before + noisy
+        return trained
 
     def _list_names(self, params: Sequence[Group]) -> list[str]:
         """Return the names of the parameters in groups. Raises UserError where all are

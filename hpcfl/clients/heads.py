@@ -43,7 +43,7 @@ def can_use_features(
     names: list[str],
     loss: Loss,
     variables: Tensors,
-    frozen: Frozen = "evaluation",
+    frozen: Frozen,
 ) -> bool:
     """Return whether training the parameters ``names`` on features equals training them
     on samples.

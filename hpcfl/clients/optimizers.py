@@ -10,7 +10,7 @@ are those of its own optimisers, which take no gradients by lanes.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -48,8 +48,8 @@ class Optimizer:
     training: Training
     lr: float
     weights: Tensors
-    strength: float = 0.0
-    anchors: Tensors = field(default_factory=dict)
+    strength: float
+    anchors: Tensors
 
     def step(self, lanes: Lanes, gradients: Tensors) -> None:
         """Change the weights of the selected lanes in place; their gradients are ``[a,

@@ -171,7 +171,7 @@ class LaneChoice:
 
     lanes: int | str
     heads: int | str
-    form: Form = "grouped"
+    form: Form
     notes: list[str] = field(default_factory=list)
     clients_on_device: int = sys.maxsize
 

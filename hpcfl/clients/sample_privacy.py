@@ -8,7 +8,7 @@ for them.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class SamplePrivacy:
 
     clip: float
     noise: np.ndarray
-    private_variables: frozenset[str] = field(default_factory=frozenset)
+    private_variables: frozenset[str]
 
     def without_noise(self) -> "SamplePrivacy":
         """Return the same clip for a trial, in which nothing is released."""

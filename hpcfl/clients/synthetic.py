@@ -31,8 +31,7 @@ def fit(
     """Train a fresh model on the cross-entropy of ``x`` [samples, …], ``y`` [samples].
     Return its row ``[P]``.
 
-    Its first parameters and the order of samples are keyed by (seed, round). The
-    learning rate does not decay.
+    Its first parameters and the order of samples are keyed by (seed, round).
 
     Args:
         build: makes the model.
@@ -50,9 +49,7 @@ def fit(
         rounds=round,
         seed=seed,
         build=build,
-        training=training.model_copy(
-            update={"lr_decay": 1.0, "schedule": "constant", "warmup": 0}
-        ),
+        training=training,
     )
     resources = Resources(
         setup=setup,
@@ -101,8 +98,8 @@ def stochastic_descent(
 ) -> Tensors:
     """Return tensors after one step of gradient descent for each of ``batches``.
 
-    The loss receives the tensors and the batch: positions of samples, as from the
-    function ``batches``.
+    The loss receives the tensors and the batch: positions of samples, as from
+    ``draw_batches``.
     """
     current = {name: tensor.clone() for name, tensor in start.items()}
     for batch in batches:
@@ -116,13 +113,14 @@ def stochastic_descent(
     return current
 
 
-def batches(
-    count: int, size: int, epochs: int, seed: int, *key: int | str
+def draw_batches(
+    setup: Setup, count: int, epochs: int, *key: int | str
 ) -> Iterator[Tensor]:
-    """Yield positions [at most ``size``] of the mini-batches of ``count`` samples, epoch after
-    epoch, each in an order of its own that the key decides.
+    """Yield positions of the mini-batches of ``count`` samples, epoch after epoch, each in
+    an order of its own that the key decides.
     """
+    size = setup.training.batch_size
     for epoch in range(epochs):
-        order = randomness.permutation(count, seed, "server batches", *key, epoch)
+        order = randomness.permutation(count, setup.seed, "server batches", *key, epoch)
         for start in range(0, count, size):
             yield torch.from_numpy(order[start : start + size])

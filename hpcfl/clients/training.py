@@ -62,7 +62,7 @@ class Task:
     loss: Loss
     names: list[str]  # the parameters that move, in the order of a row
     epochs: int
-    pace: np.ndarray | None = None
+    pace: np.ndarray | None
     steps: int | None = None
     batches: int = 1
     phase: str = "train"

@@ -15,7 +15,13 @@ def score_models(fleet: Fleet, models: dict[str, ClientModel], trained: bool) ->
     if not trained and 0 in fleet.scoring.tune_epochs:
         models = models | {metric_names.tuned(0): own}
     for columns, model in _group_columns(models):
-        fleet.score(columns, model.rows, model.predict, model.model, model.variables)
+        fleet.score(
+            columns,
+            model.rows,
+            predict=model.predict,
+            model=model.model,
+            variables=model.variables,
+        )
     if not trained:
         _score_tuned(fleet, own)
 
@@ -42,7 +48,13 @@ def _score_tuned(fleet: Fleet, model: ClientModel) -> None:
                 model=model.model,
                 variables=model.variables,
             )
-            fleet.score(column, rows, model.predict, model.model, model.variables)
+            fleet.score(
+                column,
+                rows,
+                predict=model.predict,
+                model=model.model,
+                variables=model.variables,
+            )
 
 
 def _group_columns(

@@ -142,7 +142,13 @@ class CReFF(ServerModel):
         head = server["head"]
 
         def objective(free: State) -> Tensor:
-            return mismatch(free["features"], present, setup.classes, head, wanted)
+            return mismatch(
+                free["features"],
+                labels=present,
+                classes=setup.classes,
+                head=head,
+                wanted=wanted,
+            )
 
         start = {"features": features[present]}
         fitted = gradient_descent(start, objective, self.features_lr, self.match_steps)
@@ -163,13 +169,13 @@ class CReFF(ServerModel):
             lr=self.head_lr,
         )
         return synthetic.fit(
-            lambda: nn.Linear(features.shape[1], setup.classes, bias=bias),
-            features,
-            labels,
-            setup.classes,
-            training,
-            setup.seed,
-            cohort.round,
+            build=lambda: nn.Linear(features.shape[1], setup.classes, bias=bias),
+            x=features,
+            y=labels,
+            classes=setup.classes,
+            training=training,
+            seed=setup.seed,
+            round=cohort.round,
         )
 
 

@@ -21,7 +21,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 from torch.func import functional_call
 
-from hpcfl.clients.synthetic import batches, stochastic_descent
+from hpcfl.clients.synthetic import draw_batches, stochastic_descent
 from hpcfl.methods._shared_part import SharedHead
 from hpcfl.methods.base import (
     Cohort,
@@ -76,14 +76,8 @@ class FedGH(SharedHead):
             logits = functional_call(head, free, (means[batch],))
             return functional.cross_entropy(logits, labels[batch])
 
-        order = batches(
-            len(labels),
-            setup.training.batch_size,
-            self.server_epochs,
-            setup.seed,
-            "head",
-            cohort.round,
-        )
+        key = "head", cohort.round
+        order = draw_batches(setup, len(labels), self.server_epochs, *key)
         fitted = stochastic_descent(start, objective, self.server_lr, order)
         body = server["model"][layout.columns("body")]
         server["model"] = torch.cat(

@@ -22,7 +22,7 @@ import torch.nn.functional as functional
 from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
-from hpcfl.clients.synthetic import batches, stochastic_descent
+from hpcfl.clients.synthetic import draw_batches, stochastic_descent
 from hpcfl.methods.base import Cohort, Fleet, Message, Sent, Setup, State, search
 from hpcfl.methods.fedproto import FedProto
 
@@ -80,7 +80,6 @@ class FedTGP(FedProto):
         return {"prototypes": Sent(means.flatten(1), floats)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        setup = cohort.setup
         held = cohort.counts > 0
         uploads = uplink["prototypes"].view(*held.shape, -1)[held]
         labels = held.nonzero()[:, 1]
@@ -94,14 +93,8 @@ class FedTGP(FedProto):
             for name, tensor in server.items()
             if name.startswith(NETWORK)
         }
-        order = batches(
-            len(labels),
-            setup.training.batch_size,
-            self.server_epochs,
-            setup.seed,
-            "prototypes",
-            cohort.round,
-        )
+        key = "prototypes", cohort.round
+        order = draw_batches(cohort.setup, len(labels), self.server_epochs, *key)
         fitted = stochastic_descent(start, objective, self.server_lr, order)
         server |= {NETWORK + name: tensor for name, tensor in fitted.items()}
         server["prototypes"] = generated(fitted)

@@ -96,10 +96,10 @@ class KNNPer(FedAvg):
         probabilities = parts(model).head(features).softmax(dim=1)
         near = self.votes(
             features,
-            lane.features,
-            lane.labels,
-            lane.held,
-            probabilities.shape[1],
+            store=lane.features,
+            labels=lane.labels,
+            usable=lane.held,
+            classes=probabilities.shape[1],
         )
         mixed = lane.share * near + (1 - lane.share) * probabilities
         # A client may have an empty store.
@@ -151,7 +151,13 @@ class KNNPer(FedAvg):
             return 0.0
         others = ~torch.eye(own, dtype=torch.bool, device=held.device)
         features, labels, logits = features[:own], labels[:own], logits[:own]
-        near = self.votes(features, features, labels, others, logits.shape[1])
+        near = self.votes(
+            features,
+            store=features,
+            labels=labels,
+            usable=others,
+            classes=logits.shape[1],
+        )
         probabilities = logits.softmax(dim=1)
         best, most = 0.0, -1
         for step in range(GRID + 1):

@@ -103,8 +103,8 @@ class PartialFed(FedAvg):
             learns = self.trains_strategy(context.index, lane["offset"])[:, None]
             point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
             gradient = context.gradient(point)
-            slope = slopes(fleet.layout, choice, gradient, lane["shared"], own)
-            slope = slope / temperature
+            sources = torch.stack([lane["shared"], own], dim=1)
+            slope = slopes(fleet.layout, choice, gradient, sources) / temperature
             context.set_rows(torch.where(learns, own, point - rate * gradient))
             strategy = lane["strategy"]
             moved = strategy - strategy_rate * slope
@@ -192,17 +192,11 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
     return shared_part + own_part
 
 
-def slopes(
-    layout: Layout,
-    choice: Tensor,
-    gradient: Tensor,
-    shared: Tensor,
-    own: Tensor,
-) -> Tensor:
-    """Return T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the
-    softmax.
+def slopes(layout: Layout, choice: Tensor, gradient: Tensor, sources: Tensor) -> Tensor:
+    """Return T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ of the
+    ``sources`` w and θ_i [a, 2, P] and the softmax.
     """
-    products = gradient[:, None] * torch.stack([shared, own], dim=1)
+    products = gradient[:, None] * sources
     direct = within_layers(layout, products)
     mean = (choice * direct).sum(dim=2, keepdim=True)
     return choice * (direct - mean)

@@ -95,8 +95,7 @@ def build(
         _refuse_tokens(model)
     if "vocabulary" in options and options["vocabulary"] is None:
         options["vocabulary"] = vocabulary
-    plugin = plugins.find(__name__, "model.name", model.name)
-    module = _made(model.name, plugin, shape, classes, options)
+    module = _make(model.name, shape, classes, options)
     if not isinstance(module, nn.Module):
         raise UserError(
             f"model.name = '{model.name}' made a {type(module).__name__}, not an nn.Module"
@@ -125,14 +124,11 @@ def _refuse_tokens(model: Model) -> None:
     )
 
 
-def _made(
-    name: str,
-    plugin: Callable[..., Any],
-    shape: tuple[int, ...],
-    classes: int,
-    options: dict[str, Any],
+def _make(
+    name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]
 ) -> Any:
     """Call the plugin called ``name``. Raises UserError where a user's own one fails."""
+    plugin = plugins.find(__name__, "model.name", name)
     try:
         return plugin(shape, classes, **options)
     except Exception as error:

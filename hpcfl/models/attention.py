@@ -21,8 +21,8 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    mask: Tensor | None = None,
-    dropout: Callable[[Tensor], Tensor] | None = None,
+    mask: Tensor | None,
+    dropout: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Return softmax(q kᵀ/√d + mask) v, ``[…, tokens, width of v]``, and its weights,
     ``[…, tokens of q, tokens of k]``.
@@ -35,9 +35,7 @@ def attend(
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
     if mask is not None:
         scores = scores + mask
-    weights = scores.softmax(dim=-1)
-    if dropout is not None:
-        weights = dropout(weights)
+    weights = dropout(scores.softmax(dim=-1))
     return weights @ v, weights
 
 
@@ -103,7 +101,7 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
             part.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for part in (q, k, v)
         )
-        mixed, weights = attend(q, k, v, mask, self._dropped_weights)
+        mixed, weights = attend(q, k, v, mask=mask, dropout=self._drop_weights)
         output: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         if average_attn_weights:
             weights = weights.mean(dim=1)
@@ -113,7 +111,7 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
             output = output.transpose(0, 1)
         return output, weights if need_weights else None
 
-    def _dropped_weights(self, weights: Tensor) -> Tensor:
+    def _drop_weights(self, weights: Tensor) -> Tensor:
         return self._dropout(weights, self.dropout)
 
     def _projected(self, *given: Tensor) -> list[Tensor]:

@@ -115,15 +115,14 @@ class Bert(Transformer):
         )
         self.padding = padding
         self.embeddings = Embeddings(
-            tokens,
-            positions,
-            types,
-            width,
-            dropout,
-            norm_eps,
-            first_position,
+            vocabulary=tokens,
+            positions=positions,
+            types=types,
+            width=width,
+            dropout=dropout,
+            norm_eps=norm_eps,
+            first_position=first_position,
         )
-
         self.add_blocks(
             dropout,
             norm_first=False,

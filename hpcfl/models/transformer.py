@@ -99,7 +99,7 @@ class SelfAttention(nn.Module):
         """
         parts = self.qkv(x).unflatten(2, (3, self.heads, -1))
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind()
-        mixed, _ = attend(q, k, v, mask, self.dropout)
+        mixed, _ = attend(q, k, v, mask=mask, dropout=self.dropout)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
@@ -140,11 +140,7 @@ class Block(nn.Module):
         self.norm_first, self.activation = norm_first, activation
         self.norm1 = nn.LayerNorm(width, norm_eps)
         self.attention = SelfAttention(
-            width,
-            heads,
-            head_width,
-            attention_dropout,
-            bias,
+            width, heads, head_width, dropout=attention_dropout, bias=bias
         )
         self.norm2 = nn.LayerNorm(width, norm_eps)
         self.linear1 = nn.Linear(width, hidden)
@@ -253,7 +249,7 @@ class Transformer(Classifier):
     def add_blocks(self, dropout: float, **how: Any) -> None:
         """Add the blocks; the arguments are those of ``Block``."""
         for name in self._blocks:
-            self.add_module(name, Block(*self._sizes, dropout, **how))
+            self.add_module(name, Block(*self._sizes, dropout=dropout, **how))
 
     def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pass tokens [batch, tokens, width] and ``mask`` through all blocks."""

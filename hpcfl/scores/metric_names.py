@@ -145,8 +145,8 @@ class Measure:
     score: str
     kind: str
     recorded: str
-    unit: str
-    better: str
+    unit: str = ""
+    better: str = "up"
 
     @property
     def is_percent(self) -> bool:
@@ -189,5 +189,11 @@ def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
                 better = (
                     "down" if kind == "std" else described["better"]
                 )  # a smaller spread is better
-                return Measure(score, kind, recorded, described["unit"], better)
+                return Measure(
+                    score=score,
+                    kind=kind,
+                    recorded=recorded,
+                    unit=described["unit"],
+                    better=better,
+                )
     return None

@@ -62,7 +62,7 @@ class Hooks:
     """
 
     method: Method
-    overlays: tuple[Overlay, ...] = ()
+    overlays: tuple[Overlay, ...]
 
     def initial_state(self, hook: str, setup: Setup) -> State:
         """Return the state before round 1 that a hook of the method and of the overlays

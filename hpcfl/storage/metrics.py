@@ -138,13 +138,8 @@ def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Mea
         else evaluation["score"]
     )
     metric = evaluation["metric"]
-    return column, resolve(metric, list_scores(results)) or Measure(
-        metric,
-        "",
-        metric,
-        "",
-        "up",
-    )
+    measure = resolve(metric, list_scores(results))
+    return column, measure or Measure(metric, "", metric)
 
 
 def describe_outcome(results: Results) -> dict[str, Any]:

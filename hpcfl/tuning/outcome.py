@@ -187,7 +187,7 @@ def measure_of(folder: Path) -> Measure:
     """Return the measure of the primary metric."""
     for name in run_folder.list_runs(folder / run_folder.SEARCH):
         return loading.load_run(folder / run_folder.SEARCH / name).measure
-    return Measure("accuracy", "", "accuracy", "", "up")
+    return Measure("accuracy", "", "accuracy")
 
 
 def _print_table(

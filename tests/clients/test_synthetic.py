@@ -1,12 +1,11 @@
 """Training on the server."""
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.synthetic import (
-    batches,
+    draw_batches,
     fit,
     gradient_descent,
     stochastic_descent,
@@ -40,15 +39,16 @@ def test_stochastic_descent_takes_a_step_for_each_batch():
     assert stochastic_descent(start, loss, 0.5, []) == start
 
 
-def test_batches_are_every_sample_once_an_epoch_in_keyed_orders():
-    found = list(batches(7, 3, 2, 0, "head", 5))
+def test_batches_are_every_sample_once_an_epoch_in_keyed_orders(make_fleet):
+    setup = make_fleet(batch_size=3).setup
+    found = list(draw_batches(setup, 7, 2, "head", 5))
     assert [len(batch) for batch in found] == [3, 3, 1] * 2
     first, second = torch.cat(found[:3]), torch.cat(found[3:])
     assert first.sort().values.tolist() == second.sort().values.tolist() == [*range(7)]
     assert not torch.equal(first, second)
-    again = list(batches(7, 3, 2, 0, "head", 5))
+    again = list(draw_batches(setup, 7, 2, "head", 5))
     assert all(map(torch.equal, found, again))
-    other = list(batches(7, 3, 2, 0, "head", 6))
+    other = list(draw_batches(setup, 7, 2, "head", 6))
     assert not all(map(torch.equal, found, other))
 
 
@@ -56,16 +56,9 @@ def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
     """As torch's own SGD does on one full batch, from parameters keyed by seed and
     round.
     """
-    x, y = (
-        torch.randn(12, 5, generator=torch.Generator().manual_seed(0)),
-        torch.arange(12) % 3,
-    )
-    training = make_fleet(
-        lr=0.5,
-        batch_size=12,
-        epochs=3,
-        lr_decay=0.5,
-    ).setup.training
+    x = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(12) % 3
+    training = make_fleet(lr=0.5, batch_size=12, epochs=3).setup.training
 
     def build():
         return MLP((5,), 3, hidden=())
@@ -83,6 +76,4 @@ def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
         cross_entropy(head(x), y).backward()
         optimizer.step()
     reached = torch.nn.utils.parameters_to_vector(head.parameters())
-    np.testing.assert_allclose(
-        fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6
-    )
+    torch.testing.assert_close(fitted[0], reached.detach(), rtol=1e-4, atol=1e-6)

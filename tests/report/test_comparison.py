@@ -12,7 +12,7 @@ from hpcfl.report.sweep_table import Reading
 from hpcfl.scores.metric_names import Measure
 from hpcfl.trained import loading
 
-ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
+ACCURACY = Measure("accuracy", "mean", "mean", "%")
 COUNTS = np.full((4, 2), 5)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hpcfl.report.metric_values import of_clients
 from hpcfl.scores.metric_names import Measure
 
-ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
+ACCURACY = Measure("accuracy", "mean", "mean", "%")
 COUNTS = np.full((6, 2), 10)
 
 

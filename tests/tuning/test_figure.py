@@ -4,7 +4,7 @@ from hpcfl.report.sheet import Sheet
 from hpcfl.scores.metric_names import Measure
 from hpcfl.tuning import figure
 
-ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
+ACCURACY = Measure("accuracy", "mean", "mean", "%")
 
 
 def test_lines_begin_at_the_first_trial_and_marks_are_untuned():
