@@ -91,7 +91,7 @@ class Threaded(Communicator):
         owner: Array,
         width: int,
         dtype: Any,
-        empty: Empty = np.empty,
+        empty: Empty,
     ) -> Array:
         def take(given: list[Array]) -> Array:
             mine = empty((int((owner == self.rank).sum()), width), dtype)

@@ -123,7 +123,7 @@ class Communicator(Process, ABC):
         owner: Array,
         width: int,
         dtype: Any,
-        empty: Empty = np.empty,
+        empty: Empty,
     ) -> Array:
         """Send each of rank 0's rows to its owner; return this rank's rows in order.
         Collective.
@@ -224,7 +224,7 @@ class OneProcess(Communicator):
         owner: Array,
         width: int,
         dtype: Any,
-        empty: Empty = np.empty,
+        empty: Empty,
     ) -> Array:
         assert rows is not None
         return rows

@@ -125,7 +125,9 @@ def send(
             if shared:
                 received = communicator.bcast_row(own, width, dtype, empty)
             else:
-                received = communicator.scatter_rows(own, owner, width, dtype, empty)
+                received = communicator.scatter_rows(
+                    own, owner, width=width, dtype=dtype, empty=empty
+                )
             arrived[name] = mixing.move_to_device(torch.as_tensor(received), device)
     return unwrap(arrived, of_two), floats(lighter)
 
@@ -213,7 +215,7 @@ def gather(
             mine = np.empty((0, width), dtype)
             if name in rows:
                 mine = make_array(rows[name].tensor, communicator.takes_gpu)
-            everyones = communicator.gather_rows(mine, owner, _scratch)
+            everyones = communicator.gather_rows(mine, owner, allocate_rows)
             if everyones is not None:
                 uplink[name] = torch.as_tensor(everyones).cpu()
     kinds_of_means = {name: kinds[name] for name in weights}
@@ -269,16 +271,16 @@ def choose_allocator(device: torch.device, takes_gpu: bool) -> Empty:
 
     def locked(shape: Any, dtype: str) -> np.ndarray:
         if np.prod(shape) * np.dtype(dtype).itemsize > mixing.LOCKED:
-            return _scratch(shape, dtype)
+            return allocate_rows(shape, dtype)
         return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
 
     if device.type == "cpu":
-        return _scratch
+        return allocate_rows
     return there if takes_gpu else locked
 
 
-def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Allocate a receive buffer, which may be larger than memory."""
+def allocate_rows(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Allocate rows, which may be larger than memory."""
     return mixing.large_memory().empty(shape, getattr(torch, dtype)).numpy()
 
 

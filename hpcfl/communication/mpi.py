@@ -144,7 +144,7 @@ class World(Communicator):
         owner: Array,
         width: int,
         dtype: Any,
-        empty: Empty = np.empty,
+        empty: Empty,
     ) -> Array:
         mine = empty((int((owner == self.rank).sum()), width), dtype)
         with self._exchange():

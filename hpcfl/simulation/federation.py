@@ -274,7 +274,13 @@ class Federation:
             best = self.best.take() if self.best else None
             meta = self.meta | {"lanes": self._lanes_of_ranks()}
             with on_this_rank(f"round {number}, checkpoint"):
-                self.checkpoints.start(number, server, self.prepared.store, meta, best)
+                self.checkpoints.start(
+                    round=number,
+                    server=server,
+                    clients=self.prepared.store,
+                    meta=meta,
+                    best=best,
+                )
             self.timing.begun()
         self._copied_in = time.monotonic() - begun
         if wait:

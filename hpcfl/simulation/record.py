@@ -30,7 +30,7 @@ from hpcfl.scores.metric_names import (
     is_held_out,
     name_attackers,
 )
-from hpcfl.storage.results import Metrics
+from hpcfl.storage.results import Metrics, make_one_round
 
 # The numbers of some clients by name, float64 [n] each, NaN where a client has none.
 # A scored model's are called COLUMN/NUMBER, those of a method recorded/NAME.
@@ -296,4 +296,4 @@ def gather(
     columns = {}
     for name, values in zip(names, whole.T, strict=True):
         columns[f"{CLIENTS}/{name}"] = np.ascontiguousarray(values)
-    return Metrics({}, np.array([0, len(audience)]), audience, columns, clients)
+    return make_one_round(audience, columns, clients)

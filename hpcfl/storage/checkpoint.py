@@ -53,7 +53,7 @@ class Restored:
     digest: str
     meta: dict[str, Any]
     notes: list[str]  # one line for each newer checkpoint that is damaged
-    best: float | None = None
+    best: float | None
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ class Checkpoints:
         ]
         [server] = [shard for shard in files if shard.is_of_server]
         of_run = digest_run(server.digests[0], clients)
-        return Manifest(round, of_run, meta, files, best)
+        return Manifest(round=round, digest=of_run, meta=meta, files=files, best=best)
 
     def _clean(self) -> None:
         """Remove temporary files and files that no kept manifest lists; no rank is

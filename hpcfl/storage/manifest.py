@@ -108,7 +108,7 @@ class Shard:
             ids = []
         elif ids is None:
             ids = [0]
-        if self.name != _name("server" if self.ids is None else "clients", self.sha256):
+        if self.name != _name(self.ids, self.sha256):
             raise ValueError(f"{self.name!r} is not the name of this file")
         if ids != sorted(set(ids)) or len(ids) != len(self.digests):
             raise ValueError(f"{self.name}: its ids and digests do not belong together")
@@ -455,13 +455,8 @@ def write_clients(folder: Path, ids: list[int], rows: "Mapping[int, Row]") -> Sh
                 stacked = flat.view(row.dtype).reshape(len(ids), *row.shape)
                 arrays[_encode(name)] = stacked
             arrays[_encode(name)][position] = row
-    return _write(
-        folder,
-        "clients",
-        {"ids": np.array(ids), **arrays},
-        ids,
-        [rows[client].digest for client in ids],
-    )
+    arrays["ids"] = np.array(ids)
+    return _write(folder, arrays, ids, [rows[client].digest for client in ids])
 
 
 def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Shard:
@@ -469,13 +464,8 @@ def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Sh
 
     Raises RunFailure.
     """
-    return _write(
-        folder,
-        "server",
-        {_encode(name): tensor.numpy() for name, tensor in state.items()},
-        None,
-        [digest],
-    )
+    arrays = {_encode(name): tensor.numpy() for name, tensor in state.items()}
+    return _write(folder, arrays, None, [digest])
 
 
 def encode_part(part: Part, rows: np.ndarray) -> tuple[Shard, memoryview]:
@@ -483,7 +473,7 @@ def encode_part(part: Part, rows: np.ndarray) -> tuple[Shard, memoryview]:
 
     rows: [end − begin, *row].
     """
-    return _encoded("server", {_encode(part.tensor): rows}, None, [], part)
+    return _encode_file({_encode(part.tensor): rows}, None, [], part)
 
 
 def read_part(path: Path, part: Part, target: np.ndarray) -> None:
@@ -511,18 +501,16 @@ def read_tensors(path: Path, rows: list[int] | None) -> "dict[str, Tensor]":
 
 def _write(
     folder: Path,
-    kind: str,
     arrays: dict[str, np.ndarray],
     ids: list[int] | None,
     digests: list[str],
 ) -> Shard:
-    shard, data = _encoded(kind, arrays, ids, digests)
+    shard, data = _encode_file(arrays, ids, digests)
     atomic.write(folder / shard.name, data)
     return shard
 
 
-def _encoded(
-    kind: str,
+def _encode_file(
     arrays: dict[str, np.ndarray],
     ids: list[int] | None,
     digests: list[str],
@@ -532,7 +520,7 @@ def _encoded(
     data = hdf5.encode(arrays, {})
     sha256 = hashlib.sha256(data).hexdigest()
     return Shard(
-        name=_name(kind, sha256),
+        name=_name(ids, sha256),
         sha256=sha256,
         size=len(data),
         ids=ids,
@@ -541,8 +529,9 @@ def _encoded(
     ), data
 
 
-def _name(kind: str, sha256: str) -> str:
-    return f"{kind}-{sha256}.h5"
+def _name(ids: list[int] | None, sha256: str) -> str:
+    """Return the name of a file of the server, or of clients if it has ``ids``."""
+    return f"{'server' if ids is None else 'clients'}-{sha256}.h5"
 
 
 def _encode(name: str) -> str:

@@ -109,7 +109,13 @@ class Metrics(Mapping[str, np.ndarray]):
         entries = np.arange(starts[-1]) + np.repeat(shifts, lengths)
         of_rounds = {name: array[chosen] for name, array in self.of_rounds.items()}
         columns = {name: column[entries] for name, column in self.columns.items()}
-        return Metrics(of_rounds, starts, self.ids[entries], columns, self.clients)
+        return replace(
+            self,
+            of_rounds=of_rounds,
+            starts=starts,
+            ids=self.ids[entries],
+            columns=columns,
+        )
 
     def select_names(self, names: Sequence[str]) -> "Metrics":
         """Return the metrics with some names."""
@@ -120,7 +126,13 @@ class Metrics(Mapping[str, np.ndarray]):
         return replace(self, of_rounds=of_rounds, columns=columns)
 
 
-NO_CLIENTS = Metrics(starts=np.zeros(2, np.int64))  # one round without clients
+def make_one_round(ids: np.ndarray, columns: Columns, clients: int) -> Metrics:
+    """Return the metrics of some clients in one round; arguments as for ``Metrics``."""
+    starts = np.array([0, len(ids)])
+    return Metrics(starts=starts, ids=ids, columns=columns, clients=clients)
+
+
+NO_CLIENTS = make_one_round(np.zeros(0, np.int64), {}, clients=0)
 
 
 @dataclass(frozen=True)
@@ -198,8 +210,7 @@ def make_round(
         for name, column in clients.columns.items():
             of_all[name] = missing(count, column.dtype)
             of_all[name][clients.ids] = column
-        everybody = np.arange(count)
-        clients = Metrics({}, np.array([0, count]), everybody, of_all, count)
+        clients = make_one_round(np.arange(count), of_all, count)
     metrics = replace(clients, of_rounds=of_rounds)
     return Results(rounds=np.array([number]), values=metrics)
 
@@ -268,11 +279,11 @@ def _concatenate(parts: Sequence[Metrics]) -> Metrics:
     rounds = [len(part.starts) - 1 for part in parts]
     entries = [len(part.ids) for part in parts]
     return Metrics(
-        _join_columns([part.of_rounds for part in parts], rounds),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.concatenate([part.ids for part in parts]),
-        _join_columns([part.columns for part in parts], entries),
-        max(part.clients for part in parts),
+        of_rounds=_join_columns([part.of_rounds for part in parts], rounds),
+        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        ids=np.concatenate([part.ids for part in parts]),
+        columns=_join_columns([part.columns for part in parts], entries),
+        clients=max(part.clients for part in parts),
     )
 
 
@@ -422,15 +433,21 @@ def load(path: Path) -> Results:
             else:
                 of_rounds[name] = array
     metrics = Metrics(
-        of_rounds,
-        long(datasets[STARTS]),
-        long(datasets[IDS]),
-        columns,
-        header.pop(CLIENT_COUNT, None),
+        of_rounds=of_rounds,
+        starts=long(datasets[STARTS]),
+        ids=long(datasets[IDS]),
+        columns=columns,
+        clients=header.pop(CLIENT_COUNT, None),
     )
     completed = header.pop(COMPLETED, [])
     _check_entries(len(np.atleast_1d(datasets["rounds"])), metrics)
-    results = Results(header, static, datasets["rounds"], metrics, completed)
+    results = Results(
+        header=header,
+        static=static,
+        rounds=datasets["rounds"],
+        values=metrics,
+        completed=completed,
+    )
     _check(results, of_rounds)
     return results
 

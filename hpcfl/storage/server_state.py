@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator, OneProcess
+from hpcfl.communication.exchange import allocate_rows
 from hpcfl.communication.message import dtype_name
 from hpcfl.files import heartbeat
 from hpcfl.rows import mixing
@@ -63,7 +64,7 @@ def cut(name: str, shape: Sequence[int], dtype: str, limits: FileLimits) -> list
     parts = []
     for begin in range(0, count, step):
         end = min(begin + step, count)
-        parts.append(Part(name, begin, end, row, dtype))
+        parts.append(Part(tensor=name, begin=begin, end=end, row=row, dtype=dtype))
     return parts
 
 
@@ -118,7 +119,9 @@ def _scatter(
     ranks = owners(len(parts), communicator.size)
     owner = np.repeat(ranks, [part.rows for part in parts])
     flat = None if tensor is None else tensor.view(-1, width).numpy()
-    mine = communicator.scatter_rows(flat, owner, width, parts[0].dtype, _memory)
+    mine = communicator.scatter_rows(
+        flat, owner, width=width, dtype=parts[0].dtype, empty=allocate_rows
+    )
     found, begin = [], 0
     for part, rank in zip(parts, ranks, strict=True):
         if rank == communicator.rank:
@@ -126,12 +129,6 @@ def _scatter(
             found.append((part, rows.reshape(part.rows, *part.row)))
             begin += part.rows
     return found
-
-
-def _memory(shape: Sequence[int], dtype: str) -> np.ndarray:
-    """Allocate rows, which may be larger than memory."""
-    rows = mixing.large_memory().empty(shape, getattr(torch, dtype))
-    return rows.numpy()
 
 
 def read_share(folder: Path, chosen: Manifest, process: Communicator) -> ReadShare:
@@ -153,7 +150,7 @@ def read_share(folder: Path, chosen: Manifest, process: Communicator) -> ReadSha
         ]
         _, first = files[0]
         count = sum(part.rows for _, part in mine)
-        found = _memory([count, *first.row], first.dtype)
+        found = allocate_rows([count, *first.row], first.dtype)
         begin = 0
         for name, part in mine:
             target = found[begin : begin + part.rows]
@@ -178,7 +175,7 @@ def gather(
         mine = read.rows[tensor]
         row = mine.shape[1:]
         flat = mine.view(len(mine), prod(row)).numpy()
-        everyones = communicator.gather_rows(flat, owner, _memory)
+        everyones = communicator.gather_rows(flat, owner, allocate_rows)
         if everyones is not None:
             rows = torch.from_numpy(everyones)
             large[tensor] = rows.view(-1, *row)

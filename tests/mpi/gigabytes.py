@@ -17,7 +17,7 @@ marks = (np.arange(COUNT)[:, None] + [1, 2, 3]) % 100
 if world.is_server:
     rows = np.zeros((COUNT, WIDTH), np.uint8)
     rows[:, ENDS] = marks
-mine = world.scatter_rows(rows, owner, WIDTH, "uint8")
+mine = world.scatter_rows(rows, owner, WIDTH, "uint8", np.empty)
 del rows
 assert mine.shape == ((0, WIDTH) if world.is_server else (COUNT, WIDTH))
 mine[:, ENDS] *= 2
