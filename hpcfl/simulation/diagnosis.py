@@ -29,13 +29,11 @@ def describe_failure(error: BaseException) -> str:
 
 def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseException]:
     """Return one line on the model if it fails by itself, else on the method, and the
-    exception behind it.
+    exception behind it. ``error`` is no failure of the machine.
 
     The place is the innermost line of the user's code in the traceback. Without such a
     line it is the first user definition among hook, method and model.
     """
-    if is_failure(error):
-        return "", error
     of_model = diagnose_model(prepared)
     if of_model is not None:
         return of_model

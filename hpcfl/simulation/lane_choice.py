@@ -75,10 +75,9 @@ def choose_lanes(
 
     fits: how many the memory of the GPU holds.
     """
-    runtime, notes = config.runtime, list[str]()
-    asked = None if runtime.convolutions == "auto" else runtime.convolutions
-    form = asked or "grouped"
-    row = find_row(config, device, asked, fits, notes)
+    notes = list[str]()
+    form: Form = "loop" if config.runtime.convolutions == "loop" else "grouped"
+    row = find_row(config, device, fits, notes)
     if row is not None:
         return LaneChoice(row.lanes, fits, row.form, notes)
     if not has_convolutions(module):
@@ -91,16 +90,13 @@ def choose_lanes(
 
 
 def find_row(
-    config: Config,
-    device: torch.device,
-    form: Form | None,
-    fits: int,
-    notes: list[str],
+    config: Config, device: torch.device, fits: int, notes: list[str]
 ) -> LaneRow | None:
     """Return the row of ``runtime.lane_table`` that is used, or None and add to
-    ``notes`` why. ``form`` and ``fits``: as for ``LaneTable.fastest``.
+    ``notes`` why. ``fits``: as for ``choose_lanes``.
     """
-    table = config.runtime.lane_table
+    runtime = config.runtime
+    table = runtime.lane_table
     if table is None:
         return None
     here = torch.cuda.get_device_name(device)
@@ -110,11 +106,12 @@ def find_row(
             "is not used"
         )
         return None
+    form = None if runtime.convolutions == "auto" else runtime.convolutions
     row = table.fastest(fits, form)
     if row is None:
         notes.append(
             f"runtime.lane_table: has no row of '{config.model.name}' in "
-            f"{PRECISIONS[config.runtime.precision]} with at most {fits} lanes"
+            f"{PRECISIONS[runtime.precision]} with at most {fits} lanes"
         )
         return None
     version = provenance.versions()["torch"]

@@ -101,8 +101,7 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
     with one_line_on_all_ranks(communicator):
         try_own_scores(prepared)
         if fault := diagnose_model(prepared):
-            text, cause = fault
-            refuse(cause, text)
+            refuse(*fault)
     note = (
         f"a round of {prepared.method.name} with this model is too large to be tried "
         "here; a run tries it before round 1"
@@ -175,14 +174,15 @@ def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:
     if lanes > 1 and not is_failure(error):
         alone, seen = try_round(prepared, 1)
     if alone is not None:
-        refuse_if_repeated(prepared, 1, alone, *diagnose(prepared, alone))
+        require_repetition(prepared, 1, alone)
+        refuse(*diagnose(prepared, alone))
     if not is_batching_limit(error):
+        require_repetition(prepared, lanes, error)
         text = f"{user_code.describe_error(error)}; set runtime.lanes = 1"
-        placed = place_text(text, user_code.find_line(error))
-        refuse_if_repeated(prepared, lanes, error, placed, error)
+        refuse(place_text(text, user_code.find_line(error)), error)
     unbatched = describe_unbatched(error)
     if prepared.config.runtime.lanes != "auto":
-        refuse(error, f"{unbatched}; set runtime.lanes = 1")
+        refuse(f"{unbatched}; set runtime.lanes = 1", error)
     return Tried(unbatched=unbatched, trainings=seen.trainings)
 
 
@@ -196,29 +196,22 @@ def try_own_scores(prepared: Prepared) -> None:
     try:
         score_check.check_scores(scores, prepared.setup.classes, device)
     except Exception as wrong:
-        refuse(wrong.__cause__ or wrong, str(wrong))
+        refuse(str(wrong), wrong.__cause__ or wrong)
 
 
-def refuse_if_repeated(
-    prepared: Prepared,
-    lanes: int,
-    error: BaseException,
-    text: str,
-    cause: BaseException,
-) -> NoReturn:
-    """Raise UserError for an error with at most ``lanes`` lanes if it occurs again, and
-    RunFailure otherwise.
+def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> None:
+    """Raise RunFailure unless an error with at most ``lanes`` lanes occurs again.
 
     An error that occurs once, such as one that a timer raises, is no mistake.
     """
     if not is_failure(error):
         again, _ = try_round(prepared, lanes)
         if type(again) is type(error):
-            refuse(cause, text)
+            return
     raise RunFailure(describe_failure(error)) from error
 
 
-def refuse(cause: BaseException, text: str) -> NoReturn:
+def refuse(text: str, cause: BaseException) -> NoReturn:
     """Raise the error that ends the run: RunFailure if the machine has failed."""
     if is_failure(cause):
         raise RunFailure(describe_failure(cause)) from cause
