@@ -74,7 +74,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
         if name.split(".")[0] not in ("", head) and not unasked:
             possible[name] = layer
     if adapter.targets:
-        found = layout.matching(adapter.targets, possible, "adapter.targets")
+        found = layout.match_names(adapter.targets, possible, "adapter.targets")
         inside = tuple(f"{name}." for name in found)
         return [name for name in found if not name.startswith(inside)]
     blocks = [

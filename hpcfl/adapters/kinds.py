@@ -33,7 +33,7 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
     known = [name for name, _ in module.named_parameters()]
     head = lay_out_parameters(module).head_name
     trained |= {name for name in known if name.split(".")[0] == head}
-    trained |= set(layout.matching(adapter.train, known, "adapter.train"))
+    trained |= set(layout.match_names(adapter.train, known, "adapter.train"))
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in trained)
     return module

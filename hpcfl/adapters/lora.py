@@ -130,7 +130,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
         if type(layer) in ADAPTED and not unasked and not in_head:
             possible.append(name)
     if adapter.targets:
-        return layout.matching(adapter.targets, possible, "adapter.targets")
+        return layout.match_names(adapter.targets, possible, "adapter.targets")
     found = [name for name in possible if name.rpartition(".")[2] in QUERIES_AND_VALUES]
     if not found:
         raise UserError(

@@ -287,7 +287,7 @@ def evaluate_at(
         )
     named = _from_row(model.named_parameters(), row)
     if buffers is not None:
-        named |= _from_row(constants.statistics(model).items(), buffers)
+        named |= _from_row(constants.collect_statistics(model).items(), buffers)
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:

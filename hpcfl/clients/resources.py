@@ -382,7 +382,7 @@ def count_lanes(
     clients: how many have their rows there at once, beside the lanes.
     of_samples: whether gradients of samples are taken.
     """
-    frozen = constants.size(module)
+    frozen = constants.count_bytes(module)
     free = LANE_SHARE * memory - frozen - clients * client_bytes(module, private)
     lane = lane_bytes(module, samples[:1], training, private)
     if of_samples:
@@ -396,7 +396,7 @@ def fit_clients(module: nn.Module, memory: float, private: int, clients: int) ->
 
     private: bytes of a client's private state.
     """
-    free = LANE_SHARE * memory - constants.size(module)
+    free = LANE_SHARE * memory - constants.count_bytes(module)
     fit = int(ROWS_SHARE * free / client_bytes(module, private))
     return max(1, min(clients, fit))
 
@@ -434,7 +434,7 @@ def lane_bytes(
 
 
 def _model_bytes(module: nn.Module) -> int:
-    own = [*module.parameters(), *constants.statistics(module).values()]
+    own = [*module.parameters(), *constants.collect_statistics(module).values()]
     return sum(tensor.nbytes for tensor in own)
 
 

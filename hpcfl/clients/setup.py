@@ -11,7 +11,7 @@ from hpcfl.clients.losses import Tensors
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Training
 from hpcfl.rows import randomness
-from hpcfl.rows.layout import Layout, to_row
+from hpcfl.rows.layout import Layout, make_row
 
 MODEL = "model"  # the purpose of the random numbers that a model is drawn with
 INITIAL = MODEL, 0  # the key of those that server and clients begin with
@@ -86,7 +86,7 @@ class Setup:
         if draw == 0 and self.build_initial is not None:
             build = self.build_initial
         with randomness.seeded(self.seed, MODEL, draw):
-            return to_row(self.layout, build())
+            return make_row(self.layout, build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
         """Draw standard normal numbers of this shape, float32 on the CPU. Equal keys

@@ -16,7 +16,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
 from hpcfl.files import heartbeat
 from hpcfl.rows import randomness
-from hpcfl.rows.layout import lay_out_buffers, lay_out_parameters, to_row
+from hpcfl.rows.layout import lay_out_buffers, lay_out_parameters, make_row
 
 
 def fit(
@@ -68,7 +68,7 @@ def fit(
         loss=CROSS_ENTROPY,
         resources=resources,
     )
-    return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
+    return fleet.train(make_row(setup.layout, module), phase="synthetic")[0]
 
 
 def gradient_descent(

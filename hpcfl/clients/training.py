@@ -333,7 +333,9 @@ def _can_compute_features_once(
 def _copy_rows(rows: Tensor) -> Tensor:
     """Copy ``rows``, which on the CPU may be larger than memory."""
     return (
-        mixing.large_memory().copy(rows) if rows.device.type == "cpu" else rows.clone()
+        mixing.get_large_memory().copy(rows)
+        if rows.device.type == "cpu"
+        else rows.clone()
     )
 
 

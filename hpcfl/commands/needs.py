@@ -171,7 +171,7 @@ def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
         side_by_side=side_by_side,
         samples=resources.samples.nbytes,
         rows=rows,
-        lanes=side_by_side * lane + constants.size(module),
+        lanes=side_by_side * lane + constants.count_bytes(module),
         locked=min(rows, LOCKED_COPIES * mixing.LOCKED) + private,
     )
 
@@ -199,7 +199,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
         rows=rows,
         # parameters, gradients and what the optimizer keeps; what is frozen is there once
         lanes=lanes * (2 + of_optimizer) * model
-        + constants.size(resources.kernel.module),
+        + constants.count_bytes(resources.kernel.module),
         file=2 * min(hosted, clients_in_file(prepared)) * client_bytes(prepared),
     )
 

@@ -281,7 +281,7 @@ def choose_allocator(device: torch.device, takes_gpu: bool) -> Empty:
 
 def allocate_rows(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Allocate rows, which may be larger than memory."""
-    return mixing.large_memory().empty(shape, getattr(torch, dtype)).numpy()
+    return mixing.get_large_memory().empty(shape, getattr(torch, dtype)).numpy()
 
 
 Kind = Sequence[Any]  # the result of ``describe_mean``, or a copy from another rank
@@ -332,7 +332,7 @@ def average_over_ranks(
     parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
     totals = {name: _total_weights(weights_by_rank[name]) for name in kinds}
     magnitudes = {
-        name: mixing.move_to_host(sums.magnitudes(*part)).numpy()
+        name: mixing.move_to_host(sums.find_magnitudes(*part)).numpy()
         for name, part in parts.items()
     }
     units, added = {}, {}
@@ -342,10 +342,12 @@ def average_over_ranks(
         for name, part in parts.items():
             exponents = communicator.allreduce_max_array(magnitudes[name])
             largest_weight = max(largest for _, largest in weights_by_rank[name])
-            units[name] = sums.units(
+            units[name] = sums.choose_units(
                 torch.from_numpy(exponents), largest_weight, max(totals[name])
             )
-            own_sums = mixing.move_to_host(sums.sums(*part, units[name])).numpy()
+            own_sums = mixing.move_to_host(
+                sums.sum_in_units(*part, units[name])
+            ).numpy()
             added[name] = communicator.reduce_sum(own_sums)
     return {
         name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
@@ -388,5 +390,5 @@ def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> 
     [k].
     """
     _, dtype, count = kind
-    found = sums.means(added, units, totals, getattr(torch, dtype))
+    found = sums.divide_sums(added, units, totals, getattr(torch, dtype))
     return found[0] if count is None else found

@@ -81,7 +81,7 @@ class MixedAnchor(Anchored):
 
     def server_state(self, setup: Setup) -> State:
         return {
-            "models": mixing.repeated(setup.initial(), setup.clients),
+            "models": mixing.repeat(setup.initial(), setup.clients),
             "uploaded": torch.zeros(setup.clients, dtype=torch.bool),
         }
 
@@ -91,7 +91,7 @@ class MixedAnchor(Anchored):
             return {}  # round 1: no anchor yet
         receivers = torch.from_numpy(audience.ids)
         models = server["models"]
-        distances = mixing.distances_within(models, receivers, senders)
+        distances = mixing.compute_distances_within(models, receivers, senders)
         beta = self.attraction(distances, receivers[:, None] == senders)
         matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64)
         matrix = matrix.index_copy(1, senders, beta)
@@ -103,6 +103,6 @@ class MixedAnchor(Anchored):
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
+        server["models"] = mixing.replace(server["models"], ids, uplink["model"])
         nobody = torch.zeros_like(server["uploaded"])
         server["uploaded"] = nobody.index_fill(0, ids, True)

@@ -73,7 +73,7 @@ class APFL(ServerModel):
             context.variables["personal"] = personal - rate * alpha * slope
             if self.adaptive:
                 products = (personal - own) * slope
-                moved = alpha - rate * mixing.row_sums(products)[:, None]
+                moved = alpha - rate * mixing.sum_rows(products)[:, None]
                 context.variables["alpha"] = moved.clamp(0, 1)
 
         variables = {

@@ -82,7 +82,7 @@ class Apple(Method):
     )
 
     def server_state(self, setup: Setup) -> State:
-        return {"cores": mixing.repeated(setup.initial(), setup.clients)}
+        return {"cores": mixing.repeat(setup.initial(), setup.clients)}
 
     def client_state(self, setup: Setup) -> State:
         return {"relations": shares(setup)}
@@ -160,7 +160,7 @@ class Apple(Method):
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        server["cores"] = mixing.replaced(server["cores"], ids, uplink["core"])
+        server["cores"] = mixing.replace(server["cores"], ids, uplink["core"])
 
 
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:

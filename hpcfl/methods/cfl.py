@@ -123,7 +123,7 @@ class CFL(ServerModel):
                 norms.append(norms[c])
             for group, number in zip(groups, (c, len(models) - 1), strict=False):
                 shares = torch.where(group, cohort.shares, 0)
-                models[number] = sums.mean(uplink["model"], shares)
+                models[number] = sums.compute_mean(uplink["model"], shares)
         server["models"] = torch.stack(models)
         server["cluster"] = cluster
         server["norms"] = torch.stack(norms)
@@ -152,7 +152,7 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
         updates = torch.cat([updates, updates.mean(dim=0, keepdim=True)])
         return updates @ updates.T
 
-    return mixing.total(part, models, start)
+    return mixing.sum_blocks(part, models, start)
 
 
 def bipartition(products: Tensor, linkage: str) -> Tensor:

@@ -126,7 +126,7 @@ class FedAS(SharedBody):
         """
 
         def add_squares(context: StepContext) -> None:
-            squares = mixing.row_sums(context.gradient().square())[:, None]
+            squares = mixing.sum_rows(context.gradient().square())[:, None]
             context.variables["trace"] = context.variables["trace"] + squares
             context.variables["steps"] = context.variables["steps"] + 1
 

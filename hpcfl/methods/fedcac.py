@@ -75,7 +75,7 @@ def overlaps(masks: Tensor) -> Tensor:
     of an empty mask.
     """
     # Sums of whole numbers are exact in any order.
-    both = mixing.total(lambda block: block.double() @ block.double().T, masks)
+    both = mixing.sum_blocks(lambda block: block.double() @ block.double().T, masks)
     sizes = both.diagonal()[:, None]
     differing = sizes + sizes.T - 2 * both
     overlap = 1 - differing / (2 * sizes).clamp(min=1)
@@ -139,8 +139,8 @@ class FedCAC(ServerModel):
         empty_mask = torch.zeros_like(model, dtype=torch.bool)
         return {
             "model": model,
-            "custom": mixing.repeated(model, setup.clients),
-            "masks": mixing.repeated(empty_mask, setup.clients),
+            "custom": mixing.repeat(model, setup.clients),
+            "masks": mixing.repeat(empty_mask, setup.clients),
         }
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
@@ -155,8 +155,8 @@ class FedCAC(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         ids = torch.from_numpy(audience.ids)
-        masks = mixing.picked(server["masks"], ids)
-        custom = mixing.picked(server["custom"], ids)
+        masks = mixing.pick(server["masks"], ids)
+        custom = mixing.pick(server["custom"], ids)
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
@@ -173,9 +173,9 @@ class FedCAC(ServerModel):
         progress = cohort.round / self.beta
         group_weights = groups(overlaps(masks), masks.any(dim=1), progress)
         group_means = mixing.mix(group_weights, models)
-        server["model"] = sums.mean(models, cohort.shares)
-        server["custom"] = mixing.replaced(server["custom"], ids, group_means)
-        server["masks"] = mixing.replaced(server["masks"], ids, masks)
+        server["model"] = sums.compute_mean(models, cohort.shares)
+        server["custom"] = mixing.replace(server["custom"], ids, group_means)
+        server["masks"] = mixing.replace(server["masks"], ids, masks)
 
 
 plugin = FedCAC

@@ -105,7 +105,7 @@ class FedDyn(ServerModel):
             alpha = context.variables["alpha"]
             away = context.rows() - context.variables["anchor"]
             context.optimizer_step(context.gradient() + alpha * away)
-            distances = mixing.row_sums(away.square())
+            distances = mixing.sum_rows(away.square())
             context.regulariser(alpha[:, 0] / 2 * distances)
 
         anchor = self.anchor(fleet, inbox)

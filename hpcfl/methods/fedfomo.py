@@ -78,7 +78,7 @@ class FedFomo(Method):
 
     def server_state(self, setup: Setup) -> State:
         return {
-            "models": mixing.repeated(setup.initial(), setup.clients),
+            "models": mixing.repeat(setup.initial(), setup.clients),
             "affinity": torch.eye(setup.clients).double(),
             "uploaded": torch.zeros(setup.clients, dtype=torch.bool),
         }
@@ -104,7 +104,7 @@ class FedFomo(Method):
         picks = torch.where(is_other, ranked.indices, -1)
         if self.received != "all":
             picks = picks[:, : self.received]
-        models = mixing.picked(server["models"], senders)
+        models = mixing.pick(server["models"], senders)
         return {"models": Pool(models, picks), "senders": Sent(senders, floats=0)}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
@@ -134,7 +134,7 @@ class FedFomo(Method):
             candidates = torch.stack([*others, models[i]])
             losses = torch.cat([pool_losses[i][received], own_losses[client]])
             candidate_ids = torch.cat([inbox["senders"][picks], ids[client]])
-            distances = mixing.distances(base[client], candidates)[0]
+            distances = mixing.compute_distances(base[client], candidates)[0]
             useful = usefulness(base_losses[i], losses, distances)
             positive = useful.clamp(min=0)
             if (useful > 0).any():
@@ -165,7 +165,7 @@ class FedFomo(Method):
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
+        server["models"] = mixing.replace(server["models"], ids, uplink["model"])
         server["uploaded"] = server["uploaded"].index_fill(0, ids, True)
         server["affinity"] = server["affinity"].index_add(0, ids, uplink["usefulness"])
 

@@ -108,11 +108,11 @@ class FedPAC(SharedBody):
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)
         initial_head = self.private_part(setup.layout, state["model"])
-        heads = mixing.repeated(initial_head, setup.clients)
+        heads = mixing.repeat(initial_head, setup.clients)
         return {**state, **no_prototypes(setup), "heads": heads}
 
     def send(self, server: State, audience: Audience) -> Message:
-        heads = mixing.picked(server["heads"], torch.from_numpy(audience.ids))
+        heads = mixing.pick(server["heads"], torch.from_numpy(audience.ids))
         return {**self.common(server, audience), "head": heads}
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
@@ -208,7 +208,7 @@ class FedPAC(SharedBody):
             weights = collaboration(uplink["means"], uplink["variance"][:, 0])
             heads = mixing.mix(weights, heads)
         ids = torch.from_numpy(cohort.ids)
-        server["heads"] = mixing.replaced(server["heads"], ids, heads)
+        server["heads"] = mixing.replace(server["heads"], ids, heads)
 
 
 def features_and_squares(model: nn.Module, x: Tensor, lane: Any) -> Tensor:

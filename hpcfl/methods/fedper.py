@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import Layout
-from hpcfl.rows.layout import matching
+from hpcfl.rows.layout import match_names
 
 
 class FedPer(PrivatePart):
@@ -38,7 +38,7 @@ class FedPer(PrivatePart):
         """Return the names of the shared parameters, in the order of a row."""
         if self.shared is None:
             return layout.members(("body",))
-        return matching(self.shared, layout.names, "method.shared")
+        return match_names(self.shared, layout.names, "method.shared")
 
     def private_names(self, layout: Layout) -> list[str]:
         """Return the names of the private parameters."""

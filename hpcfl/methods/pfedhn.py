@@ -209,7 +209,7 @@ class PFedHN(ServerModel):
         mean = (shares * weights.detach()).T
         of_output = mixing.mix(mean, changes)
         # ⟨W_k, Δ_i⟩ is the gradient with respect to f_k(e_i).
-        products = mixing.total(
+        products = mixing.sum_blocks(
             lambda left, right: left.double() @ right.double().T,
             changes,
             server["output"],

@@ -113,7 +113,7 @@ class PFedMe(ServerModel):
             terms = (theta - local).square_().mul_(self.lam)
             if self.mu:
                 terms += self.mu * theta.square()
-            context.regulariser(mixing.row_sums(terms) / 2)
+            context.regulariser(mixing.sum_rows(terms) / 2)
             context.variables["local"] = torch.lerp(local, context.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(

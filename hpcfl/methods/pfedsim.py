@@ -118,7 +118,7 @@ class PFedSim(ServerModel):
             return
         ids = torch.from_numpy(cohort.ids)
         models = uplink["model"]
-        server["models"] = mixing.replaced(server["models"], ids, models)
+        server["models"] = mixing.replace(server["models"], ids, models)
         weights = models[:, cohort.layout.columns("head.weight")]
         alike = similarity(weights.view(len(ids), setup.classes, -1))
         kept = server["similarity"].clone()
@@ -135,7 +135,7 @@ def everybodys(model: Tensor, clients: int) -> State:
     similarity.
     """
     return {
-        "models": mixing.repeated(model, clients),
+        "models": mixing.repeat(model, clients),
         "similarity": torch.zeros(clients, clients, dtype=torch.float64),
     }
 

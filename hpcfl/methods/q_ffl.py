@@ -58,7 +58,7 @@ class QFFL(ServerModel):
         # F^q is computed by its logarithm, because the last bits of powers depend on
         # other clients.
         power = (self.q * losses.log()).exp()
-        length = mixing.row_sums(change.square())[:, None]
+        length = mixing.sum_rows(change.square())[:, None]
         shares = self.shares(fleet)
         return {
             "change": Mean(power * change, shares),

@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
-from hpcfl.rows.constants import BATCH_NORMS, own_buffers
+from hpcfl.rows.constants import BATCH_NORMS, list_own_buffers
 
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 NUMBERS = (bool, int, float)
@@ -88,7 +88,7 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
         Unusable: The module has state that hpcfl cannot keep: replaced buffers, buffers
             of another type than float32 or integer, or attributes that are no buffers.
     """
-    buffers = dict(own_buffers(module))
+    buffers = dict(list_own_buffers(module))
     copies = {name: buffer.clone() for name, buffer in buffers.items()}
     _train_once(module, x, seed)
     attributes = dict(_attributes(module))
@@ -102,7 +102,7 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
                 "all clients would share it; make it a float32 buffer (register_buffer) and "
                 "change it in place"
             )
-    now = dict(own_buffers(module))
+    now = dict(list_own_buffers(module))
     changed = set[str]()
     for name, buffer in buffers.items():
         if now.get(name) is not buffer:

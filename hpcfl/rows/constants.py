@@ -48,7 +48,7 @@ def find_constants(module: nn.Module) -> Constants:
     return held if isinstance(held, Constants) else Constants()
 
 
-def frozen(
+def copy_frozen(
     module: nn.Module, adapted: bool = False, statistics: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """Return copies of a module's frozen parameters and constant buffers by name; tied
@@ -70,13 +70,13 @@ def frozen(
         if still or (adapted and isinstance(part, NORMS) and not inside):
             for leaf, buffer in part.named_buffers():
                 values[f"{name}.{leaf}"] = buffer.detach().clone()
-    for name, buffer in own_buffers(module):
+    for name, buffer in list_own_buffers(module):
         if name not in statistics:
             values[name] = buffer.detach().clone()
     return values
 
 
-def own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def list_own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the buffers by name that lie in no norm of torch; tied ones once."""
     of_norms = {
         id(buffer)
@@ -93,12 +93,12 @@ def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     """Turn a module's frozen tensors into constants with ``values``, and return the
     module.
 
-    values: by name, as ``frozen`` returns them, perhaps in another type. An empty
+    values: by name, as ``copy_frozen`` returns them, perhaps in another type. An empty
     mapping changes nothing.
     """
     if not values:
         return module
-    own = {name: values[name] for name, _ in own_buffers(module) if name in values}
+    own = {name: values[name] for name, _ in list_own_buffers(module) if name in values}
     order = tuple(name for name, _ in module.named_parameters())
     parameters = dict(module.named_parameters(remove_duplicate=False))
     tensors = {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
@@ -106,7 +106,7 @@ def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     held = {name: names[id(one)] for name, one in tensors.items() if id(one) in names}
     shared = {name: value.clone() for name, value in values.items()}
     for name, first in held.items():
-        owner, leaf = _owner(module, name)
+        owner, leaf = _find_owner(module, name)
         if name in parameters:
             delattr(owner, leaf)
             owner.register_buffer(leaf, shared[first])
@@ -131,7 +131,7 @@ def hold_part(part: nn.Module, module: nn.Module) -> None:
         )
 
 
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+def _find_owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     """Return the layer of a tensor, and the tensor's name there."""
     path, _, leaf = name.rpartition(".")
     return module.get_submodule(path), leaf
@@ -155,25 +155,25 @@ def collect(module: nn.Module) -> dict[str, Tensor]:
     return {name: one for name, one in module.named_buffers() if name in names}
 
 
-def statistics(module: nn.Module) -> dict[str, Tensor]:
+def collect_statistics(module: nn.Module) -> dict[str, Tensor]:
     """Return the buffers of a module that each client has of its own, by name."""
     names = find_constants(module).names
     return {name: one for name, one in module.named_buffers() if name not in names}
 
 
-def parameters_in_order(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def list_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield a module's parameters and frozen ones by name in registration order."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name in find_constants(module).order or dict(module.named_parameters()):
         yield name, tensors[name]
 
 
-def size(module: nn.Module) -> int:
+def count_bytes(module: nn.Module) -> int:
     """Return the number of bytes of a module's constants."""
     return sum(value.nbytes for value in collect(module).values())
 
 
-def whole(module: nn.Module) -> nn.Module:
+def release(module: nn.Module) -> nn.Module:
     """Turn a module's constants back into ordinary frozen parameters and buffers, and
     return the module.
     """
@@ -181,7 +181,7 @@ def whole(module: nn.Module) -> nn.Module:
     known: dict[int, Parameter] = {}
     # All are registered anew, so that they have their order again.
     for name in [*held.order, *sorted(held.frozen - set(held.order))]:
-        owner, leaf = _owner(module, name)
+        owner, leaf = _find_owner(module, name)
         value = getattr(owner, leaf)
         if name in held.frozen:
             frozen = Parameter(value, requires_grad=False)

@@ -103,8 +103,8 @@ class DeclaredTensors(FixedTensors):
         if value.dtype == declared.dtype and (same_shape or free):
             return
         raise UnknownName(
-            f"{self.place}['{name}'] became {_described(value)}; {self.source} declared "
-            f"{_described(declared)}"
+            f"{self.place}['{name}'] became {_describe(value)}; {self.source} declared "
+            f"{_describe(declared)}"
         )
 
 
@@ -122,7 +122,7 @@ def refuse_other_than_tensors(state: Any, hook: str) -> None:
             )
 
 
-def _described(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} {list(tensor.shape)}"
 

@@ -65,14 +65,14 @@ class Layout:
             self.shapes.append(tuple(tensor.shape))
             self.width += tensor.numel()
         self.names = list(self.places)
-        self.layers = [self._span(child) for child in _children(self.names)]
+        self.layers = [self._find_span(child) for child in _list_children(self.names)]
         self.batch_norm = self.columns_of(n for n in self.names if n in batch_norm)
-        children = _children(self._begins)
+        children = _list_children(self._begins)
         self.head_name = (
             "head" if "head" in children else (children[-1] if children else "")
         )
 
-    def _span(self, prefix: str) -> slice:
+    def _find_span(self, prefix: str) -> slice:
         """Return the columns of a module or parameter.
 
         Raises:
@@ -84,7 +84,7 @@ class Layout:
             return slice(self._begins[named[0]], self._begins[named[0]])
         if not inside:
             raise UserError(
-                f"layer group '{prefix}' is unknown{suggest(prefix, self._groups())}"
+                f"layer group '{prefix}' is unknown{suggest(prefix, self._list_groups())}"
             )
         if any(after.start != place.stop for place, after in pairwise(inside)):
             raise UserError(
@@ -93,7 +93,7 @@ class Layout:
             )
         return slice(inside[0].start, inside[-1].stop)
 
-    def _groups(self) -> list[str]:
+    def _list_groups(self) -> list[str]:
         """Return the names of groups, as suggestions in errors."""
         modules = {name.rpartition(".")[0] for name in self._begins} - {""}
         return [
@@ -119,7 +119,7 @@ class Layout:
         if group == "all":
             return slice(0, self.width)
         if group in ("head", "output"):
-            return self._span(self.head_name)
+            return self._find_span(self.head_name)
         if group == "body":
             return slice(0, self.columns("head").start)
         if group == "neck":
@@ -134,7 +134,7 @@ class Layout:
                     + (" that is not frozen" if self.frozen else "")
                 )
             return below[-1]
-        return self._span(group)
+        return self._find_span(group)
 
     def members(self, groups: Iterable[Group]) -> list[str]:
         """Return the names of the parameters in a union of groups, in row order."""
@@ -179,7 +179,7 @@ class Layout:
                 mixing.index_copy(view, chosen, tensors[name])
 
 
-def _children(names: Iterable[str]) -> list[str]:
+def _list_children(names: Iterable[str]) -> list[str]:
     """Return the direct children of the model that hold tensors, in order."""
     return list(dict.fromkeys(name.split(".")[0] for name in names))
 
@@ -198,7 +198,7 @@ def lay_out_parameters(module: nn.Module) -> Layout:
         for name, _ in part.named_parameters()
     }
     frozen = constants.collect(module)
-    return Layout(constants.parameters_in_order(module), normalising, frozen)
+    return Layout(constants.list_parameters(module), normalising, frozen)
 
 
 def lay_out_buffers(module: nn.Module) -> Layout:
@@ -206,10 +206,10 @@ def lay_out_buffers(module: nn.Module) -> Layout:
 
     Integer counters become floats.
     """
-    return Layout(constants.statistics(module).items())
+    return Layout(constants.collect_statistics(module).items())
 
 
-def floating(layout: Layout, module: nn.Module) -> Tensor:
+def find_floating(layout: Layout, module: nn.Module) -> Tensor:
     """Return which columns of a row of buffers hold floating-point numbers, bool
     [width].
 
@@ -224,7 +224,7 @@ def floating(layout: Layout, module: nn.Module) -> Tensor:
     )
 
 
-def to_row(layout: Layout, module: nn.Module) -> Tensor:
+def make_row(layout: Layout, module: nn.Module) -> Tensor:
     """Return a module's parameters or buffers, those of the layout, as one float32 row
     ``[width]``.
     """
@@ -233,7 +233,7 @@ def to_row(layout: Layout, module: nn.Module) -> Tensor:
     return torch.cat(pieces) if pieces else torch.zeros(0)
 
 
-def matching(patterns: Sequence[str], names: Iterable[str], key: str) -> list[str]:
+def match_names(patterns: Sequence[str], names: Iterable[str], key: str) -> list[str]:
     """Return the names that a pattern matches, in their own order.
 
     A pattern also matches the contents of a module: ``blocks.1`` matches all of

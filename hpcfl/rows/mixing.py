@@ -57,14 +57,14 @@ def use_device(
     _place.set((device, max(1, cores), memory or Scratch()))
 
 
-def place() -> tuple[torch.device, int, Scratch]:
+def get_place() -> tuple[torch.device, int, Scratch]:
     """Return the device, the number of cores and the memory that are set."""
     return _place.get()
 
 
-def large_memory() -> Scratch:
+def get_large_memory() -> Scratch:
     """Return the allocator of matrices that may be larger than memory."""
-    return place()[2]
+    return get_place()[2]
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -73,7 +73,7 @@ def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tenso
 
     dtype: the type of the result, by default that of ``rows``.
     """
-    return _product(torch.matmul, matrix, rows, dtype or rows.dtype)
+    return _multiply(torch.matmul, matrix, rows, dtype or rows.dtype)
 
 
 def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
@@ -83,7 +83,7 @@ def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     The bits are the same on every device, too. A library's product may add in another
     order for matrices of another shape, but is about four times as fast.
     """
-    return _product(_in_order, matrix, rows, dtype)
+    return _multiply(_multiply_in_order, matrix, rows, dtype)
 
 
 def multiply_lanes(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def average(weights: Tensor, rows: Tensor) -> Tensor:
     return mix(weights[None], rows)[0]
 
 
-def row_sums(rows: Tensor) -> Tensor:
+def sum_rows(rows: Tensor) -> Tensor:
     """Return the sum of each row of ``rows`` [n, width], ``[n]``, with bits independent
     of the other rows.
 
@@ -118,12 +118,12 @@ def row_sums(rows: Tensor) -> Tensor:
     return rows.sum(dim=1)
 
 
-def picked(rows: Tensor, positions: Tensor) -> Tensor:
+def pick(rows: Tensor, positions: Tensor) -> Tensor:
     """Return a copy of the rows at ``positions`` [n]."""
-    return torch.index_select(rows, 0, positions, out=_empty(rows, len(positions)))
+    return torch.index_select(rows, 0, positions, out=_allocate(rows, len(positions)))
 
 
-def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
+def replace(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
     """Return a copy of ``rows`` [M, width] with ``new`` [n, width] at the ascending
     ``positions`` [n].
 
@@ -131,7 +131,7 @@ def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
     """
     if len(positions) == len(rows):
         return new
-    copy = _empty(rows, len(rows)).copy_(rows)
+    copy = _allocate(rows, len(rows)).copy_(rows)
     return copy.index_copy_(0, positions, new)
 
 
@@ -158,12 +158,12 @@ def index_copy(whole: Tensor, index: slice | Tensor, rows: Tensor) -> None:
             torch.set_deterministic_debug_mode(mode)
 
 
-def repeated(row: Tensor, count: int) -> Tensor:
+def repeat(row: Tensor, count: int) -> Tensor:
     """Return the same row [width] for every client, ``[count, width]``."""
-    return _empty(row[None], count).copy_(row)
+    return _allocate(row[None], count).copy_(row)
 
 
-def distances(rows: Tensor, others: Tensor) -> Tensor:
+def compute_distances(rows: Tensor, others: Tensor) -> Tensor:
     """Return Euclidean distances ``[m, n]``, float64, from ``rows`` [m, width] to
     ``others`` [n, width].
 
@@ -174,11 +174,11 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
     def squares_of(left: Tensor, right: Tensor) -> Tensor:
         return compute_block_distances(left, right).square()
 
-    return total(squares_of, rows, others).sqrt()
+    return sum_blocks(squares_of, rows, others).sqrt()
 
 
-def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return ``distances(rows[first], rows[second])`` for positions [m] and [n],
+def compute_distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return ``compute_distances(rows[first], rows[second])`` for positions [m] and [n],
     without copies of whole rows.
 
     The function computes products, which take half the time of differences: ‖a − b‖² =
@@ -192,7 +192,7 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
         centred -= centred.mean(dim=0)
         return centred @ centred.T
 
-    products = total(products_of, rows)
+    products = sum_blocks(products_of, rows)
     sizes = products.diagonal()[:, None] + products.diagonal()
     squares = (sizes - 2 * products).fill_diagonal_(0)
     close = squares < CLOSE * sizes.fill_diagonal_(0)
@@ -203,13 +203,13 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
             close_rows = block[chosen[near]]
             return compute_block_distances(close_rows, close_rows).square()
 
-        exact = total(exact_squares_of, rows)
+        exact = sum_blocks(exact_squares_of, rows)
         pairs = near[:, None], near
         squares[pairs] = exact.where(close[pairs], squares[pairs])
     return squares.sqrt()[place[: len(first), None], place[len(first) :]]
 
 
-def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
+def sum_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """Return the sum of ``part(*blocks)`` over blocks of columns.
 
     Args:
@@ -218,7 +218,7 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
         matrices: ``[n, width]``, or rows ``[width]``; ``part`` receives the same
             columns of each.
     """
-    device = _where(matrices[0])
+    device = _choose_device(matrices[0])
     width = matrices[0].shape[-1]
     rows = sum(len(matrix) for matrix in matrices if matrix.dim() > 1)
 
@@ -227,11 +227,11 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
             *(move_to_device(matrix[..., columns], device) for matrix in matrices)
         )
 
-    parts = on_all_cores(work, blocks(width, rows, device), device)
+    parts = compute_on_all_cores(work, cut_blocks(width, rows, device), device)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
-def _product(
+def _multiply(
     multiply: Callable[[Tensor, Tensor], Tensor],
     matrix: Tensor,
     rows: Tensor,
@@ -240,11 +240,11 @@ def _product(
     """Return ``multiply(matrix, rows)`` of matrices in float64, rounded once to
     ``dtype``.
     """
-    device = _where(rows)
+    device = _choose_device(rows)
     # The device converts to float64: half as many bytes are sent, and the host converts
     # nothing.
     matrix = matrix.to(device).double()
-    products = _empty(rows, len(matrix), dtype)
+    products = _allocate(rows, len(matrix), dtype)
 
     def multiplied(columns: slice) -> Tensor:
         return multiply(matrix, move_to_device(rows[:, columns], device).double())
@@ -252,21 +252,21 @@ def _product(
     def work(columns: slice) -> None:
         products[:, columns] = multiplied(columns)  # rounded while it is copied
 
-    cuts = blocks(rows.shape[1], sum(matrix.shape), device)
+    cuts = cut_blocks(rows.shape[1], sum(matrix.shape), device)
     if device == products.device:
-        for _ in on_all_cores(work, cuts, device):
+        for _ in compute_on_all_cores(work, cuts, device):
             pass
         return products
 
     def rounded(columns: slice) -> Tensor:
         return multiplied(columns).to(dtype)
 
-    for columns, product in on_two_streams(rounded, cuts, device):
+    for columns, product in compute_on_two_streams(rounded, cuts, device):
         products[:, columns] = product
     return products
 
 
-def on_two_streams(
+def compute_on_two_streams(
     work: Callable[[slice], Tensor], cuts: Iterator[slice], device: torch.device
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield each of the cuts with the result of ``work`` of a GPU, copied to the CPU.
@@ -275,7 +275,7 @@ def on_two_streams(
     on another stream.
     """
     under_way: deque[tuple[torch.cuda.Stream, slice, Tensor]] = deque()
-    streams = [side_stream(device, number) for number in PRODUCTS]
+    streams = [open_side_stream(device, number) for number in PRODUCTS]
     for columns in cuts:
         stream = streams[0]
         streams.reverse()
@@ -285,12 +285,12 @@ def on_two_streams(
             copy.copy_(result, non_blocking=True)
         under_way.append((stream, columns, copy))
         if len(under_way) == len(streams):
-            yield _finished(*under_way.popleft())
+            yield _await(*under_way.popleft())
     while under_way:
-        yield _finished(*under_way.popleft())
+        yield _await(*under_way.popleft())
 
 
-def _finished(
+def _await(
     stream: torch.cuda.Stream, columns: slice, copy: Tensor
 ) -> tuple[slice, Tensor]:
     """Wait until a copy is there."""
@@ -298,32 +298,32 @@ def _finished(
     return columns, copy
 
 
-def side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+def open_side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     """Return a stream of a GPU that waits for the work that the GPU has been given so
     far, and for none that follows.
     """
-    stream = _stream(device, number)
+    stream = _make_stream(device, number)
     stream.wait_stream(torch.cuda.current_stream(device))
     return stream
 
 
 @cache
-def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
+def _make_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     """Return the stream of a number, one for all calls: libraries keep memory for each."""
     return torch.cuda.Stream(device)
 
 
-def beside_training() -> AbstractContextManager[object]:
+def copy_beside_training() -> AbstractContextManager[object]:
     """Return a block for another thread, in which copies from this rank's GPU wait for
     the work that it has been given so far, and not for training that follows.
     """
-    device, _, _ = place()
+    device, _, _ = get_place()
     if device.type == "cpu":
         return nullcontext()
-    return torch.cuda.stream(side_stream(device, CHECKPOINTS))
+    return torch.cuda.stream(open_side_stream(device, CHECKPOINTS))
 
 
-def on_all_cores(
+def compute_on_all_cores(
     work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device
 ) -> Iterator[Found]:
     """Yield the result of ``work`` for each of the cuts in order; a CPU processes
@@ -333,7 +333,7 @@ def on_all_cores(
     first one. In its own thread ``work`` is outside the caller's contexts such as
     ``torch.no_grad``.
     """
-    _, cores, _ = place()
+    _, cores, _ = get_place()
     in_main_thread = threading.current_thread() is threading.main_thread()
     several = device.type == "cpu" and cores > 1 and in_main_thread
     at_once = 1
@@ -347,7 +347,7 @@ def on_all_cores(
     if at_once < 2:
         yield from map(work, cuts)
         return
-    pool = _pool(cores, torch.get_num_threads())
+    pool = _make_pool(cores, torch.get_num_threads())
     under_way: deque[Future[Found]] = deque()
     try:
         for columns in cuts:
@@ -361,7 +361,7 @@ def on_all_cores(
 
 
 @cache
-def _pool(cores: int, threads: int) -> ThreadPoolExecutor:
+def _make_pool(cores: int, threads: int) -> ThreadPoolExecutor:
     """Return the thread pool for blocks, with ``threads`` threads for each operation."""
     # A thread keeps its first number of threads, and products with another number may
     # have other bits.
@@ -369,10 +369,10 @@ def _pool(cores: int, threads: int) -> ThreadPoolExecutor:
 
 
 # A forked process has none of its parent's threads.
-os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=_make_pool.cache_clear)
 
 
-def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
+def _multiply_in_order(matrix: Tensor, rows: Tensor) -> Tensor:
     """Return ``matrix @ rows`` with each product rounded and then added, in the order
     of ``rows``.
 
@@ -395,13 +395,13 @@ def compute_block_distances(left: Tensor, right: Tensor) -> Tensor:
     )
 
 
-def _where(rows: Tensor) -> torch.device:
+def _choose_device(rows: Tensor) -> torch.device:
     """Return the device that processes blocks of these rows."""
-    device, _, _ = place()
+    device, _, _ = get_place()
     return device if rows.device.type == "cpu" else rows.device
 
 
-def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
+def _allocate(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
     """Allocate ``count`` rows of the width and device of ``like``, without initial
     values.
 
@@ -410,11 +410,11 @@ def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor
     shape = [count, like.shape[1]]
     dtype = dtype or like.dtype
     if like.device.type == "cpu":
-        return large_memory().empty(shape, dtype)
+        return get_large_memory().empty(shape, dtype)
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def blocks(
+def cut_blocks(
     width: int, rows: int, device: torch.device, floats: int | None = None
 ) -> Iterator[slice]:
     """Cut ``width`` columns into blocks of ``rows`` rows whose size suits the device.
@@ -442,7 +442,7 @@ def move_to_host(tensor: Tensor) -> Tensor:
     if not tensor.is_cuda:
         return tensor
     if tensor.nbytes > LOCKED:
-        return large_memory().copy(tensor)
+        return get_large_memory().copy(tensor)
     return torch.empty_like(
         tensor, device="cpu", pin_memory=True, memory_format=torch.contiguous_format
     ).copy_(tensor)
@@ -468,7 +468,7 @@ def stack_on_device(rows: Sequence[Tensor], device: torch.device) -> Tensor:
     *shape]`` on ``device``.
     """
     if device.type == "cpu":
-        stacked = large_memory().empty((len(rows), *rows[0].shape), rows[0].dtype)
+        stacked = get_large_memory().empty((len(rows), *rows[0].shape), rows[0].dtype)
         return torch.stack([move_to_host(row) for row in rows], out=stacked)
     host = [row for row in rows if not row.is_cuda]
     if not host:

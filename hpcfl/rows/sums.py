@@ -34,7 +34,7 @@ BLOCK_ROWS = 64
 LOWEST = -900
 
 
-def mean(rows: Tensor, weights: Tensor) -> Tensor:
+def compute_mean(rows: Tensor, weights: Tensor) -> Tensor:
     """Return the weighted mean ``[width]`` of ``rows`` [n, width], with the same bits
     as for rows on several ranks.
 
@@ -42,14 +42,14 @@ def mean(rows: Tensor, weights: Tensor) -> Tensor:
     """
     total = weights.sum().item()
     table = weights[:, None]  # one sum, k = 1
-    exponents = magnitudes(rows, table)
-    unit = units(exponents, weights.max().item(), total)
-    summed = sums(rows, table, unit)
-    found = means(summed, unit, [total], rows.dtype)
+    exponents = find_magnitudes(rows, table)
+    unit = choose_units(exponents, weights.max().item(), total)
+    summed = sum_in_units(rows, table, unit)
+    found = divide_sums(summed, unit, [total], rows.dtype)
     return found[0]
 
 
-def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
+def find_magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
     """Return for each column the smallest e with |w| < 2^e for all rows that count,
     int16 ``[k, width]``.
 
@@ -60,11 +60,11 @@ def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
             NaN.
     """
     largest = rows.new_zeros(weights.shape[1], rows.shape[-1])
-    for number, columns, block, _ in _blocks(rows, weights):
+    for number, columns, block, _ in _cut_blocks(rows, weights):
         so_far = largest[number, columns]
         torch.maximum(so_far, block.abs().amax(dim=0), out=so_far)
     exponents = torch.empty(largest.shape, dtype=torch.int16, device=rows.device)
-    for columns in mixing.blocks(largest.shape[1], len(largest), rows.device):
+    for columns in mixing.cut_blocks(largest.shape[1], len(largest), rows.device):
         # float64 holds all of them. Reading the exponent off its bits is much faster
         # than ``frexp``.
         bits = largest[:, columns].double().view(torch.int64)
@@ -73,7 +73,7 @@ def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
     return exponents
 
 
-def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
+def choose_units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
     """Return the exponents of the columns' units, int16 ``[k, width]``.
 
     Args:
@@ -86,24 +86,24 @@ def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
     return magnitudes + max(for_products, for_sums)
 
 
-def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
+def sum_in_units(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
     """Return the weighted sums of the rows in whole units, int64 ``[k, width]``.
 
     Args:
-        rows: As for ``magnitudes``.
-        weights: As for ``magnitudes``.
-        units: The exponents from ``units``.
+        rows: As for ``find_magnitudes``.
+        weights: As for ``find_magnitudes``.
+        units: The exponents from ``choose_units``.
     """
     units = mixing.move_to_device(units, rows.device)
     total = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
     # All blocks share this memory: new memory would cost more than the sums.
     scratch = torch.empty(0, dtype=torch.float64, device=rows.device)
-    for number, columns, block, of_rows in _blocks(rows, weights):
+    for number, columns, block, of_rows in _cut_blocks(rows, weights):
         if scratch.numel() < block.numel():
             scratch = scratch.new_empty(block.numel())
         # Adding 1.5·2^52 units to a product rounds it to whole units. The bits of the
         # result, read as an integer, count these units.
-        power = _power(units[number, columns].long() + MANTISSA)
+        power = _encode_power(units[number, columns].long() + MANTISSA)
         anchor = power + (1 << (MANTISSA - 1))
         products = scratch[: block.numel()].view(block.shape).copy_(block)
         # One pass is exact: the product of a whole number below 2^29 and a float32
@@ -116,7 +116,7 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
     return total
 
 
-def means(
+def divide_sums(
     sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dtype
 ) -> Tensor:
     """Return the means ``[k, width]`` of type ``dtype``: the sums of all ranks, divided
@@ -131,21 +131,21 @@ def means(
 
     def divide(columns: slice) -> None:
         for number, total in enumerate(totals):
-            unit = _power(units[number, columns].long()).view(torch.float64)
+            unit = _encode_power(units[number, columns].long()).view(torch.float64)
             result[number, columns] = (sums[number, columns] * unit).div_(total)
 
-    blocks = mixing.blocks(sums.shape[1], 1, sums.device)
-    for _ in mixing.on_all_cores(divide, blocks, sums.device):
+    blocks = mixing.cut_blocks(sums.shape[1], 1, sums.device)
+    for _ in mixing.compute_on_all_cores(divide, blocks, sums.device):
         pass
     return result
 
 
-def _power(exponents: Tensor) -> Tensor:
+def _encode_power(exponents: Tensor) -> Tensor:
     """Return the bits of the float64 numbers 2^exponents, as int64."""
     return (exponents + BIAS) << MANTISSA
 
 
-def _blocks(
+def _cut_blocks(
     rows: Tensor, weights: Tensor
 ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
     """Yield blocks of the rows that count in each of the k sums, in the order of the
@@ -167,5 +167,7 @@ def _blocks(
             of_group = factors[group]
             # A block of consecutive rows is a view, without a copy.
             chosen = group if len(positions) == len(summands) else positions[group]
-            for columns in mixing.blocks(width, len(of_group), device, BLOCK_FLOATS):
+            for columns in mixing.cut_blocks(
+                width, len(of_group), device, BLOCK_FLOATS
+            ):
                 yield number, columns, summands[chosen, columns], of_group

@@ -135,7 +135,7 @@ def aggregate_briefly(round: Round) -> None:
 
 def release_memory(stage: str, round: Round) -> None:
     """Give memory that waits for its next use back to the system, after a stage."""
-    mixing.large_memory().release()
+    mixing.get_large_memory().release()
 
 
 REPEAT = Stage("upload", "gather", "uploads", repeat_uploads)
@@ -297,7 +297,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     """Return the experiment with a few samples and one epoch for each client, and with
     its own kernel and stores.
     """
-    mixing.large_memory().release()  # of an earlier small federation
+    mixing.get_large_memory().release()  # of an earlier small federation
     resources = prepared.resources
     clients = count_clients(prepared)
     newcomers = [clients] if prepared.config.newcomers.clients else []

@@ -434,7 +434,7 @@ def _private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
     private = hooks.initial_state("client_state", setup)
     if model.buffers.width:
         for name in hooks.method.models:
-            private[buffer_name(name)] = layout.to_row(model.buffers, model.template)
+            private[buffer_name(name)] = layout.make_row(model.buffers, model.template)
     return private
 
 
@@ -594,8 +594,8 @@ def _make_overlays(
         from hpcfl.methods.overlays.averaged_buffers import AveragedBuffers
 
         # Only a client's "model" has statistics that travel.
-        statistics = layout.to_row(buffers, template)
-        averaged = layout.floating(buffers, template)
+        statistics = layout.make_row(buffers, template)
+        averaged = layout.find_floating(buffers, template)
         name = buffer_name("model")
         overlays.append(
             AveragedBuffers(

@@ -90,7 +90,7 @@ def prepare_model(
 
     def of_base(module: nn.Module) -> dict[str, Tensor]:
         adapted = config.adapter.kind != "none"
-        values = constants.frozen(module, adapted, statistics)
+        values = constants.copy_frozen(module, adapted, statistics)
         if config.runtime.precision != MIXED:
             return values
         from hpcfl.models import mixed
@@ -161,7 +161,7 @@ def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[s
         module = build()
     try:
         usable.refuse_unusable(module)
-        own = ":" in name or any(constants.own_buffers(module))
+        own = ":" in name or any(constants.list_own_buffers(module))
         if not own:  # built-in models have no state but that of their norms
             return set()
         return usable.find_statistics(module, x, config.seed)

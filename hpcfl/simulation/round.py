@@ -320,7 +320,7 @@ class JoinedWork:
     def _put(self, whole: dict[str, Tensor], name: str, part: Tensor) -> None:
         if name not in whole:
             shape = [self.clients, *part.shape[1:]]
-            whole[name] = mixing.large_memory().empty(shape, part.dtype)
+            whole[name] = mixing.get_large_memory().empty(shape, part.dtype)
         start = sum(map(len, self._ids))
         whole[name][start : start + len(part)] = part
 

@@ -112,7 +112,7 @@ SETTINGS = {
     "numpy.seterr": Setting(np.geterr, lambda value: np.seterr(**value), ERRORS),
     "os.chdir": Setting(os.getcwd, os.chdir, KEEP),
     "mixing.use_device": Setting(
-        mixing.place, lambda place: mixing.use_device(*place), KEEP
+        mixing.get_place, lambda place: mixing.use_device(*place), KEEP
     ),
 }
 

@@ -151,7 +151,7 @@ class Checkpoints:
             round,
             deepcopy(meta),
             (best.round, best.number) if best else None,
-            self._writer.submit(self._write, states, mixing.beside_training()),
+            self._writer.submit(self._write, states, mixing.copy_beside_training()),
         )
 
     def finish(self) -> str | None:

@@ -86,7 +86,7 @@ def share(
 
     server: tensors on any device; None on all ranks but 0.
     """
-    memory = mixing.large_memory()
+    memory = mixing.get_large_memory()
     large, small = {}, {}
     for name, tensor in (server or {}).items():
         if not is_large(tensor.shape, tensor.nbytes, limits):

@@ -121,7 +121,7 @@ def _base(setup: Setup) -> nn.Module:
     build = setup.build_initial or setup.build
     with randomness.seeded(setup.seed, *INITIAL):
         model = build()
-    plain = mixed.restore(constants.whole(model))
+    plain = mixed.restore(constants.release(model))
     return restore_layers(lora.merge(plain))
 
 

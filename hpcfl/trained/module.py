@@ -78,10 +78,10 @@ def module(
     given = resources.setup.layout.split(row[None].cpu())
     given |= resources.buffers.split(statistics[None].cpu())
     with torch.no_grad():
-        own = dict(model.named_parameters()) | constants.statistics(model)
+        own = dict(model.named_parameters()) | constants.collect_statistics(model)
         for name, tensor in own.items():
             tensor.copy_(given[name][0])
-    model = mixed.restore(constants.whole(model))
+    model = mixed.restore(constants.release(model))
     corrections = peft.corrections(model)
     # merged first: torch's own layers may read the weights of those inside them
     model = restore_layers(lora.merge(model))

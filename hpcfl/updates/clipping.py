@@ -32,7 +32,7 @@ def clip_updates(
             exact = torch.zeros_like(exact)
         for columns in layers:
             part = exact[columns]
-            square = mixing.row_sums(part.square()[None])[0].item()
+            square = mixing.sum_rows(part.square()[None])[0].item()
             squares[position] += square
             factor = bound / max(bound, math.sqrt(square))
             clipped[position, columns] = part * factor

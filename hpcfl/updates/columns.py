@@ -44,7 +44,7 @@ def join_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
 def _map_blocks(
     part: Callable[..., Tensor], matrices: tuple[Tensor, ...]
 ) -> Iterator[Tensor]:
-    device, _, _ = mixing.place()
+    device, _, _ = mixing.get_place()
 
     def work(columns: slice) -> Tensor:
         blocks = []
@@ -54,7 +54,7 @@ def _map_blocks(
         return part(*blocks).cpu()
 
     cuts = _cut(matrices[0].shape[-1])
-    yield from mixing.on_all_cores(work, cuts, device)
+    yield from mixing.compute_on_all_cores(work, cuts, device)
 
 
 def _cut(width: int) -> Iterator[slice]:
@@ -134,7 +134,7 @@ def clip_rows(rows: Tensor, bound: float) -> Tensor:
     their device. The bits of a row do not depend on the other rows.
     """
     squares = rows.double().square()
-    norms = mixing.row_sums(squares).sqrt()
+    norms = mixing.sum_rows(squares).sqrt()
     factors = bound / norms.clamp(min=bound)
     clipped = rows * factors[:, None]
     return clipped.to(rows.dtype)

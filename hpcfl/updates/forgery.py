@@ -52,7 +52,7 @@ class Forgery:
         if not attacks.any():
             return own, attacks
         others = torch.from_numpy(np.flatnonzero(~attacks))
-        honest = mixing.picked(updates, others)
+        honest = mixing.pick(updates, others)
         forged = self.attack.forge(own, honest, context.only(attacks))
         return forged.to(updates.dtype), attacks
 

@@ -235,7 +235,7 @@ class Updates(Overlay):
             clip = self.privacy.find_clip(server)
             forged, _ = self.privacy.clip(forged, clip, attackers)
         positions = torch.from_numpy(np.flatnonzero(attacks))
-        return mixing.replaced(updates, positions, forged)
+        return mixing.replace(updates, positions, forged)
 
     def _release(self, server: State, cohort: Cohort, result: Tensor) -> Tensor:
         """Return the update [P] that the server learns: the sum of whole numbers, if it

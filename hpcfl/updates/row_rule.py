@@ -100,7 +100,7 @@ class RowRule(Rule):
         """Return the combined update of the finite rows."""
         finite = find_finite(updates)
         if not finite.all():
-            updates = mixing.picked(updates, finite.nonzero()[:, 0])
+            updates = mixing.pick(updates, finite.nonzero()[:, 0])
             weights = weights[finite]
         if problem := self.find_problem(len(updates)):
             raise SkippedRound(problem)

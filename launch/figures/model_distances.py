@@ -63,6 +63,6 @@ def distances(run: Run) -> tuple[float, float]:
         raise UserError(f"{run.folder}: {method.name} neither pulls nor pushes models")
     models = again.server(max(again.rounds))["models"]
     everyone = torch.arange(len(models))
-    apart = mixing.distances_within(models, everyone, everyone)
+    apart = mixing.compute_distances_within(models, everyone, everyone)
     force = method.attraction(apart, torch.eye(len(models), dtype=torch.bool))
     return float(apart[force > 0].mean()), float(apart[force < 0].mean())

@@ -52,7 +52,7 @@ def test_the_base_may_come_from_a_file_and_comes_out_again_untrained(tmp_path):
         assert torch.equal(value, tensors[name])
     first = prepared.setup.build_initial
     with randomness.seeded(prepared.config.seed, *INITIAL):
-        merged = lora.merge(constants.whole(first()))
+        merged = lora.merge(constants.release(first()))
     for name, value in merged.state_dict().items():
         assert torch.equal(value, tensors[name])
 

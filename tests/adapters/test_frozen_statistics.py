@@ -103,7 +103,7 @@ class Plain(nn.Module):
 @pytest.mark.parametrize("adapted", [False, True])
 def test_a_norm_without_parameters_is_frozen_with_all_but_an_adapter(adapted):
     module = tiny._without(Plain(), "hidden")
-    constants.hold(module, constants.frozen(module, adapted))
+    constants.hold(module, constants.copy_frozen(module, adapted))
     train_mode(module, ["head.weight", "head.bias"], "training")
     assert module.norm.training != adapted and module.training
     assert lay_out_buffers(module).names == ([] if adapted else STATISTICS)
@@ -111,9 +111,9 @@ def test_a_norm_without_parameters_is_frozen_with_all_but_an_adapter(adapted):
 
 def test_what_is_told_of_a_base_may_be_moved_without_moving_it():
     module = tiny._without(tiny.normalised((5,), 4), "norm", "hidden1")
-    values = constants.frozen(module)
+    values = constants.copy_frozen(module)
     assert STATISTICS[0] in values
-    held = constants.whole(constants.hold(module, values))
+    held = constants.release(constants.hold(module, values))
     held.norm.running_mean.add_(1)
     assert not values["norm.running_mean"].any()
     assert lay_out_buffers(held).names == STATISTICS

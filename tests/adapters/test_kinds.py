@@ -56,7 +56,9 @@ def adapted(module, **keys):
 
 
 def trained(module):
-    return lay_out_parameters(constants.hold(module, constants.frozen(module))).names
+    return lay_out_parameters(
+        constants.hold(module, constants.copy_frozen(module))
+    ).names
 
 
 @every_transformer

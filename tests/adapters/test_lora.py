@@ -26,7 +26,7 @@ def mlp(**keys):
 
 
 def held(module):
-    return constants.hold(module, constants.frozen(module))
+    return constants.hold(module, constants.copy_frozen(module))
 
 
 def trained(module):

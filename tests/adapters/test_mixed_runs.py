@@ -29,7 +29,9 @@ def prepared(*given, **sections):
 def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_so():
     """Its frozen layer has 6·5 weights and 6 biases."""
     half, exact = prepared(), prepared("exact")
-    sizes = [constants.size(one.resources.kernel.module) for one in (half, exact)]
+    sizes = [
+        constants.count_bytes(one.resources.kernel.module) for one in (half, exact)
+    ]
     assert sizes == [2 * 30 + 4 * 6, 4 * 30 + 4 * 6]
     lanes = [needs.compute_rank_needs(one).lanes for one in (half, exact)]
     assert lanes[1] - lanes[0] == 60

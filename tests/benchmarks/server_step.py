@@ -64,7 +64,7 @@ def experiment(
         *overrides,
     ]
     prepared = prepare(config.load(f"{folder}/experiment.toml", settings), OneProcess())
-    models = mixing.large_memory().empty(
+    models = mixing.get_large_memory().empty(
         [prepared.setup.clients, prepared.setup.layout.width]
     )
     return prepared, models.normal_(generator=torch.Generator().manual_seed(0))

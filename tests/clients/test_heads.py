@@ -14,7 +14,7 @@ from hpcfl.clients.execution import Work, choose
 from hpcfl.clients.losses import Batch, HeadModel
 from hpcfl.clients.resources import make_head_kernel
 from hpcfl.experiment import plugins
-from hpcfl.rows.layout import to_row
+from hpcfl.rows.layout import make_row
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5]]
 HEAD = {"params": ("head",), "epochs": 3}
@@ -90,7 +90,7 @@ def undecided(shape, classes):
 def fleet_of(make_fleet, model, lanes="auto"):
     fleet = make_fleet(COUNTS, lanes=lanes, model={"name": f"test_heads:{model}"})
     if fleet.resources.buffers.width:
-        row = to_row(fleet.resources.buffers, fleet.resources.setup.build())
+        row = make_row(fleet.resources.buffers, fleet.resources.setup.build())
         fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)  # as a run does
     return fleet
 

@@ -64,7 +64,7 @@ def test_lanes_fill_the_memory_and_one_always_trains():
 def test_the_base_lies_in_the_memory_once():
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
     model.hidden1.requires_grad_(False)
-    model, training = constants.hold(model, constants.frozen(model)), Training()
+    model, training = constants.hold(model, constants.copy_frozen(model)), Training()
     one, base = lane_bytes(model, x, training), 4 * (8 * 6 + 6)
     for room, lanes in ((0, 10), (-0.6 * one, 9)):
         memory = (10.5 * one + base + room) / 0.7

@@ -111,7 +111,7 @@ def test_trained_rows_beyond_memory_lie_in_a_file(
     monkeypatch.setattr(
         tempfile, "TemporaryFile", lambda **how: files.append(how) or make(**how)
     )
-    monkeypatch.setattr(mixing, "large_memory", lambda: Scratch(0))
+    monkeypatch.setattr(mixing, "get_large_memory", lambda: Scratch(0))
     assert torch.equal(other.train(rows), expected) and len(files) == 1
 
 

@@ -12,7 +12,7 @@ from hpcfl.rows import mixing
 
 def full(models, alpha=1.0, tau=1.0):
     """A [M, M] at full participation, and β, D."""
-    distances = mixing.distances(models, models)
+    distances = mixing.compute_distances(models, models)
     beta = forces(distances, torch.eye(len(models), dtype=torch.bool), alpha, tau)
     return beta + torch.diag(1 - beta.sum(1)), beta, distances
 

@@ -20,7 +20,8 @@ def method(**keys):
 
 def attention(models, **keys):
     return method(**keys).attraction(
-        mixing.distances(models, models), torch.eye(len(models), dtype=torch.bool)
+        mixing.compute_distances(models, models),
+        torch.eye(len(models), dtype=torch.bool),
     )
 
 

@@ -9,7 +9,7 @@ from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.fedcp import FedCP, contexts, separated
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 from hpcfl.models.mlp import MLP
-from hpcfl.rows.layout import lay_out_parameters, to_row
+from hpcfl.rows.layout import lay_out_parameters, make_row
 
 METHOD = FedCP(name="fedcp")
 
@@ -51,7 +51,7 @@ def test_the_context_is_the_sum_of_the_personal_heads_rows(model):
     layout = lay_out_parameters(model)
     model.personal.weight.data.zero_()
     model.personal.weight.data[:2, :2] = torch.tensor([[1.0, 2.0], [2.0, 2.0]])
-    found = contexts(layout, to_row(layout, model)[None])
+    found = contexts(layout, make_row(layout, model)[None])
     expected = torch.tensor([[0.6, 0.8, 0, 0, 0, 0]])
     torch.testing.assert_close(found, expected)
 
@@ -99,7 +99,7 @@ def test_with_all_features_for_the_shared_head_it_is_fedbabu(federate):
 def test_the_received_features_pull_nothing(model):
     """φ = φ_w, so MMD² = 0, and so is its gradient; elsewhere it is λ times fedphp's."""
     layout = lay_out_parameters(model)
-    row = to_row(layout, model)
+    row = make_row(layout, model)
     batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
     context = contexts(layout, row[None])[0]
     other = model.features(batch.x).detach()

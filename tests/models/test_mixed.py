@@ -26,7 +26,7 @@ def held(kind, in_bfloat16=True):
     module = replace_layers(module)
     for layer in lora.layers(module).values():
         nn.init.normal_(layer.B, std=0.1)
-    values = constants.frozen(module)
+    values = constants.copy_frozen(module)
     if in_bfloat16:
         module, values = mixed.mix(module), mixed.stored(module, values)
     return constants.hold(module, values)
@@ -59,10 +59,10 @@ def test_weights_of_the_base_are_stored_in_bfloat16_and_what_is_trained_is_not()
     }
     assert {"patches.linear.weight", "block1.linear1.weight"} <= short
     of_short = sum(base[name].numel() for name in short)
-    assert constants.size(exact) - constants.size(module) == 2 * of_short
+    assert constants.count_bytes(exact) - constants.count_bytes(module) == 2 * of_short
     assert {value.dtype for value in module.parameters()} == {torch.float32}
     for name, value in constants.collect(exact).items():
         rounded = value.bfloat16() if name in short else value
         assert torch.equal(base[name], rounded)
-    plain = mixed.restore(constants.whole(module))
+    plain = mixed.restore(constants.release(module))
     assert {value.dtype for value in plain.parameters()} == {torch.float32}

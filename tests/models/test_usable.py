@@ -134,7 +134,7 @@ def test_spectral_norm_has_statistics(kind):
 
 def test_constant_buffers_lie_in_no_row():
     module = nn.Sequential(Net((5,), 4), nn.BatchNorm1d(4))
-    held = constants.hold(module, constants.frozen(module))
+    held = constants.hold(module, constants.copy_frozen(module))
     names = layout.lay_out_buffers(held).names
     assert names == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
     kinds = {name: value.dtype for name, value in constants.collect(held).items()}

@@ -10,13 +10,13 @@ from torch import nn
 from hpcfl.clients.losses import evaluate_at
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
-from hpcfl.rows.layout import lay_out_parameters, to_row
+from hpcfl.rows.layout import lay_out_parameters, make_row
 
 
 def partly(*frozen):
     """An MLP of 3·4 + 4, 4·5 + 5 and 5·2 + 2 parameters, with constants."""
     model = tiny._without(MLP((3,), 2, hidden=(4, 5)), *frozen)
-    return constants.hold(model, constants.frozen(model))
+    return constants.hold(model, constants.copy_frozen(model))
 
 
 @pytest.mark.parametrize(
@@ -67,16 +67,16 @@ def test_the_parameters_of_a_model_are_what_its_row_holds():
     layout, constant = lay_out_parameters(model), constants.collect(model)
     assert [name for name, _ in model.named_parameters()] == layout.names
     assert list(constant) == ["hidden1.weight", "hidden1.bias"]
-    assert to_row(layout, model).shape == (37,)
+    assert make_row(layout, model).shape == (37,)
     assert len(model.state_dict()) == 6
-    whole = constants.whole(model)
+    whole = constants.release(model)
     names = [name for name, _ in MLP((3,), 2, hidden=(4, 5)).named_parameters()]
     assert [name for name, _ in whole.named_parameters()] == names
 
 
 def test_another_models_row_has_the_constants_of_this_one():
     model, x = partly("hidden1"), torch.randn(7, 3)
-    row = to_row(lay_out_parameters(model), model)
+    row = make_row(lay_out_parameters(model), model)
     assert torch.equal(evaluate_at(model, row, lambda other: other(x)), model(x))
     assert not torch.equal(
         evaluate_at(model, 2 * row, lambda other: other(x)), model(x)
@@ -84,7 +84,7 @@ def test_another_models_row_has_the_constants_of_this_one():
 
 
 def test_all_models_have_the_values_that_are_held():
-    values = constants.frozen(tiny._without(MLP((3,), 2, hidden=(4, 5)), "head"))
+    values = constants.copy_frozen(tiny._without(MLP((3,), 2, hidden=(4, 5)), "head"))
     other = constants.hold(tiny._without(MLP((3,), 2, hidden=(4, 5)), "head"), values)
     for name, value in constants.collect(other).items():
         assert torch.equal(value, values[name])
@@ -94,7 +94,7 @@ def test_tied_parameters_are_one_constant():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     model[1].weight = model[0].weight
     model[0].weight.requires_grad_(False)
-    held = constants.hold(model, constants.frozen(model))
+    held = constants.hold(model, constants.copy_frozen(model))
     assert list(constants.collect(held)) == ["0.weight"]
     assert held[0].weight is held[1].weight
     assert [name for name, _ in held.named_parameters(remove_duplicate=False)] == [
@@ -107,5 +107,5 @@ def test_tied_parameters_are_one_constant():
 
 def test_a_model_that_freezes_nothing_stays_what_it_is():
     model = MLP((3,), 2)
-    assert type(constants.hold(model, constants.frozen(model))) is MLP
-    assert constants.collect(model) == {} and constants.whole(model) is model
+    assert type(constants.hold(model, constants.copy_frozen(model))) is MLP
+    assert constants.collect(model) == {} and constants.release(model) is model

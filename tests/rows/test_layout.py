@@ -10,8 +10,8 @@ from hpcfl.rows.layout import (
     Layout,
     lay_out_buffers,
     lay_out_parameters,
-    matching,
-    to_row,
+    make_row,
+    match_names,
 )
 
 
@@ -97,7 +97,7 @@ def test_writing_leaves_other_rows_and_columns_of_absent_names(layout):
 def test_a_modules_row_is_its_parameters_one_after_the_other():
     module = MLP((3,), 2, hidden=(4,))
     assert torch.equal(
-        to_row(lay_out_parameters(module), module),
+        make_row(lay_out_parameters(module), module),
         nn.utils.parameters_to_vector(module.parameters()).detach(),
     )
 
@@ -105,7 +105,7 @@ def test_a_modules_row_is_its_parameters_one_after_the_other():
 def test_buffers_have_a_layout_of_their_own():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     buffers = lay_out_buffers(module)
-    assert buffers.width == 3 + 3 + 1 and to_row(buffers, module).tolist() == [
+    assert buffers.width == 3 + 3 + 1 and make_row(buffers, module).tolist() == [
         0,
         0,
         0,
@@ -114,7 +114,7 @@ def test_buffers_have_a_layout_of_their_own():
         1,
         0,
     ]
-    assert lay_out_buffers(MLP((3,), 2)).width == 0 and to_row(
+    assert lay_out_buffers(MLP((3,), 2)).width == 0 and make_row(
         lay_out_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)
     ).shape == (0,)
 
@@ -134,11 +134,11 @@ NAMES = ["block1.qkv.A", "block1.qkv.B", "block2.qkv.A", "block2.qkv.B", "head.w
     ],
 )
 def test_names_of_patterns_come_in_their_own_order(patterns, places):
-    assert matching(patterns, NAMES, "key") == [NAMES[place] for place in places]
+    assert match_names(patterns, NAMES, "key") == [NAMES[place] for place in places]
 
 
 def test_a_pattern_of_nothing_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match=r"key: 'haed\.weight'.* mean 'head\.weight'"):
-        matching(["*.A", "haed.weight"], NAMES, "key")
+        match_names(["*.A", "haed.weight"], NAMES, "key")
     with pytest.raises(UserError, match="'A' matches none"):
-        matching(["A"], NAMES, "key")
+        match_names(["A"], NAMES, "key")

@@ -41,8 +41,8 @@ def test_combine_adds_products_in_order(monkeypatch, block):
 
 def test_the_sum_of_a_row_has_the_same_bits_beside_others(two_threads):
     rows = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(0))
-    beside = mixing.row_sums(rows)
-    alone = [mixing.row_sums(row[None]) for row in rows]
+    beside = mixing.sum_rows(rows)
+    alone = [mixing.sum_rows(row[None]) for row in rows]
     assert torch.equal(torch.cat(alone), beside)
     alone = [row[None].sum(dim=1) for row in rows]
     assert not torch.equal(torch.cat(alone), beside)  # why there is such a function
@@ -88,9 +88,9 @@ def test_several_cores_give_the_same_bits(cores, threads):
                 (
                     mixing.mix(matrix, rows),
                     mixing.combine(matrix, rows, torch.float32),
-                    mixing.total(part, rows),
-                    mixing.distances(rows, rows[2:]),
-                    sums.mean(rows, torch.arange(9.0).double()),
+                    mixing.sum_blocks(part, rows),
+                    mixing.compute_distances(rows, rows[2:]),
+                    sums.compute_mean(rows, torch.arange(9.0).double()),
                 )
             )
     finally:
@@ -115,8 +115,8 @@ def test_no_more_results_are_held_than_there_is_room_for(
         begun.append(columns)
         return torch.zeros(100, dtype=torch.float64)
 
-    given = mixing.on_all_cores(
-        work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu")
+    given = mixing.compute_on_all_cores(
+        work, mixing.cut_blocks(5003, 9, torch.device("cpu")), torch.device("cpu")
     )
     most = 0
     for taken, _ in enumerate(given):
@@ -137,8 +137,10 @@ def test_what_fails_on_one_core_fails_here_and_leaves_nothing_running(cores):
 
     with pytest.raises(ValueError, match="here"):
         list(
-            mixing.on_all_cores(
-                work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu")
+            mixing.compute_on_all_cores(
+                work,
+                mixing.cut_blocks(5003, 9, torch.device("cpu")),
+                torch.device("cpu"),
             )
         )
     assert len(running) == len(done) < 12
@@ -226,7 +228,7 @@ def test_distances_against_a_loop(monkeypatch, block):
     rows, others = torch.randn(3, 50), torch.randn(4, 50)
     expected = [[(a.double() - b.double()).norm() for b in others] for a in rows]
     torch.testing.assert_close(
-        mixing.distances(rows, others),
+        mixing.compute_distances(rows, others),
         torch.tensor(expected, dtype=torch.float64),
         rtol=1e-13,
         atol=0,
@@ -238,8 +240,8 @@ def test_distances_of_nearly_equal_models_keep_their_digits():
     row = 1000 * torch.ones(1, 10_000)
     near = row.clone()
     near[0, 3] += 2**-10
-    assert mixing.distances(row, near).item() == 2**-10
-    assert mixing.distances(row, row).item() == 0
+    assert mixing.compute_distances(row, near).item() == 2**-10
+    assert mixing.compute_distances(row, row).item() == 0
 
 
 @pytest.mark.parametrize("block", [1, 10, 1 << 22])
@@ -253,9 +255,12 @@ def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, secon
         torch.tensor([0, 2, 3]),
         torch.tensor(second),
     )
-    found = mixing.distances_within(rows, first, second)
+    found = mixing.compute_distances_within(rows, first, second)
     torch.testing.assert_close(
-        found, mixing.distances(rows[first], rows[second]), rtol=1e-13, atol=1e-13
+        found,
+        mixing.compute_distances(rows[first], rows[second]),
+        rtol=1e-13,
+        atol=1e-13,
     )
 
 
@@ -267,10 +272,12 @@ def test_distances_within_keep_the_digits_of_pairs_that_are_close():
     rows[3:] = 1000
     rows[4, 3] += 2**-10
     everyone = torch.arange(6)
-    found = mixing.distances_within(rows, everyone, everyone)
+    found = mixing.compute_distances_within(rows, everyone, everyone)
     assert found[3, 4].item() == found[4, 3].item() == found[5, 4].item() == 2**-10
     assert found[3, 5].item() == found[5, 3].item() == 0 and not found.diagonal().any()
-    torch.testing.assert_close(found, mixing.distances(rows, rows), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        found, mixing.compute_distances(rows, rows), rtol=1e-12, atol=0
+    )
 
 
 def test_distances_within_take_differences_of_close_pairs_alone(monkeypatch):
@@ -283,10 +290,10 @@ def test_distances_within_take_differences_of_close_pairs_alone(monkeypatch):
         lambda left, right: seen.append((left, right)) or plain(left, right),
     )
     everyone = torch.arange(5)
-    mixing.distances_within(rows, everyone, everyone)
+    mixing.compute_distances_within(rows, everyone, everyone)
     assert all(torch.equal(one, rows[[1, 4]]) for pair in seen for one in pair) and seen
     seen.clear()
-    mixing.distances_within(rows, everyone[:4], everyone[:4])
+    mixing.compute_distances_within(rows, everyone[:4], everyone[:4])
     assert not seen
 
 
@@ -295,27 +302,27 @@ def test_a_total_over_columns(monkeypatch, block):
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
     rows, row = torch.randn(4, 30).double(), torch.randn(30).double()
     torch.testing.assert_close(
-        mixing.total(lambda block, part: block @ part, rows, row), rows @ row
+        mixing.sum_blocks(lambda block, part: block @ part, rows, row), rows @ row
     )
 
 
 def test_picked_and_repeated_rows_are_copies():
     rows = torch.arange(6.0).view(3, 2)
-    assert mixing.picked(rows, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
-    mixing.picked(rows, torch.arange(3)).zero_()
-    assert mixing.repeated(rows[1], 2).zero_().shape == (2, 2) and rows[1].tolist() == [
+    assert mixing.pick(rows, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
+    mixing.pick(rows, torch.arange(3)).zero_()
+    assert mixing.repeat(rows[1], 2).zero_().shape == (2, 2) and rows[1].tolist() == [
         2,
         3,
     ]
-    assert mixing.repeated(torch.tensor([True]), 2).tolist() == [[True], [True]]
+    assert mixing.repeat(torch.tensor([True]), 2).tolist() == [[True], [True]]
 
 
 def test_replaced_rows():
     rows, new = torch.zeros(3, 2), torch.ones(2, 2)
-    assert mixing.replaced(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]
+    assert mixing.replace(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]
     assert not rows.any()
     assert torch.equal(
-        mixing.replaced(rows, torch.arange(3), torch.ones(3, 2)), torch.ones(3, 2)
+        mixing.replace(rows, torch.arange(3), torch.ones(3, 2)), torch.ones(3, 2)
     )
 
 
@@ -323,7 +330,9 @@ def test_every_block_of_columns_sends_a_heartbeat(monkeypatch):
     beats = []
     monkeypatch.setattr(sums, "BLOCK_FLOATS", 6)
     with heartbeat.use_listener(lambda: beats.append(1)):
-        assert sums.mean(torch.ones(3, 10), torch.ones(3)).tolist() == [1.0] * 10
+        assert (
+            sums.compute_mean(torch.ones(3, 10), torch.ones(3)).tolist() == [1.0] * 10
+        )
     # two passes over blocks of two columns, the exponents and the division
     assert len(beats) == 2 * 5 + 2
 

@@ -12,12 +12,14 @@ from hpcfl.rows import sums
 
 def mean(parts, dtype=torch.float64):
     """The mean [k, width] of (rows, weights) of several ranks."""
-    magnitudes = torch.stack([sums.magnitudes(*part) for part in parts]).amax(dim=0)
+    magnitudes = torch.stack([sums.find_magnitudes(*part) for part in parts]).amax(
+        dim=0
+    )
     totals = sum(weights.double().sum(dim=0) for _, weights in parts).tolist()
     largest = max(weights.max().item() for _, weights in parts if len(weights))
-    units = sums.units(magnitudes, largest, max(totals))
-    return sums.means(
-        sum(sums.sums(*part, units) for part in parts), units, totals, dtype
+    units = sums.choose_units(magnitudes, largest, max(totals))
+    return sums.divide_sums(
+        sum(sums.sum_in_units(*part, units) for part in parts), units, totals, dtype
     )
 
 

@@ -68,7 +68,7 @@ def gpu():
         yield device
     mixing.use_device(torch.device("cpu"))
     Normalisation._line.cache_clear()
-    mixing._stream.cache_clear()
+    mixing._make_stream.cache_clear()
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class Mean(Rule):
         return f"takes the weighted mean of {clients} updates"
 
     def combine(self, updates: Tensor, weights: Tensor, context: Context) -> Tensor:
-        return sums.mean(updates, weights)
+        return sums.compute_mean(updates, weights)
 
 
 plugin = Mean

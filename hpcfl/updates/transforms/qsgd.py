@@ -21,7 +21,7 @@ def quantise(updates: Tensor, levels: int, uniforms: Tensor) -> Tensor:
         uniforms: numbers in [0, 1), float64 [n, P].
     """
     exact = updates.double()
-    squares = mixing.row_sums(exact.square())
+    squares = mixing.sum_rows(exact.square())
     norms = squares.sqrt()[:, None]
     divisors = torch.where(norms > 0, norms, 1)
     positions = levels * exact.abs() / divisors

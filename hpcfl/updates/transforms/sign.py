@@ -17,7 +17,7 @@ class Sign(Compression):
 
     def compress(self, updates: Tensor, context: Context) -> Tensor:
         sizes = updates.double().abs()
-        means = mixing.row_sums(sizes) / updates.shape[1]
+        means = mixing.sum_rows(sizes) / updates.shape[1]
         factors = means.to(updates.dtype)[:, None]
         return torch.where(updates < 0, -factors, factors)
 

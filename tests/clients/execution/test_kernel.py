@@ -19,7 +19,7 @@ from hpcfl.clients.execution.kernel import (
     is_batching_limit,
 )
 from hpcfl.clients.losses import Batch
-from hpcfl.rows.layout import lay_out_buffers, to_row
+from hpcfl.rows.layout import lay_out_buffers, make_row
 
 COUNTS = [
     [8, 3, 0, 0],
@@ -132,7 +132,7 @@ def test_a_stacked_lane_has_the_same_bits_beside_any_others(
 
 def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
     _, _, buffers = train(make_fleet, rows_of, "all", torch.float32, True)
-    before = to_row(lay_out_buffers(Convolutional()), Convolutional())
+    before = make_row(lay_out_buffers(Convolutional()), Convolutional())
     still = (buffers == before).all(dim=1).nonzero()[:, 0].tolist()
     assert still == [EMPTY] and len(buffers.unique(dim=0)) == len(COUNTS)
 

@@ -100,7 +100,9 @@ def _merged(time, step, results, name, messages, units_of) -> torch.Tensor:
             for result, one in zip(results, units, strict=True)
         ]
     ).double()
-    mean = sums.mean(torch.cat([result.rows[name] for result in results]), weights)
+    mean = sums.compute_mean(
+        torch.cat([result.rows[name] for result in results]), weights
+    )
     reach = time.alpha if time.rule == "fedasync" else time.server_lr
     rate = float(Fraction(sum(units), len(units) * ONE) * Fraction(reach))
     a_v = messages[current][name]
