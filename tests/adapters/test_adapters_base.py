@@ -63,9 +63,9 @@ def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
     assert torch.equal(adapted.setup.initial(), drawn.setup.initial())
     assert adapted.frozen != drawn.frozen
     notes = [note for note in adapted.notes if "adapter.base" in note]
-    assert notes == [
-        "adapter.base: drawn, because the file has not: head.weight, head.bias"
-    ]
+    [note] = notes
+    assert note.startswith("adapter.base: ")
+    assert note.endswith(": head.weight, head.bias")
 
 
 def test_what_is_trained_begins_as_the_file_says_where_it_has_it(saved):
@@ -85,7 +85,7 @@ def test_what_is_trained_begins_as_the_file_says_where_it_has_it(saved):
     plain = prepared_with().setup
     drawn = plain.layout.split(plain.initial())["head.weight"]
     assert torch.equal(first["head.weight"], drawn)
-    with pytest.raises(UserError, match=r"has nothing for hidden1\.weight"):
+    with pytest.raises(UserError, match=r"adapter\.base = .*hidden1\.weight"):
         prepared_with(base=saved(head))
 
 
@@ -96,43 +96,43 @@ def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path)
     assert found.tensors["hidden1.weight"].dtype == torch.float32
     assert torch.equal(found.tensors["hidden1.weight"], BODY["net.0.weight"])
     saved(BODY, "again.safetensors")
-    with pytest.raises(UserError, match=r"has 'net\.0\.bias' in two files"):
+    with pytest.raises(UserError, match=r"adapter\.base = .*'net\.0\.bias'"):
         read(kind="head", base=str(tmp_path), names=NAMES)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"net.0.bias": None}, r"has nothing for hidden1\.bias; adapter\.names says"),
+        ({"net.0.bias": None}, r"hidden1\.bias; adapter\.names "),
         (
             {"net.0.bias": None, "b": torch.ones(6)},
-            r"nothing for hidden1\.bias; not used: b; adapter\.names says",
+            r"hidden1\.bias; .*: b; adapter\.names ",
         ),
         (
             {"net.0.bias": torch.ones(5)},
-            r"'net.0.bias' is float32 \[5\] and the model's 'hidden1.bias' float32 \[6\]",
+            r"'net.0.bias' .* \[5\] .*'hidden1.bias' float32 \[6\]",
         ),
         (
             {"net.0.weight": BODY["net.0.weight"].index_fill(1, ONE, float("nan"))},
-            r"'net\.0\.weight': the model's 'hidden1\.weight'\[0, 1\] is nan",
+            r"'net\.0\.weight': .*'hidden1\.weight'\[0, 1\] is nan",
         ),
         (
             {"net.0.bias": BODY["net.0.bias"].index_fill(0, ONE, -float("inf"))},
-            r"'net\.0\.bias': the model's 'hidden1\.bias'\[1\] is -inf",
+            r"'net\.0\.bias': .*'hidden1\.bias'\[1\] is -inf",
         ),
         (
             {"net.0.bias": BODY["net.0.bias"].half().index_fill(0, ONE, float("inf"))},
-            r"'net\.0\.bias': the model's 'hidden1\.bias'\[1\] is inf",
+            r"'net\.0\.bias': .*'hidden1\.bias'\[1\] is inf",
         ),
-        ({"net.0.bias": torch.ones(6).double()}, r"is float64 \[6\] and the model's"),
-        ({"net.0.bias": torch.ones(6).long()}, r"is I64 \[6\] and the model's"),
+        ({"net.0.bias": torch.ones(6).double()}, r"'net\.0\.bias' .*float64 \[6\]"),
+        ({"net.0.bias": torch.ones(6).long()}, r"'net\.0\.bias' .*I64 \[6\]"),
         (
             {"net.0.bias": torch.ones(6).to(torch.float8_e4m3fn)},
-            r"is F8_E4M3 \[6\] and the model's",
+            r"'net\.0\.bias' .*F8_E4M3 \[6\]",
         ),
         (
             {"net.0.bias": torch.ones(5), "net.0.weight": torch.ones(6)},
-            r"'net.0.weight' is float32 \[6\] and .*, 'net.0.bias' is float32 \[5\]",
+            r"'net.0.weight' .* \[6\] .*, 'net.0.bias' .* \[5\]",
         ),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_is_missing_or_of_another_shape_is_named(saved, change, words):
 
 def test_long_names_of_tensors_are_shortened(saved):
     long = {"x" * 10**6: torch.ones(1), "line\nbreak": torch.ones(1)}
-    with pytest.raises(UserError, match="not used") as caught:
+    with pytest.raises(UserError, match="xxx…") as caught:
         read(kind="head", base=saved(long), names=NAMES)
     assert len(str(caught.value)) < 1000 and "\n" not in str(caught.value)
 
@@ -160,11 +160,9 @@ def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):
         base=saved({"net.0.weight": BODY["net.0.weight"], **more}),
         names=NAMES,
     )
-    assert found.notes == [
-        "adapter.base: drawn, because the file has not: hidden1.bias, head.weight, "
-        "head.bias",
-        "adapter.base: not used of the file: more0, more1, more2, more3, more4 and 2 more",
-    ]
+    drawn, unused = found.notes
+    assert drawn.endswith(": hidden1.bias, head.weight, head.bias")
+    assert unused.endswith(": more0, more1, more2, more3, more4 and 2 more")
 
 
 def test_of_tied_parameters_a_file_has_one(saved):
@@ -208,26 +206,26 @@ BROKEN = {
 def test_a_broken_file_is_one_line(tmp_path, kind):
     path = tmp_path / "base.safetensors"
     path.write_bytes(BROKEN[kind])
-    words = r"adapter\.base: .*base\.safetensors: cannot be read as safetensors"
+    words = r"adapter\.base: .*base\.safetensors: "
     with pytest.raises(UserError, match=words) as caught:
         read(kind="head", base=str(path))
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_file_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"none: no such file"):
+    with pytest.raises(UserError, match=r"adapter\.base: .*none: "):
         read(kind="head", base=str(tmp_path / "none"))
-    with pytest.raises(UserError, match=r"the folder has no \*\.safetensors"):
+    with pytest.raises(UserError, match=r"adapter\.base = .*\*\.safetensors"):
         read(kind="head", base=str(tmp_path))
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=r"safetensors \(not a regular file"):
+    with pytest.raises(UserError, match=r"adapter.base: .*pipe: "):
         read(kind="head", base=str(tmp_path / "pipe"))
 
 
 def test_a_base_and_what_excludes_it_or_lacks_it_are_said(saved):
-    with pytest.raises(UserError, match=r"model\.init and adapter\.base exclude"):
+    with pytest.raises(UserError, match=r"model\.init .* adapter\.base"):
         prepared_with({"name": "mlp", "init": "x"}, kind="head", base=saved())
-    with pytest.raises(UserError, match=r"adapter\.names: needs adapter\.base"):
+    with pytest.raises(UserError, match=r"adapter\.names: .* adapter\.base"):
         prepared_with(kind="head", names="bert")
 
 
@@ -238,7 +236,7 @@ def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path)
         base=saved({name: value + 1 for name, value in BODY.items()}),
         names=NAMES,
     )
-    words = rf"read from .*base\.safetensors, .*{prepared.frozen}, now {other.frozen}"
+    words = rf"base\.safetensors, .*{prepared.frozen}, .*{other.frozen}"
     with pytest.raises(UserError, match=words):
         refuse_other_frozen(other, {"frozen": prepared.frozen}, tmp_path)
 

@@ -58,15 +58,15 @@ def test_a_matrix_is_transposed_and_numbers_get_another_shape_where_a_rule_says_
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ("brt", "adapter.names = 'brt'; did you mean 'bert'"),
-        ({"w*": "a"}, r"'w\*': a pattern is a dotted name whose parts"),
-        ({r"w\.(.*)": "a"}, "a pattern is a dotted name whose parts"),
-        ({"**.**": "a"}, "a pattern is a dotted name whose parts"),
-        ({"w": r"b\1"}, r"'b\\1' has \\1, and its pattern 0 wildcards"),
-        ({"*": r"b\0"}, r"'b\\0' has \\0, and its pattern 1 wildcards"),
-        ({"*": r"b\1+1"}, "counts from 'w', which is no number"),
-        ({"w": "turned b"}, "'transposed' or 'reshaped' and a name"),
-        ({"*": "a"}, "both 'w' and 'x' become 'a' by one rule; two rules"),
+        ("brt", "adapter.names = 'brt'; .*'bert'"),
+        ({"w*": "a"}, r"adapter\.names: 'w\*': "),
+        ({r"w\.(.*)": "a"}, r"adapter\.names: 'w\\\.\(\.\*\)': "),
+        ({"**.**": "a"}, r"adapter\.names: '\*\*\.\*\*': "),
+        ({"w": r"b\1"}, r"'b\\1' .* 0 "),
+        ({"*": r"b\0"}, r"'b\\0' .* 1 "),
+        ({"*": r"b\1+1"}, r"'b\\1\+1' .*'w'"),
+        ({"w": "turned b"}, "'turned b' .*'transposed' or 'reshaped'"),
+        ({"*": "a"}, "'w' and 'x' .*'a'"),
     ],
 )
 def test_a_rule_that_cannot_be_is_refused(rules, words):

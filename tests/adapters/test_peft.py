@@ -223,19 +223,21 @@ def test_an_adapter_that_is_not_finite_is_refused_in_one_line(exported):
     tensors = load_file(file)
     tensors[f"{PREFIX}hidden1.lora_A.weight"][1, 0] = float("nan")
     save_file(tensors, file)
-    assert "hidden1.lora_A.weight'[1, 0] is nan" in refusal(files)
+    assert "hidden1.lora_A.weight'[1, 0]" in refusal(files)
 
 
 def test_a_folder_without_the_file_of_tensors_is_refused_with_its_name(tmp_path):
-    with pytest.raises(UserError, match=r"adapter_model\.safetensors: no such file"):
+    with pytest.raises(
+        UserError, match=r"adapter\.init = .*adapter_model\.safetensors: "
+    ):
         peft.Start(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("method", "adapter", "words"),
     [
-        ("fedavg", {"kind": "head"}, "adapter.kind = 'head', --adapter is for 'lora'"),
-        ("fedproto", LORA, "client 0 predicts by .*, which no adapter says"),
+        ("fedavg", {"kind": "head"}, "adapter.kind = 'head', --adapter .*'lora'"),
+        ("fedproto", LORA, "client 0 .*:nearest.* --adapter"),
     ],
 )
 def test_what_is_no_adapter_is_refused_in_one_line_and_nothing_is_written(

@@ -73,5 +73,5 @@ def test_what_a_trial_computes_counts(make_fleet, rows_of):
 @pytest.mark.parametrize("column", ["time", "recorded", "validation/pre", ""])
 def test_columns_of_other_numbers_are_refused(make_fleet, rows_of, column):
     fleet = make_fleet()
-    with pytest.raises(UserError, match=f"'{column}'.*reserved"):
+    with pytest.raises(UserError, match=rf"'{column}'.*reserved"):
         fleet.score(("mine", column), rows_of(fleet))

@@ -31,7 +31,7 @@ NEEDED = [*EXCHANGES, "watch", "finalize", "abort"]
 @pytest.mark.parametrize("forgotten", NEEDED)
 def test_a_communicator_that_lacks_an_exchange_cannot_be_constructed(forgotten):
     own = {name: getattr(World, name) for name in NEEDED if name != forgotten}
-    with pytest.raises(TypeError, match=f"abstract.*{forgotten}"):
+    with pytest.raises(TypeError, match=rf"abstract.*{forgotten}"):
         type("Forgetful", (Communicator,), own)(
             rank=0, size=2, local_rank=0, local_size=2
         )

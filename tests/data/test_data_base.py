@@ -30,9 +30,7 @@ def test_a_shared_sample_is_refused():
         def assign(self, labels, classes, generator):
             return Assignment([np.arange(10), np.arange(9, 20)])
 
-    with pytest.raises(
-        UserError, match="'greedy' gave a sample to more than one client"
-    ):
+    with pytest.raises(UserError, match=r"partition\.scheme = 'greedy'"):
         partition.make(Greedy(clients=2), TOY)
 
 
@@ -56,8 +54,8 @@ def test_a_scheme_may_keep_the_official_splits_apart():
 @pytest.mark.parametrize(
     ("train", "told"),
     [
-        ([0, 120], "client 0: no sample 120 among 120"),
-        ([3, 9], "client 0: sample 9 is to train and to test on"),
+        ([0, 120], "client 0: .* 120 "),
+        ([3, 9], "client 0: sample 9 "),
     ],
 )
 def test_a_scheme_that_draws_no_partition_is_refused(train, told):
@@ -67,9 +65,7 @@ def test_a_scheme_that_draws_no_partition_is_refused(train, told):
         def draw(self, labels, classes, official_test):
             return Draw([np.array(train)], [np.array([9])])
 
-    with pytest.raises(
-        UserError, match=f"partition.scheme = 'broken' draws no partition: {told}"
-    ):
+    with pytest.raises(UserError, match=rf"partition\.scheme = 'broken' .*{told}"):
         partition.make(Broken(clients=1), TOY)
 
 
@@ -85,7 +81,6 @@ misread = Misread()
 
 def test_a_source_that_is_read_otherwise_is_told():
     table = {"method": {"name": "fedavg"}, "data": {"dataset": f"{__name__}:misread"}}
-    with pytest.raises(
-        UserError, match=r"read must be called as \(name, root, \*, own"
-    ):
+    told = r"data\.dataset = .*\(name, root, \*, .*\(called, place\)"
+    with pytest.raises(UserError, match=told):
         config.parse(table)

@@ -51,17 +51,20 @@ def test_normalise_leaves_token_ids_alone():
 
 def test_a_missing_root_is_told(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
-    with pytest.raises(UserError, match=r"set data\.root or \$HPCFL_DATA"):
+    with pytest.raises(
+        UserError,
+        match=r"data\.root .*\$HPCFL_DATA.* hpcfl data download cifar-100 --root",
+    ):
         datasets.load(config.Data(dataset="cifar-100"))
 
 
 def test_unknown_names_get_the_nearest():
-    with pytest.raises(UserError, match="did you mean 'cifar-10'"):
+    with pytest.raises(UserError, match=r"'cifar10' .*'cifar-10'"):
         datasets.load(config.Data(dataset="cifar10"))
 
 
 def test_built_in_data_is_not_downloaded(tmp_path):
-    with pytest.raises(UserError, match="'digits' is not downloaded: it is built in"):
+    with pytest.raises(UserError, match="'digits'"):
         datasets.download("digits", tmp_path)
 
 
@@ -79,9 +82,9 @@ def test_a_part_of_the_samples_for_a_quick_try():
     assert whole.y[places].equal(part.y)
     again = datasets.load(config.Data(dataset="spiral", samples=300))
     assert again.x.equal(part.x)
-    assert part.notes == (
-        "data.samples = 300: only these of 18,000 samples are used, and 10 of 600 test samples",
-    )
+    [note] = part.notes
+    assert "data.samples = 300: " in note
+    assert " of 18,000 " in note and " 10 of 600 " in note
 
 
 def test_a_part_that_each_partition_draws_anew():
@@ -110,7 +113,8 @@ def test_a_part_that_cannot_be_drawn_anew(data, partition):
 def test_a_part_of_samples_without_an_official_split():
     part = datasets.load(config.Data(samples=200))
     assert (len(part.y), part.official_test) == (200, 0)
-    assert part.notes == ("data.samples = 200: only these of 1,797 samples are used",)
+    [note] = part.notes
+    assert "data.samples = 200: " in note and " of 1,797 " in note
     with pytest.raises(UserError, match=r"data.samples = 1797"):
         datasets.load(config.Data(samples=1797))
 
@@ -120,7 +124,9 @@ def test_a_part_of_the_samples_is_another_run():
     whole = config.parse(table)
     part = config.parse({**table, "data": {"samples": 200}})
     assert whole.fingerprint() != part.fingerprint()
-    with pytest.raises(UserError, match=r"each client has samples of its own"):
+    with pytest.raises(
+        UserError, match=r"data\.samples = 9: .*partition\.scheme = 'by-client'"
+    ):
         config.parse(
             {
                 **table,
@@ -156,12 +162,9 @@ def test_a_data_set_without_keys_has_the_sections_alone():
 
 
 def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data\.dataset = 'npz' needs data\.file"):
+    with pytest.raises(UserError, match=r"data\.dataset = 'npz' .*data\.file"):
         datasets.load(config.Data(dataset="npz"))
-    with pytest.raises(
-        UserError,
-        match=r"'digits' does not read data\.file = 'x'",
-    ):
+    with pytest.raises(UserError, match=r"'digits' .*data\.file = 'x'"):
         datasets.load(config.Data(file="x"))
     with pytest.raises(UserError, match=r"data\.augment = true"):
         load("spiral", ".", augment=True)
@@ -201,9 +204,7 @@ def test_statistics_of_images_are_those_of_channels():
 
 def test_a_model_of_numbers_refuses_token_ids():
     mlp = config.parse({"method": {"name": "local"}}).model
-    with pytest.raises(
-        UserError, match=r"'mlp' does not take token ids.*save numbers as"
-    ):
+    with pytest.raises(UserError, match=r"'mlp' .*float32.*'one-hot'"):
         models.build(mlp, (64,), 10, vocabulary=17)
 
 

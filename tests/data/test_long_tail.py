@@ -36,7 +36,7 @@ def test_the_sizes_of_long_tailed_cifar_10(imbalance):
     train = chosen[chosen < 50_000]
     assert np.bincount(cifar.y[train]).tolist() == SIZES[imbalance]
     assert chosen[len(train) :].tolist() == list(range(50_000, 60_000))
-    assert "the official test split is whole" in note
+    assert "official test split" in note
 
 
 def test_what_a_larger_imbalance_keeps_a_smaller_one_keeps():
@@ -48,7 +48,7 @@ def test_merged_splits_are_cut_together():
     chosen, note = kept(dataset(60, 40), 100, merged=True)
     labels = dataset(60, 40).y[chosen]
     assert np.bincount(labels)[[0, 9]].tolist() == [100, 1]
-    assert "each client's test samples have its own distribution" in note
+    assert "own distribution" in note
 
 
 def test_which_class_is_the_most_frequent_can_be_drawn():

@@ -71,10 +71,7 @@ def test_too_many_clients_are_refused():
 
 @pytest.mark.parametrize(("clients", "train"), [(120, 0.75), (60, 0.25)])
 def test_a_client_without_samples_on_one_side_is_refused(clients, train):
-    with pytest.raises(
-        UserError,
-        match=rf"client 0 gets 0 samples to train.*{clients} clients share 120 samples",
-    ):
+    with pytest.raises(UserError, match=rf"client 0 gets 0 .*{clients} clients .*120 "):
         partition.make(Iid(clients=clients, train=train), TOY)
 
 
@@ -99,7 +96,7 @@ def test_a_file_of_another_scheme_counts_and_is_noted(tmp_path):
     path = tmp_path / "p.h5"
     partition.make(Iid(clients=3, seed=7), TOY).save(path)
     [note] = partition.make(Dirichlet(clients=3, file=str(path)), TOY).notes
-    assert "it was drawn with scheme = 'iid', seed = 7" in note
+    assert "scheme = 'iid', seed = 7" in note
 
 
 def test_a_file_of_another_data_set_with_the_same_labels_is_noted(tmp_path):
@@ -113,15 +110,14 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "p.h5"
     partition.make(Iid(clients=3), TOY).save(path)
     with pytest.raises(
-        UserError,
-        match=r"is for 'toy' with 120 samples, not for these labels of 'toy' with 120",
+        UserError, match=rf"partition\.file = '{path}' .*'toy' .*labels"
     ):
         partition.make(
             Iid(clients=3, file=str(path)), dataset((np.arange(120) + 1) % 3)
         )
-    with pytest.raises(UserError, match=r"has 3 clients, partition\.clients = 4"):
+    with pytest.raises(UserError, match=r"3 clients, partition\.clients = 4"):
         partition.make(Iid(clients=4, file=str(path)), TOY)
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match=r"q\.h5: "):
         partition.Split.load(tmp_path / "q.h5")
 
 

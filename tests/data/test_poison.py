@@ -112,7 +112,7 @@ def test_an_attack_comes_after_the_shifts():
     ("keys", "key"), [({"target": 10}, "target"), ({"patch": 9}, "patch")]
 )
 def test_a_backdoor_that_the_data_cannot_have_is_refused(keys, key):
-    with pytest.raises(Exception, match=f"attack.{key}"):
+    with pytest.raises(Exception, match=rf"attack.{key}"):
         prepared({"kind": "backdoor", **keys})
 
 

@@ -112,7 +112,7 @@ def test_a_module_called_like_another_says_so(own, tmp_path, name):
     """Also where that other has not been imported yet."""
     before = sys.modules.get(name)
     (tmp_path / f"{name}.py").write_text(METHOD)
-    with pytest.raises(UserError, match=f"'{name}' is the name of .*"):
+    with pytest.raises(UserError, match=rf"'{name}' is the name of .*"):
         plugins.find(METHODS, "method.name", f"{name}:Mine")
     assert sys.modules.get(name) is before
 

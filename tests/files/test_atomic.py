@@ -89,7 +89,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch, made):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", full)
         with (
-            pytest.raises(RunFailure, match="No space"),
+            pytest.raises(RunFailure, match="No space left on device"),
             atomic.whole_folder(folder) as place,
         ):
             for name in ("first", "second"):
@@ -164,47 +164,38 @@ def test_what_can_be_written_is_let_through_and_nothing_is_made(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "shown"),
     [
-        ("file", "a file, not a folder"),
-        ("file/below", "file is a file, not a folder"),
-        ("dangling", "a link that leads nowhere, not a folder"),
-        ("dangling/below", r"No such file or directory"),
-        ("pipe", "a device or pipe, not a folder"),
-        ("x" * 256, "too long"),
-        ("/".join(["x" * 200] * 20), "too long"),
-        ("/".join(["d"] * 1500), "more than 100 folders"),
-        (os.fsdecode(b"\xff"), "is not UTF-8"),
-        ("a\0b", "has a NUL in its name"),
-        ("/", "the root of all folders"),
+        ("file", "file"),
+        ("file/below", "file"),
+        ("dangling", "dangling"),
+        ("dangling/below", "below"),
+        ("pipe", "pipe"),
+        ("x" * 256, "x" * 200),
+        ("/".join(["x" * 200] * 20), "x" * 200),
+        ("/".join(["d"] * 1500), "d/d.* 100 "),
+        (os.fsdecode(b"\xff"), r"\\"),
+        ("a\0b", "a.*b"),
+        ("/", "/"),
     ],
 )
-def test_a_folder_that_cannot_be_is_one_line(tmp_path, name, said):
+def test_a_folder_that_cannot_be_is_one_line(tmp_path, name, shown):
     (tmp_path / "file").write_text("")
     (tmp_path / "dangling").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=f"{said}.*; choose another --out$") as caught:
+    with pytest.raises(UserError, match=rf"{shown}.* --out$") as caught:
         atomic.check_folder(tmp_path / name)
     assert str(caught.value).encode() and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("folder", "a folder, not a file"),
-        ("link", "a link, not a file"),
-        ("dangling", "a link that leads nowhere, not a file"),
-        ("pipe", "a device or pipe, not a file"),
-        ("/dev/null", "a device or pipe, not a file"),
-    ],
-)
-def test_what_is_no_file_is_not_replaced(tmp_path, path, said):
+@pytest.mark.parametrize("path", ["folder", "link", "dangling", "pipe", "/dev/null"])
+def test_what_is_no_file_is_not_replaced(tmp_path, path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "dangling").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match=f"{said}; choose another --out"):
+    with pytest.raises(UserError, match=rf"^{tmp_path / path}: .* --out$"):
         atomic.check_file(tmp_path / path)
 
 
@@ -214,9 +205,9 @@ def test_a_report_and_a_figure_leave_a_device_as_it_is(tmp_path):
 
     for name in ("out.html", "out.png"):
         os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match="a device or pipe, not a file"):
+    with pytest.raises(UserError, match=r"out\.html: .* --out$"):
         page.write([tmp_path], tmp_path / "out.html")
-    with pytest.raises(UserError, match="a device or pipe, not a file"):
+    with pytest.raises(UserError, match=r"out\.png: .* --out$"):
         figures.plot([tmp_path], "curves", 7.0, tmp_path / "out.png", {})
     assert all(Path(tmp_path / name).is_fifo() for name in ("out.html", "out.png"))
 
@@ -226,5 +217,5 @@ def test_a_working_folder_that_was_deleted_is_one_line(tmp_path, monkeypatch):
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(UserError, match="the working folder cannot be used"):
+    with pytest.raises(UserError, match="No such file or directory"):
         atomic.check_working_folder()

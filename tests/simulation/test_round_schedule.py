@@ -292,7 +292,7 @@ def test_what_a_selection_may_not_choose(ids, problem):
     candidates = np.array([1, 1, 1, 1, 1, 0], bool)
     with pytest.raises(
         UserError,
-        match=f"test_round_schedule.py:.*select = 'mine:Chosen': chose {problem}",
+        match=rf"test_round_schedule.py:.*select = 'mine:Chosen': chose {problem}",
     ):
         draws.choose(candidates, 3, (1,))
 

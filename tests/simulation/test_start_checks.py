@@ -96,7 +96,7 @@ def test_clients_with_too_few_samples_are_counted(method, training, expected):
     ],
 )
 def test_a_run_without_any_step_is_refused(method, training, words):
-    with pytest.raises(UserError, match=f"no client ever takes a step: .*{words}"):
+    with pytest.raises(UserError, match=rf"no client ever takes a step: .*{words}"):
         tried(method, training=training)
 
 

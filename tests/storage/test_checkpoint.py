@@ -163,7 +163,7 @@ def test_state_is_that_of_the_start(tmp_path, alone):
     server["m"].fill_(1)
     clients.put([0], {"a": torch.ones(1, 1)})
     meta["list"].append(1)
-    with pytest.raises(RuntimeError, match="not finished"):
+    with pytest.raises(RuntimeError, match="round 1"):
         checkpoints.start(2, server, clients, meta)
     checkpoints.finish()
     clients = ClientStore([0], {"a": torch.zeros(1)})
@@ -248,7 +248,7 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, alone,
         gone = data is None and kind == "manifest"
         assert len(restored.notes) == (not gone)
         assert gone or (
-            "manifest-00000002.json: damaged" in restored.notes[0]
+            "manifest-00000002.json: " in restored.notes[0]
             and "\n" not in restored.notes[0]
         )
         (tmp_path / name).write_bytes(intact)
@@ -363,9 +363,8 @@ def test_state_of_another_experiment_is_refused(tmp_path, on_ranks):
             ClientStore(hosted(rank), {"other": torch.zeros(1)})
         ),
     ):
-        assert isinstance(failure, UserError) and "cannot be continued from" in str(
-            failure
-        )
+        assert isinstance(failure, UserError)
+        assert "manifest-00000001.json: " in str(failure)
 
 
 def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks):
@@ -378,16 +377,15 @@ def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks):
         return Checkpoints(folder, rank).restore(clients)
 
     for failure in on_ranks(2, work):
-        assert isinstance(
-            failure, UserError
-        ) and "file system that all hosts share" in str(failure)
+        assert isinstance(failure, UserError)
+        assert "manifest-00000001.json" in str(failure)
 
 
 def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.manifest.FORMAT", 9)
     save(alone, tmp_path, [1])
     monkeypatch.undo()
-    with pytest.raises(UserError, match="another version"):
+    with pytest.raises(UserError, match=r"`--fresh` .*manifest-00000001\.json"):
         load(alone, tmp_path)
 
 

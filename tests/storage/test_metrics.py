@@ -208,7 +208,7 @@ def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
 
 def test_folder_without_results(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(UserError, match="no results here"):
+        with pytest.raises(UserError, match=rf"^{folder}: "):
             results.read(folder)
 
 

@@ -159,7 +159,7 @@ def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
         tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3
     )
     before = content(tmp_path)
-    with pytest.raises(UserError, match=r"partition\.h5: was drawn from other data"):
+    with pytest.raises(UserError, match=r"partition\.h5: .* --out or --fresh"):
         run(config.parse(table | {"rounds": 4}), tmp_path / "run", OneProcess())
     assert content(tmp_path) == before
 
@@ -301,10 +301,7 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
 
 @pytest.mark.slow
 def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_path):
-    with pytest.raises(
-        Interrupted,
-        match="stopped after round 2 of 2, before the final scoring",
-    ):
+    with pytest.raises(Interrupted, match="round 2 of 2"):
         play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert loading.load_run(tmp_path / "run").status.stage.name == "PLAYED"
     assert play(tmp_path / "run", "tiny:Stops", rounds=2)
@@ -340,7 +337,7 @@ def test_a_signal_while_the_run_is_prepared_leaves_nothing(tmp_path, monkeypatch
         return prepare(*arguments)
 
     monkeypatch.setattr(running, "prepare_together", slowly)
-    with pytest.raises(Interrupted, match="stopped before it began"):
+    with pytest.raises(Interrupted):
         play(tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
@@ -391,8 +388,8 @@ def test_a_state_that_damage_took_is_called_lost(finished, capsys):
         path.write_bytes(b"")
     run = loading.load_run(folder, ["tiny:blobs"])
     tables.show(folder, [run])
-    assert "state: lost, its checkpoints are damaged" in capsys.readouterr().out
-    lost = r"state before round 4 is lost, there is only that before 1: .*manifest-00000003.json: damaged"
+    assert "state: lost" in capsys.readouterr().out
+    lost = r"round 4 .* 1: .*manifest-00000003\.json: "
     for ask in (lambda: run.model(0), lambda: run.models.of_server()):
         with pytest.raises(UserError, match=lost):
             ask()
@@ -422,15 +419,10 @@ def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_comma
     with monkeypatch.context() as broken:
         broken.setattr(tables, "show", lambda *given: 1 / 0)
         said = run()
-    assert (
-        "note: the results are complete, but their report failed (ZeroDivisionError"
-        in said
-    )
-    assert said.endswith(
-        f"; the same command makes it again, hpcfl show {tmp_path / 'run'} shows them\n"
-    )
-    said = run()
-    assert "complete in" in said and "▸before" in said
+    last_line = said.splitlines()[-1]
+    assert "(ZeroDivisionError" in last_line
+    assert f"hpcfl show {tmp_path / 'run'} " in last_line
+    assert "▸before" in run()
 
 
 @pytest.mark.slow
@@ -474,7 +466,7 @@ def theirs(tmp_path_factory):
 def test_files_of_another_run_are_refused(theirs, finished, which):
     ours = finished("fedavg")
     shutil.copyfile(theirs / which, ours / which)
-    other = rf"{which}: .*of another run: fedavg on tiny:blobs, seed 7, [0-9a-f]{{16}}"
+    other = rf"{which}: .* fedavg on tiny:blobs, seed 7, [0-9a-f]{{16}}"
     shown = loading.load_run(ours)
     if which == "metrics.h5":
         assert re.search(other, shown.notes[0])
@@ -483,7 +475,7 @@ def test_files_of_another_run_are_refused(theirs, finished, which):
         with pytest.raises(UserError, match=other):
             loading.load_run(ours, ["tiny:blobs"]).models.model(0)
     before = content(ours)
-    with pytest.raises(UserError, match=f"{other}.* --fresh"):
+    with pytest.raises(UserError, match=rf"{other}.* --fresh"):
         play(ours, "fedavg", rounds=5)
     assert content(ours) == before
 
@@ -495,7 +487,7 @@ def test_checkpoints_of_another_run_beside_own_ones_are_left_out(
     ours = finished("fedavg")
     shutil.copytree(theirs / "checkpoints", ours / "checkpoints", dirs_exist_ok=True)
     assert play(ours, "fedavg", rounds=5)
-    assert "of another run: fedavg on tiny:blobs, seed 7" in capsys.readouterr().out
+    assert "fedavg on tiny:blobs, seed 7" in capsys.readouterr().out
     again = loading.load_run(ours).summary
     assert again.digest == loading.load_run(calm("fedavg", 5)).summary.digest
 
@@ -506,7 +498,7 @@ def test_checkpoints_that_are_all_of_another_run_are_refused(theirs, finished):
     shutil.rmtree(ours / "checkpoints")
     shutil.copytree(theirs / "checkpoints", ours / "checkpoints")
     before = content(ours)
-    with pytest.raises(UserError, match=r"no checkpoint is left .*of another run"):
+    with pytest.raises(UserError, match=r"`--fresh` .*fedavg on tiny:blobs, seed 7"):
         play(ours, "fedavg", rounds=5)
     assert content(ours) == before
 
@@ -528,10 +520,7 @@ def test_another_format_is_refused_in_one_line(finished):
     table = json.loads(file.read_text())
     file.write_text(json.dumps(table | {"format": FORMAT + 1}))
     before = content(folder)
-    refused = (
-        "written by another version of hpcfl, "
-        f"in format {FORMAT + 1} where this one has {FORMAT}"
-    )
+    refused = f"^{folder}: .* format {FORMAT + 1} .* {FORMAT}; "
     for look in (play, loading.load_run):
         with pytest.raises(UserError, match=refused):
             look(folder)

@@ -247,7 +247,7 @@ def test_parts_that_do_not_fit_are_refused(tmp_path, alone, change):
         file["part"].update(change)
 
     change_manifest(tmp_path / manifest.name_after(1), forge)
-    with pytest.raises(UserError, match="no checkpoint is left"):
+    with pytest.raises(UserError, match=r"manifest-00000001\.json: "):
         load(alone, tmp_path)
 
 
@@ -257,5 +257,5 @@ def test_a_file_with_other_rows_than_its_part_is_damaged(tmp_path, alone):
     for dtype, row in (("int32", [10]), ("float32", [9])):
         part = Part("models", 0, 2, row, dtype)
         target = torch.empty(2, *row, dtype=getattr(torch, dtype)).numpy()
-        with pytest.raises(Damaged, match="another type or shape"):
+        with pytest.raises(Damaged, match="=models"):
             manifest.read_part(tmp_path / shard.name, part, target)

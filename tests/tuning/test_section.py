@@ -29,6 +29,6 @@ NEEDED = {
     ],
 )
 def test_a_mistake_is_one_line(changed, said):
-    with pytest.raises(UserError, match=f"^t.toml: .*{said}") as error:
+    with pytest.raises(UserError, match=rf"^t.toml: .*{said}") as error:
         section.parse(NEEDED | changed, "t.toml")
     assert "\n" not in str(error.value)

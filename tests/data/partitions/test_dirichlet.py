@@ -66,27 +66,25 @@ def test_small_draws_are_redrawn_and_counted(generator):
 
 def test_giving_up_tells_the_numbers(monkeypatch, generator):
     monkeypatch.setattr(dirichlet, "CAP", 20)
-    with pytest.raises(
-        UserError,
-        match="in 20 attempts never did each of 90 clients get 2 of 100 samples",
-    ):
+    with pytest.raises(UserError, match=r"partition\.beta = 0\.1: .* 20 .* 90 .* 100 "):
         Dirichlet(clients=90).assign(np.arange(100) % 10, 10, generator)
-    with pytest.raises(UserError, match="too small"):
+    with pytest.raises(UserError, match=r"partition\.beta = 0\.1 "):
         dirichlet.shares_of(np.array([False, False]), 0.1, generator)
 
 
 def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn(generator):
     labels = np.arange(3000) % 10
-    with pytest.raises(UserError, match="in 100 attempts never did") as caught:
+    with pytest.raises(UserError, match=r"partition\.beta = 0\.02: ") as caught:
         Dirichlet(clients=300, beta=0.02).assign(labels, 10, generator)
-    [beta] = re.findall(r"a larger beta, such as (\S+)$", str(caught.value))
+    [beta] = re.findall(r" (\S+)$", str(caught.value))
     larger = Dirichlet(clients=300, beta=float(beta))
     assert larger.assign(labels, 10, generator).attempts < 100
 
 
 def test_no_beta_is_named_if_there_are_too_few_samples(generator):
-    with pytest.raises(UserError, match="fewer clients or more samples"):
+    with pytest.raises(UserError, match=r"partition\.beta = 0\.1: ") as caught:
         Dirichlet(clients=300).assign(np.arange(300) % 10, 10, generator)
+    assert str(caught.value).count("beta") == 1
 
 
 OFFICIAL = np.concatenate([np.repeat(np.arange(10), 500), np.repeat(np.arange(10), 50)])
@@ -112,15 +110,10 @@ def test_clients_with_one_class_swap_with_the_last_ones():
 
 def test_after_three_draws_the_last_one_counts_with_a_note():
     draw = DirichletMin(clients=20, least_classes=10).draw(OFFICIAL, 10, 500)
-    assert (
-        draw.attempts == 3 and len(draw.notes) == 1 and "after 3 draws" in draw.notes[0]
-    )
+    assert draw.attempts == 3 and len(draw.notes) == 1 and " 3 " in draw.notes[0]
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
 
 
 def test_data_without_a_test_split_is_refused():
-    with pytest.raises(
-        UserError,
-        match="'dirichlet-min' tests on the official test split",
-    ):
+    with pytest.raises(UserError, match=r"partition\.scheme = 'dirichlet-min'"):
         DirichletMin().draw(OFFICIAL, 10, 0)

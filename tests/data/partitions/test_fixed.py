@@ -106,10 +106,7 @@ def test_groups_hold_their_dominant_classes_and_no_sample_twice():
 
 
 def test_groups_must_fit():
-    with pytest.raises(
-        UserError,
-        match=r"partition\.groups = \[6, 6, 8\]",
-    ):
+    with pytest.raises(UserError, match=r"partition\.groups = \[6, 6, 8\]"):
         Grouped(clients=10).draw(PATH, 9, 6300)
 
 
@@ -123,11 +120,8 @@ def test_groups_must_fit():
     ids=lambda scheme: scheme.scheme,
 )
 def test_too_few_samples_are_refused_unless_replacement_is_on(scheme):
-    with pytest.raises(
-        UserError,
-        match=rf"'{scheme.scheme}': client \d.*asks for .* or set "
-        r"partition\.replacement = true",
-    ):
+    told = rf"'{scheme.scheme}': client \d.* partition\.replacement = true$"
+    with pytest.raises(UserError, match=told):
         scheme.draw(SMALL, 10, 100)
     draw = scheme.model_copy(update={"replacement": True, "test_samples": 20}).draw(
         SMALL, 10, 100
@@ -136,7 +130,7 @@ def test_too_few_samples_are_refused_unless_replacement_is_on(scheme):
 
 
 def test_a_class_without_samples_cannot_be_replaced():
-    with pytest.raises(UserError, match=r"asks for .* samples of 0"):
+    with pytest.raises(UserError, match=r"client 0, class 0 .* of 0; "):
         PathologicalPairs(clients=20, train_samples=10, replacement=True).draw(
             SMALL[SMALL > 4], 10, 50
         )

@@ -87,7 +87,8 @@ def test_unused_classes_are_noted():
     assert held_classes(labels, assignment) == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3 + [
         [6, 7, 8]
     ]
-    assert assignment.notes == ["no client holds class 9 (600 samples)"]
+    [note] = assignment.notes
+    assert "class 9 (600 " in note
     few = assign(labels, 10, clients=3, per_client=2)
     assert held_classes(labels, few) == [[0, 1], [2, 3], [4, 5]] and len(few.notes) == 1
 
@@ -96,7 +97,8 @@ def test_a_short_last_block_is_noted():
     labels = np.repeat(np.arange(10), 600)
     assignment = assign(labels, 10, clients=10, per_client=3)
     assert held_classes(labels, assignment)[-1] == [9]
-    assert assignment.notes == ["clients 9 to 9 hold only 1 of 3 classes"]
+    [note] = assignment.notes
+    assert "9 to 9 " in note and " 1 of 3 " in note
 
 
 def test_more_classes_than_there_are_is_refused():
@@ -109,12 +111,12 @@ def test_more_classes_than_there_are_is_refused():
     [
         (
             3,
-            "3 samples of class 0 for 4 clients that take between 0.07 and less than 0.75 each",
+            r"partition\.clients .* class 0 .* 0\.07 .* 0\.75 ",
         ),  # mean below 1
         # no integer between
         (
             4,
-            "4 samples of class 0 for 4 clients that take between 0.10 and less than 1.00 each",
+            r"partition\.clients .* class 0 .* 0\.10 .* 1\.00 ",
         ),
     ],
 )

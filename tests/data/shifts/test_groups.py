@@ -71,16 +71,16 @@ def test_a_table_lists_the_steps(tmp_path):
     steps = groups.list_steps(shift, facts(3, 2), 3)
     assert steps.tolist() == [[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 2, 1, 0, 2]]
     for clients, concepts, text, told in (
-        (4, 3, None, r"has the shape \[3, 3\]; expected \[3, 4\]"),
-        (3, 2, None, "its numbers must be 0 … 1"),
-        (3, 3, "0 x 1\n", "cannot be read as rows of a whole number for each"),
-        (3, 3, "0 1.5 1\n", "cannot be read as rows of a whole number for each"),
-        (3, 3, "0 1\n1\n", "cannot be read as rows of a whole number for each"),
+        (4, 3, None, r"shift\.0\.table: .*\[3, 3\].*\[3, 4\]"),
+        (3, 2, None, r"shift\.0\.table: .* 0 … 1$"),
+        (3, 3, "0 x 1\n", r"A\.cp: .*'x'"),
+        (3, 3, "0 1.5 1\n", r"A\.cp: .*'1\.5'"),
+        (3, 3, "0 1\n1\n", r"A\.cp: "),
     ):
         if text is not None:
             path.write_text(text)
         with pytest.raises(UserError, match=told):
             groups.list_steps(shift, facts(clients), concepts)
     path.unlink()
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match=r"A\.cp: "):
         groups.list_steps(shift, facts(3), 3)

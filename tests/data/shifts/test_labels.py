@@ -52,15 +52,15 @@ def test_random_permutations_are_bijections_that_their_group_keys():
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"groups": 6}, "groups: 6 are more than the 5 classes"),
-        ({"how": "swap"}, "swaps: how = 'swap' needs pairs, as in"),
-        ({"how": "swap", "swaps": [[1]]}, r"swaps: \[1\] are no pairs of different"),
-        ({"how": "swap", "swaps": [[1, 1]]}, r"swaps: \[1, 1\] are no pairs of"),
-        ({"how": "swap", "swaps": [[1, 5]]}, r"swaps: \[1, 5\]: there are 5 classes"),
+        ({"groups": 6}, "groups: 6 .* 5 "),
+        ({"how": "swap"}, "swaps: how = 'swap' "),
+        ({"how": "swap", "swaps": [[1]]}, r"swaps: \[1\] "),
+        ({"how": "swap", "swaps": [[1, 1]]}, r"swaps: \[1, 1\] "),
+        ({"how": "swap", "swaps": [[1, 5]]}, r"swaps: \[1, 5\]: "),
     ],
 )
 def test_what_permutes_nothing_is_refused(keys, said):
-    with pytest.raises(UserError, match=f"shift.0.{said}"):
+    with pytest.raises(UserError, match=rf"shift.0.{said}"):
         permutations(**keys)
 
 

@@ -164,17 +164,17 @@ def test_a_third_of_a_turn_makes_red_green():
         (
             Corruption(corruption="saturate"),
             noisy(1),
-            "'saturate' needs three channels",
+            "corruption: 'saturate' .* 1$",
         ),
         (
             Corruption(corruption="jpeg"),
             noisy().float(),
-            "'jpeg' needs images of bytes",
+            "corruption: 'jpeg' .*float32",
         ),
-        (Corruption(corruption="jpeg"), noisy(2), "'jpeg' needs one channel or three"),
-        (Hue(), noisy(1), "kind: 'hue' needs three channels; these images have 1"),
-        (Corruption(), torch.zeros(2, 5), "'corruption' changes images"),
-        (NoiseLevel(), torch.zeros(2, 5).long(), "these samples are text"),
+        (Corruption(corruption="jpeg"), noisy(2), "corruption: 'jpeg' "),
+        (Hue(), noisy(1), "kind: 'hue' .* 1$"),
+        (Corruption(), torch.zeros(2, 5), r"kind: 'corruption' .*\[5\]"),
+        (NoiseLevel(), torch.zeros(2, 5).long(), "kind: 'noise-level' "),
     ],
 )
 def test_images_that_cannot_be_changed_so_are_refused(shift, x, said):

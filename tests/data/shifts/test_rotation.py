@@ -44,12 +44,10 @@ def test_other_angles_keep_the_centre_and_bring_zeros_into_the_corners():
 def test_images_that_are_not_square_turn_by_half_turns_alone():
     x = torch.arange(6, dtype=torch.uint8).view(1, 1, 2, 3)
     assert turned(x, 180.0).tolist() == [[[[5, 4, 3], [2, 1, 0]]]]
-    with pytest.raises(
-        UserError, match=r"shift.0.angles: images of 2×3 pixels turn by"
-    ):
+    with pytest.raises(UserError, match=r"shift.0.angles: .*2×3 .* 0 and 180 "):
         turned(x, 90.0)
 
 
 def test_what_is_no_image_is_refused():
-    with pytest.raises(UserError, match=r"'rotation' changes images"):
+    with pytest.raises(UserError, match=r"shift.0.kind: 'rotation' .*\[5\]"):
         turned(torch.zeros(4, 5), 90.0)

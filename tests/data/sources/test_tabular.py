@@ -29,8 +29,8 @@ def test_a_column_that_features_names_is_used_whatever_it_looks_like(tmp_path):
     path = save(tmp_path / "t.parquet", patient_id=np.arange(ROWS))
     data = load("parquet", path)
     assert data.description.features == ("a", "b") and len(data.notes) == 2
-    assert "__index_level_0__ looks like pandas' index" in data.notes[0]
-    assert "patient_id looks like an identifier" in data.notes[1]
+    assert "__index_level_0__ " in data.notes[0]
+    assert "patient_id " in data.notes[1]
     named = ["patient_id", "__index_level_0__"]
     data = load("parquet", path, features=named)
     assert data.description.features == tuple(named) and data.notes == ()
@@ -42,7 +42,7 @@ def test_other_columns_of_labels_and_clients_are_no_features(tmp_path):
     path = save(tmp_path / "t.csv", Split=0.5, **table)
     data = load("csv", path, label="disease", client="hospital")
     assert data.description.features == ("a", "b")
-    assert "label, client, Split looks like labels, clients" in data.notes[0]
+    assert "label, client, Split " in data.notes[0]
 
 
 def test_a_lone_column_of_different_words_is_a_text(tmp_path):
@@ -55,15 +55,15 @@ def test_a_lone_column_of_different_words_is_a_text(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"label": "lable"}, "data.label = 'lable' is no column of"),
-        ({"client": "user"}, "data.client = 'user' is no column of"),
-        ({"features": ["y"]}, "data.features = 'y' is no column of"),
-        ({"features": ["a", "a"]}, "column 'a' stands 2 times"),
+        ({"label": "lable"}, "data.label = 'lable' "),
+        ({"client": "user"}, "data.client = 'user' "),
+        ({"features": ["y"]}, "data.features = 'y' "),
+        ({"features": ["a", "a"]}, "'a' stands 2 "),
         ({"features": ["label"]}, "'label' is the column of labels"),
-        ({"features": []}, "name the columns of a sample"),
-        ({"client": "label"}, "'label' stands 2 times"),
-        ({"label": "a"}, "the column 'a' holds float64 [12]; labels are"),
-        ({"split": "b"}, "no row is for training: the parts are 0, 1, 2, 3"),
+        ({"features": []}, "data.features"),
+        ({"client": "label"}, "'label' stands 2 "),
+        ({"label": "a"}, "'a' holds float64 [12]; "),
+        ({"split": "b"}, "0, 1, 2, 3"),
     ],
 )
 def test_keys_that_name_no_such_column_are_refused(tmp_path, keys, told):
@@ -72,15 +72,13 @@ def test_keys_that_name_no_such_column_are_refused(tmp_path, keys, told):
 
 def test_labels_that_are_no_class_numbers_are_refused(tmp_path):
     for label, told in (
-        (-1, "y must hold class numbers"),
-        (10**7, "has 10,000,001 classes, from 1 to 100,000"),
+        (-1, "int64 from -1"),
+        (10**7, "10,000,001 classes"),
     ):
         path = save(tmp_path / "t.csv", label=[0] * 11 + [label])
         assert told in refusal("csv", path)
     path.write_text("label\n0\n")
-    assert "no column is left for the samples: set data.features" in refusal(
-        "csv", path
-    )
+    assert "set data.features" in refusal("csv", path)
 
 
 def test_names_that_differ_in_spaces_or_case_alone_are_noted(tmp_path):
@@ -88,5 +86,5 @@ def test_names_that_differ_in_spaces_or_case_alone_are_noted(tmp_path):
     path.write_text("x,label,client\n0.5,cat,ann\n1.5,cat ,Ann\n")
     data = load("csv", path)
     assert data.classes == 2 and len(data.owners.names) == 2
-    assert "the classes 'cat' and 'cat '" in data.notes[0]
-    assert "the clients 'Ann' and 'ann'" in data.notes[1]
+    assert "'cat' and 'cat '" in data.notes[0]
+    assert "'Ann' and 'ann'" in data.notes[1]
