@@ -234,7 +234,7 @@ def test_a_loss_at_fault_says_so_itself(make_fleet, rows_of):
         return model(batch.x)
 
     fleet = make_fleet(COUNTS)
-    with pytest.raises(TypeError, match="has shape"):
+    with pytest.raises(TypeError, match=r"loss .* \[4, 4\]"):
         fleet.train(rows_of(fleet), loss=wrong, **HEAD)
 
 

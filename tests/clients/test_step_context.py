@@ -222,10 +222,7 @@ def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
 
 def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
     fleet = make_fleet()
-    with pytest.raises(
-        ValueError,
-        match=r"uniform numbers for 'noise' have shape \[2\] .* cannot be \[3\]",
-    ):
+    with pytest.raises(ValueError, match=r"'noise' .* \[2\] .* \[3\]"):
         fleet.train_by(
             lambda context: (context.uniform("noise", 2), context.uniform("noise", 3)),
             rows_of(fleet),

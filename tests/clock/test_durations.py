@@ -97,31 +97,31 @@ def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\x80\x04}", "cannot be read as clients' rows in JSON"),
-        (b"{}", "must hold a row"),
-        (b'{"a": 3}', "'a': Input should be a valid dictionary, not 3"),
-        (b'{"a": {"computation": 3}}', "'a.communication': Field required"),
+        (b"\x80\x04}", "JSON"),
+        (b"{}", "capacity.json: "),
+        (b'{"a": 3}', "'a': .* not 3"),
+        (b'{"a": {"computation": 3}}', "'a.communication': "),
         (
             b'{"a": {"computation": 0, "communication": 1}}',
-            "'a.computation': Input should be greater than 0, not 0",
+            "'a.computation': .* not 0",
         ),
         (
             b'{"a": {"computation": true, "communication": 1}}',
-            "'a.computation': Input should be a valid number, not True",
+            "'a.computation': .* not True",
         ),
-        (b'{"a": {"communication": 1}}', "either 'computation'"),
+        (b'{"a": {"communication": 1}}', "'a' .*'computation'.*'training'"),
         (
             b'{"a": {"computation": 1, "training": 3, "communication": 1}}',
-            "either 'computation'",
+            "'a' .*'computation'.*'training'",
         ),
-        (b'{"a": {}, "a": {}}', "'a' stands twice"),
+        (b'{"a": {}, "a": {}}', "JSON, 'a' "),
         (
             b'{"a": {"computation": -1, "communication": 1}}',
-            "'a.computation': Input should be greater than 0, not -1",
+            "'a.computation': .* not -1",
         ),
         (
             b'{"a": {"computation": 1, "communication": 1e999}}',
-            "'a.communication': Input should be less than or equal to 1000000000, not inf",
+            "'a.communication': .* not inf",
         ),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, said):
     file.write_bytes(content)
     with pytest.raises(UserError, match=said):
         draw_devices(Time(devices="file", file=str(file)), 3, 1, 1.0)
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match="none: "):
         draw_devices(Time(devices="file", file=str(tmp_path / "none")), 3, 1, 1.0)
 
 
@@ -184,7 +184,7 @@ def test_devices_are_described_from_the_fastest_to_the_slowest_client():
     devices = draw_devices(Time(devices="lognormal"), 9, 3, 5.0)
     work = Work(Fraction(1), 1, Fraction(100), Fraction(100))
     work, _, pace, *others = describe_durations(Duration(devices, work, [4] * 9))
-    assert work.startswith("time: in a round a client does 1 passes over its samples")
+    assert work.startswith("time: in a round a client does 1 ")
     numbers = [float(cell) for cell in pace.removeprefix("time: ms a sample").split()]
     assert len(others) == 4 and len(numbers) == 5
     assert numbers == sorted(numbers) and numbers[0] < 5 < numbers[-1]

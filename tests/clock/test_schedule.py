@@ -25,7 +25,9 @@ def test_what_cannot_be_is_refused_before_round_1(tmp_path):
         "availability_file": str(file),
         **SYNCHRONOUS,
     }
-    with pytest.raises(UserError, match="no client comes on any more"):
+    with pytest.raises(UserError, match=r"time\.availability: .* round 1$"):
         calendar(time=time)
-    with pytest.raises(UserError, match=r"time\.availability = .file."):
+    with pytest.raises(
+        UserError, match=r"time\.availability = 'file': .*time\.availability_file"
+    ):
         calendar(time={"availability": "file", **SYNCHRONOUS})

@@ -96,7 +96,7 @@ def test_what_starts_the_ranks(profile, line):
     ("nodes", "ranks", "mpi", "said"),
     [
         (1, 5, "pmi2", ""),
-        (3, 5, "pmi2", "1 worker on each; srun places 13 ranks"),
+        (3, 5, "pmi2", "1 worker on each; "),
         (3, 9, "pmi2", "2 workers on each"),
         (3, 5, "mpiexec", "more work"),
         (3, 6, "pmi2", "more work"),
@@ -156,7 +156,7 @@ def test_script_in_full():
     "name", ["new\nline", "100%", "back\\slash", "tab\t", "del\x7f"]
 )
 def test_folders_that_slurm_cannot_name(name):
-    with pytest.raises(UserError, match="choose another --out"):
+    with pytest.raises(UserError, match=r"^'/results/.* --out$"):
         batch.check_folder(Path("/results") / name)
 
 

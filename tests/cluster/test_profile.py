@@ -39,41 +39,35 @@ def test_the_users_own_comes_first(write):
 
 def test_unknown_name_is_answered_with_the_known(write):
     write("slurm/profiles/gpu.toml", "")
-    with pytest.raises(
-        UserError, match=r"--profile gpuu: no such profile in .*did you mean 'gpu'\?"
-    ):
+    with pytest.raises(UserError, match=r"--profile gpuu: .*'gpu'"):
         profile.load("gpuu")
 
 
 @pytest.mark.parametrize("name", ["cpu", "cpu.toml"])
 def test_a_missing_profile_is_answered_with_the_command_that_writes_one(write, name):
-    with pytest.raises(UserError, match=r"hpcfl new profile cpu writes"):
+    with pytest.raises(UserError, match="hpcfl new profile cpu "):
         profile.load(name)
 
 
 def test_unknown_key_is_answered_with_the_valid_ones(write):
     write("p.toml", "node = 3")
-    with pytest.raises(
-        UserError,
-        match=r"p.toml: unknown key 'node'; did you mean 'nodes'\? allowed: "
-        r"cluster, partition",
-    ):
+    with pytest.raises(UserError, match=r"p\.toml: .*'node'; .*'nodes'.* partition"):
         profile.load("p.toml")
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("nodes = 0", "nodes = 0: must be greater than 0"),
+        ("nodes = 0", "nodes = 0: "),
         ("time = 'tomorrow'", "time = 'tomorrow'"),
-        ("time = '0:10'", "is 10 s, but a job needs more than warning = 120 s"),
-        ("time = '1:2:3:4'", "must match pattern"),
-        ("time = 'FOREVER'", "must match pattern"),
-        ("[options]\nnodes = 2", "leave nodes out; set the key nodes instead"),
+        ("time = '0:10'", "warning = 120 s"),
+        ("time = '1:2:3:4'", "time = '1:2:3:4'"),
+        ("time = 'FOREVER'", "time = 'FOREVER'"),
+        ("[options]\nnodes = 2", "nodes"),
         ("time = true", "time"),
-        ("memory = '64GiB'", "must match pattern"),
-        ("memory = '1.5T'", "must match pattern"),
-        ("memory = '64B'", "must match pattern"),
+        ("memory = '64GiB'", "memory = '64GIB'"),
+        ("memory = '1.5T'", "memory = '1.5T'"),
+        ("memory = '64B'", "memory = '64B'"),
         ("partition = 'low; rm -rf ~'", "partition"),
         ('partition = "low\\n#SBATCH --uid=0"', "partition"),
         ("account = '$(id)'", "account"),
@@ -82,7 +76,7 @@ def test_unknown_key_is_answered_with_the_valid_ones(write):
         ("memory = '1G 2'", "memory"),
         ("[options]\n'x y' = 1", "options"),
         ('[options]\nmail-user = "a\\nb"', "options"),
-        ("nodes = ", "cannot be read"),
+        ("nodes = ", "p.toml: "),
     ],
 )
 def test_bad_values_get_one_line(write, text, complaint):

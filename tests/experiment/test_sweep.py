@@ -19,7 +19,7 @@ def test_without_a_sweep_one_cell_with_the_experiments_name():
 @pytest.mark.parametrize("more", [{}, {"sweep": {"seed": [0, 1]}}])
 def test_a_file_of_a_search_is_played_by_another_command(more):
     table = {"rounds": 2, "tune": {"methods": ["fedavg"]}, **more}
-    words = r"^f\.toml: has a section \[tune\]; hpcfl tune f\.toml checks and plays it$"
+    words = r"^f\.toml: .* hpcfl tune f\.toml "
     with pytest.raises(UserError, match=words):
         expand(table, "f.toml")
 
@@ -147,41 +147,39 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
     [
         (
             {key: {f"{i}": list(range(208)) for i in range(3)} for key in ["x"]},
-            "sweep: 8,998,912 cells, at most 10,000 are allowed",
+            "sweep: 8,998,912 cells.* 10,000 ",
         ),
         (
             {"seed": list(range(10_001))},
-            "sweep: 10,001 cells, at most 10,000 are allowed",
+            "sweep: 10,001 cells.* 10,000 ",
         ),
         (
             {"name": ["a", "b"]},
-            "f.toml: sweep.name: cells are named by what sets them apart",
+            "f.toml: sweep.name: ",
         ),
         (
             {"rounds": {"x": [1]}},
-            r"f.toml [sweep] x=1: rounds.x: 'rounds' is a value, not a section",
+            r"f.toml \[sweep\] x=1: rounds.x: 'rounds' ",
         ),
         (
             {"seed": [[[[[[[[[[[1]]]]]]]]]]]},
-            "f.toml: tables and lists lie in each other at most 10 deep",
+            "f.toml: .* 10 deep",
         ),
-        ({}, r"f.toml: sweep = \{\}: must be a table of lists"),
-        ({"seed": 3}, "f.toml: sweep.seed = 3: must be a list of values"),
-        ({"seed": []}, r"f.toml: sweep.seed = \[\]: must be a list"),
-        ({"seed": [1, 1]}, "f.toml: sweep: two cells are 'seed=1'"),
-        ({"cases": [{}, {"seed": 1}]}, "sweep.cases: must be tables"),
+        ({}, r"f.toml: sweep = \{\}: "),
+        ({"seed": 3}, "f.toml: sweep.seed = 3: "),
+        ({"seed": []}, r"f.toml: sweep.seed = \[\]: "),
+        ({"seed": [1, 1]}, "f.toml: sweep: .*'seed=1'"),
+        ({"cases": [{}, {"seed": 1}]}, "sweep.cases: "),
         (
             {"training": {"lrr": [1]}},
-            "lrr=1: unknown key 'training.lrr'; did you mean 'lr'?",
+            "lrr=1: .*'training.lrr'; .*'lr'",
         ),
         (
             {"method": {"name": ["fedavg", "fedalla"]}},
-            "fedalla: method.name = 'fedalla' is unknown; did you mean 'fedala'?",
+            "fedalla: method.name = 'fedalla' .*'fedala'",
         ),
     ],
 )
 def test_bad_sweeps_are_found_before_the_first_cell_runs(sweep, message):
-    with pytest.raises(
-        UserError, match=message.replace("?", "[?]").replace("[sweep]", r"\[sweep\]")
-    ):
+    with pytest.raises(UserError, match=message):
         names(**sweep)

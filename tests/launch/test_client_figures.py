@@ -63,5 +63,5 @@ def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed():
     [line] = figure.axes[0].lines
     np.testing.assert_allclose(line.get_xydata(), [[0.1, 0], [1, 15]], atol=1e-9)
     for missing in ("0.3", "1.0"):
-        with pytest.raises(UserError, match="needs runs of the same seeds"):
+        with pytest.raises(UserError, match=r"--against .*: fedprox .*method\.mu"):
             key_gains.draw(runs[:-1], Sheet(7), x="method.mu", against=missing)

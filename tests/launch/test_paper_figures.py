@@ -83,11 +83,11 @@ def test_cosines_of_prototypes(played):
         .get_xlabel()
         .startswith("first component, ")
     )
-    with pytest.raises(UserError, match="there is no client 99"):
+    with pytest.raises(UserError, match=r"client 99; .* 0 … 4$"):
         representations.draw([run], Sheet(7), client=99)
-    with pytest.raises(UserError, match="fednh does not learn how to blend models"):
+    with pytest.raises(UserError, match=r"/run: fednh .*blend"):
         weight_learning.losses(run, 0)
-    with pytest.raises(UserError, match="fednh neither pulls nor pushes models"):
+    with pytest.raises(UserError, match=r"/run: fednh .*pull"):
         model_distances.distances(run)
 
 
@@ -172,11 +172,9 @@ def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
     before, _ = training_loss.draw([run], sheet).axes[0].lines
     assert before.get_xdata().tolist() == [1, 2, 4]
     assert np.isnan(before.get_ydata()).tolist() == [False, True, False]
-    assert sheet.notes == [
-        "one run each",
-        "without 2 rounds, whose state is not kept: checkpoint.every = "
-        "1 and checkpoint.keep = 4 before a run keep all",
-    ]
+    note = sheet.notes[-1]
+    assert " 2 rounds" in note
+    assert "checkpoint.every = 1 and checkpoint.keep = 4 " in note
 
 
 def test_every_kind_in_make_sh_is_there():

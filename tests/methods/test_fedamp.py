@@ -71,7 +71,7 @@ def test_the_term_is_squared(make_fleet, rows_of):
 
 
 def test_alpha_zero_needs_a_strength():
-    with pytest.raises(UserError, match="give 'proximal'"):
+    with pytest.raises(UserError, match=r"method: alpha = 0 .*'proximal'"):
         config.parse({"method": {"name": "fedamp", "alpha": 0.0}})
 
 

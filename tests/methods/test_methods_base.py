@@ -91,10 +91,13 @@ def test_the_pages_overlay_bounds_what_a_round_changes_on_any_number_of_ranks(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"clp": 1.0}, "unknown key 'overlay.0.clp'; did you mean 'clip'"),
-        ({"clip": 0.0}, "overlay.0.clip = 0.0: must be greater than 0"),
-        ({"kind": "privat"}, "overlay.0.kind = 'privat' is unknown; allowed: none"),
-        ({"kind": "overlay_of_page:Mean"}, "expected a subclass of .*OwnOverlay"),
+        ({"clp": 1.0}, "'overlay.0.clp'; .*'clip'"),
+        ({"clip": 0.0}, "overlay.0.clip = 0.0: "),
+        ({"kind": "privat"}, "overlay.0.kind = 'privat' .*: none"),
+        (
+            {"kind": "overlay_of_page:Mean"},
+            "overlay.0.kind = 'overlay_of_page:Mean' .*OwnOverlay",
+        ),
     ],
 )
 def test_a_mistake_in_an_overlays_table_is_one_line(private, change, words):

@@ -58,7 +58,7 @@ def test_warns_of_a_step_that_overshoots(federate):
 
 
 def test_refuses_inner_steps_that_diverge(federate):
-    with pytest.raises(UserError, match=r"personal_lr · lam = 3 must be below 2"):
+    with pytest.raises(UserError, match=r"method: personal_lr · lam = 3 .* 2"):
         federate({"name": "pfedme", "personal_lr": 0.2})
 
 

@@ -50,10 +50,8 @@ def test_bert_is_torchs_encoder(tmp_path, name, keys):
         tensors |= of_bert(layer, f"{name}.encoder.layer.{number}")
     model = Bert((5,), 4, vocabulary=WORDS, positions=POSITIONS, **SIZES, **keys)
     model, notes = given(model, tensors, name, tmp_path)
-    assert notes == [
-        "adapter.base: drawn, because the file has not: head.weight, head.bias",
-        "adapter.base: not used of the file: cls.predictions.bias",
-    ]
+    assert notes[0].endswith(": head.weight, head.bias")
+    assert notes[1].endswith(": cls.predictions.bias")
     x = norm(words(TOKENS) + places.weight[first : first + 5] + types.weight[0])
     for layer in encoder:
         x = layer(x, src_key_padding_mask=TOKENS == 0)
@@ -75,11 +73,15 @@ def test_what_is_behind_the_padding_changes_no_bit():
 @pytest.mark.parametrize(
     ("plugin", "keys", "words"),
     [
-        (Bert, {"positions": 4}, "model.positions = 4 of .*'bert': a text here has 5"),
-        (Bert, {"positions": 6, "first_position": 2}, "a text here has 7 tokens"),
-        (GPT, {"positions": 4}, "model.positions = 4 of .*'gpt': a text here has 5"),
-        (GPT, {"heads": 5}, "do not share model.width = 12"),
-        (Bert, {"vocabulary": 10**7, "width": 1200}, "at most 1,000,000,000"),
+        (Bert, {"positions": 4}, "model.positions = 4 of .*'bert': .* 5 "),
+        (
+            Bert,
+            {"positions": 6, "first_position": 2},
+            "model.positions = 6 of .*'bert': .* 7 ",
+        ),
+        (GPT, {"positions": 4}, "model.positions = 4 of .*'gpt': .* 5 "),
+        (GPT, {"heads": 5}, "model.heads = 5 .* model.width = 12 "),
+        (Bert, {"vocabulary": 10**7, "width": 1200}, "'bert': .* 1,000,000,000 "),
     ],
 )
 def test_texts_and_sizes_that_do_not_fit_are_refused(plugin, keys, words):

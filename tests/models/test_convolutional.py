@@ -8,6 +8,6 @@ from hpcfl.models.cnn import plugin
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 15), (200,)])
 def test_other_samples_are_refused_with_their_shape(shape):
-    said = f"at least 16×16; .* shape {'×'.join(map(str, shape))};"
+    said = f" 16×16; .* {'×'.join(map(str, shape))};"
     with pytest.raises(UserError, match=said):
         plugin(shape, 10)

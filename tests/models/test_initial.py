@@ -40,10 +40,10 @@ def test_all_begin_with_the_files_tensors_and_other_draws_do_not(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"head.bias": None}, "has no tensor 'head.bias'"),
-        ({"more": torch.zeros(1)}, "a tensor 'more', which the model has not"),
-        ({"head.bias": torch.zeros(7)}, r"'head.bias' is float32 \[7\], the model's"),
-        ({"head.bias": torch.zeros(4).double()}, "'head.bias' is float64"),
+        ({"head.bias": None}, "model.init = .*'head.bias'.* hidden1.weight"),
+        ({"more": torch.zeros(1)}, "model.init = .*'more'.* hidden1.weight"),
+        ({"head.bias": torch.zeros(7)}, r"'head\.bias' .*\[7\].*\[4\]"),
+        ({"head.bias": torch.zeros(4).double()}, r"'head\.bias' .*float64"),
         (
             {"head.bias": torch.tensor([0, torch.nan, 0, 0])},
             r"'head\.bias'\[1\] is nan",
@@ -60,13 +60,13 @@ def test_tensors_that_are_not_the_models_are_refused(tmp_path, change, words):
 
 
 def test_what_is_no_such_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match=r"model\.init = '.*none': "):
         prepared_from(tmp_path / "none")
     other_type = b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
     size = len(other_type).to_bytes(8, "little")
     for content in (b"no tensors", size + other_type + bytes(3)):
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(UserError, match="cannot be read as safetensors"):
+        with pytest.raises(UserError, match=rf"model\.init = '{tmp_path}/file': "):
             prepared_from(tmp_path / "file")
 
 
@@ -82,9 +82,7 @@ def test_a_run_goes_on_with_the_same_file_only(tmp_path):
 
     play(1)
     save_file({name: value + 1 for name, value in tensors.items()}, file)
-    with pytest.raises(
-        UserError, match=r"init\.safetensors, are not .*SHA-256 \w{64}, now"
-    ):
+    with pytest.raises(UserError, match=r"init\.safetensors, .*SHA-256 \w{64}, "):
         play(2)
     save_file(tensors, file)
     play(2)

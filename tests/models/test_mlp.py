@@ -22,5 +22,5 @@ def test_keys_are_checked_by_the_configuration():
         "hidden": [16, 8]
     }
     assert keys.model_validate({}).model_dump(mode="json") == {"hidden": [64]}
-    with pytest.raises(ValueError, match="greater than 0"):
+    with pytest.raises(ValueError, match=r"hidden\.0"):
         keys.model_validate({"hidden": [0]})

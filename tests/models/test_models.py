@@ -79,8 +79,8 @@ def test_a_vocabulary_left_out_is_that_of_the_data():
 @pytest.mark.parametrize(
     ("table", "shape", "told"),
     [
-        ({"name": "fasttext"}, (3, 32, 32), "needs token ids .* has the shape 3×32×32"),
-        ({"name": "fasttext"}, (2,), "2 and no vocabulary"),
+        ({"name": "fasttext"}, (3, 32, 32), "'fasttext' .* 3×32×32 "),
+        ({"name": "fasttext"}, (2,), "'fasttext' .* 2 and no vocabulary"),
     ],
 )
 def test_other_samples_are_refused(table, shape, told):

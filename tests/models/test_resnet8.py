@@ -21,5 +21,5 @@ def test_it_has_as_many_parameters_as_in_diversifeds_paper():
 
 
 def test_only_images_fit():
-    with pytest.raises(UserError, match=r"needs images .* has the shape 200"):
+    with pytest.raises(UserError, match=r"'resnet8' .* 200$"):
         plugin((200,), 4)

@@ -118,17 +118,17 @@ def made(name, shape, **keys):
 @pytest.mark.parametrize(
     ("name", "shape", "keys", "said"),
     [
-        ("vit", (5,), {}, r"needs images .* made of whole patches, 4×4; .* shape 5"),
-        ("vit", (3, 8, 6), {}, "a sample here has the shape 3×8×6"),
-        ("char-transformer", (3, 8, 8), {}, "needs token ids .* 3×8×8 and no vocab"),
-        ("text-transformer", (6,), {}, "6 and no vocabulary"),
+        ("vit", (5,), {}, "'vit' .* 4×4; .* 5$"),
+        ("vit", (3, 8, 6), {}, "'vit' .* 4×4; .* 3×8×6$"),
+        ("char-transformer", (3, 8, 8), {}, "'char-transformer' .* 3×8×8 "),
+        ("text-transformer", (6,), {}, "'text-transformer' .* 6 "),
         (
             "text-transformer",
             (6,),
             {"heads": 3, "vocabulary": 9},
-            "do not share model.width = 8",
+            "model.heads = 3 .* model.width = 8 ",
         ),
-        ("vit", (3, 8, 8), {"width": 60_000, "depth": 999}, "at most 1,000,000,000"),
+        ("vit", (3, 8, 8), {"width": 60_000, "depth": 999}, "'vit': .* 1,000,000,000 "),
     ],
 )
 def test_what_does_not_fit_is_refused(name, shape, keys, said):

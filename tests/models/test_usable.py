@@ -95,7 +95,7 @@ def test_a_layer_that_cannot_be_trained_is_named(make, place):
 def test_a_sparse_parameter_is_named():
     module = nn.Module()
     module.table = nn.Parameter(torch.eye(3).to_sparse())
-    with pytest.raises(Unusable, match="'table' is sparse"):
+    with pytest.raises(Unusable, match="'table'"):
         refuse_unusable(module)
 
 
@@ -164,7 +164,7 @@ def test_own_statistics_stay_with_each_client(tmp_path):
     counts = [int(run.model(i).count) for i in range(2)]
     # client 0 has 4 samples and client 1 has 8, in mini-batches of 4, in 2 rounds
     assert counts == [2, 4]
-    with pytest.raises(UserError, match="statistics of its own"):
+    with pytest.raises(UserError, match=r"'global' .*training.buffers = 'average'"):
         run.model("global")
 
 

@@ -132,7 +132,7 @@ def test_lower_losses_are_gains():
 
 
 def test_other_clients_are_refused():
-    with pytest.raises(UserError, match="its clients are not those of"):
+    with pytest.raises(UserError, match=r"^run: .* run$"):
         gains_of(
             [placed([0.4] * 4)],
             [placed([0.5] * 4, counts=COUNTS + 1)],
@@ -175,9 +175,9 @@ def test_a_table_beside_a_reference_in_every_format(runs):
 
 @pytest.mark.slow
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
-    with pytest.raises(UserError, match="--against lokal: no row of this table"):
+    with pytest.raises(UserError, match=r"--against lokal: .*'local'"):
         sweep_table.compare(runs, (), (), Reading(), Reference("lokal"))
-    with pytest.raises(UserError, match="--against compares clients by a score"):
+    with pytest.raises(UserError, match=r"--against .*seconds/round"):
         sweep_table.compare(runs, (), (), Reading("seconds/round"), Reference("local"))
 
 

@@ -24,7 +24,8 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(
     band = figure.axes[0].collections[0].get_paths()[0].vertices.round(6).tolist()
     half = round(18**0.5, 6)  # the sample standard deviation of 50 and 56
     assert [1, 53 - half] in band and [1, 53 + half] in band and [0, 50] in band
-    assert sheet.notes == ["mean ± sample standard deviation over 2 seeds"]
+    [note] = sheet.notes
+    assert note.endswith("2 seeds")
     assert figure.axes[0].get_ylabel() == "test accuracy (%), before local training"
     assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
 
@@ -35,7 +36,7 @@ def test_models_before_training_cost_what_the_rounds_before_did(made_runs):
     assert line(curves.plugin(found, Sheet(7), x="floats")) == [[0, 50], [150, 60]]
     assert AXES["seconds"][1](found[0], "post").tolist() == [2, 4, 5]
     del found[0].results.values.of_rounds["floats_down"]
-    with pytest.raises(UserError, match="--x floats: was not recorded"):
+    with pytest.raises(UserError, match="fedavg,seed=0: --x floats: "):
         curves.plugin(found, Sheet(7), x="floats")
 
 
@@ -63,9 +64,8 @@ def test_a_score_over_a_key(made_runs):
         [[0.2, 60]],
     ]
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
-    with pytest.raises(
-        UserError, match=r"--x method.name: 'fedavg' in .* is not a number"
-    ):
+    told = r"--x method\.name: 'fedavg' in .*fedavg,seed=0 "
+    with pytest.raises(UserError, match=told):
         curves.plugin(found, Sheet(7), x="method.name")
     with pytest.raises(
         UserError, match=r"--x lr: .*floats, bits, partition.seed, seed, training.lr$"
@@ -90,13 +90,7 @@ def test_group_makes_lines_and_must_tell_runs_apart(made_runs):
         "fedavg lr=0.005",
         "fedprox lr=0.1",
     ]
-    with pytest.raises(
-        UserError,
-        match=r"'method.nam' is no key of these runs; did you mean 'method.name'",
-    ):
+    with pytest.raises(UserError, match=r"'method\.nam' .*'method\.name'"):
         curves.plugin(found, Sheet(7), group=["method.nam"])
-    with pytest.raises(
-        UserError,
-        match=r"runs of the same entry differ in method.name",
-    ):
+    with pytest.raises(UserError, match=r"method\.name; .*--group"):
         curves.plugin(found, Sheet(7), group=["rounds"])

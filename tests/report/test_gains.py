@@ -19,8 +19,8 @@ def test_gains_are_client_by_client_in_the_seeds_that_both_have(made_runs):
     dots = place.collections[0].get_offsets()[:, 0]
     np.testing.assert_allclose(dots, [-10, -10, -10], rtol=1e-12)
     assert "gain in accuracy over local (points)" in place.get_xlabel()
-    with pytest.raises(UserError, match="--against ditto: no row of this table"):
+    with pytest.raises(UserError, match=r"--against ditto: .*local, fedavg"):
         gains.plugin(found, sheet, against="ditto")
     alone = [run for run in found if run.config["method"]["name"] == "local"]
-    with pytest.raises(UserError, match="--against local: no other row has the same"):
+    with pytest.raises(UserError, match="--against local: "):
         gains.plugin(alone, sheet)

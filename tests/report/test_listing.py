@@ -69,9 +69,7 @@ def test_one_data_set_and_one_score(capsys):
 
 
 def test_what_is_not_there():
-    with pytest.raises(
-        UserError, match=r"'fedvag' is none of hpcfl's methods; did you mean 'fedavg'\?"
-    ):
+    with pytest.raises(UserError, match=r"'fedvag' .*'fedavg'"):
         listing.show("methods", "fedvag")
 
 
@@ -126,7 +124,7 @@ def test_a_key_without_a_default_has_a_dash(shown_of):
 
 
 def test_a_class_that_ones_own_module_lacks(shown_of):
-    with pytest.raises(UserError, match="'listed_method' has no 'Pull'; did you mean"):
+    with pytest.raises(UserError, match=r"'listed_method' .*'Pull'; .*'Pulled'"):
         shown_of("Pull")
 
 

@@ -30,4 +30,4 @@ def test_runs_that_differ_in_more_than_their_method_end_with_their_means(
     folder = make_run("sweep/b").parent
     (folder / "old.png").touch()
     run_end.show_results(folder, played=False)
-    assert "it is the same run as" in " ".join(capsys.readouterr().out.split())
+    assert "same run" in " ".join(capsys.readouterr().out.split())

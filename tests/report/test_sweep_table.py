@@ -36,9 +36,7 @@ def test_mean_and_standard_deviation_over_seeds():
     assert (rows(grid), columns(grid)) == (["fedavg", "local"], ["digits iid"])
     assert entry(grid) == (60, 10, 3, True)
     assert entry(grid, 1) == (55, 8.660254, 3, False)
-    assert "mean ± sample standard deviation over 3 seeds" in table_formats.markdown(
-        grid
-    )
+    assert "over 3 seeds" in table_formats.markdown(grid)
 
 
 def test_models_before_and_after_training_in_one_table_are_told():
@@ -57,7 +55,7 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     shown = capsys.readouterr()
     assert (
         len(shown.out.splitlines()) == 2
-        and "note: other: left out, it stands at round 3" in shown.err
+        and "other: left out, it stands at round 3" in shown.err
     )
 
 
@@ -133,10 +131,9 @@ def test_numbers_of_different_clients_in_one_table_are_warned_of():
         [run("local", clients=100), run("ditto", clients=100)],
     )
     grid = make([few, *many])
-    assert grid.notes == [
-        "digits iid: these numbers cannot be compared, they are of 10 clients (fedavg) and "
-        "of 100 clients (local, ditto)"
-    ]
+    [note] = grid.notes
+    assert note.startswith("digits iid: ")
+    assert "10 clients (fedavg) and of 100 clients (local, ditto)" in note
     assert "clients, one seed" not in table_formats.markdown(grid)
     grid = make([few, run("local", dataset="mnist", clients=100)])
     assert grid.notes == []  # of different data anyway
@@ -179,9 +176,8 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
     assert "at each run's best round by validation samples" in table_formats.markdown(
         grid
     )
-    with pytest.raises(
-        UserError, match=r"holds out no training samples.*validation = 0"
-    ):
+    told = r"fedavg-0: --metric validation: .*training\.validation = 0"
+    with pytest.raises(UserError, match=told):
         make([run()], reading=Reading("validation"))
 
 
@@ -209,8 +205,8 @@ def test_values_of_a_key_are_in_order():
 @pytest.mark.parametrize(
     ("metric", "complaint"),
     [
-        ("pre/weightd", "did you mean 'pre/weighted'"),
-        ("clients/floats_up", "not recorded"),
+        ("pre/weightd", "--metric pre/weightd: .*'pre/weighted'"),
+        ("clients/floats_up", "--metric clients/floats_up: "),
     ],
 )
 def test_unknown_metrics(metric, complaint):
@@ -226,10 +222,10 @@ def test_a_score_that_was_not_asked_for_is_told_how_to_have(metric, score):
     played = run()
     header = {"scores": {"accuracy": played.scores["accuracy"]}}
     played = replace(played, results=replace(played.results, header=header))
-    words = rf'not recorded.*; evaluation\.scores = \["{score}"\] records it$'
+    words = rf'evaluation\.scores = \["{score}"\] '
     with pytest.raises(UserError, match=words):
         make([played], reading=Reading(metric))
-    with pytest.raises(UserError, match=r"not recorded[^=]*$"):
+    with pytest.raises(UserError, match=r"--metric elsewhere/accuracy: [^=]*$"):
         make([played], reading=Reading("elsewhere/accuracy"))
 
 
@@ -243,7 +239,7 @@ def test_what_differs_becomes_rows_and_never_a_mean():
     )
     assert rows(grid) == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
     assert grid.numbers["runs"].tolist() == [2, 2, 1]
-    with pytest.raises(UserError, match=r"differ in method.mu"):
+    with pytest.raises(UserError, match=r"method\.mu; .*--rows or --columns"):
         make(
             [*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)],
             ["method.name"],
@@ -256,10 +252,7 @@ def test_any_key_as_rows_and_columns():
         [*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"]
     )
     assert (rows(grid), columns(grid)) == (["seed=0", "seed=1"], ["a", "b"])
-    with pytest.raises(
-        UserError,
-        match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?",
-    ):
+    with pytest.raises(UserError, match=r"'method\.nam' .*'method\.name'"):
         make([run()], ["method.nam"], [])
 
 
@@ -268,7 +261,7 @@ def test_unfinished_runs_are_left_out_and_named():
     assert rows(grid) == ["fedavg"] and grid.notes == [
         "local-0: left out, it stands at round 3 of 3"
     ]
-    with pytest.raises(UserError, match="no run is finished yet"):
+    with pytest.raises(UserError, match=r"fedavg-0: .*round 3 of 3"):
         make([run(finished=False)])
 
 

@@ -91,10 +91,9 @@ def test_numbers_of_different_clients_are_warned_of(make_run, tmp_path, capsys):
     tables.show(make_run("b-fedavg", clients=1.0))
     assert "cannot be compared" not in capsys.readouterr().out
     tables.show(tmp_path)
-    assert (
-        "these numbers cannot be compared, they are of 2 clients (a-fedavg) and of 1 clients "
-        "(b-fedavg)"
-    ) in " ".join(capsys.readouterr().out.split())
+    assert ("2 clients (a-fedavg) and of 1 clients (b-fedavg)") in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_the_line_after_training_falls_back_to_the_round_before_when_start_models_are_best(

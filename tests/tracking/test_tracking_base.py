@@ -131,10 +131,8 @@ def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
             tracking.round(round, {"pre/weighted": 0.5})
     assert time.monotonic() - begun < 30
     [note] = tracking.notes
-    assert (
-        note
-        == "runtime.track: test_tracking_base:Hangs was still writing after 0.1 s and is left behind"
-    )
+    assert note.startswith("runtime.track: test_tracking_base:Hangs ")
+    assert " 0.1 s " in note
 
 
 def test_only_numbers_of_the_round_are_told(tmp_path):
@@ -153,14 +151,14 @@ def test_only_numbers_of_the_round_are_told(tmp_path):
 
 def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
     with pytest.raises(
-        UserError, match=r"runtime\.track = 'tensorbord' .*; did you mean 'tensorboard'"
+        UserError, match=r"runtime\.track = 'tensorbord' .*'tensorboard'"
     ):
         base.check(["tensorbord"])
-    with pytest.raises(
-        UserError,
-        match=r"^runtime\.track = 'test_tracking_base:Missing': no_such_package is not "
-        r'installed; pip install "\.\[no_such_package\]" in the folder of hpcfl, or leave',
-    ):
+    told = (
+        r"^runtime\.track = 'test_tracking_base:Missing': "
+        r'.*pip install "\.\[no_such_package\]"'
+    )
+    with pytest.raises(UserError, match=told):
         play(tmp_path / "run", "Missing")
     assert not (tmp_path / "run").exists()
 
@@ -183,4 +181,4 @@ def test_a_tracker_writes_nothing_where_a_link_leads(tmp_path):
         tracking.round(1, {"pre/weighted": 0.5})
     assert [path.name for path in elsewhere.iterdir()] == ["events.out.tfevents.1"]
     [note] = tracking.notes
-    assert "tensorboard failed and is left out" in note and "is a link" in note
+    assert "tensorboard " in note and "link" in note

@@ -153,5 +153,5 @@ def test_logits_of_another_shape_are_refused():
 
     module = Single()
     tensors = lanes_of(module)
-    with pytest.raises(TypeError, match="logits of a client have shape"):
+    with pytest.raises(TypeError, match=r"logits .* \[5\]"):
         gradients(module, CROSS_ENTROPY, tensors, list(tensors), mini_batch())
