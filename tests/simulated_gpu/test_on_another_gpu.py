@@ -34,15 +34,12 @@ def test_a_resumed_run_says_that_it_has_another_gpu(gpu, tmp_path, monkeypatch, 
     play(tmp_path / "resumed", 1)
     assert play(tmp_path / "resumed", 3) == plain
     shown = capfd.readouterr()
-    assert "continued with other" not in shown.out + shown.err
+    assert "with other" not in shown.out + shown.err
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *device: "another")
     play(tmp_path / "resumed", 4)
     shown = capfd.readouterr()
     words = " ".join((shown.out + shown.err).split())
-    assert (
-        "continued with other gpus (['simulated, CUDA" in words
-        and "['another, CUDA" in words
-    )
+    assert "with other gpus (['simulated, CUDA" in words and "['another, CUDA" in words
 
 
 def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
@@ -58,10 +55,10 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
     shown = capfd.readouterr()
     words = " ".join((shown.out + shown.err).split())
     assert (
-        "continued with other kernel (['cuda', 'auto', " in words
+        "with other kernel (['cuda', 'auto', " in words
         and "['cuda', 'auto', 1] now)" in words
     )
-    assert "continued with other ranks (1 before, 7 now)" in words
+    assert "with other ranks (1 before, 7 now)" in words
 
 
 def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):

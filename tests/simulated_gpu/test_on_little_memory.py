@@ -98,12 +98,7 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, on_cpu, c
         "ditto", EVEN, **sections, runtime={"device": "cuda", "lanes": LANES}
     )
     assert played.prepared.resources.kernel.widest == LANES // 2
-    assert (
-        capfd.readouterr().err.count(
-            f"did not hold {LANES} lanes; at most {LANES // 2} from now on"
-        )
-        == 1
-    )
+    assert capfd.readouterr().err.count(f"{LANES} lanes; at most {LANES // 2} ") == 1
     assert torch.equal(played.server["model"].cpu(), fits.server["model"])
 
 
@@ -159,8 +154,4 @@ def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
     with pytest.raises(RankFailure) as failure:
         federate("fedavg", EVEN, **sections)
     line = explain(failure.value)
-    assert (
-        "the GPU's memory is full (CUDA out of memory" in line
-        and "more GPUs" in line
-        and "\n" not in line
-    )
+    assert "(CUDA out of memory" in line and "more GPUs" in line and "\n" not in line

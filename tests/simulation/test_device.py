@@ -80,7 +80,7 @@ def test_auto_does_not_fall_back_where_the_job_was_given_gpus(
     no_gpu, monkeypatch, name
 ):
     monkeypatch.setenv(name, "1")
-    words = f"runtime.device = 'auto': the job has {name} = 1, but offers no GPU to torch: torch "
+    words = f"runtime.device = 'auto': .*{name} = 1, .* torch "
     with pytest.raises(UserError, match=words) as found:
         device.choose_device(Runtime(), 0)
     assert "\n" not in str(found.value) and "runtime.device = 'cpu'" in str(found.value)
@@ -88,9 +88,7 @@ def test_auto_does_not_fall_back_where_the_job_was_given_gpus(
 
 
 def test_a_gpu_that_is_asked_for_has_to_be_there(no_gpu):
-    with pytest.raises(
-        UserError, match="'cuda': this machine offers no GPU to torch: torch "
-    ):
+    with pytest.raises(UserError, match=r"runtime\.device = 'cuda': .* torch "):
         device.choose_device(Runtime(device="cuda"), 0)
 
 
@@ -102,10 +100,7 @@ def test_a_gpu_that_takes_one_process_alone_is_one_line(gpus, monkeypatch):
 
     gpus("A")
     monkeypatch.setattr(torch.cuda, "synchronize", busy)
-    with pytest.raises(
-        UserError,
-        match=r"GPU 0 of this node cannot be used: CUDA error: .* or unavailable",
-    ):
+    with pytest.raises(UserError, match=r"'auto': GPU 0 .* CUDA error: "):
         device.choose_device(Runtime(), 0)
 
 
@@ -117,7 +112,7 @@ def test_ranks_take_the_gpus_of_a_node_in_turn(gpus):
         0,
     ]
     assert device.choose_device(Runtime(device="cuda:1"), 0).index == 1
-    with pytest.raises(UserError, match="this machine has 2 GPUs"):
+    with pytest.raises(UserError, match=r"runtime\.device = 'cuda:2': .* 2 GPUs"):
         device.choose_device(Runtime(device="cuda:2"), 0)
 
 
@@ -158,7 +153,9 @@ def test_a_missing_amd_gpu_is_one_line(no_gpu, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", "6.4")
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
-    with pytest.raises(UserError, match=r"built for ROCm 6\.4"):
+    with pytest.raises(
+        UserError, match=r"ROCR_VISIBLE_DEVICES = 0, .* ROCm 6\.4; rocm-smi"
+    ):
         device.choose_device(Runtime(), 0)
 
 

@@ -16,10 +16,7 @@ EXCLUDE = {
 
 
 def test_a_diverged_client_is_named_with_its_round(federate):
-    with pytest.raises(
-        RunFailure,
-        match=r"^round 2: client 1 diverged \(NaN or Inf\)",
-    ):
+    with pytest.raises(RunFailure, match=r"^round 2: client 1 diverged"):
         federate({"name": "tiny:Diverges", "client": 1})
 
 

@@ -57,9 +57,7 @@ def test_a_rank_without_room_for_what_the_server_sends_ends_the_job(
         raise RunFailure("/tmp: No space left on device")
 
     monkeypatch.setattr(mixing, "combine", full)
-    with pytest.raises(
-        RankFailure, match="round 2, what the server sends: /tmp: No space left"
-    ):
+    with pytest.raises(RankFailure, match=r"^round 2, .*: /tmp: No space left"):
         federate({"name": "cwfedavg", "layers": "all"}, tiny.FEW * 4)
 
 
@@ -127,9 +125,8 @@ def test_a_continued_run_has_the_same_best_round(calm, tmp_path, done):
 def test_no_best_state_is_kept_without_the_option(tmp_path):
     found = play(tmp_path / "run", "diversifed", rounds=4, best=False)
     assert best_state(found) is None
-    with pytest.raises(
-        Exception, match=r"is not kept, only that before .*checkpoint.best = true"
-    ):
+    told = r"round 3 .* 1, 4, 5; checkpoint\.best = true"
+    with pytest.raises(Exception, match=told):
         found.model(client=0, at="best")
 
 

@@ -136,9 +136,7 @@ def test_a_personal_model_begins_as_the_global_one(federate, name):
 
 @pytest.mark.parametrize("name", BARRED)
 def test_a_method_without_a_model_for_them_says_why(name):
-    with pytest.raises(
-        UserError, match=rf"^newcomers.clients = 2: {name} has no model .*, because "
-    ):
+    with pytest.raises(UserError, match=rf"^newcomers\.clients = 2: {name} "):
         prepare(config.parse(tiny.table(name, COUNTS, **sections(0))), OneProcess())
 
 
@@ -147,9 +145,8 @@ def test_too_few_clients_for_both_are_refused():
         "fedavg", **{**sections(0), "partition": {"scheme": "iid", "clients": 239}}
     )
     table["partition"].pop("counts")
-    with pytest.raises(
-        UserError, match=r"there are only 240 samples \(with newcomers\.clients = 2\)"
-    ):
+    told = r"clients = 241: .* 240 samples .*newcomers\.clients = 2"
+    with pytest.raises(UserError, match=told):
         prepare(config.parse(table), OneProcess())
 
 
@@ -166,10 +163,8 @@ class Forgetful(FedAvg):
 def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
     table = tiny.table("test_newcomers:Forgetful", COUNTS, **sections(1))
     prepared = prepare(config.parse(table), OneProcess())
-    with pytest.raises(
-        UserError,
-        match=r"test_newcomers\.py:\d+: .*Forgetful' fails in 'send': IndexError",
-    ):
+    told = r"test_newcomers\.py:\d+: .*Forgetful' .*'send': IndexError"
+    with pytest.raises(UserError, match=told):
         preflight.run(prepared, OneProcess())
 
 

@@ -19,10 +19,8 @@ def test_more_ranks_than_clients_are_noted():
     clients = experiment.partition.clients
     assert prepare(experiment, Process(0, clients + 1)).notes == []
     (note,) = prepare(experiment, Process(0, clients + 2)).notes
-    assert (
-        note
-        == f"1 of {clients + 1} workers have no client; -n {clients + 1} is as fast"
-    )
+    assert note.startswith(f"1 of {clients + 1} ")
+    assert f"-n {clients + 1} " in note
 
 
 @pytest.mark.parametrize(("scheme", "is_noted"), [("iid", True), ("by-client", False)])
@@ -62,5 +60,5 @@ def test_ranks_with_other_samples_are_refused():
         prepare_together(table, communicator)
 
     on_ranks(1, work)
-    with pytest.raises(UserError, match=r"the samples: \d+ on rank 0"):
+    with pytest.raises(UserError, match=r"data\.dataset, .*: \d+ on rank 0, "):
         on_ranks(2, work)

@@ -30,5 +30,5 @@ def test_an_adapter_is_handed_in_with_the_values_that_it_reads():
 
 
 def test_an_adapter_that_is_not_handed_in_is_an_error():
-    with pytest.raises(ValueError, match="must be handed in"):
+    with pytest.raises(ValueError, match="adapter"):
         prepare(config.parse(EXPERIMENT), OneProcess())

@@ -124,10 +124,8 @@ def test_an_unknown_column_is_refused_with_those_there_are():
         config.parse(tiny.table("ditto", evaluation={"score": "pots", "every": 2})),
         OneProcess(),
     )
-    with pytest.raises(
-        UserError,
-        match="'pots': ditto records global, post, pre",
-    ):
+    told = r"evaluation\.score = 'pots': ditto .*global, post, pre;"
+    with pytest.raises(UserError, match=told):
         preflight.run(prepared, OneProcess())
 
 

@@ -95,9 +95,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     capsys.readouterr()
     digest_after = play(folder, method)
     said = capsys.readouterr().out
-    assert (
-        "continues after round 1" in said and f"{newest}: damaged checkpoint (" in said
-    )
+    assert "after round 1" in said and f"{newest}: " in said
     assert digest_after == digest(calm(method))
     assert results.read(folder).rounds.tolist() == list(range(1, 6))
 
@@ -110,7 +108,7 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
     play(folder, "fedavg", rounds=2, **lora)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     monkeypatch.setattr(tiny, "WEIGHTS", [6])
-    words = "the frozen or given parameters of model.name = 'tiny:lora' are not those that the"
+    words = rf"^{tmp_path / 'run'}: .*model\.name = 'tiny:lora' .*SHA-256 "
     with pytest.raises(UserError, match=words):
         play(folder, "fedavg", rounds=3, **lora)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -129,7 +127,9 @@ def test_a_resume_that_decides_otherwise_is_refused(half, monkeypatch):
     folder = half()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     one_by_one(monkeypatch)
-    with pytest.raises(UserError, match="train one after the other now"):
+    with pytest.raises(
+        UserError, match=r"one after the other now, .* --out or --fresh"
+    ):
         play(folder)
     for path, content in before.items():
         assert path.read_bytes() == content
@@ -141,7 +141,7 @@ def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         one_by_one(patched)
         play(tmp_path / "run", rounds=2)
-    with pytest.raises(UserError, match="train side by side now"):
+    with pytest.raises(UserError, match=r"side by side now, .* --out or --fresh"):
         play(tmp_path / "run")
     with monkeypatch.context() as patched:
         one_by_one(patched)
@@ -162,5 +162,7 @@ def test_a_run_of_an_earlier_version_stored_no_decisions(tmp_path, monkeypatch):
 def test_models_are_not_taken_out_of_a_run_that_decided_otherwise(half, monkeypatch):
     folder = half()
     one_by_one(monkeypatch)
-    with pytest.raises(UserError, match="train one after the other now"):
+    with pytest.raises(
+        UserError, match=r"one after the other now, .* --out or --fresh"
+    ):
         loading.load_run(folder, {"tiny:blobs"}).model(client=0)

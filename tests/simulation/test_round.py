@@ -60,7 +60,7 @@ class ChangesInAggregate(FedAvg):
 @pytest.mark.parametrize("method", ["ChangesInSend", "ChangesInAggregate"])
 def test_a_change_of_the_server_in_place_ends_a_round(method):
     round, stages = rounds(OneProcess(), f"test_round:{method}")[0]
-    with pytest.raises(RankFailure, match=r"changes server\['model'\] in place"):
+    with pytest.raises(RankFailure, match=r"^round 1, .*:ChangesIn.*server\['model'\]"):
         play(round, stages)
 
 
@@ -146,18 +146,18 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
 @pytest.mark.parametrize(
     ("message", "down", "words"),
     [
-        (torch.zeros(3, 2), True, "a Tensor; expected a dictionary of tensors by name"),
-        ({"a": torch.zeros(())}, True, "what cannot travel: message field 'a' has"),
+        (torch.zeros(3, 2), True, "a Tensor; "),
+        ({"a": torch.zeros(())}, True, "what cannot travel: message field 'a' "),
         (
             {"a": torch.zeros(2, 4)},
             True,
-            "'a' of shape [2, 4]; expected a row for each",
+            "'a' of shape [2, 4]; ",
         ),
-        ({"a": torch.zeros(4)}, False, "'a' of shape [4]; expected a row for each"),
+        ({"a": torch.zeros(4)}, False, "'a' of shape [4]; "),
         (
             {"a": Mean(torch.zeros(3, 4), torch.ones(3))},
             True,
-            "'a' as a Mean, which is what clients send",
+            "'a' as a Mean",
         ),
     ],
 )
@@ -177,10 +177,8 @@ def test_what_can_travel_is_passed_on_as_it_is(down):
 
 
 def test_a_message_of_a_later_round_is_checked_too(federate):
-    with pytest.raises(
-        RankFailure,
-        match=r"round 2, clients 0, 1, 2, 3, 4: MessageError: 'update' returns 'model'",
-    ):
+    told = "^round 2, clients 0, 1, 2, 3, 4: MessageError: 'update' .*'model'"
+    with pytest.raises(RankFailure, match=told):
         federate(f"{__name__}:Forgetful", rounds=2)
 
 

@@ -109,7 +109,7 @@ def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypa
     longer = config.parse(tiny.table("fedavg", rounds=3, **keys))
     kind = type(longer.participation)
     monkeypatch.setattr(kind, "choose", lambda self, known, count: known.ids[-count:])
-    with pytest.raises(UserError, match="in round 1 the run had chosen others"):
+    with pytest.raises(UserError, match=r"participation\.select: in round 1 "):
         run(longer, tmp_path, OneProcess())
 
 
@@ -124,12 +124,20 @@ def test_a_selection_of_a_user_in_one_file(federate, time):
 @pytest.mark.parametrize(
     ("participation", "time", "line"),
     [
-        ({"select": "oort"}, "none", "goes by how long clients are at work; set time"),
-        ({"select": "fastest"}, "none", "goes by how long clients are at work"),
-        ({"select": "oort"}, "asynchronous", "goes by the losses that clients tell"),
-        ({"select": "ort"}, "none", "unknown; did you mean 'oort'"),
-        ({"candidates": 2.0}, "none", "unknown key 'participation.candidates'"),
-        ({"select": "tiny:zero_head"}, "none", "expected a subclass of .*Selection"),
+        ({"select": "oort"}, "none", "'oort': .*time.mode, such as 'synchronous'"),
+        (
+            {"select": "fastest"},
+            "none",
+            "'fastest': .*time.mode, such as 'synchronous'",
+        ),
+        (
+            {"select": "oort"},
+            "asynchronous",
+            "'oort': .*time.mode = 'asynchronous' .*'fastest'",
+        ),
+        ({"select": "ort"}, "none", "select = 'ort' .*'oort'"),
+        ({"candidates": 2.0}, "none", "'participation.candidates'"),
+        ({"select": "tiny:zero_head"}, "none", "select = 'tiny:zero_head' .*Selection"),
     ],
 )
 def test_what_cannot_be_chosen_by_is_refused(participation, time, line):
@@ -280,9 +288,9 @@ class Chosen(Selection):
     ("ids", "problem"),
     [
         ([0, 1, 2, 3], "4 clients, at most 3"),
-        ([6], "an id outside 0 … 5"),
-        ([-1], "an id outside 0 … 5"),
-        ([1, 5], "client 5, which is not available"),
+        ([6], ".* 0 … 5"),
+        ([-1], ".* 0 … 5"),
+        ([1, 5], "client 5"),
         ([1, 1], "a client more than once"),
         ([], "no client"),
     ],
@@ -290,10 +298,8 @@ class Chosen(Selection):
 def test_what_a_selection_may_not_choose(ids, problem):
     draws = Draws(Chosen(select="mine:Chosen", ids=ids), 6, 4)
     candidates = np.array([1, 1, 1, 1, 1, 0], bool)
-    with pytest.raises(
-        UserError,
-        match=rf"test_round_schedule.py:.*select = 'mine:Chosen': chose {problem}",
-    ):
+    told = rf"test_round_schedule\.py:.*select = 'mine:Chosen': chose {problem}"
+    with pytest.raises(UserError, match=told):
         draws.choose(candidates, 3, (1,))
 
 
@@ -302,5 +308,5 @@ def test_a_selection_that_returns_no_list_of_ids():
         def choose(self, known, count):
             return known.candidates[:, None]
 
-    with pytest.raises(UserError, match=r"chose bool of shape \(6, 1\), not a list"):
+    with pytest.raises(UserError, match=r"'uniform': chose bool .*\(6, 1\)"):
         Draws(Wrong(), 6, 4).choose(np.ones(6, bool), 3, (1,))

@@ -89,14 +89,14 @@ def test_clients_with_too_few_samples_are_counted(method, training, expected):
         (
             "fedavg",
             {"batch_size": 31, **FULL},
-            "training.batch_size = 31 .* 30 training",
+            "training.batch_size = 31 .* 30 ",
         ),
         ("per-fedavg", {"batch_size": 16, **FULL}, "2 batches"),
-        (f"{__name__}:NoEpochs", {}, "trains for 0 epochs"),
+        (f"{__name__}:NoEpochs", {}, "NoEpochs' .* 0 epochs"),
     ],
 )
 def test_a_run_without_any_step_is_refused(method, training, words):
-    with pytest.raises(UserError, match=rf"no client ever takes a step: .*{words}"):
+    with pytest.raises(UserError, match=rf"no client .*{words}"):
         tried(method, training=training)
 
 
@@ -122,7 +122,9 @@ def test_a_clock_does_not_hide_them(mode):
 
 def test_a_deadline_that_no_client_meets_is_refused():
     time = {"mode": "synchronous", "sample_ms": 1e6, "deadline": 0.2}
-    with pytest.raises(UserError, match=r"takes part in any .* time\.deadline"):
+    with pytest.raises(
+        UserError, match=r"3 rounds: .*participation\.fraction or time\.deadline"
+    ):
         tried(time=time)
 
 

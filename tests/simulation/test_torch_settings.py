@@ -69,7 +69,10 @@ def test_on_round_may_change_the_working_folder(tmp_path, monkeypatch, undisturb
 
 
 def test_a_default_device_of_a_with_block_is_refused(tmp_path):
-    with torch.device("meta"), pytest.raises(UserError, match="call it outside"):
+    with (
+        torch.device("meta"),
+        pytest.raises(UserError, match=r"torch\.device.*torch\.inference_mode"),
+    ):
         hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
@@ -85,7 +88,7 @@ class Careless(FedAvg):
 
 def test_a_hook_that_leaves_a_setting_is_refused_before_the_run(tmp_path):
     table = tiny.table(f"{__name__}:Careless")
-    with pytest.raises(UserError, match=r"leaves torch\.set_default_dtype"):
+    with pytest.raises(UserError, match=r"torch\.set_default_dtype .*float64"):
         hpcfl.run(table, out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
     assert torch.get_default_dtype() == torch.float32
@@ -95,6 +98,6 @@ def test_a_second_run_from_on_round_is_refused(tmp_path):
     def on_round(name, round, values):
         hpcfl.run(tiny.table("fedavg"), out=tmp_path / "second")
 
-    with pytest.raises(RankFailure, match="another run of this process goes on"):
+    with pytest.raises(RankFailure, match=r"^round 1, .*on_round .*UserError"):
         hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run", on_round=on_round)
     assert not (tmp_path / "second").exists()

@@ -11,8 +11,6 @@ def test_looking_imports_no_code_that_only_the_folder_names(played):
     run = loading.load_run(
         played("fedavg", model={"name": "tiny:normalised"}).folder, own=["tiny:blobs"]
     )
-    with pytest.raises(
-        UserError,
-        match=r"your own tiny:normalised.*--own tiny:normalised.*own=.'tiny:normalised'",
-    ):
+    told = "/run: .*--own tiny:normalised.*own=.'tiny:normalised'"
+    with pytest.raises(UserError, match=told):
         run.model(client=0)

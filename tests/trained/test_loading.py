@@ -40,7 +40,7 @@ def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
     with pytest.raises(UserError, match=r"run\.json"):
         loading.load_run(folder)
     for empty in (tmp_path / "missing", tmp_path):
-        with pytest.raises(UserError, match="no "):
+        with pytest.raises(UserError, match="nothing: "):
             loading.list_runs(empty / "nothing")
 
 
@@ -56,9 +56,9 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
     assert [one.folder for one in loading.runs_below([aside])[0]] == [
         aside
     ]  # named alone
-    with pytest.raises(UserError, match="--fresh moved it aside"):
+    with pytest.raises(UserError, match=r"20260101-120000.*: --fresh "):
         loading.runs_below([aside, again])
-    with pytest.raises(UserError, match="nothing: no run of hpcfl here"):
+    with pytest.raises(UserError, match="nothing: "):
         loading.runs_below([run, tmp_path / "nothing"])
 
 
@@ -66,7 +66,7 @@ def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
     cells = [make_run(f"sweep.20260101-120000/{name}") for name in ("a", "b")]
     assert [run.folder for run in loading.runs_below(cells)[0]] == cells
     assert len(loading.runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
-    with pytest.raises(UserError, match="--fresh moved it aside"):
+    with pytest.raises(UserError, match=r"20260101-120000.*: --fresh "):
         loading.runs_below([tmp_path])
 
 
@@ -107,9 +107,8 @@ def test_rounds_without_metrics_are_noted_every_time(make_run):
     )
     for _ in range(2):
         found = loading.load_run(folder).summary
-        assert found.notes == [
-            f"{folder}: metrics of 1 of 3 rounds are lost, files were damaged"
-        ]
+        [note] = found.notes
+        assert note.startswith(f"{folder}: ") and " 1 of 3 " in note
 
 
 def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
@@ -123,10 +122,7 @@ def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
 def test_a_score_that_was_not_recorded_is_an_error(make_run):
     run = loading.load_run(make_run())
     assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]
-    with pytest.raises(
-        UserError,
-        match=r"run: 'pro' was not scored; did you mean 'pre'\? allowed: post, pre",
-    ):
+    with pytest.raises(UserError, match=r"/run: 'pro' .*'pre'.*: post, pre$"):
         run.accuracy("pro")
 
 

@@ -52,9 +52,7 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
 def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
     out = tmp_path / "table.tar.xz"
     packed.write(loading.list_runs(runs), out)
-    with pytest.raises(
-        UserError, match="a packed file has the best and the last rounds"
-    ):
+    with pytest.raises(UserError, match=r"tar\.xz/fedavg-0: .*own folder"):
         figures.plot([out], "curves", 5.0, tmp_path / "curves.png", {})
     figures.plot([out], "clients", 5.0, tmp_path / "clients.png", {})
     for path, count in ((runs, 1), (out, 0)):
@@ -129,14 +127,14 @@ def test_no_folder_of_the_machine_is_in_it(tmp_path):
 
 def test_what_cannot_be_packed(tmp_path):
     going = loading.load_run(folder(tmp_path / "going", finished=False))
-    with pytest.raises(UserError, match="no run is finished"):
+    with pytest.raises(UserError, match="finished"):
         packed.write([going], tmp_path / "x.tar.xz")
     done = loading.load_run(folder(tmp_path / "done"))
-    with pytest.raises(UserError, match=r"must end with .tar.xz"):
+    with pytest.raises(UserError, match=r"--out .*x\.zip: .*\.tar\.xz"):
         packed.write([done], tmp_path / "x.zip")
     (line, _) = packed.write([going, done], tmp_path / "x.tar.xz")
     assert line == "left out, not finished: 1 runs"
-    with pytest.raises(UserError, match="two runs are called"):
+    with pytest.raises(UserError, match=r"0 done'"):
         packed.write([done, done], tmp_path / "x.tar.xz")
 
 
@@ -144,5 +142,5 @@ def test_a_huge_archive_is_refused(runs, tmp_path, monkeypatch):
     path = tmp_path / "x.tar.xz"
     packed.write(loading.runs_below([runs])[0], path)
     monkeypatch.setattr("hpcfl.storage.packed_runs.MOST_BYTES", 1000)
-    with pytest.raises(UserError, match="more than packed runs may"):
+    with pytest.raises(UserError, match=r"x\.tar\.xz: "):
         loading.runs_below([path])

@@ -26,9 +26,6 @@ def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     assert run.models.replay.rounds == {1, 4, 5}
     for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
         manifest.unlink()
-    with pytest.raises(
-        UserError,
-        match=r"the state before round 4 is not kept, only that before 1, 5.*"
-        r"every = 1 with checkpoint.keep = 2 this one",
-    ):
+    told = r"round 4 .* 1, 5; .*every = 1 with checkpoint\.keep = 2 "
+    with pytest.raises(UserError, match=told):
         run.model(client=0)

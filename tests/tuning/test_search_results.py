@@ -95,7 +95,7 @@ def test_nobody_goes_on_before_all_are_through(tuning, tmp_path):
             2: (0.1, 0.1),
         },
     )
-    with pytest.raises(RunFailure, match=r"trial=3,seed=7: rung 1 has not ended"):
+    with pytest.raises(RunFailure, match="trial=3,seed=7: rung 1 "):
         search_results.select_candidates(tuning, tmp_path, "fedavg", 1)
 
 

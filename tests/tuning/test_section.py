@@ -14,18 +14,27 @@ NEEDED = {
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"final_seeds": [100, 3]}, "search_seeds too"),
-        ({"budgets": 3}, "did you mean 'budget'"),
-        ({"overrides": {"ditto": {"method.lam": []}}}, "nothing to choose from"),
-        ({"overrides": {"ditto": {"method.lam": {"low": 1}}}}, "must be a value"),
-        ({"search": {"training.lr": []}}, "nothing to choose from"),
-        ({"search": {"rounds": [10, 12]}}, "rounds is set by the tuning itself"),
-        ({"search": {"partition": {"seed": [0]}}}, "partition.seed is set by"),
-        ({"search": {"training.lr": 0.1}}, "nothing to search"),
+        ({"final_seeds": [100, 3]}, r"tune\.final_seeds = \[100, 3\]: \[100\] "),
+        ({"budgets": 3}, "'tune.budgets'; .*'budget'"),
+        (
+            {"overrides": {"ditto": {"method.lam": []}}},
+            r"overrides .*: method.lam = \[\]: ",
+        ),
+        (
+            {"overrides": {"ditto": {"method.lam": {"low": 1}}}},
+            "method.lam = {'low': 1}: .* high = …",
+        ),
+        ({"search": {"training.lr": []}}, r"search .*: training.lr = \[\]: "),
+        ({"search": {"rounds": [10, 12]}}, "tune.search .*: rounds "),
+        ({"search": {"partition": {"seed": [0]}}}, "tune.search .*: partition.seed "),
+        ({"search": {"training.lr": 0.1}}, "training.lr = 0.1: "),
         ({"search": {"training.lr": {"low": 1, "hi": 2}}}, "training.lr = .* low = …"),
-        ({"overrides": {"ditto": {"method.name": "fedavg"}}}, "method.name is set by"),
-        ({"methods": ["fedavg", "fedavg"]}, "each once"),
-        ({"searches": 2, "overspend": True}, "leave out overspend, or set hard_cap"),
+        (
+            {"overrides": {"ditto": {"method.name": "fedavg"}}},
+            "tune.overrides .*: method.name ",
+        ),
+        ({"methods": ["fedavg", "fedavg"]}, "tune.methods = "),
+        ({"searches": 2, "overspend": True}, "overspend = true: .*hard_cap = false"),
     ],
 )
 def test_a_mistake_is_one_line(changed, said):

@@ -88,7 +88,7 @@ def test_bits_of_a_row_of_1000_numbers(transform, bits):
 
 
 def test_scaled_random_k_has_no_feedback():
-    with pytest.raises(ValueError, match="scaled"):
+    with pytest.raises(ValueError, match=r"feedback .*scaled = false"):
         RandomK(kind="random-k", k=1, feedback=True)
     assert RandomK(kind="random-k", k=1, scaled=False).remembers is True
     assert RandomK(kind="random-k", k=1).remembers is False
@@ -170,13 +170,16 @@ def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"kind": "top-k"}, "either share or k"),
-        ({"kind": "top-k", "share": 0.1, "k": 2}, "either share or k"),
+        ({"kind": "top-k"}, "compression: .*share or k"),
+        ({"kind": "top-k", "share": 0.1, "k": 2}, "compression: .*share or k"),
         ({"kind": "top-k", "share": 1.5}, "compression.share = 1.5"),
         ({"kind": "random-k", "k": 2, "feedback": True}, "scaled = false"),
         ({"kind": "qsgd", "levels": 0}, "compression.levels = 0"),
-        ({"kind": "qsgd", "download_levels": 3}, "needs downloads = 'qsgd'"),
-        ({"kind": "topk", "k": 2}, "did you mean 'top-k'"),
+        (
+            {"kind": "qsgd", "download_levels": 3},
+            "download_levels .*downloads = 'qsgd'",
+        ),
+        ({"kind": "topk", "k": 2}, "kind = 'topk' .*'top-k'"),
         ({"kind": "top-k", "k": 2, "feedback": "ef22"}, "compression.feedback"),
     ],
 )

@@ -87,12 +87,15 @@ def test_bits_are_counted_and_memory_adds_up(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"aggregation": {"rule": "meen"}}, "rule = 'meen' is unknown.*'mean'"),
-        ({"aggregation": {"rule": "own_updates:Halve"}}, "a subclass of .*base.Rule"),
+        ({"aggregation": {"rule": "meen"}}, "rule = 'meen' .*'mean'"),
+        (
+            {"aggregation": {"rule": "own_updates:Halve"}},
+            "rule = 'own_updates:Halve' .*base.Rule",
+        ),
         ({"transform": [{"kind": "none-such"}]}, "transform.0.kind = 'none-such'"),
-        ({"compression": {}}, "'compression.kind' is missing"),
-        ({"compression": {**HALVE, "k": 1}}, "unknown key 'compression.k'"),
-        ({"attack": {"kind": "own_updates:Negate"}}, "either share or clients"),
+        ({"compression": {}}, "'compression.kind' .*top-k"),
+        ({"compression": {**HALVE, "k": 1}}, "'compression.k'; .*kind"),
+        ({"attack": {"kind": "own_updates:Negate"}}, "attack: .*share or clients"),
     ],
 )
 def test_a_mistake_is_one_line(sections, words):

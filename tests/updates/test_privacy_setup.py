@@ -12,34 +12,43 @@ CLIENT = {"unit": "client"}
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"privacy": {}}, "'privacy.unit' is missing"),
+        ({"privacy": {}}, "'privacy.unit'"),
         ({"privacy": {"unit": "clients"}}, "privacy.unit = 'clients'"),
-        ({"privacy": {**CLIENT, "noise": 1.0}}, "noise needs clip"),
-        ({"privacy": {**CLIENT, "clip_rate": 1.0}}, "needs adaptive_clip = true"),
-        ({"privacy": {"epsilon": 1.0, "noise": 1.0}}, "exclude each other"),
-        ({"privacy": {"clip": 1.0, "local": True, "epsilon": 1.0}}, "instead of eps"),
-        ({"privacy": {"local": True, "adaptive_clip": True, "clip": 1.0}}, "exclude"),
+        ({"privacy": {**CLIENT, "noise": 1.0}}, "privacy: noise .*clip"),
+        ({"privacy": {**CLIENT, "clip_rate": 1.0}}, "clip_rate .*adaptive_clip = true"),
+        ({"privacy": {"epsilon": 1.0, "noise": 1.0}}, "noise and epsilon"),
+        (
+            {"privacy": {"clip": 1.0, "local": True, "epsilon": 1.0}},
+            "local .*noise .*epsilon",
+        ),
+        (
+            {"privacy": {"local": True, "adaptive_clip": True, "clip": 1.0}},
+            "local and adaptive_clip",
+        ),
         ({"method": {"name": "fedavg", "weights": "samples"}}, "weights = 'uniform'"),
-        ({"participation": {"select": "power-of-choice"}}, "take 'uniform'"),
+        (
+            {"participation": {"select": "power-of-choice"}},
+            "'power-of-choice': .*'uniform'",
+        ),
         (
             {"participation": {"scheme": "poisson", "select": "power-of-choice"}},
-            "each client by itself",
+            "participation.scheme = 'poisson' .*'uniform'",
         ),
         (
             {"participation": {"scheme": "poisson"}, "time": {"mode": "synchronous"}},
-            "fixed number",
+            "scheme = 'poisson': .*time.mode = 'none'",
         ),
-        ({"time": {"mode": "asynchronous"}}, "take 'synchronous'"),
+        ({"time": {"mode": "asynchronous"}}, "'asynchronous': .*'synchronous'"),
         (
             {"time": {"mode": "synchronous", "over_selection": 2.0}},
-            "leave both out",
+            "time.over_selection and time.availability",
         ),
         (
             {
                 "privacy": {"accountant": "pld"},
                 "participation": {"fraction": 0.4},
             },
-            "take 'rdp'",
+            "accountant = 'pld' .*'rdp'.* participation.scheme",
         ),
         (
             {"privacy": {"clip": 1.0, "noise": 0.5, "adaptive_clip": True}},
@@ -47,7 +56,7 @@ CLIENT = {"unit": "client"}
         ),
         (
             {"aggregation": {"rule": "own_updates:Largest"}},
-            "take 'mean', or set privacy.local = true",
+            "Largest': .*'mean'.* privacy.local = true",
         ),
     ],
 )

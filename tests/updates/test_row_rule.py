@@ -69,9 +69,9 @@ def test_the_least_number_of_clients(rule, least):
 
 def test_rules_that_tolerate_bad_clients_need_their_number():
     for rule, keys in [(Krum, {}), (Bulyan, {}), (Median, {"mixing": "nnm"})]:
-        with pytest.raises(ValueError, match="needs f"):
+        with pytest.raises(ValueError, match=r"'(krum|bulyan|nnm)' .* f, "):
             rule(**keys)
-    with pytest.raises(ValueError, match="needs mixing"):
+    with pytest.raises(ValueError, match=r"bucket .*mixing = 'bucketing'"):
         Median(bucket=3)
 
 

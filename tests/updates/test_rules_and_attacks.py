@@ -92,16 +92,36 @@ def test_runs_are_the_same_on_any_number_of_ranks(tmp_path, place):
 @pytest.mark.parametrize(
     ("method", "sections", "words"),
     [
-        (UNIFORM, {"aggregation": {"rule": "krum"}}, "aggregation.*needs f"),
-        (UNIFORM, {"aggregation": {"rule": "krum", "f": 3}}, "needs 9 rows"),
+        (
+            UNIFORM,
+            {"aggregation": {"rule": "krum"}},
+            "aggregation: rule = 'krum' .* f, ",
+        ),
+        (
+            UNIFORM,
+            {"aggregation": {"rule": "krum", "f": 3}},
+            "'krum': .* f = 3 .* 9 rows",
+        ),
         ("fedavg", {"aggregation": {"rule": "median"}}, "method.weights = 'uniform'"),
         (UNIFORM, {"aggregation": {"rule": "norm-bound"}}, "aggregation.bound"),
-        (UNIFORM, {"attack": {"kind": "alie", "share": 0.8}}, "z is infinite"),
+        (
+            UNIFORM,
+            {"attack": {"kind": "alie", "share": 0.8}},
+            "'alie': z .* 6 attackers of 8 .* z$",
+        ),
         (UNIFORM, {"attack": {"kind": "alie", "share": 0.9, "z": 1.0}}, "2 honest"),
-        (UNIFORM, {"attack": {"kind": "ipm", "share": 1.0}}, "all 8 clients attack"),
+        (UNIFORM, {"attack": {"kind": "ipm", "share": 1.0}}, "attack: all 8 clients"),
         (UNIFORM, {"attack": {"kind": "ipm", "clients": [8]}}, "from 0 to 7"),
-        (UNIFORM, {"attack": {"kind": "backdoor", "share": 0.2}}, "images"),
-        (UNIFORM, {"evaluation": {"scores": ["attack-success"]}}, "an attack"),
+        (
+            UNIFORM,
+            {"attack": {"kind": "backdoor", "share": 0.2}},
+            r"'backdoor' .*\[5\]",
+        ),
+        (
+            UNIFORM,
+            {"evaluation": {"scores": ["attack-success"]}},
+            "evaluation.scores = 'attack_success' .*'backdoor'",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(method, sections, words):

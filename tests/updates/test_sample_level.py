@@ -187,12 +187,12 @@ class Declaring(Teacher):
     ("method", "words"),
     [
         ("fedproto", r"lane\.prototypes"),
-        ("fedrod", "class counts"),
+        ("fedrod", r"\('counts'\)"),
         ("feddbe", "class_means"),
         ("ifca", "loss_of"),
-        ("fedfomo", "validation"),
-        ("per-fedavg", "several mini-batches"),
-        ({"name": "fedavg", "ala": True}, "learned weights"),
+        ("fedfomo", "method.name = 'fedfomo'"),
+        ("per-fedavg", "unit = 'sample' .*mini-batches"),
+        ({"name": "fedavg", "ala": True}, "method.ala = true"),
         ({"name": "test_sample_level:Teacher"}, r"lane\.teacher"),
     ],
 )
@@ -209,7 +209,10 @@ def test_a_method_may_declare_what_its_loss_reads():
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"model": {"name": "tiny:Normalised", "hidden": 6}}, "batch norm"),
+        (
+            {"model": {"name": "tiny:Normalised", "hidden": 6}},
+            "unit = 'sample' .*batch norm",
+        ),
         ({"model": {"name": "tiny:dropping"}}, "random"),
         ({"training": {"drop_last": True}}, "drop_last"),
         ({"participation": {"select": "power-of-choice"}}, "participation.select"),
@@ -225,5 +228,5 @@ def test_uncovered_sections_are_refused_before_training(sections, words):
 
 def test_keys_of_clients_are_refused():
     table = tiny.table("fedavg", privacy={**PRIVATE, "local": True})
-    with pytest.raises(UserError, match="local belongs to unit = 'client'"):
+    with pytest.raises(UserError, match=r"privacy: local .*unit = 'client'"):
         config.parse(table)

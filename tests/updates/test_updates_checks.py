@@ -17,22 +17,28 @@ LARGEST = {"rule": "own_updates:Largest"}
     [
         (
             {"attack": {"kind": "own_updates:Negate", "clients": [5]}},
-            "clients from 0 to 4",
+            r"attack\.clients = \[5\]: .* 0 to 4",
         ),
         (
             {"attack": {"kind": "own_updates:Negate", "share": 0.09}},
-            "none of 5 clients",
+            "attack.share = 0.09: .* 0.1, ",
         ),
-        ({"aggregation": {**LARGEST, "least": 6}}, "needs 6 clients"),
-        ({"aggregation": LARGEST, "method": {"name": "fedavg"}}, "set method.weights"),
+        ({"aggregation": {**LARGEST, "least": 6}}, "Largest': .* 6 clients"),
+        (
+            {"aggregation": LARGEST, "method": {"name": "fedavg"}},
+            "Largest' .*method.weights = 'uniform'",
+        ),
         ({"compression": HALVE, "time": {"mode": "asynchronous"}}, "'synchronous'"),
-        ({"compression": HALVE, "method": {"name": "pfedsim"}}, "after the warm-up"),
+        (
+            {"compression": HALVE, "method": {"name": "pfedsim"}},
+            "method.name = 'pfedsim': ",
+        ),
         (
             {
                 "compression": HALVE,
                 "attack": {"kind": "own_updates:Imitate", "share": 0.2},
             },
-            "feedback = false",
+            "Imitate' .*Halve' .*feedback = false",
         ),
     ],
 )
