@@ -103,12 +103,12 @@ def test_averaged_statistics_go_with_the_global_model(played):
 
 
 CANNOT_BE_HAD = [
-    ({"client": 9}, "there is no client 9; the clients with models are 0 … 4"),
-    ({"client": 0, "moment": "past"}, "'past' was not scored; did you mean 'post'?"),
-    ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
-    ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
+    ({"client": 9}, "client 9; "),
+    ({"client": 0, "moment": "past"}, "'past' "),
+    ({"client": 0, "at": "lst"}, "at = 'lst'; "),
+    ({"client": "class 0"}, "'class 0'"),
     ({"client": "global"}, "training.buffers = 'average'"),
-    ({"client": 0, "moment": "post"}, "client 0 has no model 'post' of round 3"),
+    ({"client": 0, "moment": "post"}, "client 0 "),
 ]
 
 
