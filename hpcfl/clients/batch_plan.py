@@ -1,9 +1,11 @@
-"""The mini-batches of an epoch: how they are drawn, and their plan, which is computed from
-the number of samples of each lane.
+"""Mini-batches of an epoch: a plan from the lanes' numbers of samples, and random
+draws.
 
-Lanes are clients that train side by side, sorted by ``order_by_length``. First they do their
-full batches in lockstep, fewer and fewer lanes as clients run out; then their smaller
-last batches, grouped by size. So no batch is ever padded.
+Lanes are clients that train side by side, sorted by ``order_by_length``. First the
+lanes process their full batches in lockstep; lanes without further full batches drop
+out. Then their smaller last batches follow, grouped by size. No batch needs padding.
+
+``BatchRun`` and ``plan_epoch`` are the plan, ``MiniBatches`` the draws.
 """
 
 from collections.abc import Sequence
@@ -18,20 +20,20 @@ from hpcfl.clients.samples import Samples
 from hpcfl.experiment.sections import Training
 from hpcfl.rows import randomness
 
-# The most gradients of one mini-batch that sample-level privacy counts.
+# The maximum number of gradients per mini-batch with sample-level privacy.
 MOST_GRADIENTS = 16
-BLOCK_SAMPLES = 2048  # how many samples are gathered and normalised at once
+BLOCK_SAMPLES = 2048  # number of samples gathered and normalised at once
 
 
 @dataclass(frozen=True)
 class BatchRun:
-    """Batches of one size that some lanes do side by side, one after the other.
+    """Consecutive batches of one size that some lanes process side by side.
 
     Attributes:
-        lanes: the lanes, ascending.
-        starts: where each lane's first batch begins in the order of its samples.
-        size: samples of a batch of one lane.
-        batches: how many batches each lane does.
+        lanes: lane numbers, ascending.
+        starts: start of each lane's first batch in the order of its samples.
+        size: number of samples in a batch of one lane.
+        batches: number of batches of each lane.
     """
 
     lanes: list[int]
@@ -47,7 +49,7 @@ class BatchRun:
         """Return the samples of these batches, ``[lanes, batches · size]``.
 
         Args:
-            orders: the samples of every lane in the order of the epoch.
+            orders: samples of every lane in the order of the epoch.
         """
         span = self.size * self.batches
         parts = []
@@ -63,9 +65,9 @@ def plan_epoch(
     once.
 
     Args:
-        lengths: how many samples each lane uses, sorted as ``order_by_length`` does.
-        lanes: which lanes take part, ascending.
-        batch_size: samples of a full batch of one lane.
+        lengths: number of samples of each lane, in the order of ``order_by_length``.
+        lanes: lanes that take part, ascending.
+        batch_size: number of samples in a full batch of one lane.
     """
     runs = [*_full_batches(lengths, lanes, batch_size)]
     runs += _last_batches(lengths, lanes, batch_size)
@@ -75,12 +77,12 @@ def plan_epoch(
 def _full_batches(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
 ) -> list[BatchRun]:
-    """Return full batches in lockstep, at most ``BLOCK_SAMPLES`` samples a run where it can."""
+    """Return runs of full batches, of at most ``BLOCK_SAMPLES`` samples or one batch."""
     runs = []
     counts = [lengths[lane] // batch_size for lane in lanes]
     done = 0
     while counts and counts[0] > done:
-        # Lanes are sorted, so that those with further full batches are the first ones.
+        # Lanes are sorted by length: the first ones have further full batches.
         active = sum(count > done for count in counts)
         most = max(1, BLOCK_SAMPLES // (active * batch_size))
         batches = min(counts[active - 1] - done, most)
@@ -93,7 +95,7 @@ def _full_batches(
 def _last_batches(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
 ) -> list[BatchRun]:
-    """Return the last batches that are smaller than a full one, largest first."""
+    """Return runs of the lanes' smaller last batches, largest first."""
     lanes_by_size: dict[int, list[int]] = {}
     for lane in lanes:
         size = lengths[lane] % batch_size
@@ -107,8 +109,8 @@ def _last_batches(
 
 
 def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
-    """Split runs into blocks of one run, or of several with at most ``BLOCK_SAMPLES``
-    samples in all.
+    """Group runs into blocks: one run, or several with at most ``BLOCK_SAMPLES``
+    samples in total.
     """
     blocks: list[list[BatchRun]] = []
     samples = 0
@@ -122,23 +124,26 @@ def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
 
 
 def fewest_samples(training: Training, batch_norm: bool) -> int:
-    """Return the smallest batch size that is trained on.
+    """Return the minimum number of samples in a mini-batch.
 
-    batch_norm: whether the model has statistics of batches, which need two samples.
+    Args:
+        training: training section of the experiment.
+        batch_norm: whether the model computes batch statistics, which need two samples.
     """
     fewest = 2 if batch_norm else 1
     return max(fewest, training.batch_size) if training.drop_last else fewest
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
-    """Return the number of a client's samples that an epoch uses. An epoch has whole
-    batches and perhaps a smaller last one.
+    """Return the number of samples that a client uses in an epoch.
+
+    An epoch has whole batches and possibly a smaller last one.
 
     Args:
-        samples: how many the client has.
-        size: samples of a full batch.
-        fewest: the last batch is left out if it would have fewer samples.
-        steps: the most batches; None for any number.
+        samples: number of the client's samples.
+        size: number of samples in a full batch.
+        fewest: minimum number of samples in the last batch; a smaller one is dropped.
+        steps: maximum number of batches; None for no limit.
     """
     rest = samples % size
     used = samples if rest >= fewest else samples - rest
@@ -146,8 +151,11 @@ def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int
 
 
 def pool_size(samples: int, share: float) -> int:
-    """Return how many of a client's samples a training on a share of them uses: at least
-    one.
+    """Return the number of samples in a client's training subset, at least one.
+
+    Args:
+        samples: number of the client's samples; 0 gives 0.
+        share: fraction of the samples.
     """
     if share >= 1 or not samples:
         return samples
@@ -155,12 +163,13 @@ def pool_size(samples: int, share: float) -> int:
 
 
 class AskedTraining(NamedTuple):
-    """A local training that a method asks for, as far as its number of steps goes.
+    """The number of steps that a method requested for a local training.
 
     Attributes:
         epochs, steps, share: as for ``Fleet.train``.
-        batches: mini-batches of a step.
-        gradients: the most noisy gradients of a mini-batch, with sample-level privacy.
+        batches: number of mini-batches per step.
+        gradients: maximum number of noisy gradients per mini-batch, with sample-level
+            privacy.
     """
 
     epochs: int
@@ -170,9 +179,12 @@ class AskedTraining(NamedTuple):
     gradients: int = 0
 
     def takes_step(self, samples: int, batch_size: int, fewest: int) -> bool:
-        """Return whether a client with so many samples takes a step.
+        """Return whether a client takes at least one step.
 
-        fewest: as ``fewest_samples`` gives it.
+        Args:
+            samples: number of the client's samples.
+            batch_size: number of samples in a full mini-batch.
+            fewest: minimum number of samples in a mini-batch, from ``fewest_samples``.
         """
         length = epoch_length(
             pool_size(samples, self.share),
@@ -184,8 +196,9 @@ class AskedTraining(NamedTuple):
 
 
 def order_by_length(lengths: Sequence[int], batch_size: int) -> list[int]:
-    """Return positions in ``lengths``, sorted by the number of full batches, then by the size
-    of the last one, the largest first.
+    """Return positions in ``lengths``, sorted by number of full batches, largest first.
+
+    Equal numbers are sorted by the size of the last batch, largest first.
     """
 
     def key(position: int) -> tuple[int, int, int]:
@@ -199,11 +212,11 @@ class LaneClient(NamedTuple):
     """A client of a chunk.
 
     Attributes:
-        client: its id.
-        round: which keys its draws.
-        pool: the positions of its samples.
-        length: how many of them an epoch uses.
-        epochs: how many epochs it does at most.
+        client: client id.
+        round: round in the key of its draws.
+        pool: positions of its samples.
+        length: number of samples that an epoch uses.
+        epochs: maximum number of epochs.
     """
 
     client: int
@@ -215,16 +228,21 @@ class LaneClient(NamedTuple):
 
 @dataclass
 class MiniBatches:
-    """The mini-batches of a chunk's lanes, and counts of their gradients. In each epoch
-    a lane's samples are shuffled, and each of them is in one mini-batch.
+    """Mini-batches of a chunk's lanes, and counts of their gradients.
+
+    Each epoch shuffles a lane's samples; each of the used samples is in one mini-batch.
 
     Attributes:
-        seed, phase: key the draws.
-        size: samples of a full step of one lane.
-        keys: the round and the id of each lane's client.
-        sample_gradients: how many gradients of samples each lane computed, int64 [L].
-        noisy_batches: of how many mini-batches each lane took g noisy gradients, in
-            column g, int64 [L, MOST_GRADIENTS + 1].
+        kernel: kernel that computes gradients.
+        samples: samples of the rank.
+        seed, phase: keys of the draws.
+        size: number of samples in a full step of one lane.
+        lanes: clients of the lanes.
+        keys: round and id of each lane's client.
+        sample_gradients: number of per-sample gradients that each lane computed, int64
+            [L].
+        noisy_batches: number of mini-batches from which each lane computed g noisy
+            gradients, in column g, int64 [L, MOST_GRADIENTS + 1].
     """
 
     kernel: Kernel
@@ -242,12 +260,15 @@ class MiniBatches:
         self.noisy_batches = np.zeros((len(self.lanes), MOST_GRADIENTS + 1), np.int64)
 
     def begin(self, work: Work) -> Session:
-        """Return what computes the lanes' gradients."""
+        """Return a session that computes the lanes' gradients."""
         return self.kernel.begin(work)
 
     def draw(self, epoch: int) -> tuple[list[np.ndarray], int]:
-        """Return the positions of each lane's samples in an epoch, in order, and the
-        size of a full mini-batch.
+        """Draw the samples of an epoch.
+
+        Returns:
+            The positions of each lane's samples in order, and the size of a full
+            mini-batch.
         """
         keys = [(self.phase, *key, epoch) for key in self.keys]
         sizes = [len(lane.pool) for lane in self.lanes]
@@ -261,7 +282,7 @@ class MiniBatches:
         return orders, self.size
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the samples at drawn positions, as ``Samples.take``."""
+        """Return the samples at drawn positions, like ``Samples.take``."""
         return self.samples.take(index)
 
     def count(
@@ -274,8 +295,9 @@ class MiniBatches:
         """Count the gradients of a run.
 
         Args:
-            orders: the result of ``draw``.
-            calls: how many gradients were taken of each mini-batch.
-            samples: of how many samples a lane took part in gradients.
+            run: run that has trained.
+            orders: first result of ``draw``.
+            calls: number of gradients computed for each mini-batch.
+            samples: number of per-sample gradients that each lane computed in the run.
         """
         self.sample_gradients[run.lanes] += samples

@@ -1,4 +1,9 @@
-"""The clients of one rank, which a method trains and scores."""
+"""The clients of one rank, as a method sees them.
+
+``Fleet`` trains, evaluates and records n clients in one call of a method.
+``TrainOptions`` are the options of a local training, ``Scoring`` and ``Results`` the
+settings and results of the calls.
+"""
 
 from collections.abc import (
     Callable,
@@ -46,22 +51,25 @@ class TrainOptions(TypedDict, total=False):
     """Keyword options of ``Fleet.train`` and ``Fleet.train_by``.
 
     Attributes:
-        loss: what is minimised; by default the method's objective.
-        params: the groups of columns that are trained (see ``Layout``), by default all;
-            the rest is frozen, its batch norm in evaluation mode.
-        epochs: by default ``training.epochs``; with ``until`` the most there may be.
-        steps: the most steps in an epoch; by default as many as there are mini-batches.
-        phase: a part of the key of all shuffles, by default "train", so that two phases
-            of a round see different orders; a fleet trains each phase once.
+        loss: loss function to minimise; by default the method's objective.
+        params: groups of parameters to train (see ``Layout``), by default all. The
+            other parameters are frozen, and their batch norm is in evaluation mode.
+        epochs: number of epochs, by default ``training.epochs``; with ``until`` the
+            maximum number.
+        steps: maximum number of steps in an epoch; by default one step for each
+            mini-batch.
+        phase: name of this training in the key of all shuffles, by default "train". Two
+            phases of a round see different orders. A fleet trains each phase once.
         proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
-        share: the share of a client's samples that it trains on, drawn for the phase,
-            at least one sample; by default 1.
-        only: which clients train, bool [n]; the others' rows are returned as they are.
-        until: called after each epoch with the losses of the epochs' last mini-batches
-            [lanes, epochs so far] and the lanes' variables; returns which lanes are
-            done, bool [lanes].
-        model: which of a client's models this is, by default "model", where a method
-            keeps several, each with its own buffers.
+        share: fraction of a client's samples to train on, by default 1. The samples are
+            drawn for the phase, at least one for each client.
+        only: mask of the clients that train, bool [n]; the rows of the other clients
+            are returned unchanged.
+        until: function called after each epoch with the losses of the epochs' last
+            mini-batches [lanes, epochs so far] and the lanes' variables. It returns a
+            mask of the lanes that stop, bool [lanes].
+        model: name of the client's model, by default "model". A method with several
+            models per client names each of them; each has separate buffers.
         variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
     """
 
@@ -80,14 +88,15 @@ class TrainOptions(TypedDict, total=False):
 
 @dataclass
 class Scoring:
-    """The scoring of the models of a fleet.
+    """Settings for scoring the models of a fleet.
 
     Attributes:
         is_due: whether models are scored in this round.
-        tune_epochs: for how many epochs the models that clients start from are trained
-            at scoring, to be scored after each of these (``Method.score``).
-        scores_starts: whether ``Method.score`` scores the models that clients start
-            from; False where that is done at another time than their training.
+        tune_epochs: numbers of epochs of fine-tuning at scoring. The clients' start
+            models are trained, and scored after each of these numbers of epochs
+            (``Method.score``).
+        scores_starts: whether ``Method.score`` scores the clients' start models; False
+            if they are scored at another time than they are trained.
     """
 
     is_due: bool
@@ -97,25 +106,27 @@ class Scoring:
 
 @dataclass
 class Results:
-    """The results of the calls of a fleet.
+    """Results of the calls of a fleet.
 
     Attributes:
-        sample_gradients: how many gradients of samples each client has computed, int64
-            [n] on the host: one for each sample of each mini-batch that a gradient was
-            taken of, whichever parameters it is by. Those of a ``trial`` count, too.
-        scoring_gradients: those of them that scores took, int64 [n].
-        scores: the sums of ``score``, by column.
-        recorded: the numbers of ``record``, [n] by name.
-        trainings: the local trainings that were asked for, without those of a
-            ``trial``.
-        noisy_batches: of how many mini-batches each client took g noisy gradients, in
-            column g, int64 [n, …] on the host; None without any. Those of a ``trial``
-            do not count, because its models stay in the simulation.
-        epsilon: each client's ε after the round, float64 [n]; None where it is not
-            accounted for.
+        sample_gradients: number of per-sample gradients that each client has computed,
+            int64 [n] on the host. Every gradient of a mini-batch adds the number of its
+            samples, whichever parameters it is taken for. Gradients of a ``trial`` are
+            included.
+        scoring_gradients: number of these gradients that were computed for scores,
+            int64 [n].
+        scores: sums recorded by ``score``, by column.
+        recorded: numbers recorded by ``record``, [n] by name.
+        trainings: local trainings that were requested, without those of a ``trial``.
+        noisy_batches: number of mini-batches from which each client computed g noisy
+            gradients, in column g, int64 [n, …] on the host; None without noisy
+            gradients. Mini-batches of a ``trial`` are excluded, because its models are
+            never released.
+        epsilon: each client's ε after the round, float64 [n]; None without privacy
+            accounting.
         losses, data_losses: each client's mean objective in the last epoch of the last
-            training, with the proximal term at its end, and the data term alone,
-            float64 [n]; None before any.
+            training (with the proximal term of the trained model), and the mean of the
+            data term alone, float64 [n]; None before the first training.
     """
 
     sample_gradients: np.ndarray
@@ -138,23 +149,24 @@ class Fleet:
     all clients share.
 
     Attributes:
-        ids: the clients' numbers [n], ascending.
-        state: the clients' private state, tensors ``[n, …]`` by name; tensors that a
-            method assigns are kept. They have the names, types and shapes of
-            ``client_state``.
-        class_counts: training samples of each class, float64 [n, classes]. A method
-            reads ``counts``, which may be refused.
-        rounds: the number of the round, from 1, that keys the draws of each client,
-            int64 [n]. They differ between clients of an asynchronous server that
+        ids: client ids [n], ascending.
+        state: the clients' private state, tensors ``[n, …]`` by name. Tensors that a
+            method assigns are stored for the next round. Names, types and shapes are
+            those of ``client_state``.
+        class_counts: number of training samples of each class, float64 [n, classes]. A
+            method reads ``counts`` instead, which sample-level privacy refuses.
+        rounds: number of the round, from 1, in the key of each client's random draws,
+            int64 [n]. With an asynchronous server it differs between clients that
             started from different models.
-        scoring: whether and how models are scored.
-        loss: the default objective of ``train``.
-        results: of the calls so far.
-        pace: of each client the share that it does of the epochs of each training of
-            the round, [n] in [0, 1], though at least one of them; None where all do
-            all.
-        adjust: changes each training before it begins, such as to fewer epochs; None
-            for no change.
+        scoring: settings for scoring models.
+        loss: default objective of ``train``.
+        resources: kernel, samples and device of the rank.
+        results: results of the calls so far.
+        pace: fraction of the epochs of each training of the round that each client
+            completes, [n] in [0, 1]. Every client completes at least one epoch. None if
+            all clients complete all epochs.
+        adjust: function that changes each training before it begins, such as to fewer
+            epochs; None for no change.
     """
 
     ids: np.ndarray
@@ -185,36 +197,43 @@ class Fleet:
 
     @property
     def round(self) -> int:
-        """The number of the round, from 1. Raises ValueError where clients are in
-        different ones.
+        """The number of the round, from 1.
+
+        Raises:
+            ValueError: The clients are in different rounds.
         """
         round: int = only_one(self.rounds.tolist())
         return round
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of this round for a method's own steps, which are plain
-        ones. Raises ValueError where clients have different ones.
+        """The learning rate of this round for a method's own plain gradient steps.
+
+        Raises:
+            ValueError: The clients have different learning rates.
         """
         return only_one(map(self.setup.plain_rate, self.rounds.tolist()))
 
     @property
     def counts(self) -> Tensor:
-        """Training samples of each class, float64 [n, classes]. Raises UserError with
-        sample-level privacy.
+        """Number of training samples of each class, float64 [n, classes].
+
+        Raises:
+            UserError: Sample-level privacy is on.
         """
         return self.setup.show_classes(self.class_counts)
 
     @property
     def samples(self) -> Tensor:
-        """Training samples of each client, float64 [n]."""
+        """Number of training samples of each client, float64 [n]."""
         return self.class_counts.sum(dim=1)
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return rows ``[P]`` or ``[n, P]`` as ``[n, P]``. The result is a view and
-        must not be written to.
+        """Return rows ``[P]`` or ``[n, P]`` as ``[n, P]``, a view that must not be
+        written to.
 
-        Raises ValueError for other shapes.
+        Raises:
+            ValueError: ``rows`` has another shape.
         """
         if tuple(rows.shape) not in (
             (self.layout.width,),
@@ -227,27 +246,35 @@ class Fleet:
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
     def buffers(self, model: str = "model") -> Tensor:
-        """Return the batch-norm statistics of one of the clients' models, ``[n, B]``. B
-        is 0 without batch norm.
+        """Return the batch-norm statistics ``[n, B]`` of the clients' models.
 
-        The result is a view and must not be written to. The function ``evaluate_at`` takes a
-        row of it as its ``buffers``.
+        B is 0 without batch norm. The result is a view that must not be written to. A
+        row of it can be the ``buffers`` of ``evaluate_at``.
+
+        Args:
+            model: name of the client's model, as for ``train``.
         """
         if not self.resources.buffers.width:
             return torch.zeros(len(self.ids), 0, device=self.resources.device)
         return self.state[buffer_name(model)]
 
     def keep_buffers(self, model: str, buffers: Tensor) -> None:
-        """Set the batch-norm statistics ``[n, B]`` of one of the clients' models."""
+        """Store the batch-norm statistics ``[n, B]`` of the clients' models.
+
+        Args:
+            model: name of the client's model, as for ``train``.
+            buffers: statistics to store.
+        """
         if self.resources.buffers.width:
             self.state[buffer_name(model)] = buffers
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Draw uniform numbers in [0, 1), ``[n, *shape]``. Each client's draws are
-        keyed by purpose, round and client.
+        """Draw uniform numbers in [0, 1), ``[n, *shape]``, keyed by purpose, round and
+        client.
 
-        A larger first dimension of ``shape`` appends numbers and changes none: a client
-        draws the same however many its neighbours need.
+        A larger first dimension of ``shape`` appends numbers and keeps the earlier
+        ones. A client's draws therefore do not depend on the number that other clients
+        need.
         """
         draws = [
             randomness.generator(
@@ -262,14 +289,17 @@ class Fleet:
         return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
 
     def train(self, rows: Tensor, **options: Unpack[TrainOptions]) -> Tensor:
-        """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given
-        tensors do not change.
+        """Train locally from ``rows`` and return the trained rows ``[n, P]``.
 
-        The model's batch-norm buffers move on in ``state``, and ``losses`` are this
-        training's.
+        The given tensors do not change. Batch-norm buffers are updated in ``state``,
+        and ``results.losses`` are set to the losses of this training.
 
-        Raises ValueError for shapes that do not fit, and for a phase that was trained
-        before.
+        Args:
+            rows: start models, ``[n, P]`` or ``[P]``.
+            options: options listed in ``TrainOptions``.
+
+        Raises:
+            ValueError: A shape does not fit, or the phase was already trained.
         """
         start = self._start(rows, options)
         return self._train(self._make_task(options), start, options).rows
@@ -283,18 +313,26 @@ class Fleet:
         frozen: Frozen = "evaluation",
         **options: Unpack[TrainOptions],
     ) -> tuple[Tensor, Tensors]:
-        """Train as ``train`` does, but by the method's own ``step``, which is called
-        with a ``StepContext``.
+        """Train with the method's own ``step`` and return rows and variables.
 
-        Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name
-        with what steps assigned to them; the given tensors do not change. A step reads
-        and assigns ``context.variables[NAME]``.
+        The given tensors do not change. A step reads and assigns
+        ``context.variables[NAME]``.
 
         Args:
-            batches: how many disjoint mini-batches a step gets; in an epoch's last step
-                they may be smaller, never empty.
-            frozen: the mode of layers of which nothing is trained; in "training" their
-                batch norm takes each mini-batch's own statistics.
+            step: function that takes one step, called with a ``StepContext``.
+            rows: start models, ``[n, P]`` or ``[P]``.
+            batches: number of disjoint mini-batches for each step. In the last step of
+                an epoch they may be smaller, but not empty.
+            frozen: mode of the layers without trained parameters. In "training" mode
+                their batch norm uses the statistics of each mini-batch.
+            options: options listed in ``TrainOptions``.
+
+        Returns:
+            The trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name after
+            the last step.
+
+        Raises:
+            ValueError: As for ``train``.
         """
         task = self._make_task(options)
         task = replace(task, step=step, batches=batches, frozen=frozen)
@@ -305,12 +343,12 @@ class Fleet:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Open a block of training that is no part of the round's work, such as for a
-        score alone: afterwards private state and losses are as before it.
+        """Open a block of training outside the round's work, such as fine-tuning for a
+        score.
 
-        So stragglers do all of it, and a score means the same for every client. Scores,
-        records and counts made in it stay. Whatever else training leaves in a fleet has
-        to be put back here, too.
+        After the block, private state and losses are restored. Stragglers complete all
+        epochs in it, so that a score has the same meaning for every client. Scores,
+        records and gradient counts made in the block remain.
         """
         results, state, pace = self.results, self.state, self.pace
         losses = results.losses, results.data_losses
@@ -330,18 +368,22 @@ class Fleet:
         model: str = "model",
         variables: Tensors | None = None,
     ) -> None:
-        """Record the scores of ``rows`` on each client's test samples as ``column``, in
-        scored rounds only.
+        """Record the scores of ``rows`` on each client's test samples as ``column``.
 
-        Where samples are held out to choose the best round on, also on these, as
+        The call has no effect in rounds without scoring. If samples are held out to
+        choose the best round, the scores on these are recorded as
         ``validation/COLUMN``.
 
         Args:
-            column: several names, such as ("pre", "global"), where several columns are
-                one model: it is scored once. Raises UserError for a reserved name.
-            predict: a function of (model, x, lane) that returns logits [batch,
-                classes]; by default ``model(x)``.
+            column: name of the column. Several names, such as ("pre", "global"), record
+                one model in several columns; it is scored once.
+            rows: models to score, ``[n, P]`` or ``[P]``.
+            predict: function of (model, x, lane) that returns logits [batch, classes];
+                by default ``model(x)``.
             model, variables: as for ``train``.
+
+        Raises:
+            UserError: A name of a column is reserved.
         """
         if not self.scoring.is_due:
             return
@@ -370,8 +412,8 @@ class Fleet:
                 self.results.scores |= dict.fromkeys(names, sums)
 
     def _select_scores(self, part: str) -> dict[str, dict[str, Score]]:
-        """Return the scores that are computed beside each other for a part of the
-        samples, by the samples that they need.
+        """Return the scores to compute for a part of the samples, grouped by the
+        samples that they need.
         """
         scores: dict[str, dict[str, Score]] = {}
         for name, score in self.resources.scores.items():
@@ -387,10 +429,22 @@ class Fleet:
         model: str = "model",
     ) -> Tensor:
         """Return the mean cross-entropy of models on each client's own samples,
-        float64. Models are in evaluation mode.
+        float64.
 
-        Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where
-        nothing was picked. The loss of a client without samples is 0.
+        Models are in evaluation mode. The loss of a client without samples is 0.
+
+        Args:
+            models: rows ``[n, P]`` or ``[P]``, or a pool in which each client picks m
+                models.
+            on: part of the samples.
+            model: name of the client's model whose buffers are used.
+
+        Returns:
+            Losses [n] for rows, [n, m] for a pool; infinite if a client picks fewer
+            models.
+
+        Raises:
+            UserError: Sample-level privacy is on.
         """
         self._refuse_reading("losses of models ('loss_of')")
         if isinstance(models, Tensor):
@@ -424,8 +478,10 @@ class Fleet:
         variables: Tensors,
         scores: Mapping[str, Score],
     ) -> Sums:
-        """Return the sums of ``scores`` on each client's samples. ``on`` is one of
-        ``Samples.parts``.
+        """Return the sums of ``scores`` on each client's samples.
+
+        Args:
+            on: name of a part of the samples in ``Samples.parts``.
         """
         resources = self.resources
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
@@ -438,9 +494,9 @@ class Fleet:
         alike = np.arange(len(self.ids))
         if same_model:
             alike = resources.samples.tested_alike(self.ids.tolist())
-        # one model on the same samples is scored once
+        # A model that several clients test on the same samples is scored once. These
+        # clients share one row, so the first rows serve for all of them.
         _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
-        # then all have the same row, so that any of them will do
         count = len(firsts)
         classes = resources.samples.classes
         chunks, order = resources.map_chunks(
@@ -459,8 +515,15 @@ class Fleet:
         }
 
     def record(self, name: str, values: Tensor) -> None:
-        """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its
-        mean over clients.
+        """Record a number for each client as ``recorded/NAME``, and its mean over
+        clients.
+
+        Args:
+            name: name of the metric.
+            values: one number for each client, [n].
+
+        Raises:
+            ValueError: The first dimension of ``values`` is not the clients.
         """
         values = self._of_each_client(f"the recorded '{name}'", values)
         self.results.recorded[name] = values
@@ -474,16 +537,22 @@ class Fleet:
         variables: Tensors | None = None,
     ) -> Tensor:
         """Return the means of ``function`` over each client's training samples by
-        class, ``[n, classes, d]``.
-
-        They are float32, and zero for classes that a client does not hold.
+        class.
 
         Args:
-            rows: the models that the function is given, in evaluation mode.
-            function: of (model, x, lane), ``[batch, d]``.
-            draws: (times, size): the mean is over ``times`` random draws of at most
-                ``size`` samples of the class instead of all.
+            rows: models passed to the function, in evaluation mode.
+            function: function of (model, x, lane) that returns ``[batch, d]``.
+            model: name of the client's model, as for ``train``.
+            draws: (times, size) to average over ``times`` random draws of at most
+                ``size`` samples of each class; by default over all samples.
             variables: as for ``train``.
+
+        Returns:
+            Means ``[n, classes, d]``, float32; zero for classes without samples of the
+            client.
+
+        Raises:
+            UserError: Sample-level privacy is on.
         """
         self._refuse_reading("means of samples by class ('class_means')")
         resources = self.resources
@@ -520,19 +589,24 @@ class Fleet:
         most: int | None = None,
         model: str = "model",
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``function`` of each client's training samples, such as their
-        features.
-
-        The result has outputs ``[n, S, d]``, labels ``[n, S]``, and a mask of the
-        places that hold a sample, bool ``[n, S]``. S is ``most``, or else the largest
-        number of samples of any of these clients. Places beyond a client's own samples
-        are zero.
+        """Return the outputs of ``function`` for each client's training samples, such
+        as features.
 
         Args:
-            rows: the models that the function is given, in evaluation mode.
-            function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
-            most: how many samples of a client at most, a random choice of each round
-                where it has more; by default all of them.
+            rows: models passed to the function, in evaluation mode.
+            function: function of (model, x, lane) that returns ``[batch, d]``; the lane
+                has no variables.
+            most: maximum number S of samples per client. A client with more samples
+                uses a random subset, drawn for each round. By default S is the largest
+                number of samples of a client of this fleet.
+            model: name of the client's model, as for ``train``.
+
+        Returns:
+            Outputs ``[n, S, d]``, labels ``[n, S]``, and a mask of the entries that
+            hold a sample, bool ``[n, S]``. All other entries are zero.
+
+        Raises:
+            UserError: Sample-level privacy is on.
         """
         self._refuse_reading("outputs of samples ('outputs')")
         resources = self.resources
@@ -554,12 +628,19 @@ class Fleet:
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
     ) -> Tensor:
-        """Return the gradients of each client's mean cross-entropy by class with
-        respect to the layer ``head``.
+        """Return the gradients of each client's mean cross-entropy by class for the
+        layer ``head``.
 
-        ``[n, K, P_h]`` for K classes and P_h parameters of the head, at the models
-        ``rows`` in evaluation mode; zero for classes that a client does not hold.
-        ``draws``: as for ``class_means``.
+        Args:
+            rows: models ``[n, P]`` or ``[P]``, in evaluation mode.
+            model, draws: as for ``class_means``.
+
+        Returns:
+            Gradients ``[n, K, P_h]`` for K classes and P_h parameters of the head; zero
+            for classes without samples of the client.
+
+        Raises:
+            UserError: Sample-level privacy is on.
         """
         self._refuse_reading("gradients by class ('head_gradients')")
         taken = self.counts.cpu().numpy()
@@ -573,15 +654,15 @@ class Fleet:
         )
 
     def _refuse_reading(self, what: str) -> None:
-        """Raise UserError where sample-level privacy does not allow a method to read
-        samples other than by gradients.
+        """Raise UserError if sample-level privacy forbids a method to read samples
+        directly.
         """
         if self.resources.privacy is not None:
             self.resources.privacy.refuse(what)
 
     def _variables(self, variables: Tensors | None) -> Tensors:
-        """Return a method's variables by name, if any. Raises ValueError where one is
-        not ``[n, …]``.
+        """Return a method's variables by name. Raises ValueError if one is not ``[n,
+        …]``.
         """
         return {
             name: self._of_each_client(f"variable '{name}'", value)
@@ -598,12 +679,12 @@ class Fleet:
 
     @property
     def _keys(self) -> Iterator[tuple[int, int]]:
-        """The round and the id of each client."""
+        """Yield the round and the id of each client."""
         return zip(self.rounds.tolist(), self.ids.tolist(), strict=True)
 
     def _chosen(self, round: int, client: int, most: int | None) -> np.ndarray:
-        """Return positions of a client's training samples in order, at most ``most`` of
-        them.
+        """Return the positions of at most ``most`` training samples of a client, in
+        order.
         """
         pool = self.resources.samples.train[client]
         if most is None or len(pool) <= most:
@@ -614,8 +695,8 @@ class Fleet:
         return chosen
 
     def _drawn(self, round: int, client: int, times: int, size: int) -> np.ndarray:
-        """Draw sample positions: ``times`` draws of at most ``size`` from each class of
-        the client.
+        """Draw sample positions: ``times`` draws of at most ``size`` samples from each
+        class of the client.
         """
         pool = self.resources.samples.train[client]
         labels = (
@@ -639,16 +720,17 @@ class Fleet:
         return np.concatenate(drawn) if drawn else pool
 
     def _make_task(self, options: TrainOptions) -> training.Task:
-        """Return the training that is asked for.
+        """Return the requested training.
 
-        Raises TypeError for an unknown option, ValueError for a phase that was trained
-        before.
+        Raises:
+            TypeError: An option is unknown.
+            ValueError: The phase was already trained.
         """
         known = sorted(TrainOptions.__annotations__)
         for name in options:
             if name not in known:
                 raise TypeError(
-                    f"unknown option '{name}' for a training{suggest(name, known)}"
+                    f"unknown option '{name}' for fleet.train{suggest(name, known)}"
                 )
         epochs = options.get("epochs")
         proximal = options.get("proximal")
@@ -668,14 +750,14 @@ class Fleet:
         )
         if task.phase in self._phases:
             raise ValueError(
-                f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
-                'phase, so give a second training one of its own: phase="NAME"'
+                f"phase '{task.phase}' was already trained in this call; shuffles are keyed by "
+                'the phase: pass another phase="NAME" to the second training'
             )
         self._phases.add(task.phase)
         return task
 
     def _start(self, rows: Tensor, options: TrainOptions) -> training.Start:
-        """Return the clients before a training."""
+        """Return the clients' models, buffers and variables before a training."""
         return training.Start(
             ids=self.ids,
             rows=self.rows(rows),
@@ -686,8 +768,8 @@ class Fleet:
     def _train(
         self, task: training.Task, start: training.Start, options: TrainOptions
     ) -> training.Trained:
-        """Train as ``adjust`` has it; keep buffers and losses, and count the training
-        that was asked for.
+        """Train after ``adjust``; store buffers and losses, and record the requested
+        training.
         """
         adjusted = self.adjust(task) if self.adjust else task
         trained = training.train(adjusted, self.resources, start)
@@ -708,21 +790,21 @@ class Fleet:
         return trained
 
     def _list_names(self, params: Sequence[Group]) -> list[str]:
-        """Return the names of the parameters in groups. Raises UserError where all are
-        frozen.
+        """Return the names of the parameters in groups.
+
+        Raises:
+            UserError: All these parameters are frozen.
         """
         if names := self.layout.members(params):
             return names
         raise UserError(
-            f"the method trains {', '.join(map(str, params))} alone, of which the model freezes "
-            "all (requires_grad = False); leave some of it out, or take another method"
+            f"the method trains only {', '.join(map(str, params))}, but the model freezes all of "
+            "these parameters (requires_grad = False); unfreeze some of them, or choose another method"
         )
 
 
 def only_one(numbers: Iterable[Number]) -> Number:
-    """Return the number that all numbers equal. Raises ValueError where they
-    differ.
-    """
+    """Return the common value of ``numbers``. Raises ValueError if they differ."""
     distinct = set(numbers)
     if len(distinct) > 1:
         raise ValueError(f"clients of different rounds have {sorted(distinct)}")
@@ -734,7 +816,5 @@ def _declared(state: Mapping[str, Tensor]) -> DeclaredTensors:
 
 
 def buffer_name(model: str) -> str:
-    """Return the key in ``Fleet.state`` of the batch-norm statistics of one of a
-    client's models.
-    """
+    """Return the key in ``Fleet.state`` of a client model's batch-norm statistics."""
     return f"{BUFFERS}{model}"

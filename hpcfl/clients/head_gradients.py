@@ -1,4 +1,4 @@
-"""Gradients of the output layer, class by class."""
+"""Gradients of the output layer by class, from class means of outer products."""
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,11 @@ from hpcfl.rows.layout import Layout
 
 
 def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """Return p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the
-    label's − e_y ⊗ (φ, 1).
+    """Return p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``.
 
-    With φ a sample's features [d], p its probabilities [K] and y its class, ∂CE/∂head =
-    (p − e_y) ⊗ (φ, 1). The mean over a class needs only the mean of p ⊗ (φ, 1), so that
-    no sample's own gradient is ever kept.
+    With a sample's features φ [d], probabilities p [K] and class y, the gradient of the
+    head is ∂CE/∂head = (p − e_y) ⊗ (φ, 1). The mean gradient of a class follows from
+    the mean of p ⊗ (φ, 1), so no sample's gradient is stored.
     """
     features = parts(model).features(x)
     extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
@@ -24,12 +23,15 @@ def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
 
 
 def gradients_from_means(outer: Tensor, layout: Layout) -> Tensor:
-    """Return gradients ``[n, K, P_h]`` of the classes' mean cross-entropy from class means of
-    ``outer_products``.
+    """Return the gradients ``[n, K, P_h]`` of each class's mean cross-entropy.
 
-    outer: the class means ``[n, K, K·(d + 1)]``. The columns of the result are those of
-    the head in a row: the weight, then the bias if there is one. (φ, 1) is the sum of
-    the rows of p ⊗ (φ, 1), because p sums to one.
+    Columns are the head's parameters in the order of a row: the weight, then the bias
+    if present. The mean of (φ, 1) is the sum of the rows of p ⊗ (φ, 1), because p sums
+    to one.
+
+    Args:
+        outer: class means ``[n, K, K·(d + 1)]`` of ``outer_products``.
+        layout: layout of the model's parameters.
     """
     clients, classes, _ = outer.shape
     rows = outer.view(clients, classes, classes, -1)

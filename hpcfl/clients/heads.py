@@ -1,16 +1,17 @@
-"""The output layer trained on features that are computed once.
+"""Training of the output layer on features that are computed once.
 
-Where only the head is trained, the frozen layers below give a sample the same features
-in every epoch. They are computed once a training, in the blocks in which scores are
-computed, so that a client's features depend on its own samples alone; then the head is
-trained on features instead of samples. The head is dense: clients train it side by side
-on a CPU too, where convolutions run one client after the other.
+If only the head is trained, the frozen layers below give a sample the same features in
+every epoch. The features are computed once for a training, in the same blocks as
+scores. A client's features therefore depend only on its own samples. The head is then
+trained on features instead of samples. A head is dense, so a CPU trains the heads of
+many clients side by side, whereas models with convolutions train one client at a time.
 
-A model says by ``head`` and ``features`` what its head is (``hpcfl/models``). Its layers
-and losses are plain Python, which may draw numbers or look at a mini-batch in any
-function, and no attribute says so. Therefore torch's operators are compared on an
-example. A loss is given ``Features`` in place of samples: one that needs the samples
-themselves fails on the example, and is trained on samples.
+A model declares its head by ``head`` and ``features`` (``hpcfl/models``). Layers and
+losses are plain Python. Any of them may draw random numbers or read the whole
+mini-batch, and no attribute declares it. Therefore this module compares the torch
+operators that run on an example (``features_suffice``). It also calls the loss with
+``Features`` instead of samples (``reads_features_alone``): a loss that needs the
+samples fails on the example, and its head is trained on samples.
 """
 
 import copy
@@ -45,22 +46,25 @@ def can_use_features(
     variables: Tensors,
     frozen: Frozen,
 ) -> bool:
-    """Return whether training the parameters ``names`` on features equals training them
-    on samples.
+    """Return whether training the parameters ``names`` on features equals training on
+    samples.
 
-    Neither the loss nor the forward pass may see the samples in another way; below the
-    features nothing may be drawn, and nothing may depend on the mini-batch.
+    Neither the loss nor the forward pass may use the samples in another way than
+    through features. The layers below the features may not draw random numbers or
+    depend on the mini-batch.
 
     Args:
-        names: parameters above the features.
-        variables: what the loss reads as ``lane.NAME``, ``[n, …]`` by name.
-        frozen: the mode of layers of which nothing is trained.
+        resources: model and samples of the rank.
+        names: trained parameters, all above the features.
+        loss: loss of one client.
+        variables: tensors that the loss reads as ``lane.NAME``, ``[n, …]`` by name.
+        frozen: mode of the layers without trained parameters.
     """
     head, samples = resources.head, resources.samples
     assert head is not None
     key = frozen, *names
     if key not in head.fits:
-        # Batch norm takes no single sample.
+        # Batch norm needs two samples.
         x, _ = samples.take(torch.zeros(2, dtype=torch.int64))
         head.fits[key] = features_suffice(resources.kernel.module, x, names, frozen)
     if not head.fits[key]:
@@ -76,8 +80,15 @@ def can_use_features(
 def reads_features_alone(
     resources: Resources, head: nn.Module, loss: Loss, lane: Lane
 ) -> bool:
-    """Return whether a loss can be computed from features and the layers above them,
-    here from those of one sample, twice.
+    """Return whether a loss can be computed from features and the layers above them.
+
+    The loss is called with the features of one sample, repeated twice.
+
+    Args:
+        resources: model and samples of the rank.
+        head: layers above the features.
+        loss: loss of one client.
+        lane: variables of one client.
     """
     x, y = resources.samples.take(torch.zeros(2, dtype=torch.int64))
     with torch.no_grad():
@@ -87,7 +98,7 @@ def reads_features_alone(
         try:
             loss(head.train(), Batch(Features(features), y), lane)
         except Exception:
-            # Trained on samples, a loss that is wrong fails again and says why.
+            # A loss with an error fails again on samples, with its own message.
             return False
     return True
 
@@ -95,18 +106,19 @@ def reads_features_alone(
 def features_suffice(
     module: nn.Module, x: Tensor, names: list[str], frozen: Frozen = "evaluation"
 ) -> bool:
-    """Return whether a model's features stand for its samples while ``names`` are
-    trained.
+    """Return whether features can replace samples while ``names`` are trained.
 
-    In training the model must call the operators of its features in evaluation mode,
-    none of which draws random numbers, and then those of its head. A dropout that is
-    on, or batch norm that takes the mini-batch's statistics, makes a difference.
+    In training mode the model must call the operators of its features in evaluation
+    mode, without random numbers, and then the operators of its head. An active dropout
+    layer, or batch norm with statistics of the mini-batch, makes a difference.
 
     Args:
-        x: two samples as the model takes them, [2, *shape].
-        frozen: the mode of layers of which nothing is trained.
+        module: model of one client.
+        x: two samples as model inputs, [2, *shape].
+        names: trained parameters.
+        frozen: mode of the layers without trained parameters.
     """
-    module = copy.deepcopy(module)  # statistics may move
+    module = copy.deepcopy(module)  # the forward pass may update statistics
     model = parts(module)
     with torch.random.fork_rng():
         train_mode(module, names, frozen)
@@ -123,8 +135,8 @@ def features_suffice(
 def _list_calls(
     function: Callable[[Tensor], Tensor], x: Tensor
 ) -> tuple[list[tuple[Any, list[str]]], Tensor]:
-    """Return the operators that compute a function of ``x``, with their arguments but
-    for tensors, and its result.
+    """Return the operators of ``function(x)`` with their arguments except tensors, and
+    its result.
     """
     calls: list[tuple[Any, list[str]]] = []
 
@@ -146,10 +158,13 @@ def _is_plain(value: Any) -> bool:
 def attempts(
     resources: Resources, order: list[int], pools: list[np.ndarray]
 ) -> Iterator[Attempt]:
-    """Yield attempts as ``Resources.attempts`` does, each for as many heads as there is
-    room for the features of.
+    """Yield attempts like ``Resources.attempts``, in groups whose features fit into
+    memory.
 
-    pools: each client's positions among the rank's samples.
+    Args:
+        resources: resources of the rank.
+        order: positions of the clients that train.
+        pools: positions of each client's samples among the rank's samples.
     """
     assert resources.head is not None
     with_heads = replace(resources, kernel=resources.head.kernel)
@@ -160,11 +175,17 @@ def attempts(
 def compute_features(
     resources: Resources, rows: Tensor, buffers: Tensor, pools: list[np.ndarray]
 ) -> tuple[Resources, list[np.ndarray]]:
-    """Compute the features of the lanes' samples once. Return resources that train
-    heads on them, and each lane's positions among them.
+    """Compute the features of the lanes' samples once.
 
-    rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's
-    samples.
+    Args:
+        resources: resources of the rank.
+        rows: models ``[L, P]``.
+        buffers: batch-norm statistics ``[L, B]``.
+        pools: positions of each lane's samples among the rank's samples.
+
+    Returns:
+        Resources that train heads on the features, and the positions of each lane's
+        features among them.
     """
     assert resources.head is not None
     features = resources.compute_outputs(rows, buffers, pools, _features)
@@ -182,7 +203,10 @@ def compute_features(
 def copy_heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
     """Copy the tensors above the features of some models, ``[L, *shape]`` by name.
 
-    rows: ``[n, P]``, of which those at positions ``lanes`` [L] are copied.
+    Args:
+        resources: resources of the rank.
+        rows: models ``[n, P]``.
+        lanes: positions [L] of the rows to copy.
     """
     layout = resources.setup.layout
     below = layout.members(("body",))
@@ -196,9 +220,9 @@ def copy_heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
 def _group_by_memory(
     resources: Resources, memory: float, order: list[int], pools: list[np.ndarray]
 ) -> list[list[int]]:
-    """Return clients in groups whose features take at most ``memory`` bytes.
+    """Group clients so that the features of a group take at most ``memory`` bytes.
 
-    A client with larger features is a group of its own.
+    A client with more features forms a group of its own.
     """
     model = resources.kernel.module.eval()
     with torch.no_grad():

@@ -1,4 +1,9 @@
-"""Contract of losses and predictions, and the module that they receive."""
+"""Interface of losses and predictions, and the models and lanes that they receive.
+
+``Batch`` and ``Lane`` are the arguments of a loss, ``HeadModel`` and ``Features`` their
+counterparts for training heads on features. ``Fit`` is cross-entropy. ``evaluate_at``
+evaluates another model within a loss.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,15 +19,19 @@ from hpcfl.errors import suggest
 from hpcfl.rows import constants
 
 Tensors = dict[str, Tensor]
-Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
-# the mode of layers of which nothing is trained
+Lanes = slice | Tensor  # consecutive lanes, or their indices [a]
+# Mode of layers without trained parameters.
 Frozen = Literal["evaluation", "training"]
 
 
 def index_lanes(lanes: list[int], device: torch.device) -> Lanes:
-    """Return neighbouring lanes as a slice, other lanes as indices.
+    """Return consecutive lanes as a slice, other lanes as indices on the device.
 
     A slice gives views, which steps change in place.
+
+    Args:
+        lanes: lane numbers, ascending.
+        device: device of the indices.
     """
     if lanes[-1] - lanes[0] == len(lanes) - 1:
         return slice(lanes[0], lanes[-1] + 1)
@@ -33,14 +42,14 @@ def index_lanes(lanes: list[int], device: torch.device) -> Lanes:
 class Batch:
     """One mini-batch of ONE client: ``x`` [batch, *shape], ``y`` [batch] class numbers.
 
-    ``x`` is ``Features`` where these were computed before the training.
+    ``x`` is ``Features`` if the features were computed before the training.
     """
 
     x: Any
     y: Tensor
 
     def split(self, parts: int) -> list["Batch"]:
-        """Return a mini-batch of lanes, [a, size, …], as ``parts`` mini-batches."""
+        """Split the mini-batches of lanes, [a, size, …], into ``parts`` mini-batches."""
         if parts == 1:
             return [self]
         x, y = self.x.tensor_split(parts, dim=1), self.y.tensor_split(parts, dim=1)
@@ -48,7 +57,7 @@ class Batch:
 
 
 class Lane(SimpleNamespace):
-    """The variables of ONE client, as a loss or a prediction sees them."""
+    """The variables of ONE client, as attributes for a loss or a prediction."""
 
     _regularisers: tuple[Tensor, ...] = ()
 
@@ -72,17 +81,17 @@ Predict = Callable[
 
 @dataclass(frozen=True)
 class Features:
-    """Features of samples in place of the samples, for a ``HeadModel`` alone.
+    """Precomputed features that replace samples, for a ``HeadModel`` only.
 
-    Another use of them as samples is an error, so a loss that needs the samples
-    themselves cannot be computed from features by mistake.
+    Any other use raises an error. A loss that needs the samples themselves is therefore
+    never computed from features by mistake.
     """
 
     values: Tensor
 
 
 class HeadModel(nn.Module):
-    """The layer ``head`` of a model and all that are registered after it."""
+    """The layer ``head`` of a model and all layers registered after it."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -92,9 +101,9 @@ class HeadModel(nn.Module):
             self.add_module(name, child)
 
     def features(self, x: Features) -> Tensor:
-        """Return the features themselves."""
+        """Return the precomputed features. Raises TypeError for other inputs."""
         if not isinstance(x, Features):
-            raise TypeError("a model without its lower layers takes features alone")
+            raise TypeError("a model without its lower layers accepts only Features")
         return x.values
 
     def forward(self, x: Features) -> Tensor:
@@ -104,21 +113,19 @@ class HeadModel(nn.Module):
 
 
 def wrap_samples(model: nn.Module, x: Tensor) -> Any:
-    """Return ``x`` as the model takes it."""
+    """Return ``x`` as an input of the model: ``Features`` for a ``HeadModel``."""
     return Features(x) if isinstance(model, HeadModel) else x
 
 
 def default_prediction(model: nn.Module, x: Any, lane: Any) -> Tensor:
-    """Return the model's logits [batch, classes]. Methods without a prediction of their
-    own use this one.
-    """
+    """Return the model's logits [batch, classes]; the default prediction of methods."""
     logits: Tensor = model(x)
     return logits
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The cross-entropy of a prediction, as a loss: equal for the same prediction."""
+    """Cross-entropy of a prediction as a loss. Two are equal if their predictions are."""
 
     predict: Predict
 
@@ -126,14 +133,12 @@ class Fit:
         return functional.cross_entropy(self.predict(model, batch.x, lane), batch.y)
 
 
-# Its gradient is known, so kernels compute it by fewer operations with the same bits.
+# Kernels have a closed form of its gradient, with fewer operations and the same bits.
 CROSS_ENTROPY = Fit(default_prediction)
 
 
 def require_scalar(loss: Tensor) -> Tensor:
-    """Return the loss itself. Raises TypeError if it is not a tensor with one
-    number.
-    """
+    """Return the loss. Raises TypeError if it is not a tensor with one number."""
     if not isinstance(loss, Tensor) or loss.dim():
         got = (
             f"has shape {list(loss.shape)}"
@@ -148,9 +153,15 @@ def require_scalar(loss: Tensor) -> Tensor:
 
 
 def stack_data_term(loss: Tensor, lane: Lane) -> Tensor:
-    """Return the loss and its data term, [2]. Only the loss has a gradient.
+    """Return the loss and its data term as one tensor [2]. Only the loss has a
+    gradient.
 
-    Raises TypeError if the loss is not one number.
+    Args:
+        loss: loss of one lane, a scalar.
+        lane: lane of the loss, which holds its regularisation terms.
+
+    Raises:
+        TypeError: The loss is not one number.
     """
     data = require_scalar(loss).detach()
     for term in lane._regularisers:
@@ -159,18 +170,25 @@ def stack_data_term(loss: Tensor, lane: Lane) -> Tensor:
 
 
 def add_terms(losses: Tensor, terms: Tensor) -> Tensor:
-    """Return losses and data terms [a, 2] of objectives that have further ``terms`` [a]."""
+    """Add regularisation ``terms`` [a] to the losses in ``losses`` [a, 2], not to data
+    terms.
+    """
     return torch.stack([losses[:, 0] + terms, losses[:, 1]], dim=1)
 
 
 def compute_gradients(
     loss: Tensor, leaves: Sequence[Tensor], slope: Tensor | None = None
 ) -> list[Tensor]:
-    """Return the gradients of a loss, with zeros for a parameter that it does not
-    depend on. ``slope`` is the gradient of the loss with respect to a tensor in its
-    place.
+    """Return the gradients of a loss, zero for parameters that it does not depend on.
 
-    Raises TypeError if it does not depend on any of the ``leaves``, which are trained.
+    Args:
+        loss: loss to differentiate.
+        leaves: trained parameters.
+        slope: if given, ``loss`` is an intermediate tensor and ``slope`` the gradient
+            of the loss with respect to it.
+
+    Raises:
+        TypeError: The loss does not depend on any of the ``leaves``.
     """
     if not loss.requires_grad:
         raise TypeError(
@@ -178,15 +196,16 @@ def compute_gradients(
             "model's outputs"
         )
     if slope is not None:
-        # torch would import sympy, for a second, to compare two tensors' shapes.
+        # With grad_outputs torch imports sympy to compare shapes, which takes a second.
         loss = (loss * slope).sum()
     return list(torch.autograd.grad(loss, leaves, materialize_grads=True))
 
 
 def function_key(function: Loss | Predict) -> Hashable:
-    """Return a key of a method's loss or prediction that is the same in every round.
+    """Return a key of a method's loss or prediction that is equal in every round.
 
-    No other object can take its id while something under this key keeps it alive.
+    The key contains the id of the method object. The id stays unique while a cache
+    entry under this key keeps the object alive.
     """
     return getattr(function, "__func__", function), id(
         getattr(function, "__self__", None)
@@ -194,7 +213,7 @@ def function_key(function: Loss | Predict) -> Hashable:
 
 
 def describe_function(function: Loss | Predict) -> str:
-    """Return the name of a user's function for error messages, with its method."""
+    """Return the name of a user's function and its method for error messages."""
     name = getattr(function, "__qualname__", repr(function))
     owner = getattr(function, "__self__", None)
     method = getattr(owner, "name", None)
@@ -202,8 +221,9 @@ def describe_function(function: Loss | Predict) -> str:
 
 
 class Program(nn.Module):
-    """A function of (model, …) as a module, in which ``functional_call`` can swap the
-    model's tensors.
+    """A function of (model, …) as a module.
+
+    ``functional_call`` can replace the model's tensors in it.
     """
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]):
@@ -216,11 +236,17 @@ class Program(nn.Module):
 
 
 def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
-    """Set training mode, and the mode ``frozen`` for modules without trained parameters.
+    """Put a module into training mode, and its frozen layers into the mode ``frozen``.
 
-    Their batch norm is frozen too in "evaluation" mode, and takes each batch's own
-    statistics in "training". Where all parameters, or its statistics, are constants it is
-    always frozen.
+    Frozen layers have no trained parameters. In "evaluation" mode their batch norm uses
+    its running statistics, in "training" mode the statistics of each mini-batch. Layers
+    with only constant parameters or with constant statistics are always in evaluation
+    mode.
+
+    Args:
+        module: module to change.
+        trained: names of the trained parameters.
+        frozen: mode of the layers without trained parameters.
     """
     module.train()
     fixed = constants.collect(module)
@@ -240,10 +266,11 @@ def expand_constants(module: nn.Module, lanes: int) -> Tensors:
     """Return the constants of a module on a CPU as tensors ``[lanes, …]``, views of one
     set of values.
 
-    As single tensors they would make one product of all lanes, whose last bits may
-    depend on how many there are. On a GPU, where results may depend on that, they are
-    best left in the module: there is nothing to give. So are tables of which rows are
-    looked up, which torch would copy for every lane.
+    A constant without the dimension of lanes would take part in one product for all
+    lanes, whose last bits may depend on the number of lanes. Two kinds of constants
+    remain in the module and are left out: constants on a GPU, where results may depend
+    on the number of lanes, and tables of embeddings, which torch would copy for every
+    lane.
     """
     tables = _tables(module)
     return {
@@ -270,20 +297,26 @@ def evaluate_at(
     function: Callable[[nn.Module], Tensor],
     buffers: Tensor | None = None,
 ) -> Tensor:
-    """Return ``function(model)`` at the parameters ``row`` [P] in evaluation mode. A
-    loss uses it to evaluate another model.
+    """Return ``function(model)`` at the parameters ``row`` [P], in evaluation mode.
 
-    For example ``evaluate_at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
-
-    Raises ValueError where a row has another length.
+    A loss uses it to evaluate another model, for example ``evaluate_at(model,
+    lane.teacher, lambda teacher: teacher.features(batch.x))``.
 
     Args:
+        model: module that receives the parameters.
+        row: parameters [P] in the order of the module.
+        function: function of the model.
         buffers: batch-norm statistics [B] that belong to ``row``, such as a row of
-            ``fleet.buffers(NAME)``; without them those of ``model``.
+            ``fleet.buffers(NAME)``; by default the statistics of ``model``.
+
+    Raises:
+        TypeError: The model is a ``HeadModel``, for which only features of the trained
+            model exist.
+        ValueError: ``row`` or ``buffers`` has another length.
     """
     if isinstance(model, HeadModel):
         raise TypeError(
-            "another model has features of its own, which are not at hand here"
+            "evaluate_at needs the samples, but only precomputed features are available here"
         )
     named = _from_row(model.named_parameters(), row)
     if buffers is not None:
@@ -300,8 +333,10 @@ def evaluate_at(
 
 
 def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
-    """Split a row into views by name, in the order and shapes of tensors. Raises
-    ValueError if they do not fit.
+    """Split a row into views by name, in the order and shapes of ``tensors``.
+
+    Raises:
+        ValueError: The lengths differ.
     """
     like = dict(tensors)
     sizes = [tensor.numel() for tensor in like.values()]
@@ -313,6 +348,6 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
     for (name, tensor), part in zip(like.items(), row.split(sizes), strict=True):
         named[name] = part.view(tensor.shape)
         if tensor.dim() == 4 and not tensor.is_contiguous():
-            # Strides of other weights would make every later layer slower.
+            # In a channels-last model, contiguous weights slow down every later layer.
             named[name] = named[name].clone(memory_format=torch.channels_last)
     return named

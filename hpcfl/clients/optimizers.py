@@ -1,12 +1,14 @@
 """Local optimisers on stacked lanes: SGD, Adam and AdamW with clipping, weight decay
 and a proximal term.
 
-Every tensor is ``[L, *shape]``, and each lane is optimised for itself. A step concerns
-some lanes: a slice, which gives views, or indices, whose rows are written back. Every
-training begins with fresh state, so it is reset each round (methods-1.md §2).
+Every tensor is ``[L, *shape]``, and each lane is optimised separately. A step updates
+some lanes: a slice of them, which gives views, or indices, whose rows are written back.
+Every training begins with new optimiser state, so the state is reset each round
+(methods-1.md §2).
 
-torch has no public functions that change a list of tensors in one call: ``_foreach_…``
-are those of its own optimisers, which take no gradients by lanes.
+torch has no public functions that update a list of tensors in one call. The functions
+``_foreach_…`` are those of torch's own optimisers, which do not accept gradients by
+lanes.
 """
 
 from collections.abc import Iterable
@@ -23,7 +25,7 @@ from hpcfl.rows import mixing
 # Arguments and results of torch's _foreach_ functions.
 TensorList = tuple[Tensor, ...] | list[Tensor]
 # Lists of tensors ``[a, …]`` that a step reads and changes, by kind: "weights",
-# "anchors" if there is a proximal term, and the optimiser's state.
+# "anchors" with a proximal term, and the optimiser's state.
 Parts = dict[str, list[Tensor]]
 CHANGED = "weights", "velocities", "means", "squares", "steps"
 
@@ -33,16 +35,17 @@ class Optimizer:
     """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)),
     with ∇F clipped first.
 
-    AdamW decays the weights themselves, w ← (1 − lr·weight_decay)·w, before its step
-    (Loshchilov & Hutter, ICLR 2019).
+    AdamW instead applies the decay to the weights, w ← (1 − lr·weight_decay)·w, before
+    its step (Loshchilov & Hutter, ICLR 2019).
 
     Attributes:
-        training: which optimiser and its constants.
-        lr: the round's learning rate.
-        weights: what is trained, ``[L, …]`` by name.
-        strength, anchors: of the proximal term (strength/2)·‖w − anchor‖², ``[L, …]``
-            by name in the order of ``weights``, none without the term; its gradient
-            strength·(w − anchor) joins the step.
+        training: name and constants of the optimiser.
+        lr: learning rate of the round.
+        weights: trained parameters, ``[L, …]`` by name.
+        strength: factor of the proximal term (strength/2)·‖w − anchor‖², whose gradient
+            strength·(w − anchor) is added to the step.
+        anchors: reference weights of the proximal term, ``[L, …]`` by name in the order
+            of ``weights``; empty without the term.
     """
 
     training: Training
@@ -52,8 +55,11 @@ class Optimizer:
     anchors: Tensors
 
     def step(self, lanes: Lanes, gradients: Tensors) -> None:
-        """Change the weights of the selected lanes in place; their gradients are ``[a,
-        …]``.
+        """Update the weights of some lanes in place.
+
+        Args:
+            lanes: lanes to update.
+            gradients: gradients ``[a, …]`` by name, in the order of ``weights``.
         """
         parts = {
             kind: [tensor[lanes] for tensor in tensors]
@@ -61,22 +67,27 @@ class Optimizer:
         }
         self._update(parts, list(gradients.values()))
         if isinstance(lanes, Tensor):
-            # Indices gave copies; a slice gave views, which have changed.
+            # Indices gave copies, which are written back; a slice gave views.
             for kind in self._whole.keys() & CHANGED:
                 for tensor, part in zip(self._whole[kind], parts[kind], strict=True):
                     mixing.index_copy(tensor, lanes, part)
 
     def proximal_term(self) -> Tensor | None:
-        """Return (strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""
+        """Return (strength/2)·‖w − anchor‖² of all lanes [L]; None without the term."""
         if not self.anchors:
             return None
-        # One gap after the other, because new memory for all of them takes longer.
+        # One difference at a time: allocating memory for all of them takes longer.
         gaps = (self.weights[name] - anchor for name, anchor in self.anchors.items())
         return self.strength / 2 * _norms(gaps).square().sum(dim=1)
 
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
-        """Return each lane's whole gradient scaled to a norm of at most ``training.clip``, as
-        ``clip_grad_norm_`` of torch; the directions themselves without that key.
+        """Scale each lane's whole gradient to a norm of at most ``training.clip``.
+
+        The result equals ``clip_grad_norm_`` of torch. Without that key it is
+        ``directions``.
+
+        Args:
+            directions: gradients of the lanes, ``[a, …]`` each.
         """
         largest = self.training.clip
         if largest is None:
@@ -87,8 +98,9 @@ class Optimizer:
 
     @cached_property
     def _whole(self) -> Parts:
-        """Return the tensors that steps of all lanes read and change. The optimiser
-        creates its zero state at the first step.
+        """The tensors of all lanes that steps read and change.
+
+        The optimiser's state is allocated, with zeros, at the first step.
         """
         weights = list(self.weights.values())
         parts = {"weights": weights}
@@ -101,10 +113,10 @@ class Optimizer:
         return parts
 
     def _update(self, parts: Parts, gradients: list[Tensor]) -> None:
-        """Take a step: change ``parts`` by gradients ``[a, …]``.
+        """Take a step: update ``parts`` with gradients ``[a, …]``.
 
-        Gradients are never changed in place: autograd may hand out expanded views, or
-        one tensor for two leaves.
+        Gradients are never changed in place: autograd may return expanded views, or the
+        same tensor for two parameters.
         """
         training = self.training
         weights = parts["weights"]
@@ -130,16 +142,16 @@ class Optimizer:
             torch._foreach_add_(velocities, directions)
             directions = velocities
         if anchors and plain:
-            # w − lr·strength·(w − anchor) in one pass over memory
+            # This computes w − lr·strength·(w − anchor) in one pass over memory.
             torch._foreach_lerp_(weights, anchors, self.lr * self.strength)
         torch._foreach_add_(weights, directions, alpha=-self.lr)
 
 
 def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
-    """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015); AdamW has decayed
-    the weights.
+    """Take a step of Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015).
 
-    The bias is corrected by each lane's own count of steps.
+    The bias correction uses each lane's own number of steps. The decay of AdamW has
+    already been applied.
     """
     weights, means, squares = parts["weights"], parts["means"], parts["squares"]
     (steps,) = parts["steps"]
@@ -158,7 +170,7 @@ def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
 
 
 def _norms(tensors: Iterable[Tensor]) -> Tensor:
-    """Return each lane's norms of the ``tensors`` [a, …], a column each."""
+    """Return each lane's norms of the ``tensors`` [a, …], one column per tensor."""
     norms = []
     for tensor in tensors:
         norms.append(torch.linalg.vector_norm(tensor.flatten(1), dim=1))
@@ -171,7 +183,7 @@ def _per_lane(numbers: Tensor, like: Tensor) -> Tensor:
 
 
 def slots(training: Training) -> list[str]:
-    """Return the names of the optimiser's per-lane states of a model's size."""
+    """Return the names of the optimiser's states that have the size of a model."""
     if training.optimizer != "sgd":
         return ["means", "squares"]
     return ["velocities"] if training.momentum else []

@@ -1,9 +1,10 @@
-"""Objects of a rank that train and score in all rounds, and their use of GPU memory.
+"""A rank's kernel and samples for all rounds, and estimates of GPU memory.
 
-The number of lanes that fit on a GPU follows from the model, the batch and the GPU's
-size. It never depends on the memory that is free at the moment. The peak that torch's
-allocator reports for a trial step differs a little from call to call. The last bits on
-a GPU depend on the number of lanes, so a trial step is no option.
+``Resources`` holds the kernel, the samples and further objects for training and
+scoring. ``count_lanes`` estimates the number of lanes that fit on a GPU from the model,
+the batch size and the total memory of the GPU. The number never depends on the
+currently free memory or on a trial step: the peak that torch's allocator reports varies
+slightly between calls, and the last bits on a GPU depend on the number of lanes.
 """
 
 import copy
@@ -41,41 +42,42 @@ if TYPE_CHECKING:
     from hpcfl.clients.sample_privacy import SamplePrivacy
 
 Found = TypeVar("Found")
-# of the memory, for lanes and rows; the rest is for workspaces of libraries and fragments
+# Fraction of the memory for lanes and rows. The rest is for workspaces of libraries and
+# fragmentation.
 LANE_SHARE = 0.7
-ROWS_SHARE = 0.5  # of that, the most for the rows of clients
-# For the private state of clients, whether they train or not. Rows that were replaced
-# stay as long as a checkpoint under way or the best round so far has them: at most four
-# times as much.
+ROWS_SHARE = 0.5  # largest fraction of that part for the rows of clients
+# Fraction for the private state of all clients, training or not. Replaced rows remain
+# in memory while a checkpoint in progress or the best round so far refers to them: at
+# most four times this fraction.
 STATE_SHARE = 0.05
-# Models of a lane that stay for a whole training: its weights, the copy of them that
-# graphs read, and its anchor if it has one.
+# Models per lane during a whole training: its weights, the copy that graphs read, and
+# its anchor if it has one.
 KEPT_MODELS = 3
-SCORING_MODELS = 2  # and of one that is scored: its own weights, a rest's copy
+SCORING_MODELS = 2  # models per scored lane: its weights and a copy for the last block
 # Copies of the gradients that graphs retain between calls: in autograd's layout, in the
 # weights' layout, and in the input of the next step. Tensors that the forward pass saves
 # for the backward pass are counted separately.
 GRADIENT_COPIES = 3
-# And of a lane that trains: a copy of its weights where lanes are not neighbours, the
-# gradients of the two plain steps that a replay is compared with, one for the
-# differences, one on the way to the optimiser; and what a step in a method's hands has
-# beside these, at most for Per-FedAvg without second derivatives.
+# Models per training lane. 5: a copy of the weights for lanes that are not consecutive,
+# the gradients of the two plain steps that a replay is compared with, the differences,
+# and the directions of the optimiser. 7: the rows of a method's own step; Per-FedAvg
+# without second derivatives has the most.
 TRAINING_MODELS = GRADIENT_COPIES + 5 + 7
-# Gradients of each sample of a piece: as they are made, scaled, and masked.
+# Copies of the gradients of a piece's samples: computed, scaled and masked.
 SAMPLE_COPIES = 4
-SLOT_COPIES = 1  # of each slot that the optimiser keeps, what a step makes of it
-# Each client of a round, side by side or not, needs its received and its sent row, and
-# its private state before and after the round.
+SLOT_COPIES = 1  # temporary copies of each state of the optimiser during a step
+# Each client of a round needs its received and its sent row, and its private state
+# before and after the round, whether it currently trains or not.
 ROWS = STATES = 2
-HEAD_FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
-# Copies of features at once: in blocks, a client's in one piece, all clients' in one.
+HEAD_FLOATS = 1 << 24  # total size of models side by side on a CPU, 64 MB
+# Copies of features: in blocks, concatenated by client, concatenated over all clients.
 FEATURE_COPIES = 3
 
 
 class Stopwatch:
-    """Adds up seconds in ``seconds``, by the name of the phase.
+    """Seconds of each phase, in ``seconds`` by name.
 
-    One phase runs at a time, and an inner phase pauses the outer.
+    One phase runs at a time; an inner phase pauses the outer one.
     """
 
     def __init__(self) -> None:
@@ -90,9 +92,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure a block. Its time without inner phases is added to
-        ``seconds[name]``.
-        """
+        """Measure a block and add its time without inner phases to ``seconds[name]``."""
         self._settle()
         self._running.append(name)
         try:
@@ -102,7 +102,7 @@ class Stopwatch:
             self._running.pop()
 
     def _settle(self) -> None:
-        """Give the time since the last change of phase to the phase that is running."""
+        """Add the time since the last change of phase to the running phase."""
         now = time.perf_counter()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since
@@ -111,15 +111,16 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class HeadKernel:
-    """The kernel of the layers above a model's features.
+    """Kernel of the layers above a model's features.
 
     Attributes:
-        memory: bytes of features that clients side by side may have; one client's are
-            always held.
-        fits: by frozen mode and trained names, whether features are computed alike in
-            all mini-batches.
-        losses: by trained names and the loss's identity the loss, and whether it reads
-            samples through their features alone.
+        kernel: kernel that trains heads.
+        memory: maximum bytes of the features of clients side by side; a single client's
+            features may exceed it.
+        fits: cached results of ``heads.features_suffice``, by frozen mode and trained
+            names.
+        losses: cached results of ``heads.reads_features_alone`` with the loss, by
+            trained names and identity of the loss.
     """
 
     kernel: Kernel
@@ -135,10 +136,17 @@ def make_head_kernel(
     replay: bool,
     memory: float,
 ) -> HeadKernel | None:
-    """Return a kernel that trains heads on features, or None for a model without
-    ``features`` or with further tensors above them.
+    """Return a kernel that trains heads on features.
 
-    lanes, replay: as for ``execution.choose``. memory: bytes that features may take.
+    Args:
+        module: model of one client.
+        device: device of the kernel.
+        lanes, replay: as for ``execution.choose``.
+        memory: maximum bytes of features.
+
+    Returns:
+        The kernel; None for a model without ``features``, or with further tensors above
+        them.
     """
     has_head = isinstance(getattr(module, "head", None), nn.Module)
     if not has_head or not hasattr(module, "features"):
@@ -159,14 +167,14 @@ def make_head_kernel(
 
 @dataclass(frozen=True)
 class LaneChoice:
-    """The lanes of a rank.
+    """Number of lanes of a rank, and related choices.
 
     Attributes:
-        lanes, heads: of whole models and of heads alone, as ``execution.choose`` takes
-            them.
-        form: of a convolution over lanes.
-        notes: lines that a user should read before round 1.
-        clients_on_device: as ``Resources.clients_on_device``.
+        lanes: lanes for whole models, as for ``execution.choose``.
+        heads: lanes for heads alone, as for ``execution.choose``.
+        form: form of a convolution over lanes.
+        notes: notes for the user before round 1.
+        clients_on_device: as in ``Resources``.
     """
 
     lanes: int | str
@@ -179,13 +187,13 @@ class LaneChoice:
 class Attempt:
     """Work of some clients in one call of the kernel, as a block of ``with``.
 
-    The block passes over the error of a GPU whose memory is full, unless there is one
-    client alone. So the work may leave nothing behind unless it ends. It must be a
-    function call, so that its variables are freed afterwards.
+    The block suppresses the error of a full GPU if there are several clients. The work
+    must therefore have no effect before it completes. It must also be a function call,
+    so that its variables are freed afterwards.
 
     Attributes:
-        clients: their positions.
-        fits: whether the memory held them.
+        clients: positions of the clients.
+        fits: whether the work fitted into memory.
     """
 
     def __init__(self, clients: list[int]) -> None:
@@ -198,7 +206,7 @@ class Attempt:
     def __exit__(
         self, kind: object, error: BaseException | None, traceback: object
     ) -> bool:
-        """Note whether the memory was full; return whether the error is passed over."""
+        """Record whether the memory was full; return whether the error is suppressed."""
         is_memory = isinstance(error, RuntimeError) and is_full(error)
         self.fits = not (is_memory and len(self.clients) > 1)
         return not self.fits
@@ -206,17 +214,23 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Resources:
-    """A rank's samples, its kernel and what else training and scoring need.
+    """A rank's samples, its kernel, and further objects for training and scoring.
 
-    buffers: the layout of a model's batch-norm statistics, of width 0 without batch
-        norm.
-    scores: what is measured of every scored model, by name.
-    head: what trains a head above frozen layers; None where the model has no
-        ``features``.
-    attackers: ids of all clients whose numbers are left out of means, ascending.
-    privacy: of local training at the level of samples; None without.
-    clients_on_device: the most clients whose rows lie on the device at once; those of
-        further clients lie on the CPU.
+    Attributes:
+        setup: facts of the experiment.
+        samples: samples of the rank's clients.
+        kernel: kernel for whole models.
+        buffers: layout of a model's batch-norm statistics, of width 0 without batch
+            norm.
+        device: device of the kernel.
+        stopwatch: times of the rank's phases.
+        scores: metrics of every scored model, by name.
+        head: kernel that trains heads above frozen layers; None for a model without
+            ``features``.
+        attackers: ids of all clients that are excluded from means, ascending.
+        privacy: sample-level privacy of local training; None without it.
+        clients_on_device: maximum number of clients whose rows are on the device at
+            once. Rows of further clients are on the CPU.
     """
 
     setup: Setup
@@ -237,11 +251,13 @@ class Resources:
 
     @property
     def lanes(self) -> list[int]:
-        """The most lanes side by side from now on, of whole models and of heads."""
+        """The current maximum number of lanes for whole models, and for heads if there
+        is a head kernel.
+        """
         return [kernel.widest for kernel in self._kernels()]
 
     def limit_lanes(self, lanes: list[int]) -> None:
-        """Limit the lanes of each kernel to those in ``lanes``."""
+        """Limit the lanes of each kernel to the numbers in ``lanes``."""
         for kernel, most in zip(self._kernels(), lanes, strict=True):
             kernel.widest = min(kernel.widest, most)
 
@@ -249,11 +265,14 @@ class Resources:
         return [self.kernel, *([self.head.kernel] if self.head else [])]
 
     def attempts(self, clients: list[int]) -> Iterator["Attempt"]:
-        """Yield an ``Attempt`` for the first of these clients, then for the next, and so
-        on, each for as many as there may be lanes.
+        """Yield an ``Attempt`` for successive groups of clients, each as large as the
+        number of lanes.
 
-        Where a GPU's memory did not hold an attempt, the next one is for half as many
-        of its clients.
+        If a GPU's memory was too small for an attempt, the next attempt has half as
+        many of its clients.
+
+        Args:
+            clients: positions of the clients, in order.
         """
         while clients:
             attempt = Attempt(clients[: self.kernel.widest])
@@ -272,15 +291,19 @@ class Resources:
         variables: Tensors,
         reduce: Callable[[Blocks, list[int]], Found],
     ) -> tuple[list[Found], Tensor]:
-        """Return the results of ``reduce`` for chunks of n clients, and where each client
-        stands among those of all chunks, [n].
+        """Apply ``reduce`` to the outputs of n clients, chunk by chunk.
 
         Args:
-            rows, buffers, variables: of the clients, ``[n, …]``.
-            pools: each client's positions among the rank's samples.
-            function: of (model, x, lane).
-            reduce: a function of a chunk's blocks, as from ``scoring.compute_outputs``, and the
-                positions of its clients.
+            rows, buffers, variables: models, statistics and variables of the clients,
+                ``[n, …]``.
+            pools: positions of each client's samples among the rank's samples.
+            function: function of (model, x, lane).
+            reduce: function of a chunk's blocks, from ``scoring.compute_outputs``, and
+                the positions of its clients.
+
+        Returns:
+            The result of each chunk, and the position of each client in the
+            concatenation of all chunks, [n].
         """
         results: list[Found] = []
         order: list[int] = []
@@ -311,7 +334,9 @@ class Resources:
         pools: list[np.ndarray],
         function: Predict,
     ) -> list[Tensor]:
-        """Return ``function`` of the samples of each client, ``[its samples, …]``."""
+        """Return the outputs of ``function`` for the samples of each client,
+        ``[samples, …]``.
+        """
 
         def join(blocks: Blocks, chunk: list[int]) -> list[Tensor]:
             parts: list[list[Tensor]] = [[] for _ in chunk]
@@ -336,10 +361,14 @@ class Resources:
         return [found[position] for position in place.tolist()]
 
     def stack_models(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
-        """Copy some models and their buffers into tensors ``[L, *shape]`` by name.
+        """Copy models and their buffers into tensors ``[L, *shape]`` by name.
 
-        They lie in memory as the kernel wants them. rows, buffers: of n models, ``[n,
-        P]`` and ``[n, B]``, of which those at positions ``lanes`` [L] are copied, once.
+        The tensors have the memory layout of the kernel.
+
+        Args:
+            rows: models ``[n, P]``.
+            buffers: batch-norm statistics ``[n, B]``.
+            lanes: positions [L] of the models to copy.
         """
         buffer_views = self.buffers.split(buffers)
         return self.stack_rows(rows, lanes) | {
@@ -347,7 +376,9 @@ class Resources:
         }
 
     def stack_rows(self, rows: Tensor, lanes: Tensor) -> Tensors:
-        """Copy rows ``[n, P]`` at positions ``lanes`` [L] as ``stack_models`` does."""
+        """Copy rows ``[n, P]`` at positions ``lanes`` [L] into tensors, like
+        ``stack_models``.
+        """
         views = self.setup.layout.split(rows)
         return self.kernel.lay_out(
             {name: view.index_select(0, lanes) for name, view in views.items()}
@@ -355,12 +386,12 @@ class Resources:
 
 
 def explain_full_gpu(error: BaseException) -> RunFailure | None:
-    """Return the error for a user whose GPU is full, or None for any other error."""
+    """Return an error message for the user if ``error`` is a full GPU, else None."""
     if not is_full(error):
         return None
     words = str(error).partition("\n")[0].partition(". GPU")[0]
     return RunFailure(
-        f"the GPU's memory is full ({words}); give the job more GPUs, so that fewer clients "
+        f"the GPU's memory is full ({words}); use more GPUs, so that fewer clients "
         "share one, or set a smaller training.batch_size"
     )
 
@@ -374,13 +405,17 @@ def count_lanes(
     clients: int,
     of_samples: bool = False,
 ) -> int:
-    """Return how many lanes of ``module`` train and are scored at once in ``memory``
-    bytes, at least one.
+    """Return the number of lanes that can train and be scored at once, at least one.
 
-    samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
-    private: bytes of a client's private state.
-    clients: how many have their rows there at once, beside the lanes.
-    of_samples: whether gradients of samples are taken.
+    Args:
+        module: model of one client.
+        samples: at least one normalised sample, ``[count, *shape]``, on the module's
+            device.
+        training: training section of the experiment.
+        memory: total memory in bytes.
+        private: bytes of a client's private state.
+        clients: number of clients whose rows are in this memory at once.
+        of_samples: whether per-sample gradients are computed.
     """
     frozen = constants.count_bytes(module)
     free = LANE_SHARE * memory - frozen - clients * client_bytes(module, private)
@@ -391,10 +426,13 @@ def count_lanes(
 
 
 def fit_clients(module: nn.Module, memory: float, private: int, clients: int) -> int:
-    """Return how many of ``clients`` have their rows in ``memory`` bytes at once, at
-    least one.
+    """Return the number of clients whose rows fit into memory at once, at least one.
 
-    private: bytes of a client's private state.
+    Args:
+        module: model of one client.
+        memory: total memory in bytes.
+        private: bytes of a client's private state.
+        clients: number of clients, the maximum of the result.
     """
     free = LANE_SHARE * memory - constants.count_bytes(module)
     fit = int(ROWS_SHARE * free / client_bytes(module, private))
@@ -402,8 +440,12 @@ def fit_clients(module: nn.Module, memory: float, private: int, clients: int) ->
 
 
 def client_bytes(module: nn.Module, private: int) -> int:
-    """Return the bytes that a rank keeps for each client of a round during the whole
+    """Return the bytes that a rank uses for each client of a round during the whole
     round.
+
+    Args:
+        module: model of one client.
+        private: bytes of a client's private state.
     """
     return ROWS * _model_bytes(module) + STATES * private
 
@@ -411,20 +453,24 @@ def client_bytes(module: nn.Module, private: int) -> int:
 def lane_bytes(
     module: nn.Module, sample: Tensor, training: Training, private: int = 0
 ) -> int:
-    """Return the most bytes that one lane needs to train on a batch or to score a block
-    of samples.
+    """Return the bytes that one lane needs at most to train on a batch or score a
+    block.
 
-    What the forward pass keeps for the backward pass is counted twice: in the graph,
-    and in a plain step beside it.
+    Tensors saved for the backward pass are counted twice: for the graph, and for a
+    plain step at the same time.
 
-    sample: normalised, ``[1, *shape]``. private: bytes of a client's private state.
+    Args:
+        module: model of one client.
+        sample: normalised sample, ``[1, *shape]``.
+        training: training section of the experiment.
+        private: bytes of a client's private state.
     """
     model = _model_bytes(module)
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
     kept = len(slots(training))
     saved = _saved_bytes(module, batch)
     trained = (TRAINING_MODELS + SLOT_COPIES * kept) * model + 2 * saved
-    # 2: a layer's input and output
+    # A layer has its input and its output in memory, hence the factor 2.
     scored = (
         (GRADIENT_COPIES + SCORING_MODELS) * model
         + saved
@@ -439,13 +485,14 @@ def _model_bytes(module: nn.Module) -> int:
 
 
 def _weights(module: nn.Module) -> list[Tensor]:
-    """Return a module's parameters, and its constants, which lanes do not copy."""
+    """Return a module's parameters, and its constants, of which lanes have no copies."""
     return [*module.parameters(), *constants.collect(module).values()]
 
 
 def _saved_bytes(module: nn.Module, x: Tensor) -> int:
-    """Return the bytes that the forward pass on ``x`` keeps for the backward pass, beside the
-    parameters.
+    """Return the bytes that the forward pass on ``x`` saves for the backward pass.
+
+    Parameters and constants are excluded.
     """
     kept: dict[int, Tensor] = {}
     weights = {tensor.data_ptr() for tensor in _weights(module)}
@@ -458,7 +505,7 @@ def _saved_bytes(module: nn.Module, x: Tensor) -> int:
 
     module.eval()  # a batch may be too small for the statistics of batch norm
     for layer in random_layers(module):
-        layer.train()  # keeps which numbers it dropped
+        layer.train()  # saves its mask of dropped elements
     with (
         side_by_side(),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
@@ -473,8 +520,8 @@ def _saved_bytes(module: nn.Module, x: Tensor) -> int:
 
 @torch.no_grad()
 def _largest_result_bytes(module: nn.Module, sample: Tensor) -> int:
-    """Return the bytes of the largest result of any operation on the way of one sample through the
-    model.
+    """Return the bytes of the largest result of an operator in the forward pass of one
+    sample.
     """
     module.eval()
     sizes: list[tuple[int, int]] = []

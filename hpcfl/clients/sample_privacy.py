@@ -1,9 +1,8 @@
-"""Sample-level privacy of local training: Poisson mini-batches, and noise on the sums of
-clipped gradients of samples.
+"""Sample-level privacy of local training: Poisson mini-batches, clipping and noise.
 
-The specification is ``updates/updates.md``, U2. ``training.py`` trains on
-``PoissonBatches`` in place of its own mini-batches. ``updates/sample_level.py`` accounts
-for them.
+Gradients of samples are clipped, summed and noised. The specification is
+``updates/updates.md``, U2. ``training.py`` uses ``PoissonBatches`` instead of its usual
+mini-batches. ``updates/sample_level.py`` computes the privacy budget.
 """
 
 import math
@@ -25,12 +24,12 @@ from hpcfl.rows import mixing, randomness
 
 @dataclass(frozen=True)
 class SamplePrivacy:
-    """The clip and the noise of all local training.
+    """Clip and noise of all local training.
 
     Attributes:
-        clip: the largest norm C of a sample's gradient; infinite without a clip.
-        noise: the multipliers σ_i of all clients, float64 [clients and newcomers]; NaN
-            until they are calibrated.
+        clip: largest norm C of a sample's gradient; infinite without a clip.
+        noise: noise multipliers σ_i of all clients, float64 [clients and newcomers];
+            NaN before calibration.
         private_variables: names of variables that a loss may read.
     """
 
@@ -39,14 +38,18 @@ class SamplePrivacy:
     private_variables: frozenset[str]
 
     def without_noise(self) -> "SamplePrivacy":
-        """Return the same clip for a trial, in which nothing is released."""
+        """Return the same clip without noise, for a trial that releases nothing."""
         return replace(self, noise=np.zeros_like(self.noise))
 
     def refuse(self, what: str) -> None:
-        """Raise UserError for a part of a method that the guarantee does not cover."""
+        """Raise UserError for a part of a method that the guarantee does not cover.
+
+        Args:
+            what: name of that part in the message.
+        """
         raise UserError(
             f"[privacy] unit = 'sample' does not cover {what}; take a method that reads "
-            "samples through gradients of a loss alone, such as FedAvg, Ditto or MR-MTL"
+            "samples only through gradients of a loss, such as FedAvg, Ditto or MR-MTL"
         )
 
     def draw_batches(self, **given: Any) -> "PoissonBatches":
@@ -56,14 +59,18 @@ class SamplePrivacy:
 
 @dataclass(kw_only=True)
 class PoissonBatches(MiniBatches):
-    """Poisson mini-batches of a chunk's lanes, all padded to the largest one, with noise
-    on the sums of their clipped gradients.
+    """Poisson mini-batches of a chunk's lanes, with noise on sums of clipped gradients.
+
+    All mini-batches are padded to the size of the largest one.
+
+    Attributes:
+        privacy: clip and noise.
     """
 
     privacy: SamplePrivacy
 
     def begin(self, work: Work) -> "PrivateSession":
-        """Return a session that adds noise. Raises ValueError for noise that is not
+        """Return a session that adds noise. Raises ValueError if the noise is not
         calibrated.
         """
         privacy, deviations = self.privacy, []
@@ -82,7 +89,7 @@ class PoissonBatches(MiniBatches):
         return PrivateSession(super().begin(clipped), noise, expected)
 
     def draw(self, epoch: int) -> tuple[list[np.ndarray], int]:
-        """Return positions as ``MiniBatches.draw``, −1 where a mini-batch is padded."""
+        """Draw the samples of an epoch like ``MiniBatches.draw``, with −1 as padding."""
         batches = []
         for lane, client_key in zip(self.lanes, self.keys, strict=True):
             key = self.phase, *client_key, epoch
@@ -92,12 +99,12 @@ class PoissonBatches(MiniBatches):
             order = self.samples.vary(lane.pool[np.concatenate(drawn)], self.seed, *key)
             batches.append(np.split(order, ends[:-1]))
         largest = max(len(batch) for drawn in batches for batch in drawn)
-        # a positive multiple of a piece
+        # The width is a positive multiple of PIECE.
         width = PIECE * max(1, math.ceil(largest / PIECE))
         return [pad_positions(drawn, width).ravel() for drawn in batches], width
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the samples at drawn positions; padding has the class NO_SAMPLE."""
+        """Return the samples at drawn positions. Padding has the class NO_SAMPLE."""
         x, y = super().take(index.clamp(min=0))
         return x, y.masked_fill(index < 0, NO_SAMPLE)
 
@@ -108,7 +115,11 @@ class PoissonBatches(MiniBatches):
         calls: list[int],
         samples: int,
     ) -> None:
-        """Count the gradients of a run. Raises UserError for too many of a mini-batch."""
+        """Count the gradients of a run, with arguments as for ``MiniBatches.count``.
+
+        Raises:
+            UserError: A step takes more than MOST_GRADIENTS gradients of a mini-batch.
+        """
         held = run.positions(orders).reshape(len(run.lanes), run.batches, -1) >= 0
         self.sample_gradients[run.lanes] += held.sum(axis=2) @ np.array(calls, np.int64)
         for gradients in calls:
@@ -123,14 +134,16 @@ class PoissonBatches(MiniBatches):
 def draw_batches(
     samples: int, size: int, steps: int, seed: int, *key: int | str
 ) -> list[np.ndarray]:
-    """Return Poisson mini-batches: each of a client's samples joins each of them
-    independently with probability min(1, size/samples).
+    """Draw Poisson mini-batches of a client's samples.
+
+    Each sample joins each mini-batch independently with probability min(1,
+    size/samples).
 
     Args:
-        samples: how many the client has, at least one.
-        size: the expected size of a mini-batch.
-        steps: the number of mini-batches.
-        seed, key: of the draws.
+        samples: number of the client's samples, at least one.
+        size: expected size of a mini-batch.
+        steps: number of mini-batches.
+        seed, key: keys of the draws.
 
     Returns:
         Ascending positions among the samples, for each mini-batch.
@@ -142,11 +155,11 @@ def draw_batches(
 
 @dataclass
 class StepNoise:
-    """The noise on gradients of a chunk's lanes, keyed by client and gradient.
+    """Noise on gradients of a chunk's lanes, keyed by client and gradient.
 
     Attributes:
-        seed, phase, keys: key the noise, as in ``MiniBatches``.
-        deviations: σ_i C of each lane.
+        seed, phase, keys: keys of the noise, as in ``MiniBatches``.
+        deviations: standard deviation σ_i C of each lane's noise.
     """
 
     seed: int
@@ -158,8 +171,14 @@ class StepNoise:
         self._drawn = [0] * len(self.keys)
 
     def draw(self, lanes: Lanes, width: int) -> Tensor | None:
-        """Return the noise on the next gradient of some lanes, float32 [a, width] on the
-        CPU; None where no lane has any.
+        """Draw the noise on the next gradient of some lanes.
+
+        Args:
+            lanes: lanes whose gradient is taken.
+            width: number of trained parameters.
+
+        Returns:
+            Noise, float32 [a, width] on the CPU; None if all deviations are zero.
         """
         chosen = range(len(self.keys))[lanes] if isinstance(lanes, slice) else lanes
         places = [int(place) for place in chosen]
@@ -176,16 +195,19 @@ class StepNoise:
 
 
 class PrivateSession(Session):
-    """A session whose gradients are noisy sums over samples, divided by the expected
-    size of a mini-batch.
+    """A session with noisy sums of gradients, divided by the expected size of a
+    mini-batch.
     """
 
     def __init__(
         self, sums: Session, noise: StepNoise, expected: Sequence[int]
     ) -> None:
-        """Begin with a session that computes the sums.
+        """Begin a session.
 
-        expected: the expected size of a mini-batch of each lane.
+        Args:
+            sums: session that computes sums of clipped gradients.
+            noise: noise on these sums.
+            expected: expected size of a mini-batch of each lane.
         """
         super().__init__(sums.kernel, sums.work)
         self._sums, self._noise = sums, noise

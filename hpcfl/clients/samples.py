@@ -1,8 +1,8 @@
-"""A rank's samples: they lie on the device as they were read; batches are gathered,
-normalised and augmented there.
+"""Samples of a rank's clients, stored on the device as they were read.
 
-Augmentation is a random crop and flip of an image. How an image is changed is its
-*variant*, a number that is drawn beforehand.
+Batches are gathered, normalised and augmented on the device. Augmentation crops and
+flips an image at random. The *variant* of an image is a number, drawn in advance, that
+determines crop and flip.
 """
 
 import copy
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 PADDING = 4
 _OFFSETS = 2 * PADDING + 1
-# A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0
-# changes nothing.
+# Pairs of vertical and horizontal offsets, flipped or not, numbered from 1. Variant 0
+# is the original image.
 VARIANTS = _OFFSETS**2 * 2
-FEW = 1024  # samples, more than a dry round takes
+FEW = 1024  # number of samples, more than a dry round uses
 
 
-# by the first of the rounds in which they hold, by part and by client
+# Positions by first round of their validity, by part and by client.
 Pools = dict[int, dict[str, dict[int, np.ndarray]]]
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """Numbers [n] in the data set of the samples of each client of an experiment, by id.
+    """Numbers [n] in the data set of each client's samples, by client id.
 
     Attributes:
-        train, test: for training and tests.
-        validation: held out for the method; None where nothing is.
-        selection: held out to choose best rounds on; None where nothing is.
-        patched: test samples on which an attack is scored; None where nothing is.
-        has_global_test: whether all clients are tested on the same samples.
+        train, test: training and test samples.
+        validation: validation samples for the method; None without a validation split.
+        selection: samples held out to choose the best round; None without such a split.
+        patched: test samples on which an attack is scored; None without an attack.
+        has_global_test: whether all clients share one test set.
     """
 
     train: Sequence[np.ndarray]
@@ -66,17 +66,18 @@ class Assigned:
 
 
 class Samples:
-    """The training, test and validation samples of a rank's clients.
+    """Training, test and validation samples of a rank's clients.
 
     ``train[client]``, ``test[client]`` and ``parts["validation"][client]`` are a
-    client's *pools*: NumPy positions [n] among the samples of this rank.
+    client's *pools*: NumPy positions [n] among the samples of this rank. With
+    distribution shifts they belong to one round, initially round 1 (see
+    ``select_round``).
 
-    nbytes: the bytes of all samples and their classes.
-    clients: the ids of the rank's clients.
-    augment: whether ``vary`` makes training images differ.
-    normalise: what makes of the data set's samples [n, *shape] what a model takes.
-    shifts: what clients see instead of the samples of the data set, if anything; pools
-        are those of one round then, at first of round 1 (see ``select_round``).
+    Attributes:
+        nbytes: bytes of all samples and labels.
+        augment: whether ``vary`` augments training images.
+        normalise: function that maps the data set's samples [n, *shape] to model
+            inputs.
     """
 
     def __init__(
@@ -89,12 +90,22 @@ class Samples:
         augment: bool = False,
         shifts: "Shifts | None" = None,
     ):
+        """Gather the samples of some clients on a device.
+
+        Args:
+            dataset: data set of all clients.
+            clients: ids of the rank's clients.
+            assigned: samples of all clients.
+            device: device for the samples.
+            augment: whether training images are augmented.
+            shifts: distribution shifts of clients; None without a shift.
+        """
         self.selects = assigned.selection is not None
         self.has_global_test = assigned.has_global_test
         versions, self._pools = _number_pools(clients, assigned.parts, shifts)
         self.parts = self._pools[1]
         self._shifts = shifts
-        # which image a version has, where some share one
+        # The image of each version, if several versions share one image.
         self._image: Tensor | None = None
         if shifts:
             made = shifts.made(dataset, versions)
@@ -122,8 +133,9 @@ class Samples:
         return self.parts["test"]
 
     def keep_few(self) -> "Samples":
-        """Return the same samples of which only the first FEW can be taken, so that the
-        others need no memory. Shifted samples stay as they are.
+        """Return a copy that holds only the first FEW samples, to save memory.
+
+        Shifted samples are returned unchanged.
         """
         if self._image is not None:
             return self
@@ -145,8 +157,8 @@ class Samples:
         return other
 
     def tested_alike(self, clients: Sequence[int]) -> np.ndarray:
-        """Number clients by their test samples, [n]. Clients with the same test samples
-        have equal numbers.
+        """Number clients by their test samples, [n]; clients with equal test samples
+        share a number.
         """
         if not self.has_global_test:
             return np.arange(len(clients))
@@ -156,8 +168,8 @@ class Samples:
         return kinds[list(clients)]
 
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
-        """Return the same samples with one pool for each client. Training, tests and
-        validation use that pool.
+        """Return the same samples with one pool per client for training, tests and
+        validation.
         """
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
@@ -165,8 +177,11 @@ class Samples:
         return other
 
     def replaced(self, x: Tensor, y: Tensor) -> "Samples":
-        """Return other samples ``x`` [count, width] of classes ``y`` [count], without
-        normalisation or augmentation.
+        """Return a copy with other samples, without normalisation or augmentation.
+
+        Args:
+            x: samples [count, width].
+            y: labels [count].
         """
         other = copy.copy(self)
         other.parts, other.x, other.y = {}, x, y
@@ -175,10 +190,11 @@ class Samples:
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the samples at positions ``index`` [count]: normalised float32 x
-        ``[count, *shape]``, and y [count].
+        """Return the samples at positions as normalised float32 x ``[count, *shape]``
+        and y [count].
 
-        Positions may be those that ``vary`` returns.
+        Args:
+            index: positions [count], possibly from ``vary``.
         """
         index = torch.as_tensor(index).to(self.device)
         if self.augment:
@@ -189,11 +205,14 @@ class Samples:
         return x, self.y[index]
 
     def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:
-        """Return positions for ``take`` of the same samples, each cropped and flipped at
-        random as the key decides.
+        """Return positions for ``take`` that crop and flip the samples at random.
 
-        A position encodes its variant: number of samples · variant + position.
-        Without ``augment`` they are ``index`` itself.
+        A position encodes its variant: number of samples · variant + position. Without
+        ``augment`` the result is ``index``.
+
+        Args:
+            index: positions of samples.
+            seed, key: key of the random variants.
         """
         if not self.augment:
             return index
@@ -218,8 +237,8 @@ def _number_pools(
     parts: Mapping[str, Sequence[np.ndarray]],
     shifts: "Shifts | None",
 ) -> tuple[np.ndarray, Pools]:
-    """Return the samples that some clients use in any round, int64 [count], and each
-    client's pools, which are positions among them.
+    """Return the samples that clients use in any round, int64 [count], and the clients'
+    pools, which are positions among these samples.
     """
     rounds = shifts.changes if shifts else [1]
     wanted = []
@@ -243,19 +262,16 @@ def _number_pools(
 
 
 def draw_variants(count: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64
-    [count].
-    """
+    """Draw ``count`` random variants, uniform over 1 … ``VARIANTS``, int64 [count]."""
     return generator.integers(1, VARIANTS + 1, count)
 
 
 def crop_and_flip(images: Tensor, variants: Tensor) -> Tensor:
-    """Pad images with zeros by 4 pixels, crop them to their size, and flip some.
+    """Pad images with 4 zero pixels, crop them to their size, and flip some of them.
 
     Args:
-        images: [n, channels, height, width].
-        variants: int64 [n], how each is cropped and whether it is flipped left to
-            right.
+        images: images [n, channels, height, width].
+        variants: crop and left-right flip of each image, int64 [n].
     """
     plain = variants == 0
     code = variants - 1

@@ -1,8 +1,8 @@
-"""Scoring: large blocks of each client's own samples through each client's own model.
+"""Scoring: evaluation of clients' models on their own samples, in large blocks.
 
-Clients side by side do their whole blocks in lockstep, fewer and fewer of them, and
-then their rests, grouped by size, as they train. A block's size follows from the
-client's own pool alone.
+Clients side by side process their whole blocks in lockstep; clients without further
+blocks drop out. Then their remaining samples follow, grouped by size. The size of a
+block depends only on the client's own pool.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,20 +18,22 @@ from hpcfl.clients.samples import Samples
 from hpcfl.rows import mixing
 from hpcfl.scores.base import Block, Score
 
-SMALLEST = 16  # samples in a padded rest; fewer take as long
-# Samples of one client at once; a fixed number, so that a client's scores do not depend
-# on its neighbours.
+SMALLEST = 16  # minimum padded size of a last block; smaller ones are not faster
+# Number of samples per client and block. It is fixed, so that a client's scores do not
+# depend on other clients.
 BLOCK = 128
 
-# lanes, outputs [a, b, …], y [a, b] and mask, bool [a, b], as ``compute_outputs`` yields them
+# Lanes, outputs [a, b, …], y [a, b] and mask, bool [a, b], from ``compute_outputs``.
 Blocks = Iterator[tuple[list[int], Tensor, Tensor, Tensor]]
-Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
+# Sums by name of the score, float64 [n, width of the score], on the CPU.
+Sums = dict[str, Tensor]
 
 
 def order_longest_first(pools: list[np.ndarray]) -> list[int]:
-    """Return positions in ``pools``, the longest first.
+    """Return positions in ``pools``, longest pool first.
 
-    The first lanes of a chunk then still have whole blocks when others have ended.
+    The first lanes of a chunk then still have whole blocks after other lanes have
+    finished.
     """
     return sorted(range(len(pools)), key=lambda i: (-len(pools[i]), i))
 
@@ -40,7 +42,7 @@ def _padded(length: int) -> int:
     """Return the padded length of a pool: whole blocks and a power of two of at least
     ``SMALLEST``.
 
-    Like the size of a block it follows from the client's own pool alone.
+    The result depends only on the client's own pool.
     """
     rest = length % BLOCK
     if not rest:
@@ -52,10 +54,15 @@ def _padded(length: int) -> int:
 def _blocks(
     pools: list[np.ndarray], pads: bool
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Yield lanes and their next positions [a, b], −1 where padded: whole blocks, then rests
-    of one size.
+    """Yield lanes and their next positions [a, b]: whole blocks, then last blocks by
+    size.
 
-    Where no lane has anything, there is one block without samples.
+    Positions are −1 in padding. If all pools are empty, one block without samples is
+    yielded.
+
+    Args:
+        pools: positions of each lane's samples.
+        pads: whether last blocks are padded.
     """
     lengths = [_padded(len(pool)) if pads else len(pool) for pool in pools]
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
@@ -74,8 +81,12 @@ def _blocks(
 
 
 def pad_positions(parts: list[np.ndarray], size: int) -> np.ndarray:
-    """Return positions of at most ``size`` samples each as rows [a, size], padded with
-    −1.
+    """Return each client's positions as a row of ``size`` entries, [a, size], padded
+    with −1.
+
+    Args:
+        parts: at most ``size`` positions for each client.
+        size: number of columns.
     """
     positions = np.full((len(parts), size), -1)
     lengths = np.array([[len(part)] for part in parts])
@@ -91,19 +102,26 @@ def compute_outputs(
     variables: Tensors,
     function: Predict,
 ) -> Blocks:
-    """Run ``function`` over the pools of a chunk of L clients, a block of several lanes
-    at a time.
+    """Evaluate ``function`` on the pools of a chunk of L clients, block by block.
 
-    Yields for each block of b samples of ``a`` lanes: which lanes, the function's
-    output ``[a, b, …]``, y [a, b], and mask, bool [a, b], which is false where stacked
-    lanes are padded. A lane's blocks come in the order of its pool; a serial lane's
-    last one is no longer than what is left.
+    A lane's blocks are in the order of its pool. A serial lane's last block is not
+    padded.
 
-    tensors, variables: of the clients' models and for the function, ``[L, …]`` by name.
+    Args:
+        kernel: kernel that runs the models.
+        tensors: parameters and buffers of the clients' models, ``[L, …]`` by name.
+        samples: samples of the rank.
+        pools: positions of each client's samples.
+        variables: variables of the function, ``[L, …]`` by name.
+        function: function of one client's (model, x, lane).
+
+    Yields:
+        For each block of b samples of ``a`` lanes: the lanes, the outputs ``[a, b,
+            …]``, y [a, b], and a mask, bool [a, b], which is False in padding.
     """
     blocks = list(_blocks(pools, kernel.widest > 1))
     numbers = np.concatenate([positions.ravel() for _, positions in blocks])
-    # All positions go to the device in one transfer.
+    # One transfer moves all positions to the device.
     on_device = mixing.move_to_device(torch.from_numpy(numbers), samples.device)
     parts = on_device.split([positions.size for _, positions in blocks])
     for (lanes, positions), index in zip(blocks, parts, strict=True):
@@ -121,7 +139,14 @@ def compute_outputs(
 def add_rows(
     total: Tensor | None, lanes: list[int], part: Tensor, count: int
 ) -> Tensor:
-    """Add ``part`` [a, …] to the rows ``lanes`` of ``total`` [count, …]; None is zeros."""
+    """Add ``part`` [a, …] to some rows of a sum.
+
+    Args:
+        total: sum [count, …]; None for zeros.
+        lanes: rows to add to, ascending.
+        part: values to add.
+        count: number of rows of the sum.
+    """
     total = part.new_zeros(count, *part.shape[1:]) if total is None else total
     total[index_lanes(lanes, part.device)] += part
     return total
@@ -133,10 +158,16 @@ def score(
     classes: int,
     scores: Mapping[str, Score],
 ) -> Sums:
-    """Sum ``scores`` over the blocks of a chunk of so many clients, logits as
-    ``compute_outputs`` yields them.
+    """Return the sums of ``scores`` over the blocks of a chunk.
 
-    Raises TypeError for other shapes than [samples, classes].
+    Args:
+        blocks: blocks from ``compute_outputs`` with logits as outputs.
+        clients: number of clients of the chunk.
+        classes: number of classes.
+        scores: scores by name.
+
+    Raises:
+        TypeError: Logits of a client are not [samples, classes].
     """
     sums: Sums = {}
     for lanes, logits, y, mask in blocks:
@@ -150,7 +181,7 @@ def score(
             sums_of_block = metric.sums(block).double()
             sums[name] = add_rows(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
-    # All at once, so that a device is waited for once.
+    # A single transfer waits for the device only once.
     on_host = torch.cat(list(sums.values()), dim=1).cpu()
     columns = on_host.split(widths, dim=1)
     return dict(zip(sums, columns, strict=True))
@@ -161,8 +192,15 @@ def sum_by_class(
     clients: int,
     classes: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums [clients, classes, d] of the outputs [batch, d] by class over the
-    blocks of a chunk, and the number of samples [clients, classes], float64.
+    """Return sums of outputs by class over the blocks of a chunk, and class counts.
+
+    Args:
+        blocks: blocks from ``compute_outputs`` with outputs [batch, d].
+        clients: number of clients of the chunk.
+        classes: number of classes.
+
+    Returns:
+        Sums [clients, classes, d] and numbers of samples [clients, classes], float64.
     """
     sums = counts = None
     for lanes, output, y, mask in blocks:
@@ -172,5 +210,5 @@ def sum_by_class(
         held = torch.einsum("lbk,lbd->lkd", member, values)
         sums = add_rows(sums, lanes, held, clients)
         counts = add_rows(counts, lanes, member.sum(dim=1), clients)
-    assert sums is not None and counts is not None  # a chunk has a block at least
+    assert sums is not None and counts is not None  # a chunk has at least one block
     return sums, counts

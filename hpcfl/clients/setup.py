@@ -1,4 +1,4 @@
-"""Facts that the server and the clients know before the first round."""
+"""Facts that server and clients know before the first round: ``Setup``, learning rates."""
 
 import math
 from collections.abc import Callable
@@ -13,27 +13,30 @@ from hpcfl.experiment.sections import Training
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Layout, make_row
 
-MODEL = "model"  # the purpose of the random numbers that a model is drawn with
-INITIAL = MODEL, 0  # the key of those that server and clients begin with
-MILESTONE = 0.1  # what a milestone leaves of a learning rate
+MODEL = "model"  # purpose of the random numbers that initialise a model
+INITIAL = MODEL, 0  # key of the initial model of server and clients
+MILESTONE = 0.1  # factor of the learning rate at a milestone
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The facts of an experiment that methods may use.
+    """Facts of an experiment that methods may use.
 
     Attributes:
-        layout: of the parameters of one client's model.
-        class_counts: training samples of each class, float64 [clients, classes]. A
-            method reads ``counts``, which may be refused.
-        build: makes the model of one client, adapted to the method and freshly
-            initialised; what it freezes has the same values in all
-            (``rows/constants.py``).
-        participation: the fraction of clients that take part in a round.
-        build_initial: makes the model that server and clients begin with, if that is
-            not just another one of ``build``.
-        hides_classes: whether methods may not read class counts, because of
-            sample-level privacy.
+        layout: layout of one client model's parameters.
+        class_counts: number of training samples of each class, float64 [clients,
+            classes]. A method reads ``counts`` instead, which sample-level privacy
+            refuses.
+        rounds: number of rounds of the experiment.
+        seed: seed of the experiment.
+        build: function that returns a new model of one client, adapted to the method
+            and randomly initialised. Frozen parameters have the same values in all
+            models (``rows/constants.py``).
+        training: training section of the experiment.
+        participation: fraction of clients that take part in a round.
+        build_initial: function that returns the initial model of server and clients; by
+            default ``build``.
+        hides_classes: whether sample-level privacy hides class counts from methods.
     """
 
     layout: Layout
@@ -56,19 +59,23 @@ class Setup:
 
     @property
     def counts(self) -> Tensor:
-        """Training samples of each class, float64 [clients, classes]. Raises UserError
-        with sample-level privacy.
+        """Number of training samples of each class, float64 [clients, classes].
+
+        Raises:
+            UserError: Sample-level privacy is on.
         """
         return self.show_classes(self.class_counts)
 
     @property
     def samples(self) -> Tensor:
-        """Training samples of each client, float64 [clients]."""
+        """Number of training samples of each client, float64 [clients]."""
         return self.class_counts.sum(dim=1)
 
     def show_classes(self, counts: Tensor) -> Tensor:
-        """Return class counts [n, classes] for a method. Raises UserError with
-        sample-level privacy, which does not cover them.
+        """Return class counts [n, classes] for a method.
+
+        Raises:
+            UserError: Sample-level privacy is on, which does not cover class counts.
         """
         if self.hides_classes:
             raise UserError(
@@ -79,8 +86,11 @@ class Setup:
         return counts
 
     def initial(self, draw: int = 0) -> Tensor:
-        """Return initial parameters ``[P]``. Server and clients share draw 0; other
-        draws differ from it.
+        """Return initial parameters ``[P]``.
+
+        Args:
+            draw: number of the draw. Server and clients share draw 0; each number gives
+                other parameters.
         """
         build = self.build
         if draw == 0 and self.build_initial is not None:
@@ -89,11 +99,12 @@ class Setup:
             return make_row(self.layout, build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
-        """Draw standard normal numbers of this shape, float32 on the CPU. Equal keys
-        give equal numbers.
+        """Draw standard normal numbers, float32 on the CPU. Equal keys give equal
+        numbers.
 
         Args:
-            key: a purpose, then perhaps a round.
+            shape: shape of the result.
+            key: a purpose, optionally followed by a round.
         """
         generator = randomness.generator(self.seed, "normal", *key)
         return torch.from_numpy(generator.standard_normal(shape)).float()
@@ -101,12 +112,13 @@ class Setup:
     def parameters(
         self, build: Callable[[], nn.Module], *, key: tuple[int | str, ...]
     ) -> Tensors:
-        """Return the first parameters by name of a module that a server trains. Equal
-        keys give equal parameters.
+        """Return the initial parameters by name of a module that a server trains.
+
+        Equal keys give equal parameters.
 
         Args:
-            build: makes the module.
-            key: a purpose, then perhaps a round.
+            build: function that returns the module.
+            key: a purpose, optionally followed by a round.
         """
         with randomness.seeded(self.seed, "parameters", *key):
             module = build()
@@ -121,8 +133,9 @@ class Setup:
         return self.training.lr * rate_factor(self.training, round, self.rounds)
 
     def plain_rate(self, round: int) -> float:
-        """Return the learning rate of a method's own plain steps in a round. It is
-        ``plain_lr``, or else ``lr``, times ``rate_factor``.
+        """Return the learning rate of a method's own plain gradient steps in a round.
+
+        It is ``plain_lr``, by default ``lr``, times ``rate_factor``.
         """
         rate = (
             self.training.lr
@@ -133,12 +146,17 @@ class Setup:
 
 
 def rate_factor(training: Training, round: int, rounds: int) -> float:
-    """Return the factor of learning rates in a round; ``round`` counts from 1.
+    """Return the factor of the learning rate in a round.
 
-    The factor is ``lr_decay^(round − 1)`` times the factors of the warm-up and the
-    schedule. The warm-up factor is round/warmup in its rounds. The cosine factor is (1
-    + cos(π(round − 1)/rounds))/2 (Loshchilov & Hutter, ICLR 2017, without restarts).
-    The step factor is a tenth for every earlier milestone.
+    The factor is ``lr_decay^(round − 1)`` times the factors of warm-up and schedule.
+    The warm-up factor is round/warmup in the rounds of the warm-up. The cosine factor
+    is (1 + cos(π(round − 1)/rounds))/2 (Loshchilov & Hutter, ICLR 2017, without
+    restarts). The step factor is a tenth for every earlier milestone.
+
+    Args:
+        training: training section of the experiment.
+        round: number of the round, from 1.
+        rounds: number of rounds of the experiment.
     """
     scale = training.lr_decay ** (round - 1)
     if round < training.warmup:

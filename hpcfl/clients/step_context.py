@@ -1,4 +1,8 @@
-"""One step in a method's own hands; the loop over mini-batches stays with the fleet."""
+"""Context of a method's own training step.
+
+``StepContext`` gives a step access to models, gradients and random numbers.
+``StepRandom`` draws the random numbers. ``training.py`` loops over the mini-batches.
+"""
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -15,15 +19,18 @@ from hpcfl.rows import mixing, randomness
 
 @dataclass
 class StepRandom:
-    """Uniform numbers and keys of random layers for the steps of a chunk's lanes, and
-    how many steps each lane has taken.
+    """Random numbers and keys of random layers for the steps of a chunk's lanes.
+
+    It also counts the steps that each lane has taken.
 
     Attributes:
-        client_keys: the round and the id of each lane's client.
-        steps: how many each lane takes in an epoch.
-        phase: the training's.
-        layers: how many random layers the model has.
-        taken: the steps that each lane has taken in this training, int64 [L].
+        seed: seed of the experiment.
+        client_keys: round and id of each lane's client.
+        steps: number of steps of each lane in an epoch.
+        device: device of the results.
+        phase: phase of the training.
+        layers: number of random layers of the model.
+        taken: number of steps that each lane has taken in this training, int64 [L].
     """
 
     seed: int
@@ -34,9 +41,9 @@ class StepRandom:
     layers: int
 
     def __post_init__(self) -> None:
-        """Begin with the first step of the first epoch."""
+        """Begin at the first step of the first epoch."""
         self._epoch = 0
-        self._gradient = 0  # how many the step has taken with keys
+        self._gradient = 0  # number of gradients with keys in the current step
         self._tables: dict[str, Tensor] = {}
         self._key_tables: dict[int, Tensor] = {}
         lanes = len(self.client_keys)
@@ -45,13 +52,13 @@ class StepRandom:
         self._taken_before_epoch = self.taken
 
     def begin(self, epoch: int) -> None:
-        """From now on steps belong to this epoch, counted from 0."""
+        """Begin an epoch, counted from 0."""
         self._epoch, self._taken_before_epoch = epoch, self.taken.clone()
         self._tables.clear()
         self._key_tables.clear()
 
     def take(self, lanes: Lanes) -> None:
-        """Count one more step of these lanes."""
+        """Count one step of these lanes."""
         self._gradient = 0
         if isinstance(lanes, slice):
             self.taken[lanes].add_(1)
@@ -59,13 +66,18 @@ class StepRandom:
             mixing.index_copy(self.taken, lanes, self.taken[lanes] + 1)
 
     def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Numbers in [0, 1), ``[a, *shape]``, for the next step of these lanes.
+        """Return numbers in [0, 1), ``[a, *shape]``, for the next step of some lanes.
+
+        Args:
+            lanes: lanes that take the step.
+            purpose: purpose in the key of the numbers.
+            shape: shape of one lane's numbers.
 
         Raises:
-            ValueError: One purpose is asked for two shapes in an epoch.
+            ValueError: Two shapes are requested for one purpose in an epoch.
         """
         if purpose not in self._tables:
-            # For a whole epoch: one transfer instead of one a step.
+            # The table has all steps of the epoch, for a single transfer.
             table = self._table(purpose, shape).float()
             self._tables[purpose] = mixing.move_to_device(table, self.device)
         table = self._tables[purpose]
@@ -77,8 +89,9 @@ class StepRandom:
         return self._of_step(table, lanes)
 
     def keys(self, lanes: Lanes) -> Tensor:
-        """Keys of the model's random layers, int32 ``[a, layers, 2]``, for the next
-        gradients that these lanes take in their next step.
+        """Return keys of the model's random layers, int32 ``[a, layers, 2]``.
+
+        Each call in a step gives the keys for another gradient.
         """
         if self._gradient not in self._key_tables:
             table = self._drawn_keys(self._gradient)
@@ -97,6 +110,9 @@ class StepRandom:
     def _drawn_keys(self, gradient: int) -> Tensor:
         """Draw an epoch's keys for one gradient of each step, int32 ``[L, most steps,
         layers, 2]``.
+
+        Args:
+            gradient: number of the gradient within its step.
         """
         shape = len(self.client_keys), max(self.steps), self.layers, 2
         table = np.zeros(shape, np.int32)
@@ -113,7 +129,7 @@ class StepRandom:
         return torch.from_numpy(table)
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Draw an epoch's part of ``Fleet.uniform``, float64 ``[L, most steps,
+        """Draw an epoch's numbers of ``Fleet.uniform``, float64 ``[L, most steps,
         *shape]``.
         """
         numbers_per_step = int(np.prod(shape, dtype=np.int64))
@@ -134,15 +150,15 @@ class StepRandom:
 
 @dataclass
 class StepContext:
-    """Argument of a method's ``step(context)``: ``a`` lanes with their next mini-batch
-    or batches.
+    """Argument of a method's ``step(context)``: ``a`` lanes and their next
+    mini-batches.
 
-    Rows cover just the columns that are trained, ``[a, width]``.
+    Rows contain only the trained columns, ``[a, width]``.
 
     Attributes:
         variables: the method's tensors ``[a, …]`` by name; a step changes one by
             assigning a new tensor.
-        index: how many steps each lane did before in this training, int64 [a].
+        index: number of steps that each lane took before in this training, int64 [a].
     """
 
     variables: MutableMapping[str, Tensor]
@@ -153,13 +169,13 @@ class StepContext:
     _optimizer: Optimizer
     _random: StepRandom
     _losses: Tensor = field(default_factory=lambda: torch.zeros(2))
-    # The models' own rows, while the models still are where a gradient was taken last.
+    # The models' own rows while the models hold other rows for a gradient; else None.
     _model_rows: Tensor | None = None
 
     @property
     def losses(self) -> Tensor:
-        """Losses and data terms [a, 2] of the last gradient that was taken, which count
-        as the step's.
+        """Losses and data terms [a, 2] of the last gradient, which are the losses of
+        the step.
         """
         return self._losses
 
@@ -175,18 +191,17 @@ class StepContext:
         self._put(rows)
 
     def _restore_models(self) -> None:
-        """Give the models their own rows again if a gradient was taken elsewhere and
-        nothing came after it.
+        """Restore the models' own rows after a gradient at other rows.
 
-        Whatever reads or changes the models calls it first, and the fleet after each
-        step.
+        Every method that reads or changes the models calls it first, and the fleet
+        calls it after each step.
         """
         if self._model_rows is not None:
             self.set_rows(self._model_rows)
 
     def optimizer_step(self, direction: Tensor) -> None:
-        """Do one step of the experiment's optimiser with ``direction`` [a, width] as
-        the gradient.
+        """Take a step of the experiment's optimiser with ``direction`` [a, width] as
+        gradient.
         """
         self._restore_models()
         self._optimizer.step(self._lanes, self._split(direction))
@@ -194,10 +209,13 @@ class StepContext:
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
         """Return the gradient of the loss on a mini-batch, ``[a, width]``.
 
+        Every call updates the batch-norm statistics of the trained model once, also if
+        ``rows`` are given.
+
         Args:
-            rows: where it is taken, ``[a, width]``; by default at the lanes' models.
-            batch: which of the step's mini-batches. Wherever it is taken, batch norm
-                moves the statistics of the model that is trained, once a call.
+            rows: trained columns at which the gradient is taken, ``[a, width]``; by
+                default the lanes' models.
+            batch: index of the mini-batch within the step.
         """
         if rows is None:
             self._restore_models()
@@ -208,8 +226,9 @@ class StepContext:
         return self._flat(self._gradients(batch))
 
     def regulariser(self, terms: Tensor) -> None:
-        """Add a term [a] to the objective of the step. It counts in ``losses`` and not
-        in their data terms.
+        """Add a term [a] to the objective of the step.
+
+        The term is included in ``losses``, but not in their data terms.
         """
         self._losses = add_terms(self._losses, terms)
 
@@ -220,20 +239,19 @@ class StepContext:
         batch: int = 0,
         clip: bool = False,
     ) -> None:
-        """Take the gradient on a mini-batch at the lanes' models and change these by
-        ``function``.
+        """Take the gradient at the lanes' models and update these by ``function``.
 
-        It is called with ``(rows, gradient, *others)`` and changes the rows in place, and
-        nothing else. What becomes of a number may depend on those at the same place
-        alone, so that the function can be given a layer at a time, in any shape,
-        without putting whole rows together first.
+        The function is called with ``(rows, gradient, *others)``. It changes ``rows``
+        in place and nothing else. Each result may depend only on the elements at the
+        same position. The function can therefore be called for each layer, in any
+        shape, without concatenating whole rows.
 
         Args:
-            function: changes rows in place, element by element.
-            others: ``[a, width]`` each.
-            batch: which of the step's mini-batches.
+            function: function that updates rows element by element.
+            others: further arguments, ``[a, width]`` each.
+            batch: index of the mini-batch within the step.
             clip: whether each lane's whole gradient is first scaled to a norm of at
-                most ``training.clip``, where that is set.
+                most ``training.clip``, if that key is set.
         """
         self._restore_models()
         gradients = self._gradients(batch)
@@ -256,13 +274,13 @@ class StepContext:
                 )
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client
-        and step.
+        """Return uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round,
+        client and step.
 
-        They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``.
+        They equal ``fleet.uniform(purpose, steps, *shape)`` at ``index``.
 
         Raises:
-            ValueError: One purpose is asked for two shapes in an epoch.
+            ValueError: Two shapes are requested for one purpose in an epoch.
         """
         return self._random.uniform(self._lanes, purpose, shape)
 
@@ -276,8 +294,8 @@ class StepContext:
         return gradients
 
     def _weights(self) -> Tensors:
-        """Return the lanes' trained tensors ``[a, …]`` by name. They are copies where
-        lanes are indices, else views.
+        """Return the lanes' trained tensors ``[a, …]`` by name: views for a slice of
+        lanes, copies for indices.
         """
         tensors = self._session.work.tensors
         return {name: tensors[name][self._lanes] for name in self._session.work.trained}
@@ -286,8 +304,8 @@ class StepContext:
         if rows.is_cuda and isinstance(self._lanes, slice):
             weights = list(self._weights().values())
             if all(part.is_contiguous() for part in weights):
-                # Flat they are views, which one launch writes all at once. CUDA's
-                # kernel takes any rows without gaps for rows one after the other.
+                # One launch writes all flattened views. CUDA's kernel reads ``rows`` as
+                # contiguous memory whatever their strides.
                 flat = [part.flatten(1) for part in weights]
                 widths = [part.shape[1] for part in flat]
                 torch.split_with_sizes_copy(rows.contiguous(), widths, dim=1, out=flat)

@@ -1,4 +1,6 @@
-"""Training on the server: a model on given tensors, or tensors alone."""
+"""Training on the server: of a model on given tensors, or of tensors by gradient
+descent.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -28,14 +30,17 @@ def fit(
     seed: int,
     round: int,
 ) -> Tensor:
-    """Train a fresh model on the cross-entropy of ``x`` [samples, …], ``y`` [samples].
-    Return its row ``[P]``.
+    """Train a new model with cross-entropy and return its row ``[P]``.
 
-    Its first parameters and the order of samples are keyed by (seed, round).
+    The initial parameters and the order of samples are keyed by (seed, round).
 
     Args:
-        build: makes the model.
-        training: how it is trained.
+        build: function that returns a new model.
+        x: samples [samples, …].
+        y: labels [samples].
+        classes: number of classes.
+        training: settings of the training.
+        seed, round: keys of the random draws.
     """
     with randomness.seeded(seed, "synthetic", round):
         module = build()
@@ -80,11 +85,12 @@ def gradient_descent(
     """Return tensors by name after ``steps`` steps of plain gradient descent.
 
     Args:
-        start: where it begins, by name; it does not change.
-        loss: a function of such tensors.
-        lr: the learning rate.
+        start: initial tensors by name, which do not change.
+        loss: function of these tensors that returns a scalar.
+        lr: learning rate.
+        steps: number of steps.
     """
-    everything = torch.arange(0)  # which the loss sees in every step
+    everything = torch.arange(0)  # placeholder for a batch, which the loss ignores
     return stochastic_descent(
         start, lambda free, _: loss(free), lr, [everything] * steps
     )
@@ -96,10 +102,13 @@ def stochastic_descent(
     lr: float,
     batches: Iterable[Tensor],
 ) -> Tensors:
-    """Return tensors after one step of gradient descent for each of ``batches``.
+    """Return tensors by name after one step of gradient descent for each batch.
 
-    The loss receives the tensors and the batch: positions of samples, as from
-    ``draw_batches``.
+    Args:
+        start: initial tensors by name, which do not change.
+        loss: function of the tensors and a batch that returns a scalar.
+        lr: learning rate.
+        batches: positions of samples, such as from ``draw_batches``.
     """
     current = {name: tensor.clone() for name, tensor in start.items()}
     for batch in batches:
@@ -116,8 +125,14 @@ def stochastic_descent(
 def draw_batches(
     setup: Setup, count: int, epochs: int, *key: int | str
 ) -> Iterator[Tensor]:
-    """Yield positions of the mini-batches of ``count`` samples, epoch after epoch, each in
-    an order of its own that the key decides.
+    """Yield the positions of mini-batches, epoch after epoch, in a new order in each
+    epoch.
+
+    Args:
+        setup: setup that has the size of mini-batches and the seed.
+        count: number of samples.
+        epochs: number of epochs.
+        key: key of the orders.
     """
     size = setup.training.batch_size
     for epoch in range(epochs):

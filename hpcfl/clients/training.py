@@ -1,10 +1,11 @@
 """THE training loop: mini-batches of many clients, each client an independent lane.
 
-Clients train in *chunks*, as many side by side as the kernel takes. A chunk's epoch is
-planned beforehand (``batch_plan.py``); ``Chunk.train_epoch`` is the loop over its mini-batches,
-which ``MiniBatches`` draws (``PoissonBatches`` with sample-level privacy).
-Each takes the lanes' gradients (``execution/kernel.py``) and a step of the optimiser, or
-the method's own step (``step_context.py``).
+Clients train in *chunks* of at most as many clients as the kernel has lanes. A chunk
+plans its epoch in advance (``batch_plan.py``); ``Chunk.train_epoch`` loops over the
+mini-batches, which ``MiniBatches`` draws (``PoissonBatches`` with sample-level
+privacy). For each mini-batch the kernel computes the lanes' gradients
+(``execution/kernel.py``), and the optimiser or the method's own step
+(``step_context.py``) updates the weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,36 +52,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A local training as a method asked for it; ``Fleet.train`` and ``train_by``
-    explain the fields.
+    """A local training as a method requested it. ``TrainOptions`` and
+    ``Fleet.train_by`` explain the other fields.
 
     Attributes:
-        rounds: the round of each client, [n].
+        rounds: round of each client, [n].
+        names: parameters to train, in the order of a row.
+        pace: fraction of the epochs that each client completes, as in ``Fleet``.
+        proximal: strength and anchors [n, P] of the proximal term.
+        is_trial: whether the training is a trial outside the round's work.
+        frozen: mode of the layers without trained parameters.
+        step: method's own step; None for a step of the optimiser on the loss.
     """
 
     rounds: np.ndarray
     loss: Loss
-    names: list[str]  # the parameters that move, in the order of a row
+    names: list[str]
     epochs: int
     pace: np.ndarray | None
     steps: int | None = None
     batches: int = 1
     phase: str = "train"
-    proximal: tuple[float, Tensor] | None = None  # the strength, and anchors [n, P]
+    proximal: tuple[float, Tensor] | None = None
     share: float = 1.0
     only: Tensor | None = None
-    is_trial: bool = False  # whether it is no part of the round's work
+    is_trial: bool = False
     until: Callable[[Tensor, Tensors], Tensor] | None = None
-    frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
-    # None: a step of the optimiser on the loss
+    frozen: Frozen = "evaluation"
     step: Callable[[StepContext], None] | None = None
 
     def step_size(self, resources: Resources) -> int:
-        """Return the samples of a full step of one client."""
+        """Return the number of samples in a full step of one client."""
         return resources.training.batch_size * self.batches
 
     def epochs_of(self, position: int) -> int:
-        """Return the epochs of the client at a position, at least one of several."""
+        """Return the number of epochs of the client at a position.
+
+        It is at least one, unless the task has no epochs.
+        """
         if self.pace is None:
             return self.epochs
         return min(int(self.pace[position] * self.epochs) + 1, self.epochs)
@@ -92,8 +101,13 @@ class Task:
         client: int,
         samples: np.ndarray,
     ) -> np.ndarray:
-        """Select the samples of a client's ``samples`` [n_i] that it trains on: all, or
-        a random share for the phase.
+        """Select the samples that a client trains on: all, or a random share for the
+        phase.
+
+        Args:
+            seed: seed of the experiment.
+            round, client: keys of the draw.
+            samples: positions of the client's samples, [n_i].
         """
         if self.share >= 1:
             return samples
@@ -115,10 +129,10 @@ class Start:
     """Clients before a local training.
 
     Attributes:
-        ids: of the clients, [n].
+        ids: client ids, [n].
         rows: their models, ``[n, P]``.
         buffers: their batch-norm statistics, ``[n, B]``.
-        variables: what losses and steps read, ``[n, …]`` by name.
+        variables: tensors that losses and steps read, ``[n, …]`` by name.
     """
 
     ids: np.ndarray
@@ -132,16 +146,16 @@ class Trained:
     """Results of a local training of n clients, in new tensors.
 
     Attributes:
-        rows: ``[n, P]``.
-        buffers: their batch-norm statistics ``[n, B]``.
-        losses: each client's mean objective and its data term in its last epoch,
-            float64 [n, 2]; 0 for those that did not train.
-        changed: the variables that the method's step assigned, ``[n, …]`` by name.
-        sample_gradients: how many gradients of samples each client computed, int64 [n]
-            on the host.
-        noisy_batches: of how many mini-batches each client took g noisy gradients, in
-            column g, int64 [n, MOST_GRADIENTS + 1] on the host; zeros without
-            sample-level privacy.
+        rows: trained models, ``[n, P]``.
+        buffers: their batch-norm statistics, ``[n, B]``.
+        losses: each client's mean objective and mean data term in its last epoch,
+            float64 [n, 2]; 0 for clients that did not train.
+        changed: variables that the method's step assigned, ``[n, …]`` by name.
+        sample_gradients: number of per-sample gradients that each client computed,
+            int64 [n] on the host.
+        noisy_batches: number of mini-batches from which each client computed g noisy
+            gradients, in column g, int64 [n, MOST_GRADIENTS + 1] on the host; zeros
+            without sample-level privacy.
     """
 
     rows: Tensor
@@ -153,7 +167,9 @@ class Trained:
 
 
 def train(task: Task, resources: Resources, start: Start) -> Trained:
-    """Train clients locally. The tensors of ``start`` do not change."""
+    """Train clients locally and return the results. The tensors of ``start`` do not
+    change.
+    """
     training = LocalTraining(task, resources, start)
     for attempt in training.attempts():
         with attempt:
@@ -166,14 +182,14 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
 class LocalTraining:
     """A local training of n clients, whose chunks train one after the other.
 
-    Clients are named by their positions in ``start.ids``.
+    Methods identify clients by their positions in ``start.ids``.
 
     Attributes:
-        clients: what each client trains on.
-        order: the clients that train, sorted by ``order_by_length``.
-        features_once: whether the layers below the head run once, before the first
+        clients: samples, number of epochs and random key of each client.
+        order: positions of the clients that train, sorted by ``order_by_length``.
+        features_once: whether the layers below the head run only once, before the first
             epoch.
-        trained: the results so far.
+        trained: results so far.
     """
 
     task: Task
@@ -221,7 +237,7 @@ class LocalTraining:
     def _order_clients(self) -> list[int]:
         trains = [client.length > 0 for client in self.clients]
         if self.task.only is not None:
-            # As a list: a device is waited for once.
+            # One conversion to a list waits for the device only once.
             asked = self.task.only.tolist()
             trains = [one and other for one, other in zip(trains, asked, strict=True)]
         lengths = [client.length for client in self.clients]
@@ -229,27 +245,36 @@ class LocalTraining:
         return [position for position in order if trains[position]]
 
     def attempts(self) -> Iterator[Attempt]:
-        """Yield attempts for as many clients as may train side by side."""
+        """Yield an attempt for each group of clients that can train side by side."""
         if self.features_once:
             pools = [client.pool for client in self.clients]
             return heads.attempts(self.resources, self.order, pools)
         return self.resources.attempts(self.order)
 
     def train_chunk(self, positions: list[int]) -> None:
-        """Train clients side by side from their first mini-batch to their last."""
+        """Train clients side by side from their first mini-batch to their last.
+
+        Args:
+            positions: positions of the clients in ``start.ids``.
+        """
         lanes = torch.tensor(positions, device=self.resources.device)
         chunk = self.start_chunk(positions, lanes)
         while chunk.begin_epoch():
             with chunk.drawn_by_model():
                 record = chunk.train_epoch()
             chunk.end_epoch(record)
-        # Assigned and not added: where memory did not hold the chunk, it begins anew.
+        # Assigned, not added: a chunk that did not fit into memory starts again.
         self.trained.sample_gradients[positions] = chunk.batches.sample_gradients
         self.trained.noisy_batches[positions] = chunk.batches.noisy_batches
         self.store(chunk, lanes)
 
     def start_chunk(self, positions: list[int], lanes: Tensor) -> "Chunk":
-        """Return the chunk of clients; ``lanes`` are their positions on the device."""
+        """Return the chunk for some clients.
+
+        Args:
+            positions: positions of the clients in ``start.ids``.
+            lanes: the same positions as a tensor on the device.
+        """
         resources, trained = self.resources, self.trained
         clients = [self.clients[position] for position in positions]
         if self.features_once:
@@ -285,7 +310,12 @@ class LocalTraining:
         return Chunk(self.task, resources, models, batches)
 
     def store(self, chunk: "Chunk", lanes: Tensor) -> None:
-        """Store the results of a chunk whose clients have the positions ``lanes``."""
+        """Store the results of a chunk.
+
+        Args:
+            chunk: chunk that has trained.
+            lanes: positions of its clients in ``start.ids``.
+        """
         trained, models = self.trained, chunk.models
         mixing.index_copy(trained.losses, lanes, chunk.finish())
         self.resources.setup.layout.write(models.tensors, trained.rows, lanes)
@@ -312,15 +342,15 @@ def refuse_uncovered(task: Task, privacy: "SamplePrivacy") -> None:
 def _can_compute_features_once(
     task: Task, resources: Resources, variables: Tensors
 ) -> bool:
-    """Return whether the layers below the head run once, before the first epoch."""
+    """Return whether the layers below the head need to run only once, before training."""
     if resources.head is None or resources.samples.augment:
         return False
     if set(task.names) & set(resources.setup.layout.members(("body",))):
         return False
     if resources.privacy is not None:
-        return False  # Poisson mini-batches are of samples
+        return False  # Poisson mini-batches are drawn from samples
     if task.frozen == "training" and resources.buffers.width:
-        return False  # what batch norm makes of a sample depends on its mini-batch
+        return False  # batch norm's outputs depend on the whole mini-batch
     return heads.can_use_features(
         resources=resources,
         names=task.names,
@@ -331,7 +361,7 @@ def _can_compute_features_once(
 
 
 def _copy_rows(rows: Tensor) -> Tensor:
-    """Copy ``rows``, which on the CPU may be larger than memory."""
+    """Copy ``rows``, which may be larger than memory on a CPU."""
     return (
         mixing.get_large_memory().copy(rows)
         if rows.device.type == "cpu"
@@ -341,11 +371,13 @@ def _copy_rows(rows: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LaneModels:
-    """The models of a chunk's lanes; steps change the tensors in place.
+    """Models of a chunk's lanes, which steps change in place.
 
     Attributes:
-        tensors, variables: of the lanes, ``[L, …]`` by name.
-        anchors: of the proximal term, ``[L, *shape]`` by name; none without one.
+        tensors: parameters and buffers of the lanes, ``[L, …]`` by name.
+        variables: variables of the lanes, ``[L, …]`` by name.
+        anchors: reference weights of the proximal term, ``[L, *shape]`` by name; empty
+            without the term.
     """
 
     tensors: Tensors
@@ -355,14 +387,16 @@ class LaneModels:
 
 @dataclass
 class Chunk:
-    """Clients side by side, a lane each, sorted by ``order_by_length``, from their first
-    mini-batch to their last.
+    """Local training of clients side by side, from their first mini-batch to their
+    last.
+
+    Each client is a lane. Lanes are sorted by ``order_by_length``.
 
     Attributes:
-        lanes: the clients.
-        models: of the lanes.
-        batches: draws the mini-batches.
-        assigned: the names of the variables that steps have changed.
+        lanes: clients of the lanes.
+        models: models of the lanes.
+        batches: source of the mini-batches.
+        assigned: names of the variables that steps have changed.
     """
 
     task: Task
@@ -405,7 +439,7 @@ class Chunk:
         self._losses = torch.zeros(
             len(self.lanes), 2, dtype=torch.float64, device=resources.device
         )
-        # each lane's objective in the last mini-batch, by epoch
+        # Each lane's objective in the last mini-batch of each epoch.
         self._last_objectives: list[Tensor] = []
 
     def _make_optimizer(self) -> Optimizer:
@@ -416,7 +450,7 @@ class Chunk:
         if strength:
             for name in self.task.names:
                 anchors[name] = self.models.anchors[name]
-        # all clients of a fleet have one learning rate
+        # All clients of a fleet have one learning rate.
         rounds = {lane.round for lane in self.lanes}
         (rate,) = {setup.learning_rate(round) for round in rounds}
         moving = {name: self.models.tensors[name] for name in self.task.names}
@@ -429,17 +463,17 @@ class Chunk:
         )
 
     def begin_epoch(self) -> bool:
-        """Begin the next epoch; return False where no lane does one more."""
+        """Begin the next epoch. Return False if every lane has completed its epochs."""
         self._epoch += 1
         self._running &= self._epochs > self._epoch
         return self._epoch < self.task.epochs and bool(self._running.any())
 
     def train_epoch(self) -> Tensor:
-        """Train the epoch of the lanes that run; the others stay as they are.
+        """Train one epoch of the running lanes; other lanes do not change.
 
         Returns:
-            Each lane's mean objective and data term, and the last mini-batch's
-            objective, float64 [L, 3].
+            Each lane's mean objective and mean data term, and the objective of its last
+            mini-batch, float64 [L, 3].
         """
         orders, size = self.batches.draw(self._epoch)
         lengths = [len(order) for order in orders]
@@ -447,7 +481,7 @@ class Chunk:
         blocks = plan_epoch(lengths, active_lanes, size)
         if self._random is not None:
             self._random.begin(self._epoch)
-        # One transfer for the whole epoch, and one for which the host does not wait.
+        # One asynchronous transfer for the whole epoch.
         positions = [run.positions(orders).ravel() for block in blocks for run in block]
         numbers = torch.from_numpy(np.concatenate([*positions, lengths]))
         on_device = mixing.move_to_device(numbers, self.resources.device)
@@ -474,16 +508,17 @@ class Chunk:
             counted = self._session.samples - counted_before
             self.batches.count(run, orders, calls, counted)
             results.append((run, torch.stack(losses)))
-            # Frees the samples before those of the next block are gathered.
+            # Free these samples before the next block is gathered.
             del batch, batches
         record = self._sum_losses(results, size)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
 
     def end_epoch(self, record: Tensor) -> None:
-        """Keep the losses of an epoch, and end the lanes that are done.
+        """Record the losses of an epoch and stop the lanes that are finished.
 
-        record: the result of ``train_epoch``.
+        Args:
+            record: result of ``train_epoch``.
         """
         ran = mixing.move_to_device(self._running, self.resources.device)[:, None]
         self._losses = torch.where(ran, record[:, :2], self._losses)
@@ -493,18 +528,20 @@ class Chunk:
             self._running &= ~self.task.until(history, self.models.variables).cpu()
 
     def finish(self) -> Tensor:
-        """Return each lane's mean objective and data term in its last epoch, float64
-        [L, 2].
+        """Return each lane's mean objective and mean data term in its last epoch,
+        float64 [L, 2].
 
-        The proximal term is that of the trained model: in every step it would cost a
-        pass over the models.
+        The proximal term is evaluated once, for the trained model, because evaluating
+        it in every step would cost a pass over all weights.
         """
         proximal = self._optimizer.proximal_term()
         return self._losses if proximal is None else add_terms(self._losses, proximal)
 
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
-        """Take the method's own step on the lanes' mini-batches; return their
-        objectives and data terms, [a, 2].
+        """Take the method's own step on the lanes' mini-batches.
+
+        Returns:
+            The lanes' objectives and data terms, [a, 2].
         """
         assert self.task.step is not None and self._random is not None
         given = {name: value[lanes] for name, value in self.models.variables.items()}
@@ -512,7 +549,7 @@ class Chunk:
             variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
             index=self._random.taken[
                 lanes
-            ].clone(),  # a copy, because a step may keep it
+            ].clone(),  # a step may keep a reference to it
             _lanes=lanes,
             _batches=batch.split(self.task.batches),
             _session=self._session,
@@ -530,12 +567,12 @@ class Chunk:
     def _gather_batches(
         self, blocks: list[list[BatchRun]], index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
-        """Yield runs with their lanes and mini-batches, ``x`` [a, size, …] and ``y`` [a,
-        size] each.
+        """Yield runs with their lanes and mini-batches, ``x`` [a, size, …] and ``y``
+        [a, size].
 
         Args:
-            blocks: of the epoch; the samples of one are gathered at once.
-            index: positions of their samples, in order.
+            blocks: blocks of the epoch; the samples of a block are gathered at once.
+            index: positions of the samples, in order.
         """
         for block in blocks:
             sizes = [run.samples for run in block]
@@ -548,19 +585,20 @@ class Chunk:
                 yield run, lanes, _cut(run, x_of_run, y_of_run)
 
     def _sum_losses(self, results: list[tuple[BatchRun, Tensor]], size: int) -> Tensor:
-        """Return each lane's two sums over the samples of an epoch, and the last batch's
-        objective, float64 [L, 3].
-
-        A lane has one smaller last batch at most, so that all of these are added at
-        once.
+        """Return each lane's sums over the samples of an epoch, and its last objective.
 
         Args:
             results: runs in order, with the objectives and data terms of their batches,
                 [batches, a, 2].
-            size: samples of a full mini-batch.
+            size: number of samples in a full mini-batch.
+
+        Returns:
+            The sums of objectives and data terms, and the last batch's objective,
+            float64 [L, 3].
         """
         device = self.resources.device
         record = torch.zeros(len(self.lanes), 3, dtype=torch.float64, device=device)
+        # A lane has at most one smaller last batch, so all of these form one group.
         groups = [[result] for result in results if result[0].size == size]
         last_batches = results[len(groups) :]
         if last_batches:
@@ -571,8 +609,7 @@ class Chunk:
                 dim=1
             )
             losses = torch.cat([losses for _, losses in group], dim=1).to(record)
-            # Added one by one in double precision: a sum may not depend on how many
-            # steps a block holds.
+            # A sequential sum in double precision is independent of the block size.
             terms = torch.cat([record[lanes, :2][None], losses * sizes[:, None]])
             sums = terms.cumsum(dim=0)[-1]
             last_objectives = losses[-1, :, :1]
@@ -581,11 +618,10 @@ class Chunk:
         return record
 
     def drawn_by_model(self) -> AbstractContextManager[None]:
-        """Seed a model's own draws by client and epoch in a block. Layers with keyed
-        draws are not concerned.
+        """Seed random draws of the model itself by client and epoch, in a block.
 
-        Clients side by side cannot draw in this way. A model with own draws trains its
-        clients one after the other.
+        Layers with keyed draws are unaffected. A model with draws of its own trains one
+        client at a time, because the lanes of one call would share the generator.
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
@@ -598,7 +634,7 @@ def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
     """Split a run's samples ``x`` [a·batches·size, …] and ``y`` into its mini-batches."""
     lanes = len(run.lanes)
     span = run.batches * run.size
-    # One lane's batch is a slice of the gathered block, which keeps its memory layout.
+    # A single lane uses slices of the gathered block, which keep its memory layout.
     x = x[None] if lanes == 1 else x.view(lanes, span, *x.shape[1:])
     y = y.view(lanes, span)
     parts = zip(x.split(run.size, dim=1), y.split(run.size, dim=1), strict=True)

@@ -146,7 +146,7 @@ def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1(
     prepared = prepare(
         config.parse(tiny.table(method, model=named("body_only"))), OneProcess()
     )
-    with pytest.raises(UserError, match=r"test_frozen_parameters\.py:\d+: .* head "):
+    with pytest.raises(UserError, match=r"test_frozen_parameters\.py:\d+: .* head,"):
         preflight.run(prepared, OneProcess())
 
 

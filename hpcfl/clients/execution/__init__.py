@@ -1,12 +1,14 @@
-"""Steps and predictions of many client models at once, in one of two kernels.
+"""Training steps and predictions of many client models at once, by one of two kernels.
 
-This is all that others use: ``choose`` gives a kernel, a ``Session`` of it computes the
-gradients of some lanes (``Session.gradients``), and its ``predict`` predicts;
-``is_batching_limit`` recognises the errors of a model that only one client can run.
+Other modules use only these names:
+
+* ``choose`` returns a kernel. A ``Session`` of it computes the gradients of some lanes
+  (``Session.gradients``); ``Kernel.predict`` returns predictions.
+* ``is_batching_limit`` recognises errors of models that cannot be batched.
 
 Both kernels give the same numbers up to rounding: ``SerialKernel`` is the reference,
-``BatchedKernel`` the faster one for small models and on GPUs. Which it is follows from
-a fixed rule, never from a timing, because they differ in the last bits.
+``BatchedKernel`` is faster for small models and on GPUs. Their last bits differ, so the
+choice follows a fixed rule and never a timing.
 """
 
 import torch
@@ -28,8 +30,8 @@ from hpcfl.clients.execution.lane_independence import OperatorObserver
 from hpcfl.experiment.sections import Form
 from hpcfl.models.replaced import has_convolutions, has_recurrent_layers
 
-# Bytes of models and their gradients side by side: about what a CPU's core has of its
-# caches, and enough lanes that their arithmetic outweighs the calls of a step.
+# Bytes of models and their gradients side by side: about a CPU core's share of the
+# caches. The lanes are enough for arithmetic to outweigh the call overhead of a step.
 CACHE = 6 << 20
 
 
@@ -44,19 +46,24 @@ def choose(
 ) -> Kernel:
     """Return the kernel for a model on a device.
 
-    lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models
-        without convolutions, as many as stay in its cache and two at least: batched
-        matrix products are by far faster for small dense models. What would give a lane
-        other bits beside other lanes is done for one lane after the other there
-        (``lane_independence.py``), whereas a number is obeyed. It runs models with convolutions
-        serially, because channels-last convolutions are faster than any batched form, and
-        recurrent ones, because torch's own operator for a sequence is.
-        On a GPU it stacks all models; ``resources.count_lanes`` says how many fit.
-    replay: as for ``GraphKernel``.
-    most: the lanes of ``"auto"``, if not those of the rule.
-    of_samples: whether gradients of samples are taken (``Work.clip``), which the serial
-        kernel cannot do.
-    form: of a convolution over lanes, other than of gradients of samples.
+    ``"auto"`` on a CPU stacks dense models, because batched matrix products are much
+    faster for small ones: at least two, and as many as fit into the cache. Operators
+    that would give a lane different bits depending on other lanes run for one lane at a
+    time (``lane_independence.py``). Models with convolutions run serially, because
+    channels-last convolutions are faster than any batched form. Models with recurrent
+    layers do too, because torch's operator for a whole sequence is faster. On a GPU
+    ``"auto"`` stacks all models; ``resources.count_lanes`` gives the number that fits.
+
+    Args:
+        module: model of one client.
+        device: device of the model.
+        lanes: maximum number of lanes side by side, or ``"auto"``. 1 is serial. With a
+            number, all operators are batched.
+        replay: as for ``GraphKernel``.
+        most: number of lanes for ``"auto"`` instead of the number from the rule.
+        of_samples: whether per-sample gradients are computed (``Work.clip``), which the
+            serial kernel does not support.
+        form: form of a convolution over lanes, except for per-sample gradients.
     """
     widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
     if widest == 1 and not of_samples:
@@ -69,8 +76,10 @@ def choose(
 
 
 def by_rule(module: nn.Module, device: torch.device) -> int:
-    """Return the number of lanes that ``"auto"`` stands for (see ``choose``): on a CPU as
-    many models as its cache holds with their gradients, at least two.
+    """Return the number of lanes for ``"auto"`` (see ``choose``).
+
+    On a CPU it is the number of models that fit into the cache with their gradients, at
+    least two; one for models with convolutions or recurrent layers.
     """
     if device.type != "cpu":
         return 1 << 30

@@ -1,11 +1,11 @@
-"""Many client models in one call: the loss of one client, mapped over lanes with
-``torch.func``.
+"""Kernel for many client models in one call: one client's loss, mapped over lanes.
 
-For linear layers with ReLU the gradients of cross-entropy are computed by hand. ``vmap``
-and autograd spend a fixed time in Python, whatever the size of a batch, which is longer
-than the arithmetic of small dense models. ``LinearStack`` calls the same operators in
-the same order and so gives the same bits. The gradient of ``log_softmax`` is autograd's
-operator of ATen: torch has no public function for it.
+``BatchedKernel`` uses ``torch.func.vmap``. ``LinearStack`` computes the gradients of
+cross-entropy by hand for models of linear layers with ReLU. ``vmap`` and autograd have
+a fixed Python overhead per batch, which exceeds the arithmetic of small dense models.
+``LinearStack`` calls the same operators in the same order, so its bits are the same.
+For the gradient of ``log_softmax`` it calls autograd's ATen operator, because torch has
+no public function for it.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -40,16 +40,18 @@ from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import mixing
 
-# Inputs or outputs of a layer. With torch 2.13 on AMD EPYC both products have the same
-# bits from 12 on.
+# Number of inputs or outputs of a layer. With torch 2.13 on AMD EPYC both products have
+# the same bits from 12 on.
 SMALL = 16
 
 
 def cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean cross-entropy of each lane [a], and the gradient of their sum with
-    respect to ``log_shares``.
+    """Return the mean cross-entropy of each lane [a], and the gradient of the sum over
+    lanes with respect to ``log_shares``.
 
-    log_shares: logarithms of probabilities [a, batch, classes]. y: [a, batch].
+    Args:
+        log_shares: logarithms of probabilities, [a, batch, classes].
+        y: labels, [a, batch].
     """
     labels = y[..., None]
     chosen = log_shares.detach().gather(2, labels).squeeze(2)
@@ -61,13 +63,14 @@ def cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def weight_gradient(inputs: Tensor, slope: Tensor) -> Tensor:
     """Return the gradient of a linear layer's weights, [a, outputs, inputs].
 
-    Large layers get it in the layout of their weights, which makes the update three
-    times faster. For layers below ``SMALL`` MKL on AMD's processors has kernels that
-    round the two products differently, so they keep the order of autograd.
+    The gradient of a large layer has the memory layout of its weights, which makes the
+    update three times faster. For a layer smaller than ``SMALL``, MKL's kernels on AMD
+    processors round the two products differently, so the product is the same as in
+    autograd.
 
     Args:
-        inputs: of the layer, [a, batch, inputs].
-        slope: the gradient with respect to its outputs, [a, batch, outputs].
+        inputs: inputs of the layer, [a, batch, inputs].
+        slope: gradient with respect to its outputs, [a, batch, outputs].
     """
     if min(inputs.shape[2], slope.shape[2]) >= SMALL:
         return torch.bmm(slope.transpose(1, 2), inputs)
@@ -75,8 +78,11 @@ def weight_gradient(inputs: Tensor, slope: Tensor) -> Tensor:
 
 
 def find_linear_layers(module: nn.Module) -> list[str] | None:
-    """Return the names of a model's linear layers in order if it consists of them with
-    ReLU between them, else None.
+    """Return the names of a model's linear layers in order.
+
+    Returns:
+        The names; None if the model has layers other than linear ones with ReLU between
+        them.
     """
     if type(module) is MLP:
         names = [*module.hidden_layers, "head"]
@@ -95,11 +101,12 @@ class LinearStack:
     """Linear layers with ReLU between them, for lanes side by side."""
 
     def __init__(self, layers: Sequence[str], names: Sequence[str], trained: int):
-        """Begin with the names of the layers.
+        """Find the arguments that are weights and biases.
 
         Args:
-            names: those of the parameters in the order of the arguments.
-            trained: how many of the first ones are trained.
+            layers: names of the layers in order.
+            names: names of the parameters in the order of the arguments.
+            trained: number of trained parameters, which come first in ``names``.
         """
         self._places = [
             (names.index(f"{layer}.weight"), names.index(f"{layer}.bias"))
@@ -113,17 +120,22 @@ class LinearStack:
 
     @torch.no_grad()
     def predict(self, *given: Tensor) -> tuple[Tensor]:
-        """Return logits [a, batch, classes], given the parameters and x [a, batch, …]."""
+        """Return logits [a, batch, classes].
+
+        Args:
+            given: parameters and x [a, batch, …].
+        """
         _, logits = self._forward(given)
         return (logits,)
 
     @torch.no_grad()
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradients of the trained parameters, and then losses and data terms
+        """Return the gradients of the trained parameters, then losses and data terms
         [a, 2].
 
-        given: the parameters, x [a, batch, …], y [a, batch] and variables, which
-        cross-entropy does not read.
+        Args:
+            given: parameters, x [a, batch, …], y [a, batch] and variables, which
+                cross-entropy ignores.
         """
         inputs, logits = self._forward(given)
         log_shares = logits.log_softmax(dim=2)
@@ -155,16 +167,16 @@ class LinearStack:
         return inputs, output
 
 
-# ``functional_call(program, tensors, arguments)`` for each lane with its own ``tensors``
-# and ``arguments``, ``[L, …]`` by name and in order.
+# Maps ``functional_call(program, tensors, arguments)`` over lanes, for ``tensors`` and
+# ``arguments`` ``[L, …]``.
 call_lanes = vmap(functional_call, in_dims=(None, 0, 0), randomness="error")
-# Losses and predictions of which is kept what was found out; a closure made anew in
-# every round is a new one.
+# Maximum number of losses and predictions in the cache. A closure that is created again
+# in every round occupies a new entry each time.
 MOST = 16
 
 
 def convolve_in(form: Form) -> AbstractContextManager[object]:
-    """Give convolutions over lanes a form in a block."""
+    """Return a context in which convolutions over lanes have a form."""
     if form == "grouped":
         return nullcontext()
     from hpcfl.clients.execution.lane_convolution import OneByOne
@@ -173,9 +185,10 @@ def convolve_in(form: Form) -> AbstractContextManager[object]:
 
 
 class BatchedKernel(Kernel):
-    """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
+    """Kernel for all lanes in one call: ``vmap`` of the per-client loss over tensors
+    ``[L, …]``.
 
-    Each call moves the buffers among the tensors.
+    Each call updates the buffers among the tensors.
     """
 
     def __init__(
@@ -185,17 +198,19 @@ class BatchedKernel(Kernel):
         form: Form = "grouped",
         keeps_bits: bool = False,
     ):
-        """Begin with what is known of no loss.
+        """Begin with an empty cache of losses and predictions.
 
         Args:
-            form: of a convolution over lanes.
-            keeps_bits: whether a step or a prediction in which a lane's bits depend on the
-                others is done for one lane after the other.
+            module: model of one client.
+            widest: maximum number of lanes in one call.
+            form: form of a convolution over lanes.
+            keeps_bits: whether steps and predictions in which a lane's bits depend on
+                other lanes run for one lane at a time.
         """
         super().__init__(module, widest)
         self.form = form
         self._keeps_bits = keeps_bits
-        self._known: dict[Hashable, SameBits] = {}  # the oldest use first
+        self._known: dict[Hashable, SameBits] = {}  # least recently used first
         self._layers = find_linear_layers(module)
 
     def begin(self, work: Work) -> "BatchedSession":
@@ -207,8 +222,8 @@ class BatchedKernel(Kernel):
         return BatchedSession(self, work, compute, written)
 
     def _differentiate(self, work: Work) -> Function:
-        """Return the function of the tensors of ``work``, x, y and variables that gives
-        the gradients, and then losses and data terms [a, 2].
+        """Return the function of the tensors of ``work``, x, y and variables that
+        computes gradients, then losses and data terms [a, 2].
         """
         if work.clip is not None:
             from hpcfl.clients.execution.sample_sums import SampleSums
@@ -219,8 +234,8 @@ class BatchedKernel(Kernel):
         return BatchedLoss(self.module, work, self.form).gradients
 
     def _stacked_layers(self, names: Sequence[str]) -> list[str]:
-        """Return the layers of a stack of linear layers with the parameters ``names``,
-        else none.
+        """Return the names of the linear layers if ``names`` are their parameters, else
+        an empty list.
         """
         layers = self._layers or []
         leaves = [f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")]
@@ -244,7 +259,7 @@ class BatchedKernel(Kernel):
     def _prediction(
         self, function: Predict, names: list[str], variable_names: list[str]
     ) -> Function:
-        """Return the function of the tensors ``names``, x and variables that gives a
+        """Return the function of the tensors ``names``, x and variables that computes a
         prediction.
         """
         layers = self._stacked_layers(names) if function is default_prediction else []
@@ -259,7 +274,9 @@ class BatchedKernel(Kernel):
         variable_names: list[str],
         *given: Tensor,
     ) -> tuple[Tensor]:
-        """Return ``function`` of lanes, given their tensors, x and variables in order."""
+        """Return ``function`` of the lanes, given their tensors, x and variables in
+        order.
+        """
 
         def predict(model: nn.Module, x: Tensor, lane: Tensors) -> Tensor:
             return function(model, wrap_samples(model, x), Lane(**lane))
@@ -280,26 +297,35 @@ class BatchedKernel(Kernel):
         work: Work,
         written: Sequence[int],
     ) -> Function:
-        """Return the gradients that ``build`` makes for some work, as this device
-        computes them.
+        """Return the function that ``build`` makes to compute gradients, adapted to the
+        device.
 
         Args:
-            key: equal keys stand for equal functions.
-            written: positions of arguments that the function changes.
+            key: key of the function; equal keys identify equal functions.
+            build: function that makes the function.
+            work: lanes and loss.
+            written: positions of the arguments that the function changes.
         """
         return self._keep_bits(key, build, writes=bool(written))
 
     def prepare_prediction(
         self, key: Hashable, build: Callable[[], Function]
     ) -> Function:
-        """Return the prediction that ``build`` makes, as this device computes it."""
+        """Return the prediction that ``build`` makes, adapted to the device.
+
+        Args:
+            key, build: as for ``prepare``.
+        """
         return self._keep_bits(key, build, writes=False)
 
     def _keep_bits(
         self, key: Hashable, build: Callable[[], Function], writes: bool
     ) -> Function:
-        """Return the function that ``build`` makes on a CPU; ``writes``: as for
-        ``SameBits``.
+        """Return the function that ``build`` makes, with bits that do not depend on
+        other lanes.
+
+        Args:
+            writes: as for ``SameBits``.
         """
         known = self._known.pop(key, None)
         if known is None:
@@ -311,7 +337,7 @@ class BatchedKernel(Kernel):
 
 
 class BatchedSession(Session):
-    """A session of all lanes in one call."""
+    """Session for all lanes in one call."""
 
     def __init__(
         self,
@@ -323,9 +349,12 @@ class BatchedSession(Session):
         """Begin a session.
 
         Args:
-            compute: returns the gradients and then the losses of lanes, given their
-                tensors in the order of ``work.names``, x, y and their variables.
-            written: positions of the tensors that a call moves.
+            kernel: kernel of the session.
+            work: lanes and loss.
+            compute: function that returns the gradients, then the losses of lanes,
+                given their tensors in the order of ``work.names``, x, y and their
+                variables.
+            written: positions of the tensors that a call changes.
         """
         super().__init__(kernel, work)
         self._compute, self._written = compute, written
@@ -346,13 +375,19 @@ class BatchedSession(Session):
 
 
 class BatchedLoss(nn.Module):
-    """The losses of lanes as a function of tensors alone. As a module it computes the loss
-    of ONE client, and ``functional_call`` can swap the model's tensors in it.
+    """Losses of lanes as a function of tensors only.
+
+    As a module it computes the loss of ONE client, and ``functional_call`` can replace
+    the model's tensors in it.
     """
 
     def __init__(self, module: nn.Module, work: Work, form: Form):
-        """Begin without the tensors of ``work``. ``form`` is that of a convolution over
-        lanes.
+        """Begin without the tensors of ``work``.
+
+        Args:
+            module: model of one client.
+            work: lanes and loss.
+            form: form of a convolution over lanes.
         """
         super().__init__()
         self.model, self._loss = module, work.loss
@@ -362,8 +397,13 @@ class BatchedLoss(nn.Module):
         self._variable_names, self._form = work.variable_names, form
 
     def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-        """Loss and data term [2] on ``x`` [size, …] and ``y`` [size]; for
-        ``CROSS_ENTROPY`` the logits [size, classes].
+        """Return loss and data term [2], or the logits [size, classes] for
+        ``CROSS_ENTROPY``.
+
+        Args:
+            x: samples [size, …].
+            y: labels [size].
+            variables: variables of the lane by name.
         """
         own = dict(variables)
         with keyed(self._random_layers, own.pop(KEYS, None)):
@@ -375,11 +415,15 @@ class BatchedLoss(nn.Module):
             return stack_data_term(loss, lane)
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradients of the trained parameters, ``[a, …]`` each. The last
-        tensor holds losses and data terms [a, 2].
+        """Return the gradients of the trained parameters, ``[a, …]`` each.
+
+        The last tensor has losses and data terms [a, 2].
 
         Args:
-            given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
+            given: parameters and buffers, x, y and variables, ``[a, …]`` each.
+
+        Raises:
+            TypeError: The logits of a client are not [samples, classes].
         """
         x, y, *variables = given[len(self._names) :]
         leaves = [tensor.detach().requires_grad_() for tensor in given[: self._trained]]
@@ -400,7 +444,7 @@ class BatchedLoss(nn.Module):
             losses, slope = cross_entropy(log_shares, y)
             gradients = compute_gradients(log_shares, leaves, slope)
             return (*gradients, torch.stack([losses, losses], dim=1))
-        # A lane's loss depends on its own tensors alone, so the gradient of the sum
-        # holds every lane's own.
+        # A lane's loss depends only on its own tensors, so the gradient of the sum
+        # consists of the lanes' gradients.
         gradients = compute_gradients(outputs[:, 0].sum(), leaves)
         return (*gradients, outputs.detach())

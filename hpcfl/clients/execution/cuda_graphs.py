@@ -1,15 +1,16 @@
-"""CUDA graphs: a function of lanes as one launch.
+"""CUDA graphs: functions of lanes as a single launch.
 
-Launched one by one, hundreds of small kernels would leave a GPU waiting for the host. A
-graph is captured for one number of lanes. Clients run out of mini-batches one by one, so
-there would be a graph for nearly every number: lanes are added up to one of a few
-*widths*, and what comes out of these is dropped. That is done from the first call on,
-because libraries choose kernels by shape: it does not matter when a function begins to be
-a graph, and a resumed run may begin anew.
+If hundreds of small kernels were launched one by one, the GPU would wait for the host.
+A graph is captured for a fixed number of lanes, but clients run out of mini-batches one
+by one, which would require a graph for nearly every number of lanes. The number is
+therefore rounded up to one of a few *widths*, and the results of the added lanes are
+discarded. Lanes are added from the first call, before a graph is captured, because
+libraries choose kernels by shape. The bits therefore do not depend on the time of the
+capture, and a resumed run can capture again.
 
-Graphs read and write *static buffers*, into which arguments are copied before a replay.
-torch has no public function that copies several tensors in one launch, as
-``torch._foreach_copy_`` does.
+Graphs read and write *static buffers*. Arguments are copied into these before a replay.
+The copy uses ``torch._foreach_copy_``, because torch has no public function that copies
+several tensors in one launch.
 """
 
 import gc
@@ -30,18 +31,21 @@ from hpcfl.clients.execution.lane_independence import Function
 from hpcfl.clients.losses import describe_function
 from hpcfl.experiment.sections import Form
 
-# Losses of which graphs are kept; a closure made anew in every round is a new one.
+# Maximum number of losses with graphs. A closure that is created again in every round
+# counts each time.
 MOST = 16
-# Calls before a function is captured, which takes as long as some tens of them.
+# Number of calls before a function is captured. A capture takes as long as tens of
+# calls.
 SOON = 3
 Result = TypeVar("Result")
 
 
 def width(lanes: int, most: int) -> int:
-    """Round the number of lanes up to three binary digits and zeros, at most ``most``.
+    """Round the number of lanes up to three significant binary digits, at most
+    ``most``.
 
-    1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too many, and for up to
-    100 lanes 23 widths.
+    Widths are 1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too large. Up
+    to 100 lanes there are 23 widths.
     """
     step = 1 << max(0, (lanes - 1).bit_length() - 3)
     return min(-(-lanes // step) * step, most)
@@ -50,14 +54,14 @@ def width(lanes: int, most: int) -> int:
 class Captures:
     """The graphs of one kernel, with the stream and the memory that they share.
 
-    They can share these because no two of them run at once, and they have to go
-    together: when one goes, torch frees the memory in which cuBLAS works on the stream of
-    its capture (``CUDAGraph::reset`` from 2.13 on), also where other graphs of that
-    stream go on to use it.
+    Sharing is possible because no two graphs run at once. All graphs must be released
+    together: when one is destroyed, torch frees the workspace of cuBLAS on the stream
+    of its capture (``CUDAGraph::reset`` from 2.13 on), even if other graphs of that
+    stream still use it.
 
     Attributes:
-        graphs: who captures one keeps it here, and nowhere else, so that ``forget`` ends
-            all of them.
+        graphs: captured graphs. They are referenced only here, so that ``forget``
+            destroys all of them.
     """
 
     def __init__(self) -> None:
@@ -66,7 +70,7 @@ class Captures:
         self._pool: Any = None
 
     def forget(self) -> None:
-        """Let go of all graphs, and of the memory that they know."""
+        """Release all graphs and their memory."""
         self.graphs.clear()
         self._pool = None
 
@@ -76,13 +80,14 @@ class Captures:
         """Capture a graph.
 
         Args:
-            warm_up: does the like of ``work`` before, because libraries choose
-                algorithms and workspaces in a first call, which a capture must not do.
-            work: what the graph does.
+            warm_up: function that runs the same operators as ``work`` before the
+                capture, because the first call of a library chooses algorithms and
+                workspaces, which is not allowed in a capture.
+            work: function to capture.
 
         Returns:
-            The graph, and what ``work`` returned, whose numbers come with the first
-            replay.
+            The graph, and the result of ``work``, whose values are valid after the
+            first replay.
         """
         self._stream = self._stream or torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -90,8 +95,8 @@ class Captures:
             warm_up()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may copy from the GPU meanwhile, for a checkpoint: only this
-        # one's calls are captured.
+        # Only calls of this thread are captured, because another thread may copy from
+        # the GPU for a checkpoint.
         with (
             _no_collection(),
             torch.cuda.graph(
@@ -108,8 +113,9 @@ class Captures:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Suspend the collection of cycles in a block. A capture fails if Python destroys
-    an older graph during it.
+    """Disable garbage collection in a block.
+
+    A capture fails if Python destroys an older graph during it.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -122,11 +128,14 @@ def _no_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured function, which it keeps alive, because the graph reads its constants.
+    """A captured function. It references the function, because the graph reads its
+    constants.
 
     Attributes:
-        inputs, outputs: the static buffers that the graph reads and leaves.
-        written: positions of inputs that it changes.
+        graph: captured graph.
+        function: function that was captured.
+        inputs, outputs: static buffers that the graph reads and writes.
+        written: positions of the inputs that the graph changes.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -136,8 +145,8 @@ class Graph:
     written: Sequence[int]
 
     def copy_in(self, tensors: Sequence[Tensor]) -> None:
-        """Copy arguments ``[a, …]`` into the first rows of the inputs; the other rows
-        keep what they had.
+        """Copy arguments ``[a, …]`` into the first rows of the inputs; other rows do
+        not change.
         """
         lanes = len(tensors[0])
         _copy([buffer[:lanes] for buffer in self.inputs], tensors)
@@ -154,16 +163,16 @@ class Graph:
 
 
 class Graphed:
-    """A ``function`` of CUDA tensors ``[a, …]``, one row a lane, that becomes a graph
-    once called often.
+    """A function of CUDA tensors ``[a, …]``, one row per lane, captured after a few
+    calls.
 
-    A number that the function reads from elsewhere stays in a graph what it was. So the
-    first replay of each training is compared with the function itself, which from then
-    on is called instead of a graph where both differ.
+    A number that the function reads from elsewhere is constant in a graph. The first
+    replay in each training is therefore compared with the function itself. If the
+    results differ, the function is called instead of a graph from then on.
 
-    Graphs for several widths share static buffers: one for fewer lanes takes the first
-    rows. Memory of intermediate results is shared as well, because no two graphs run at
-    once.
+    Graphs for several widths share static buffers: a graph for fewer lanes uses the
+    first rows. They also share the memory of intermediate results, because no two
+    graphs run at once.
     """
 
     def __init__(
@@ -173,31 +182,34 @@ class Graphed:
         written: Sequence[int],
         captures: Captures | None,
     ):
-        """Args:
-        function: of tensors alone.
-        what: names the function in a note.
-        written: positions of arguments that the function changes.
-        captures: where graphs are captured; None for no graphs at all: the function
-            alone gives the same bits.
+        """Begin without a graph.
+
+        Args:
+            function: function that takes only tensors.
+            what: name of the function in notes.
+            written: positions of the arguments that the function changes.
+            captures: storage for captured graphs. None disables graphs; the function
+                itself gives the same bits.
         """
         self._function, self._what = function, what
         self._written, self._captures = written, captures
-        self._compared = False  # in this training
+        self._compared = False  # whether a replay was compared in this training
         self._calls: Counter[Any] = Counter()
         self._buffers: dict[Any, Tensor] = {}
-        self._key = object()  # this function's among all captures
+        self._key = object()  # identifies this function among all captures
 
     def begin(self) -> None:
         """Begin another training."""
         self._compared = False
 
     def __call__(self, most: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return the function's results for these lanes. All but the last one are
-        overwritten by the next call.
+        """Return the function's results for some lanes.
+
+        The next call overwrites all results except the last one.
 
         Args:
-            most: at most so many lanes are computed: they fit the GPU.
-            tensors: ``[a, …]`` each.
+            most: maximum number of lanes that fit on the GPU.
+            tensors: arguments, ``[a, …]`` each.
         """
         wide = width(len(tensors[0]), most)
         shapes = [(tensor.shape[1:], tensor.dtype) for tensor in tensors]
@@ -216,7 +228,7 @@ class Graphed:
     def _find_graph(
         self, signature: Hashable, tensors: Sequence[Tensor], wide: int
     ) -> Graph | None:
-        """Return the graph for arguments of this kind; None where there is none."""
+        """Return the graph for arguments of this kind; None if there is no graph."""
         if self._captures is None:
             return None
         key = self._key, signature
@@ -232,7 +244,7 @@ class Graphed:
         return self._captures.graphs[key]
 
     def _give_up(self, why: str) -> None:
-        """Call the function itself from now on."""
+        """Call the function itself from now on, and print the reason."""
         self._captures = None
         print(
             f"hpcfl: {self._what} runs without a CUDA graph, which takes longer: {why}",
@@ -252,8 +264,11 @@ class Graphed:
         return tuple(output.contiguous()[:lanes] for output in outputs)
 
     def _checked(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Replay a graph and compare its results with the function's, which are returned
-        where both differ.
+        """Replay a graph and compare its results with the results of the function.
+
+        Returns:
+            The results of the graph if they are equal, else the results of the
+            function.
         """
         self._compared = True
         lanes = len(tensors[0])
@@ -275,7 +290,7 @@ class Graphed:
         return tuple(expected[: len(outputs)])
 
     def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Arguments, those that the function changes as copies."""
+        """Return the arguments, with copies of the arguments that the function changes."""
         given = list(tensors)
         for position in self._written:
             given[position] = given[position].clone()
@@ -288,16 +303,15 @@ class Graphed:
             self._buffer(("input", position), tensor, wide)
             for position, tensor in enumerate(tensors)
         )
-        # Called once to see its outputs' shapes: what is allocated within a capture is
-        # in the memory that all graphs share, so that the buffers of outputs must be
-        # there before.
+        # One call gives the shapes of the outputs. Their buffers must be allocated
+        # before the capture: what a capture allocates is in memory shared by graphs.
         results = self._function(*self._copies(inputs))
         outputs = tuple(
             self._buffer(("output", position), result, wide)
             for position, result in enumerate(results)
         )
         del results
-        # Another thread would compute gradients outside of the capture.
+        # Gradients computed by another thread would not be captured.
         with torch.autograd.set_multithreading_enabled(False):
             graph, _ = captures.capture(
                 lambda: self._function(*self._copies(inputs)),
@@ -322,7 +336,7 @@ class Graphed:
 
 
 class GraphKernel(BatchedKernel):
-    """The kernel of a GPU, on which what computes gradients becomes a graph."""
+    """Kernel for a GPU, which captures the computation of gradients as graphs."""
 
     def __init__(
         self,
@@ -331,26 +345,33 @@ class GraphKernel(BatchedKernel):
         form: Form = "grouped",
         replay: bool = True,
     ):
-        """``replay``: whether a step that ran often becomes a graph."""
+        """Begin without graphs.
+
+        Args:
+            module: model of one client.
+            widest: maximum number of lanes in one call.
+            form: form of a convolution over lanes.
+            replay: whether steps are captured as graphs after a few calls.
+        """
         super().__init__(module, widest, form)
         self._replay = replay
-        self._functions: dict[Hashable, Graphed] = {}  # the oldest use first
+        self._functions: dict[Hashable, Graphed] = {}  # least recently used first
         self._captures = Captures()
 
     def narrow(self, failed: int) -> None:
         super().narrow(failed)
         lanes = self.widest
         print(
-            f"hpcfl: the GPU's memory did not hold {failed} lanes; at most {lanes} from now on, which "
-            f"may change the last bits (with runtime.lanes = {lanes} from the beginning it does not)",
+            f"hpcfl: {failed} lanes did not fit into the GPU's memory; using at most {lanes} from now on, "
+            f"which may change the last bits. To avoid this, set runtime.lanes = {lanes} from the start",
             file=sys.stderr,
         )
-        self.forget()  # graphs hold memory
-        gc.collect()  # and so may what the failed attempt left in cycles
+        self.forget()  # graphs occupy memory
+        gc.collect()  # so do cycles left by the failed attempt
         torch.cuda.empty_cache()
 
     def forget(self) -> None:
-        """Let go of all graphs, and of the memory on a GPU that they know."""
+        """Release all graphs and their GPU memory."""
         self._functions.clear()
         self._captures.forget()
 
@@ -369,7 +390,7 @@ class GraphKernel(BatchedKernel):
         graphed.begin()
         self._functions[key] = graphed
         if len(self._functions) > MOST:
-            # Many at once, because with one graph all go and have to be captured anew.
+            # Half of them at once, because every removal releases all graphs.
             for oldest in list(self._functions)[: MOST // 2]:
                 del self._functions[oldest]
             self._captures.forget()
@@ -379,20 +400,21 @@ class GraphKernel(BatchedKernel):
     def prepare_prediction(
         self, key: Hashable, build: Callable[[], Function]
     ) -> Function:
-        # Blocks are large here: a graph of its own for each would only hold memory.
+        # Blocks are large enough for single launches; graphs would only use memory.
         return build()
 
 
 def _widened(tensor: Tensor, wide: int) -> Tensor:
-    """Copy ``tensor`` [a, …] into a contiguous ``[wide, …]`` that ends with copies of
-    its first row.
+    """Copy ``tensor`` [a, …] into a contiguous tensor ``[wide, …]``.
+
+    The added rows are copies of its first row.
     """
     repeated = tensor[:1].expand(wide - len(tensor), *tensor.shape[1:])
     return torch.cat([tensor, repeated]).contiguous()
 
 
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy tensors: weights, which lie alike, by one kernel, the others by one each."""
+    """Copy tensors: floats with equal strides in one launch, other tensors one by one."""
     alike_targets, alike_sources = [], []
     for target, source in zip(targets, sources, strict=True):
         of_floats = target.dtype == source.dtype == torch.float32

@@ -1,8 +1,10 @@
-"""The interface of kernels, and the serial kernel, the reference of all others.
+"""The interface of kernels, and the serial kernel as the reference for all others.
 
-A ``Kernel`` runs the models of one module's kind. A ``Session`` of it computes the
-gradients of some lanes, mini-batch after mini-batch. Two functions recognise errors of
-torch that are limits of batching, or of a GPU's memory.
+* A ``Kernel`` runs models with the layers of one module.
+* A ``Session`` of a kernel computes the gradients of some lanes, one mini-batch after
+  another.
+* ``is_batching_limit`` and ``is_full`` recognise torch's errors about the limits of
+  batching and about a full GPU.
 """
 
 from abc import ABC, abstractmethod
@@ -31,12 +33,12 @@ from hpcfl.experiment.sections import Form
 from hpcfl.models.random import keyed, random_layers
 from hpcfl.models.replaced import is_fast_channels_last
 
-# The variable with the keys of the model's random layers, under a name that no method can
-# read as ``lane.NAME``.
+# Name of the variable with the keys of the model's random layers. The space prevents a
+# method from reading it as ``lane.NAME``.
 KEYS = "random layers"
-# Samples whose gradients are in memory at once, of each lane.
+# Number of per-sample gradients of a lane that are in memory at once.
 PIECE = 16
-# The class of a place that holds no sample, where clipped sums are taken.
+# Class of padding in mini-batches with per-sample clipping.
 NO_SAMPLE = -1
 Keys = Callable[[Lanes], Tensor]
 
@@ -49,8 +51,8 @@ NAMED = (
     "batchedtensor",
     "cannot access data pointer of tensor",
 )
-# Parts of torch's messages about code for one client that writes to a shared tensor, or
-# that reads the gradient of a batched tensor.
+# Parts of torch's messages about a client's code that writes to a shared tensor or
+# reads the gradient of a batched tensor.
 CONSEQUENCES = (
     "doesn't match the broadcast shape",
     "does not require grad and does not have a grad_fn",
@@ -58,30 +60,30 @@ CONSEQUENCES = (
     "stack expects each tensor to be equal size",
     "from the 'sparse",
 )
-# Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator raises
-# a separate error.
+# Parts of the messages of CUDA's libraries about a full GPU. Torch's own allocator has
+# a separate error class.
 FULL = "out of memory", "ALLOC_FAILED"
 
 
 @dataclass(frozen=True)
 class Work:
-    """Lanes that train, and the loss that is differentiated.
+    """Tensors of the lanes to train, and the loss to differentiate.
+
+    Gradients are a function of tensors only: the tensors in ``names``, x, y, and the
+    tensors in ``variable_names``.
 
     Attributes:
-        tensors: their parameters and buffers, ``[L, …]`` by name.
-        trained: the names of the parameters to differentiate; the others are frozen.
-        loss: of ONE lane.
-        variables: what the loss reads as ``lane.NAME``, ``[L, …]`` by name.
-        frozen: the mode of layers of which all is frozen.
-        keys: gives the keys of the random layers for the next gradients of some lanes,
-            int32 [a, layers, 2]; None for a model without such layers.
-        clip: the largest norm of the gradient of ONE sample. With it gradients are sums
-            over the samples of a mini-batch, each clipped by itself, without places of
-            the class NO_SAMPLE, and losses are sums, too. None for gradients of the
-            loss of a mini-batch.
-
-    Gradients are functions of tensors alone: of those that ``names`` lists, x, y, and
-    those that ``variable_names`` lists.
+        tensors: parameters and buffers of the lanes, ``[L, …]`` by name.
+        trained: names of the parameters to differentiate; other parameters are frozen.
+        loss: loss of ONE lane.
+        variables: tensors that the loss reads as ``lane.NAME``, ``[L, …]`` by name.
+        frozen: mode of the layers without trained parameters.
+        keys: function that returns the keys of the random layers for the next gradients
+            of some lanes, int32 [a, layers, 2]; None for a model without such layers.
+        clip: largest norm of a sample's gradient. With a clip, gradients are sums of
+            individually clipped gradients over the samples of a mini-batch except those
+            of the class NO_SAMPLE, and losses are sums, too. None for gradients of the
+            mini-batch loss.
     """
 
     tensors: Tensors
@@ -94,13 +96,15 @@ class Work:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the tensors, those that are trained first."""
+        """The names of the tensors, trained parameters first."""
         others = [name for name in self.tensors if name not in self.trained]
         return [*self.trained, *others]
 
     @cached_property
     def variable_names(self) -> list[str]:
-        """The names of the variables in order, with that of the keys if there are any."""
+        """The sorted names of the variables, including the keys of random layers if
+        present.
+        """
         drawn = [] if self.keys is None else [KEYS]
         return sorted([*self.variables, *drawn])
 
@@ -109,12 +113,12 @@ class Kernel(ABC):
     """Computation of outputs and gradients for models with the layers of ``module``.
 
     Attributes:
-        module: one client's module, whose tensors are swapped for a lane's.
-        widest: the most lanes in one call.
-        dependent: the operators that were called on a CPU and give a lane bits that
-            depend on the lanes beside it.
-        random_layers: those of the module that draw by keys.
-        form: of a convolution over lanes.
+        module: module of one client, whose tensors are replaced by a lane's tensors.
+        widest: maximum number of lanes in one call.
+        dependent: names of the operators called on a CPU whose bits for a lane depend
+            on other lanes.
+        random_layers: layers of the module with keyed random draws.
+        form: form of a convolution over lanes.
     """
 
     form: Form = "grouped"
@@ -136,38 +140,44 @@ class Kernel(ABC):
         variables: Tensors,
         function: Predict,
     ) -> Tensor:
-        """``function``'s output ``[L, batch, …]`` in evaluation mode.
+        """Return the output of ``function`` in evaluation mode, ``[L, batch, …]``.
 
         Args:
-            tensors: the models, ``[L, …]`` by name.
+            tensors: parameters and buffers of the models, ``[L, …]`` by name.
             x: samples [L, batch, …].
-            variables: what the function reads as ``lane.NAME``, ``[L, …]`` by name.
-            function: of one client's (model, x, lane).
+            variables: tensors that the function reads as ``lane.NAME``, ``[L, …]`` by
+                name.
+            function: function of one client's (model, x, lane).
         """
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """Models ``[L, …]`` by name, laid out in memory as the kernel wants them."""
+        """Return models ``[L, …]`` by name in the memory layout of the kernel."""
         return tensors
 
     def narrow(self, failed: int) -> None:
-        """At most half of ``failed`` lanes from now on, which the GPU's memory did not
-        hold.
+        """Limit the kernel to half of ``failed`` lanes, a number that did not fit on
+        the GPU.
         """
         self.widest = failed // 2
 
 
 class Session(ABC):
-    """Computation of the gradients of lanes, mini-batch after mini-batch.
+    """Computation of the gradients of lanes, one mini-batch after another.
 
-    Gradients are taken at what the models hold at the time of the call.
+    Gradients are taken at the values of the models at the time of the call.
 
     Attributes:
-        samples: of how many samples a lane had gradients that took part in all calls.
-        calls: how many times gradients were taken.
+        samples: number of samples of one lane in all calls so far.
+        calls: number of calls of ``gradients`` so far.
     """
 
     def __init__(self, kernel: Kernel, work: Work) -> None:
-        """Put the kernel's module into training mode."""
+        """Set the kernel's module to training mode.
+
+        Args:
+            kernel: kernel of the session.
+            work: lanes and loss.
+        """
         self.kernel, self.work = kernel, work
         self.samples = self.calls = 0
         train_mode(kernel.module, work.trained, work.frozen)
@@ -179,22 +189,25 @@ class Session(ABC):
         """Compute the gradients of ``a`` lanes' losses on their mini-batches.
 
         Args:
-            lanes: which of them.
-            batch: ``x`` [a, size, …] and ``y`` [a, size].
-            variables: ``[a, …]`` by name.
+            lanes: lanes to compute.
+            batch: mini-batches, ``x`` [a, size, …] and ``y`` [a, size].
+            variables: variables of these lanes, ``[a, …]`` by name.
 
         Returns:
             Gradients ``[a, …]`` by name, which the next call may overwrite, and losses
             and data terms [a, 2].
 
         Raises:
-            TypeError: A loss is not one number, or depends on nothing that is trained.
+            TypeError: A loss is not one number, or does not depend on a trained
+                parameter.
         """
 
     def _with_keys(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Return the variables with the keys of random layers; count the samples."""
+        """Add the keys of random layers to the variables; count the call and its
+        samples.
+        """
         self.samples += batch.y.shape[1]
         self.calls += 1
         given = dict(variables)
@@ -204,8 +217,9 @@ class Session(ABC):
 
 
 class SerialKernel(Kernel):
-    """One lane at a time through an ordinary module whose parameters are views of the
-    lane's tensors, with ordinary autograd.
+    """Kernel for one lane at a time, with ordinary autograd.
+
+    The parameters of its module are views of the lane's tensors.
     """
 
     def __init__(self, module: nn.Module):
@@ -213,13 +227,13 @@ class SerialKernel(Kernel):
         self._channels_last = is_fast_channels_last(module)
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """Return a lane's tensors ``[1, …]`` with channels-last convolution weights,
-        which are faster.
+        """Return a lane's tensors ``[1, …]`` with channels-last weights if these are
+        faster.
         """
         if not self._channels_last:
             return tensors
-        # For one input channel `contiguous` would see nothing to do and leave other
-        # strides than a clone.
+        # With one input channel, `contiguous` returns the tensor with its old strides;
+        # a clone has channels-last strides.
         return {
             name: tensor[0].clone(memory_format=torch.channels_last)[None]
             if tensor.dim() == 5
@@ -244,8 +258,9 @@ class SerialKernel(Kernel):
         return function(self.module, self.samples(x), lane)[None]
 
     def samples(self, x: Tensor) -> Any:
-        """Return the samples ``x`` [1, batch, …] of a lane as the model takes them,
-        images in the layout of its weights.
+        """Return the samples ``x`` [1, batch, …] of a lane as inputs of the model.
+
+        Images have the memory layout of the weights.
         """
         own = x[0]
         if self._channels_last and own.dim() == 4:
@@ -253,17 +268,20 @@ class SerialKernel(Kernel):
         return wrap_samples(self.module, own)
 
     def bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
-        """Point the module at lane 0 of ``tensors``; return the parameters ``trained``,
-        in that order.
+        """Point the module at lane 0 of ``tensors`` and return the trained parameters.
 
-        Parameters that ``tensors`` lacks stay as they are.
+        Parameters without an entry in ``tensors`` do not change.
+
+        Args:
+            tensors: parameters and buffers, ``[L, …]`` by name.
+            trained: names of the trained parameters, in the order of the result.
         """
         parameters = dict(self.module.named_parameters())
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
             if name in tensors:
                 parameter.data = tensors[name][0]
-        # A counter becomes a float here, as it is in a row.
+        # An integer counter becomes a float, as in a row.
         for name, _ in list(self.module.named_buffers()):
             owner, _, leaf = name.rpartition(".")
             if name in tensors:
@@ -272,12 +290,18 @@ class SerialKernel(Kernel):
 
 
 class SerialSession(Session):
-    """A session of one lane, with ordinary autograd."""
+    """Session for one lane, with ordinary autograd."""
 
     kernel: SerialKernel
 
     def __init__(self, kernel: SerialKernel, work: Work, leaves: list[Tensor]) -> None:
-        """``leaves`` are the module's parameters that are trained."""
+        """Begin a session.
+
+        Args:
+            kernel: kernel of the session.
+            work: lane and loss.
+            leaves: trained parameters of the module.
+        """
         super().__init__(kernel, work)
         self._leaves = leaves
 
@@ -302,8 +326,8 @@ class SerialSession(Session):
 def is_batching_limit(error: BaseException) -> bool:
     """Return whether an error is a known limit of ``torch.func.vmap``.
 
-    The list is closed. An unknown error must end a run: training clients one after the
-    other instead gives other last bits.
+    The list of known errors is closed. An unknown error ends the run, because training
+    one client at a time instead would change the last bits.
     """
     if type(error) not in (RuntimeError, NotImplementedError):
         return False
@@ -312,7 +336,7 @@ def is_batching_limit(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that a GPU's memory is full."""
+    """Return whether an error reports a full GPU."""
     return isinstance(error, torch.OutOfMemoryError) or any(
         words in str(error) for words in FULL
     )

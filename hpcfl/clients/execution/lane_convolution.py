@@ -1,9 +1,8 @@
-"""The second form of a convolution over lanes: one lane after the other.
+"""Convolutions over lanes, computed one lane at a time.
 
-``vmap`` makes one convolution of all lanes, with a group for each. A GPU may take longer
-for it than for a convolution of each lane. In a block of ``OneByOne`` convolutions are
-computed lane by lane, and all other operators of a model still take all lanes in one
-call.
+``vmap`` makes one grouped convolution of all lanes. On a GPU it can be slower than one
+convolution per lane. In a block of ``OneByOne`` convolutions are computed lane by lane;
+all other operators of a model process all lanes in one call.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +23,10 @@ CONVOLUTIONS = (
 
 
 class LaneByLane(torch.autograd.Function):
-    """A convolution that ``vmap`` computes for one lane after the other.
+    """A convolution that ``vmap`` computes for one lane at a time.
 
-    Its arguments are a function of the other arguments, and tensors: samples, weights
-    and a bias if there is one.
+    Its arguments are the convolution as a function, and its tensors: samples, weights
+    and an optional bias.
     """
 
     @staticmethod
@@ -41,7 +40,7 @@ class LaneByLane(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients, for a loss that takes derivatives itself."""
+        """Return the gradients, by functions that a loss can differentiate again."""
         pull_back = torch.func.vjp(ctx.convolution, *ctx.saved_tensors)[1]
         return None, *pull_back(slope)
 
@@ -62,7 +61,7 @@ class LaneByLane(torch.autograd.Function):
 
 
 class OneByOne(TorchFunctionMode):
-    """A block in which convolutions under ``vmap`` take one lane after the other."""
+    """A block in which convolutions under ``vmap`` are computed for one lane at a time."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -81,16 +80,17 @@ def convolve(
     *settings: Any,
     **keywords: Any,
 ) -> Tensor:
-    """Return the result of one of CONVOLUTIONS; the arguments after ``function`` are
-    torch's.
+    """Return the result of one of CONVOLUTIONS.
+
+    The arguments after ``function`` are those of torch's convolutions.
     """
 
     def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         result: Tensor = function(x, weight, bias, *settings, **keywords)
         if result.is_cuda:
             return result
-        # In autocast it is bfloat16, which vmap's batch norm refuses on a CPU beside
-        # float32 statistics.
+        # With autocast it is bfloat16, which vmap's batch norm on a CPU does not accept
+        # together with float32 statistics.
         return result.to(torch.promote_types(x.dtype, weight.dtype))
 
     tensors = [input, weight] if bias is None else [input, weight, bias]

@@ -1,23 +1,25 @@
 """Operators whose batched CPU result is bit-identical to the per-client result.
 
-A result may not depend on how many clients share a rank. So only these operators are
-computed for several lanes in one call. Other operators give bits that depend on the
-lanes beside. Torch computes the last few numbers of a sigmoid, a GELU and most other
-activations by a second formula. The end of a lane then matters. The gradient of batch
-norm sums a channel's samples in an order that depends on the channels of all lanes
-together. A convolution of several lanes multiplies other matrices than that of a single
-lane.
+A result may not depend on the number of clients that share a rank. Only the operators
+listed here are therefore computed for several lanes in one call; any other operator
+runs for one lane at a time. Examples of operators whose bits depend on other lanes:
 
-This module has a closed list of torch's operators. Any other operator runs for one lane
-at a time. The operators of a call cover layers, functions in a user's ``forward``,
-losses and predictions alike. A trial with some numbers could succeed by chance, because
-the second formula applies only for some sizes.
+* Torch computes the last few elements of a sigmoid, a GELU and most other activations
+  by a second formula, so the end of a lane matters.
+* The gradient of batch norm sums a channel's samples in an order that depends on the
+  channels of all lanes together.
+* A convolution of several lanes multiplies other matrices than a convolution of a
+  single lane.
+
+The list is closed. It applies to the operators of a call, in layers, functions in a
+user's ``forward``, losses and predictions alike. A trial with example numbers could
+succeed by chance, because the second formula applies only for some sizes.
 ``tests/clients/execution/test_lane_independence.py`` compares bits for every operator
 here and for all layers of torch.
 
-``OperatorObserver`` imports a private module of torch, which has no public way to see the
-operators of a backward pass with their arguments: ``TorchFunctionMode`` sees the calls
-of Python alone, and the profiler records no arguments.
+``OperatorObserver`` imports a private module of torch. Torch has no public way to
+observe the operators of a backward pass with their arguments: ``TorchFunctionMode``
+observes only calls from Python, and the profiler records no arguments.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,8 +32,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 Function = Callable[..., tuple[Tensor, ...]]
 
-# Each number follows from numbers of its own place alone, and the formula is the same
-# for all of them.
+# Each element depends only on elements at the same position, by the same formula for
+# all positions.
 BY_ELEMENT = (
     "abs add bitwise_and bitwise_not bitwise_or bitwise_right_shift bitwise_xor "
     "clamp clamp_max clamp_min cos div eq erf exp expm1 floor_divide ge gt hardtanh "
@@ -40,7 +42,7 @@ BY_ELEMENT = (
     "relu rsqrt rsub sgn sign sin sqrt sub tanh tanh_backward threshold_backward "
     "where"
 )
-# Numbers are moved or made, not computed.
+# These operators move or create elements without arithmetic.
 IN_PLACES = (
     "_to_copy _unsafe_view alias arange cat clone constant_pad_nd detach empty expand eye "
     "flip full full_like gather index lift_fresh new_full new_ones new_zeros ones "
@@ -48,8 +50,8 @@ IN_PLACES = (
     "slice_backward split_with_sizes squeeze stack transpose tril triu "
     "triu_indices unbind unsqueeze view zeros zeros_like"
 )
-# These operators sum or compare along a lane. With two lanes or more, the order follows
-# from the lane's sizes alone. Threads share the sum of a single lane, so ``SameBits``
+# These operators sum or compare along a lane. With at least two lanes, the order
+# depends only on the lane's sizes. Threads share the sum of a single lane: ``SameBits``
 # always runs two. Lanes are the outermost dimension of all results of these operators
 # on tensors ``[L, …]``.
 ALONG_A_LANE = (
@@ -58,10 +60,11 @@ ALONG_A_LANE = (
     "scatter_add sort sum var"
 )
 INDEPENDENT = frozenset(f"{BY_ELEMENT} {IN_PLACES} {ALONG_A_LANE}".split())
-# Powers that are products, roots and quotients; others are like sigmoids.
+# Exponents that torch computes by products, roots and quotients. Other powers have a
+# second formula, like sigmoids.
 POWERS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
-# Along the last dimension, which is the argument of this number; along others they are
-# like sigmoids.
+# Position of the argument ``dim``. Along the last dimension these operators are
+# independent; along other dimensions they have a second formula, like sigmoids.
 SOFTMAXES = {
     torch.ops.aten._softmax.default: 1,
     torch.ops.aten._safe_softmax.default: 1,
@@ -74,10 +77,9 @@ SOFTMAXES = {
 class _Observing:
     """Dispatch of operators for ``OperatorObserver``.
 
-    It is a class of its own because torch wraps a method ``__torch_dispatch__`` that a
-    subclass of TorchDispatchMode defines itself. The wrapper imports torch's compiler,
-    which takes longer than the first rounds of a small run.
-
+    It is a separate class because torch wraps a method ``__torch_dispatch__`` that is
+    defined in a direct subclass of TorchDispatchMode. The wrapper imports torch's
+    compiler, which takes longer than the first rounds of a small run.
     """
 
     note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]
@@ -95,7 +97,7 @@ class _Observing:
 
 
 class OperatorObserver(_Observing, TorchDispatchMode):
-    """Calls ``note`` with each operator that runs in a block, its arguments and its
+    """A block in which ``note`` is called with each operator, its arguments and its
     result.
     """
 
@@ -107,8 +109,8 @@ class OperatorObserver(_Observing, TorchDispatchMode):
 
 
 class SameBits:
-    """A function of tensors ``[L, …]`` on a CPU, whose results for a lane do not depend
-    on the lanes beside it.
+    """A function of tensors ``[L, …]`` on a CPU whose bits do not depend on other
+    lanes.
     """
 
     def __init__(
@@ -118,23 +120,27 @@ class SameBits:
         writes: bool,
         dependent: set[str],
     ):
-        """Args:
-        keeps_bits: whether a function in which a lane's bits depend on the lanes beside
-            is called for one lane after the other.
-        writes: whether the function changes arguments.
-        dependent: where the names of operators are noted that make it so.
+        """Begin with an empty cache of results by shape.
+
+        Args:
+            function: function to call.
+            keeps_bits: whether the function is called for one lane at a time if it
+                calls an operator that is not independent.
+            writes: whether the function changes arguments.
+            dependent: set to which the names of such operators are added.
         """
         self._function = function
         self._keeps_bits, self._writes = keeps_bits, writes
         self._dependent = dependent
-        self._one_by_one: dict[tuple[torch.Size, ...], bool] = {}  # by shapes of a lane
+        # True if lanes run one at a time, by the shapes of a lane.
+        self._one_by_one: dict[tuple[torch.Size, ...], bool] = {}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results."""
         shapes = tuple([tensor.shape[1:] for tensor in tensors])
         if shapes not in self._one_by_one:
-            # A function may do something else for new shapes. It gets copies of the
-            # first lane's tensors, because it may move statistics.
+            # The operators may depend on shapes, so the function is tried for each new
+            # one. It receives copies, because it may update statistics.
             first_lane = [tensor[:1].clone() for tensor in tensors]
             with dependent_operators() as names:
                 self._function(*first_lane)
@@ -148,9 +154,9 @@ class SameBits:
             return tuple(torch.cat(results) for results in zip(*parts, strict=True))
         if len(tensors[0]) > 1:
             return self._function(*tensors)
-        # A library multiplies a single pair of matrices by another kernel than several
-        # pairs: on Intel's processors MKL 2024.2 gives a lane with one sample other
-        # bits alone than beside others. So a single lane runs beside a copy of itself.
+        # Libraries multiply a single pair of matrices by another kernel than several
+        # pairs: MKL 2024.2 on Intel processors gives a lane with one sample other bits
+        # without other lanes. A single lane therefore runs together with a copy.
         copies = [torch.cat([tensor, tensor]) for tensor in tensors]
         results = self._function(*copies)
         if self._writes:
@@ -161,8 +167,8 @@ class SameBits:
 
 @contextmanager
 def dependent_operators() -> Iterator[set[str]]:
-    """Note the operators that are called in a block and that are not known to be
-    independent of the lanes beside.
+    """Collect the names of operators called in a block that are not known to be
+    independent of other lanes.
     """
     names: set[str] = set()
 
@@ -175,22 +181,27 @@ def dependent_operators() -> Iterator[set[str]]:
 
 
 def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether an operator gives a lane the same bits beside any other lanes."""
+    """Return whether an operator gives a lane the same bits with any other lanes.
+
+    Args:
+        operator: operator of torch.
+        args: positional arguments of the call.
+    """
     if operator is torch.ops.aten.pow.Tensor_Scalar:
         return args[1] in POWERS
     if operator in SOFTMAXES:
         dimension = args[SOFTMAXES[operator]]
         return dimension in (-1, args[0].dim() - 1)
     if operator is torch.ops.aten.embedding_dense_backward.default:
-        # Under vmap the gradient of the padding is left out in the first lane only.
+        # Under vmap the gradient of the padding index is zeroed only in the first lane.
         padding = args[3]
         return bool(padding < 0)
     return operator.namespace == "aten" and _name(operator) in INDEPENDENT
 
 
 def _name(operator: Any) -> str:
-    """Name all overloads alike, and the operator that writes to its argument, such as
-    ``add`` for ``aten::add_.Tensor``.
+    """Return the name of an operator, which is the same for all overloads and for the
+    in-place version, such as ``add`` for ``aten::add_.Tensor``.
     """
     name: str = operator.overloadpacket.__name__
     return name.removesuffix("_")

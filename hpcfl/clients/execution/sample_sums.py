@@ -1,8 +1,8 @@
-"""Sums of clipped gradients of samples, for many lanes in one call.
+"""Sums of clipped per-sample gradients, for many lanes in one call.
 
-``torch.func`` takes the gradient of one sample's loss, mapped over the samples of a
-mini-batch and over lanes. Samples are taken ``PIECE`` at a time. A sample's bits
-therefore depend on its place in the mini-batch, never on how far this is padded.
+``torch.func`` computes the gradient of one sample's loss, mapped over the samples of a
+mini-batch and over lanes. ``PIECE`` samples are processed at a time. A sample's bits
+therefore depend on its position in the mini-batch, but not on the amount of padding.
 """
 
 import math
@@ -27,28 +27,29 @@ from hpcfl.models.replaced import side_by_side
 
 
 class SampleLane(Lane):
-    """The variables of ONE client that a loss of one sample may read."""
+    """The variables of ONE client that the loss of a sample may read."""
 
     def __getattr__(self, name: str) -> Tensor:
         raise UserError(
             f"[privacy] unit = 'sample' does not cover the loss, which reads lane.{name}; "
-            "take a method whose loss reads samples alone, or declare the variable in "
+            "take a method whose loss reads only samples, or declare the variable in "
             "the method's private_variables"
         )
 
 
 class SampleSums(nn.Module):
-    """The sums of clipped gradients of samples as a function of tensors alone. As a module
-    it computes the loss of one sample, and ``functional_call`` can swap the model's
-    tensors in it.
+    """Sums of clipped per-sample gradients as a function of tensors only.
+
+    As a module it computes the loss of one sample, and ``functional_call`` can replace
+    the model's tensors in it.
     """
 
     def __init__(self, module: nn.Module, work: Work) -> None:
-        """Begin without the tensors of ``work``. Raises ValueError for one without a
-        clip.
-        """
+        """Begin without the tensors of ``work``. Raises ValueError if it has no clip."""
         if work.clip is None:
-            raise ValueError("sums of samples need a clip, which may be infinite")
+            raise ValueError(
+                "sums of per-sample gradients need a clip (may be infinite)"
+            )
         super().__init__()
         self.model = module
         self._loss = work.loss
@@ -58,11 +59,13 @@ class SampleSums(nn.Module):
         self._random_layers = random_layers(module)
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the sums of the trained parameters' clipped gradients, ``[a, …]`` each.
-        The last tensor holds the sums of losses and data terms [a, 2].
+        """Return the sums of the trained parameters' clipped gradients, ``[a, …]``
+        each.
+
+        The last tensor has the sums of losses and data terms [a, 2].
 
         Args:
-            given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
+            given: parameters and buffers, x, y and variables, ``[a, …]`` each.
         """
         x, y, *values = given[len(self._names) :]
         variables = dict(zip(self._variable_names, values, strict=True))
@@ -94,7 +97,7 @@ class SampleSums(nn.Module):
         places: Tensor,
         variables: Tensors,
     ) -> tuple[Tensors, Tensor]:
-        """Return the gradients of samples ``[a, PIECE, …]`` by name, and losses and data
+        """Return per-sample gradients ``[a, PIECE, …]`` by name, and losses and data
         terms [a, PIECE, 2].
         """
         of_sample = grad(self._evaluate_at, has_aux=True)
@@ -116,7 +119,9 @@ class SampleSums(nn.Module):
         place: Tensor,
         variables: Tensors,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one sample, and beside it the loss and its data term [2]."""
+        """Return the loss of one sample, and as auxiliary output the loss and its data
+        term [2].
+        """
         named = trained | others
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         values = functional_call(self, swapped, (x, y, place, variables))
@@ -125,8 +130,13 @@ class SampleSums(nn.Module):
     def forward(
         self, x: Tensor, y: Tensor, place: Tensor, variables: Tensors
     ) -> Tensor:
-        """Return the loss and its data term [2] of the sample at a place of the
-        mini-batch.
+        """Return the loss and its data term [2] of one sample.
+
+        Args:
+            x: sample, [*shape].
+            y: its label, a scalar.
+            place: its position in the mini-batch, a scalar.
+            variables: variables of its lane by name.
         """
         own = dict(variables)
         keys = own.pop(KEYS, None)
@@ -138,16 +148,21 @@ class SampleSums(nn.Module):
             if self._loss != CROSS_ENTROPY:
                 loss = self._loss(self.model, Batch(samples, labels), lane)
                 return stack_data_term(loss, lane)
-            # by operators whose bits do not depend on the lanes beside
+            # These operators give bits that do not depend on other lanes.
             log_shares = self.model(samples).log_softmax(dim=1)
             loss = log_shares.gather(1, labels[:, None]).neg()[0, 0]
             return stack_data_term(loss, lane)
 
     def _add(self, totals: list[Tensor], gradients: list[Tensor], held: Tensor) -> None:
-        """Add the clipped gradients of samples ``[a, PIECE, …]`` to ``totals`` [a, …].
+        """Add clipped per-sample gradients ``[a, PIECE, …]`` to ``totals`` [a, …].
 
-        A sample whose gradient is not finite counts as zero. ``held`` is bool [a,
-        PIECE]. A mask selects by ``torch.where``, because 0·NaN is NaN.
+        A gradient that is not finite counts as zero. ``torch.where`` applies the mask,
+        because 0·NaN is NaN.
+
+        Args:
+            totals: sums by parameter, which change in place.
+            gradients: gradients by parameter.
+            held: mask of positions with a sample, bool [a, PIECE].
         """
         norms = []
         for gradient in gradients:
