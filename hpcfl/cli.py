@@ -629,7 +629,8 @@ def table(
     """
     with importing():
         from hpcfl.report.comparison import Reference
-        from hpcfl.report.sweep_table import Reading, show
+        from hpcfl.report.metric_values import Reading
+        from hpcfl.report.sweep_table import show
 
     if test is not None and not against:
         raise UserError(

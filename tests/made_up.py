@@ -12,7 +12,7 @@ from recorded import sparse
 
 from hpcfl.experiment import config, experiment_file, measures
 from hpcfl.storage import results, run_folder
-from hpcfl.storage.metrics import MetricsWriter, find_primary
+from hpcfl.storage.metrics import MetricsWriter, find_primary, list_scores
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
 from hpcfl.trained.run import Run, Summary, summarise
@@ -125,7 +125,13 @@ def of_clients(
     rounds = np.arange(1, len(right) + 1)
     recorded = Results({}, {"test_counts": counts}, rounds, sparse(values))
     best = SimpleNamespace(best={"round": int(np.nanargmax(means)) + 1})
-    return SimpleNamespace(results=recorded, score="pre", folder="run", summary=best)
+    return SimpleNamespace(
+        results=recorded,
+        score="pre",
+        scores=list_scores(recorded),
+        folder="run",
+        summary=best,
+    )
 
 
 def changed(of: Run, values: dict[str, np.ndarray]) -> Run:

@@ -24,7 +24,12 @@ from hpcfl.report.inference import (
     partitions_needed,
     signed_rank,
 )
-from hpcfl.report.metric_values import At, counts_of, find_column, of_clients
+from hpcfl.report.metric_values import (
+    Reading,
+    counts_of,
+    find_client_measure,
+    of_clients,
+)
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import list_first
@@ -129,9 +134,7 @@ def make_table(
     arranged: Arrangement,
     column: str,
     against: Reference,
-    measure: Measure,
-    at: At,
-    models: str = "",
+    reading: Reading,
 ) -> Table:
     """Return one column of a table, each row compared with the reference.
 
@@ -139,20 +142,19 @@ def make_table(
         arranged: The finished runs.
         column: The label of a column.
         against: The reference.
-        measure: The score that is compared, of each client.
-        at: The rounds in which it is read.
-        models: The column of models that are scored; "" for each run's primary one.
+        reading: The score that is compared, of each client, by its resolved name.
 
     Raises:
-        UserError: No such row, or nothing to compare.
+        UserError: No such row or score, or nothing to compare.
     """
+    measure = find_client_measure(arranged.runs[0], reading.metric)
     rows = arranged.column(column)
     reference = find_row(against.row, list(rows))
     gains, unmatched = {}, []
     for row in arranged.rows:
         if row == reference or row not in rows:
             continue
-        found = gains_of(rows[row], rows[reference], measure, at, models)
+        found = gains_of(rows[row], rows[reference], reading)
         if found is None:
             unmatched.append(row)
         else:
@@ -169,7 +171,7 @@ def make_table(
             row: measure.factor * one.bootstrap for row, one in gains.items()
         }
     unit = f" in {measure.unit}" if measure.unit else ""
-    title = f"{column}: {measure.score}{unit} of each client beside {reference}, {at}"
+    title = f"{column}: {measure.score}{unit} of each client beside {reference}, {reading.at}"
     texts = _write_cells(numbers, measure)
     best = texts.map(lambda text: False)
     best.loc[numbers["verdict"] == "better", GAIN] = True
@@ -250,17 +252,14 @@ def _write_cells(frame: DataFrame, measure: Measure) -> DataFrame:
 
 
 def gains_of(
-    cells: Sequence[Placed],
-    reference: Sequence[Placed],
-    measure: Measure,
-    at: At,
-    models: str = "",
+    cells: Sequence[Placed], reference: Sequence[Placed], reading: Reading
 ) -> Gains | None:
     """Return the gains of one row; None where it shares no repetition with the reference.
 
     The arguments are as for ``make_table``. Raises UserError where repetitions with the same
     seeds have other clients.
     """
+    measure = find_client_measure(cells[0].run, reading.metric)
     by_seeds = {_seeds(placed): placed for placed in reference}
     of_partition: dict[Hashable, list[np.ndarray]] = {}
     of_search: dict[Hashable, dict[int, np.ndarray]] = {}
@@ -275,7 +274,7 @@ def gains_of(
                 f"{placed.run.folder}: its clients are not those of {other.run.folder}"
             )
         numbers, reference_numbers = (
-            of_clients(run, find_column(run, models), measure, at)
+            of_clients(run, reading.metric, reading.at)
             for run in (placed.run, other.run)
         )
         gained = measure.rank(1.0) * (numbers - reference_numbers)

@@ -3,6 +3,7 @@ result is read.
 """
 
 import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,39 @@ VALIDATION = "validation"
 At = str | float
 
 
+@dataclass(frozen=True)
+class Reading:
+    """The numbers that are read of runs.
+
+    Attributes:
+        metric: A recorded number such as ``post/mean`` or ``seconds/round``; or, in the
+            column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded
+            name such as ``macro_f1_std``; "" for the one that counts in the first run;
+            "validation" for the one that counts in each, on held-out training samples.
+        at: Where it is read in a run: "best", "last" or "tail" (see
+            ``storage/metrics.py``), or after so many seconds of the clients' own time.
+        target: In place of the number the seconds of the clients' own time until it is
+            as good as this, in the unit in which it is shown.
+    """
+
+    metric: str = ""
+    at: At = "best"
+    target: float | None = None
+
+    def resolve(self, runs: list[Run]) -> "Reading":
+        """Return the reading with the name of the metric, and at "last" for newcomers.
+
+        Raises UserError where no run has such a number.
+        """
+        metric = self.metric or runs[0].metric
+        refuse_unknown(runs, metric)
+        return replace(self, metric=metric, at=read_at(metric, self.at))
+
+
+# the primary metric of the first run, in the best round
+BEST = Reading()
+
+
 class Number(NamedTuple):
     """A number of a run with its number of clients, NaN if that was not recorded."""
 
@@ -53,7 +87,7 @@ class Named(NamedTuple):
 
 
 def resolve_metric(run: Run, metric: str) -> Named:
-    """Resolve the name of a metric in a run; see ``sweep_table.Reading``."""
+    """Resolve the name of a metric in a run; see ``Reading``."""
     if metric == VALIDATION:
         return Named(MetricName(run.metric, name_held_out(run.score)), run.measure)
     if metric not in run.results.values:
@@ -81,13 +115,16 @@ def read_at(metric: str, at: At) -> At:
     return "last" if is_of_newcomers(MetricName.parse(metric).column) else at
 
 
-def find_column(run: Run, column: str) -> str:
-    """Return the primary column of a run for "", the same on held-out samples for
-    ``VALIDATION``, and any other column unchanged.
+def find_client_measure(run: Run, metric: str) -> Measure:
+    """Return the measure of a score that each client has. Raises UserError for other
+    metrics.
     """
-    if column == VALIDATION:
-        return name_held_out(run.score)
-    return column or run.score
+    measure = resolve_metric(run, metric).measure
+    if measure is None or measure.kind == "std":
+        raise UserError(
+            f"--metric {metric}: is no score that each client has; such as accuracy, loss"
+        )
+    return measure
 
 
 def holds_out(run: Run) -> bool:
@@ -194,18 +231,18 @@ def where_scored(run: Run, column: str, at: At) -> list[int]:
     return _positions(run, column, numbers, at)
 
 
-def of_clients(run: Run, column: str, measure: Measure, at: At) -> np.ndarray:
+def of_clients(run: Run, metric: str, at: At) -> np.ndarray:
     """Return each client's own number of a score, [clients]; NaN for those without one.
 
     It is read in the rounds in which the round's number is read.
     """
-    of_round = run.results.series(MetricName(measure.recorded, column)).astype(float)
-    # Newcomers are scored once, after the last round.
-    slot: At = "last" if is_of_newcomers(column) else at
-    positions = _positions(run, column, of_round, slot)
-    chosen = run.results.select_rounds(positions)
-    numbers = metrics.compute_client_scores(chosen, column, measure.score)
-    if numbers is None or not positions:
+    name, measure = resolve_metric(run, metric)
+    positions = _positions(run, name.column, series(run, metric), read_at(metric, at))
+    numbers = None
+    if measure is not None and positions:
+        chosen = run.results.select_rounds(positions)
+        numbers = metrics.compute_client_scores(chosen, name.column, measure.score)
+    if numbers is None:
         clients = len(counts_of(run, "test"))
         return np.full(clients, np.nan)
     mean: np.ndarray = numbers.mean(axis=0)

@@ -21,10 +21,9 @@ from hpcfl.files import atomic, wording
 from hpcfl.report import comparison, figures, lines, sweep_table
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
-from hpcfl.report.metric_values import VALIDATION, holds_out
+from hpcfl.report.metric_values import BEST, VALIDATION, Reading, holds_out
 from hpcfl.report.plots import curves
 from hpcfl.report.sheet import Sheet, house_style
-from hpcfl.report.sweep_table import Reading
 from hpcfl.report.table_formats import MISSING
 from hpcfl.report.text import plain, shorten
 from hpcfl.storage import run_folder
@@ -147,7 +146,7 @@ def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
     arranged = arrange(finished)
     measure = finished[0].measure
     readings = {
-        measure.score: Reading(),
+        measure.score: BEST,
         f"{measure.score} of the last tenth of rounds": Reading(at="tail"),
     }
     if any(holds_out(run) for run in finished):
@@ -187,7 +186,7 @@ def _compare(arranged: Arrangement) -> tuple[dict[str, Series], list[str]]:
     """
     known = [row for row in REFERENCES if row in arranged.rows]
     reference = (known or arranged.rows)[0]
-    measure = arranged.placed[0].run.measure
+    reading = Reading(arranged.runs[0].metric)
     gains: dict[tuple[str, str], str] = {}
     notes = []
     for column in arranged.columns:
@@ -196,11 +195,7 @@ def _compare(arranged: Arrangement) -> tuple[dict[str, Series], list[str]]:
             continue
         try:
             compared = comparison.make_table(
-                arranged,
-                column,
-                Reference(reference),
-                measure,
-                "best",
+                arranged, column, Reference(reference), reading
             )
         except UserError as error:
             notes.append(f"no interval: {error}")

@@ -4,7 +4,7 @@ seeds.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pandas import DataFrame, Series
@@ -15,11 +15,10 @@ from hpcfl.report import comparison, search_spending, table_formats
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import (
+    BEST,
     VALIDATION,
-    At,
+    Reading,
     name_measure,
-    read_at,
-    refuse_unknown,
     resolve_metric,
     time_to,
     value,
@@ -79,31 +78,11 @@ LOWER_IS_BETTER = (
 )  # in names of recorded numbers that are no scores
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The numbers of a table.
-
-    Attributes:
-        metric: A recorded number such as ``post/mean`` or ``seconds/round``; or, in the
-            column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded
-            name such as ``macro_f1_std``; "" for the one that counts in the first run;
-            "validation" for the one that counts in each, on held-out training samples.
-        at: Where it is read in a run: "best", "last" or "tail" (see
-            ``storage/metrics.py``), or after so many seconds of the clients' own time.
-        target: In place of the number the seconds of the clients' own time until it is
-            as good as this, in the unit in which it is shown.
-    """
-
-    metric: str = ""
-    at: At = "best"
-    target: float | None = None
-
-
 def show(
     folders: Sequence[Path],
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
-    reading: Reading = Reading(),
+    reading: Reading = BEST,
     form: str = "terminal",
     explain: bool = False,
     against: Reference | None = None,
@@ -171,20 +150,10 @@ def compare(
 
     The arguments are as for ``make``. Raises UserError.
     """
-    metric = reading.metric or runs[0].metric
     arranged = arrange(runs, rows, columns)
-    refuse_unknown(arranged.runs, metric)
-    name, measure = resolve_metric(arranged.runs[0], metric)
-    if measure is None or measure.kind == "std":
-        raise UserError(
-            f"--against compares clients by a score of theirs, and {metric} is none"
-        )
-    models = name.column if metric == str(name) else ""
-    if metric == VALIDATION:
-        models = VALIDATION
-    at = read_at(metric, reading.at)
+    reading = reading.resolve(arranged.runs)
     return [
-        comparison.make_table(arranged, column, against, measure, at, models)
+        comparison.make_table(arranged, column, against, reading)
         for column in arranged.columns
     ]
 
@@ -193,7 +162,7 @@ def make(
     runs: list[Run],
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
-    reading: Reading = Reading(),
+    reading: Reading = BEST,
 ) -> Table:
     """Return the table of the finished runs; its notes name those left out.
 
@@ -207,12 +176,11 @@ def make(
     Raises:
         UserError: No run is finished, or none has such keys or numbers.
     """
-    metric = reading.metric or runs[0].metric
-    at = read_at(metric, reading.at)
     arranged = arrange(runs, rows, columns)
-    refuse_unknown(arranged.runs, metric)
+    reading = reading.resolve(arranged.runs)
+    metric, at = reading.metric, reading.at
     name, measure = resolve_metric(arranged.runs[0], metric)
-    frame = _read(arranged, metric, at, reading.target)
+    frame = _read(arranged, reading)
     entries = _summarise(frame, _is_lower_better(str(name), measure, reading.target))
     # in the order of the rows and columns
     cells = [(row, column) for row in arranged.rows for column in arranged.columns]
@@ -225,7 +193,7 @@ def make(
     if reading.target is not None:
         unit, form, missing = "", ",.1f", UNREACHED
     best_by = " or ".join(sorted(set(entries["best_by"])))
-    rounds = _describe_rounds(reading, at, percent, best_by)
+    rounds = _describe_rounds(reading, percent, best_by)
     texts = _lay_out(_write_entries(entries, form, missing), arranged, MISSING)
     best = _lay_out(entries["best"], arranged, False)
     numbers = entries.drop(columns=["best", "none"]).reset_index()
@@ -266,14 +234,11 @@ def _is_lower_better(name: str, measure: Measure | None, target: float | None) -
     return measure.better == "down"
 
 
-def _read(
-    arranged: Arrangement, metric: str, at: At, target: float | None
-) -> DataFrame:
+def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
     """Return a row for each run: its place in the table, its number as it is shown, and
     all that should be alike for numbers to be compared.
-
-    target: replaces the number by the seconds until it is as good as this.
     """
+    metric, at, target = reading.metric, reading.at, reading.target
     lines = []
     for placed in arranged.placed:
         run, setting = placed.run, placed.setting
@@ -342,14 +307,14 @@ def _lay_out(of_entries: Series, arranged: Arrangement, missing: object) -> Data
     return table.rename_axis(index=None, columns=None)
 
 
-def _describe_rounds(reading: Reading, at: At, percent: bool, best_by: str) -> str:
+def _describe_rounds(reading: Reading, percent: bool, best_by: str) -> str:
     """Return the part of a title on the rounds in which numbers are read."""
     if reading.target is not None:
         target = f"{reading.target:g}{' %' if percent else ''}"
         return f"reaches {target} after these seconds of the clients' own time"
-    if not isinstance(at, str):
-        return f"by {at:g} s of the clients' own time"
-    return ROUNDS[at].format(best_by=best_by)
+    if not isinstance(reading.at, str):
+        return f"by {reading.at:g} s of the clients' own time"
+    return ROUNDS[reading.at].format(best_by=best_by)
 
 
 def _describe_entries(entries: DataFrame, searches: int) -> str:

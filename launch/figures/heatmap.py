@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
-from hpcfl.report.metric_values import counts_of
+from hpcfl.report.metric_values import Reading, counts_of
 from hpcfl.report.plots import clients
 from hpcfl.report.plots.clients import Rows
 from hpcfl.report.sheet import Sheet
@@ -34,7 +34,7 @@ def draw(
     group: Sequence[str] = (),
 ) -> "Figure":
     """Draw the best mean on top; a client without a number is hatched."""
-    scores = clients.read_rows(runs, sheet, metric, at, group)
+    scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
     figure, places = clients.make_panels(sheet, scores, shared=False)
     low, high = scores.numbers["number"].agg(["min", "max"])
     for place, panel in zip(places, scores.panels, strict=True):
@@ -46,7 +46,7 @@ def draw(
         _name_columns(place, list(table.columns))
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
     figure.suptitle(shorten(scores.label))
-    sheet.notes.append(f"rows by their mean; a column is a client, {scores.moment(at)}")
+    sheet.notes.append(f"rows by their mean; a column is a client, {scores.moment}")
     return figure
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcfl.report.metric_values import Reading
 from hpcfl.report.plots import clients
 from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.report.text import shorten
@@ -26,7 +27,7 @@ def draw(
     """Draw a row for each method, or other ``group``, the best mean on top; each number
     is a mean over seeds.
     """
-    scores = clients.read_rows(runs, sheet, metric, at, group)
+    scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
     figure, places = clients.make_panels(sheet, scores)
     looks = choose_looks(scores.methods)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
@@ -40,7 +41,7 @@ def draw(
             place.plot([mean], [position], color=look.color, marker=look.marker)
     sheet.notes.append(
         "from the worst tenth of the clients over the mean (its mark) to the best tenth, "
-        f"{scores.moment(at)}, mean over seeds"
+        f"{scores.moment}, mean over seeds"
     )
     return figure
 

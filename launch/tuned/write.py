@@ -18,6 +18,7 @@ from hpcfl.report import metric_values
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains, gains_of
 from hpcfl.report.inference import LEVEL, correct, interval
+from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
 
 TUNED = "tuned_5"  # start models after five epochs of a client's own training
@@ -152,7 +153,9 @@ def gains(
     """Return the gain of clients beside a reference on the same partitions, or None for
     models that a method does not have.
     """
-    return gains_of(cells, reference, cells[0].run.measure, "tail", models)
+    metric = cells[0].run.metric
+    reading = Reading(f"{models}/{metric}" if models else metric, "tail")
+    return gains_of(cells, reference, reading)
 
 
 def verdicts(compared: pandas.Series) -> pandas.Series:

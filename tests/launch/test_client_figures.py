@@ -8,6 +8,7 @@ import pytest
 import spread
 
 from hpcfl.errors import UserError
+from hpcfl.report.metric_values import Reading
 from hpcfl.report.plots import clients
 from hpcfl.report.sheet import Sheet
 from hpcfl.trained.loading import list_runs
@@ -29,7 +30,7 @@ def runs(tmp_path):
 
 
 def test_clients_of_other_partitions_are_other_clients(runs):
-    scores = clients.read_rows(runs, Sheet(7), "", "best", ())
+    scores = clients.read_rows(runs, Sheet(7), Reading())
     [panel] = scores.panels
     table = heatmap.cells(scores, panel)
     assert table.shape == (2, 7) and table.iloc[:, 3].isna().all()
@@ -46,7 +47,7 @@ def test_clients_of_one_partition_are_averaged_over_seeds(runs):
     counts = runs[0].results.static["test_counts"]
     for run in runs:
         run.results.static["test_counts"] = counts
-    scores = clients.read_rows(runs, Sheet(7), "", "best", ())
+    scores = clients.read_rows(runs, Sheet(7), Reading())
     [panel] = scores.panels
     table = heatmap.cells(scores, panel)
     means = scores.numbers.groupby(["row", "client"])["number"].mean()

@@ -8,11 +8,10 @@ from hpcfl.errors import UserError
 from hpcfl.report import comparison, sweep_table, table_formats, variance
 from hpcfl.report.arrangement import Placed
 from hpcfl.report.comparison import Reference, gains_of, gini
-from hpcfl.report.sweep_table import Reading
-from hpcfl.scores.metric_names import Measure
+from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
 
-ACCURACY = Measure("accuracy", "mean", "mean", "%")
+LAST = Reading("mean", "last")
 COUNTS = np.full((4, 2), 5)
 
 
@@ -31,7 +30,7 @@ def test_gains_by_hand():
     """
     row = [placed([0.3, 0.6, 0.9, 0.7], 0), placed([0.5, 0.5, 0.5, 0.3], 1)]
     reference = [placed([0.5, 0.5, 0.6, 0.5], 0), placed([0.4, 0.4, 0.4, 0.4], 1)]
-    gains = gains_of(row, reference, ACCURACY, "last")
+    gains = gains_of(row, reference, LAST)
     assert gains.interval.mean == pytest.approx(0.075)
     assert gains.hurt == pytest.approx(0.25)
     assert gains.loss == pytest.approx(-0.15)
@@ -50,8 +49,8 @@ def test_the_interval_of_several_searches_includes_the_search():
             given = 10 * search + partition, partition, COUNTS, search
             row.append(placed((0.5 + gained).tolist(), *given))
             reference.append(placed([0.5] * 4, *given))
-    gains = gains_of(row, reference, ACCURACY, "last")
-    alone = gains_of(row[:4], reference, ACCURACY, "last")
+    gains = gains_of(row, reference, LAST)
+    alone = gains_of(row[:4], reference, LAST)
     found = variance.estimate(np.reshape(means, (3, 4)))
     assert gains.interval.mean == pytest.approx(np.mean(means))
     assert gains.interval.half == pytest.approx(found.half())
@@ -64,7 +63,7 @@ def test_seeds_of_one_partition_are_one_partition():
     """Two training seeds of partition 7 are averaged client by client."""
     row = [placed([0.6] * 4, 0, 7), placed([0.8] * 4, 1, 7)]
     reference = [placed([0.5] * 4, 0, 7), placed([0.5] * 4, 1, 7)]
-    gains = gains_of(row, reference, ACCURACY, "last")
+    gains = gains_of(row, reference, LAST)
     assert gains.interval.partitions == 1
     assert gains.interval.mean == pytest.approx(0.2)
 
@@ -72,11 +71,11 @@ def test_seeds_of_one_partition_are_one_partition():
 def test_a_partition_from_a_file_is_one_whatever_the_seeds():
     row = [from_file([0.6] * 4, seed) for seed in (0, 1)]
     reference = [from_file([0.5] * 4, seed) for seed in (0, 1)]
-    assert gains_of(row, reference, ACCURACY, "last").interval.partitions == 1
+    assert gains_of(row, reference, LAST).interval.partitions == 1
     other = np.full((4, 2), 6)
     row[1] = from_file([0.6] * 4, 1, counts=other)
     reference[1] = from_file([0.5] * 4, 1, counts=other)
-    assert gains_of(row, reference, ACCURACY, "last").interval.partitions == 2
+    assert gains_of(row, reference, LAST).interval.partitions == 2
 
 
 def from_file(accuracies, seed, counts=COUNTS):
@@ -88,13 +87,10 @@ def test_repetitions_that_only_one_has_are_left_out():
     gains = gains_of(
         [placed([0.6] * 4, 0), placed([0.9] * 4, 5)],
         [placed([0.5] * 4, 0)],
-        ACCURACY,
-        "last",
+        LAST,
     )
     assert gains.interval.mean == pytest.approx(0.1)
-    assert (
-        gains_of([placed([0.6] * 4, 3)], [placed([0.5] * 4)], ACCURACY, "last") is None
-    )
+    assert gains_of([placed([0.6] * 4, 3)], [placed([0.5] * 4)], LAST) is None
 
 
 def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
@@ -104,7 +100,7 @@ def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
     steps = np.linspace(0.1, 0.4, 4)
     row = [placed(0.5 + steps, 0, 7), placed(0.55 + steps, 1, 7)]
     reference = [placed([0.5] * 4, seed, 7) for seed in (0, 1)]
-    gains = gains_of(row, reference, ACCURACY, "last")
+    gains = gains_of(row, reference, LAST)
     assert len(gains.of_pairs) == 8 and gains.interval.partitions == 1
     table = comparison.tabulate({"row": gains}, Reference("local", pairs=True), 100)
     assert table.loc["row", "p_pairs"] == pytest.approx(2 / 2**8)
@@ -126,19 +122,15 @@ def test_the_test_over_pairs_appears_only_when_asked_for(runs):
 
 
 def test_lower_losses_are_gains():
-    loss = Measure("accuracy", "mean", "mean", "nats", "down")
-    gains = gains_of([placed([0.4] * 4)], [placed([0.5] * 4)], loss, "last")
+    row = placed([0.4] * 4)
+    row.run.scores["accuracy"]["better"] = "down"
+    gains = gains_of([row], [placed([0.5] * 4)], LAST)
     assert gains.interval.mean == pytest.approx(0.1)
 
 
 def test_other_clients_are_refused():
     with pytest.raises(UserError, match=r"^run: .* run$"):
-        gains_of(
-            [placed([0.4] * 4)],
-            [placed([0.5] * 4, counts=COUNTS + 1)],
-            ACCURACY,
-            "last",
-        )
+        gains_of([placed([0.4] * 4)], [placed([0.5] * 4, counts=COUNTS + 1)], LAST)
 
 
 def test_gini_by_hand():
@@ -177,11 +169,11 @@ def test_a_table_beside_a_reference_in_every_format(runs):
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
     with pytest.raises(UserError, match=r"--against lokal: .*'local'"):
         sweep_table.compare(runs, (), (), Reading(), Reference("lokal"))
-    with pytest.raises(UserError, match=r"--against .*seconds/round"):
+    with pytest.raises(UserError, match="--metric seconds/round: "):
         sweep_table.compare(runs, (), (), Reading("seconds/round"), Reference("local"))
 
 
 def test_a_verdict_needs_an_interval():
-    of_one = gains_of([placed([0.6] * 4)], [placed([0.5] * 4)], ACCURACY, "last")
+    of_one = gains_of([placed([0.6] * 4)], [placed([0.5] * 4)], LAST)
     table = comparison.tabulate({"row": of_one}, Reference("local"), 100)
     assert table.loc["row", "verdict"] == ""

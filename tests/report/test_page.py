@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
 from hpcfl.report import comparison, page, sweep_table
-from hpcfl.report.sweep_table import Reading
+from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
 
 

@@ -12,7 +12,7 @@ from recorded import sparse
 
 from hpcfl.experiment import config
 from hpcfl.report import sweep_table
-from hpcfl.report.sweep_table import Reading
+from hpcfl.report.metric_values import Reading
 from hpcfl.storage.results import Results
 from hpcfl.trained.run import Run
 

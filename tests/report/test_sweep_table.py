@@ -8,7 +8,8 @@ from made_up import run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
-from hpcfl.report.sweep_table import Reading, make
+from hpcfl.report.metric_values import Reading
+from hpcfl.report.sweep_table import make
 from hpcfl.report.table_formats import Table
 from hpcfl.trained.run import Run
 

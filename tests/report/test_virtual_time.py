@@ -8,8 +8,7 @@ from made_up import timed
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table
-from hpcfl.report.metric_values import time_to, value
-from hpcfl.report.sweep_table import Reading
+from hpcfl.report.metric_values import Reading, time_to, value
 
 
 def texts(runs, **reading):

@@ -10,7 +10,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, measures
 from hpcfl.report import sweep_table, tables
-from hpcfl.report.sweep_table import Reading
+from hpcfl.report.metric_values import Reading
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage.manifest import latest
 

@@ -15,6 +15,7 @@ from hpcfl.errors import RankFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import sweep_table, tables
+from hpcfl.report.metric_values import Reading
 from hpcfl.simulation import preflight, round
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import results
@@ -212,6 +213,6 @@ def test_they_stand_in_tables_and_frames(played, monkeypatch, capsys):
     assert ["new", f"{100 * before:.2f}"] in [line[:2] for line in lines]
     assert ["tuned", f"{100 * after:.2f}"] in [line[:2] for line in lines]
     sweep_table.show(
-        [found.folder], reading=sweep_table.Reading("newcomers/after/weighted", "last")
+        [found.folder], reading=Reading("newcomers/after/weighted", "last")
     )
     assert f"{100 * after:.2f}" in capsys.readouterr().out

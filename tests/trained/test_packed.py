@@ -12,8 +12,7 @@ from hpcfl.api import run
 from hpcfl.errors import UserError
 from hpcfl.report import figures, page, sweep_table, table_formats
 from hpcfl.report.comparison import Reference
-from hpcfl.report.metric_values import of_clients, value
-from hpcfl.report.sweep_table import Reading
+from hpcfl.report.metric_values import Reading, of_clients, value
 from hpcfl.trained import loading, packed
 
 
@@ -85,8 +84,8 @@ def test_other_columns_are_read_where_they_end(tmp_path):
         for at in ("last", "tail"):
             there, here = (value(one, metric, at).value for one in (played, again))
             assert there == here, (metric, at)
-    measure = played.measure
-    numbers = [of_clients(one, "tuned_1", measure, "tail") for one in (played, again)]
+    metric = f"tuned_1/{played.metric}"
+    numbers = [of_clients(one, metric, "tail") for one in (played, again)]
     assert np.isfinite(numbers[1]).all() and np.array_equal(*numbers)
 
 

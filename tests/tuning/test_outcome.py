@@ -4,7 +4,8 @@ import pytest
 from made_up import folder
 
 from hpcfl.report import metric_values, page
-from hpcfl.report.sweep_table import Reading, make
+from hpcfl.report.metric_values import Reading
+from hpcfl.report.sweep_table import make
 from hpcfl.trained import loading
 from hpcfl.tuning import outcome
 

@@ -17,12 +17,7 @@ from pandas import DataFrame, concat
 from hpcfl.errors import UserError
 from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange, name_repetitions
-from hpcfl.report.metric_values import (
-    of_clients,
-    read_at,
-    refuse_unknown,
-    resolve_metric,
-)
+from hpcfl.report.metric_values import Reading, find_client_measure, of_clients
 from hpcfl.report.sheet import LETTER, LINE, Sheet, choose_looks
 from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import Measure
@@ -45,13 +40,13 @@ class Rows:
             ``client`` and ``number`` as it is shown; the row with the best mean first.
         repetitions: The runs by the name of their seed, in every row.
         measure: What the numbers measure.
-        metric: The name by which they were asked for.
+        reading: The resolved name of the numbers, and the rounds in which they are read.
     """
 
     numbers: DataFrame
     repetitions: dict[str, list[Run]]
     measure: Measure
-    metric: str
+    reading: Reading
 
     @property
     def panels(self) -> dict[str, dict[str, DataFrame]]:
@@ -74,11 +69,12 @@ class Rows:
     @property
     def label(self) -> str:
         """The label of an axis with the numbers."""
-        return lines.name_scores(self.runs, self.metric)
+        return lines.name_scores(self.runs, self.reading.metric)
 
-    def moment(self, at: str) -> str:
-        """Return a note on the rounds in which the numbers are read."""
-        return lines.name_rounds(self.runs, read_at(self.metric, at))
+    @property
+    def moment(self) -> str:
+        """A note on the rounds in which the numbers are read."""
+        return lines.name_rounds(self.runs, self.reading.at)
 
 
 def plugin(
@@ -90,9 +86,9 @@ def plugin(
     group: Sequence[str] = (),
 ) -> "Figure":
     """Draw a row for each method, or other ``group``, the best mean on top."""
-    scores = read_rows(runs, sheet, metric, at, group)
+    scores = read_rows(runs, sheet, Reading(metric, at), group)
     sheet.notes.append(
-        f"a dot is a client's own number, {scores.moment(at)}; a box "
+        f"a dot is a client's own number, {scores.moment}; a box "
         "has the middle half of the clients and the median; rows by their mean"
     )
     return draw(sheet, scores, scores.label)
@@ -136,37 +132,27 @@ def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
 
 
 def read_rows(
-    runs: list[Run],
-    sheet: Sheet,
-    metric: str,
-    at: str,
-    group: Sequence[str],
+    runs: list[Run], sheet: Sheet, reading: Reading, group: Sequence[str] = ()
 ) -> Rows:
     """Return the rows of finished runs; what was left out joins the sheet's notes.
 
     Args:
         runs: At least one.
         sheet: The sheet of the figure.
-        metric: What the numbers are, by default what counts; see ``resolve_metric``.
-        at: Where they are read: "best", "last" or "tail".
+        reading: What the numbers are, and where they are read.
         group: Keys that make a row, by default the method.
 
     Raises:
         UserError: No client has such a number.
     """
-    metric = metric or runs[0].metric
     arranged = arrange(runs, group, options="--group")
-    refuse_unknown(arranged.runs, metric)
-    measure = resolve_metric(arranged.runs[0], metric).measure
-    if measure is None or measure.kind == "std":
-        raise UserError(
-            f"--metric {metric}: is no score that each client has; such as accuracy, loss"
-        )
+    reading = reading.resolve(arranged.runs)
+    measure = find_client_measure(arranged.runs[0], reading.metric)
     seeds = name_repetitions([placed.setting for placed in arranged.placed])
     repetitions: dict[str, list[Run]] = {}
     tables = []
     for (run, _, row, panel), seed in zip(arranged.placed, seeds, strict=True):
-        own = of_clients(run, resolve_metric(run, metric).column, measure, at)
+        own = of_clients(run, reading.metric, reading.at)
         table = {
             "panel": panel,
             "row": row,
@@ -182,12 +168,12 @@ def read_rows(
     numbers = concat(tables, ignore_index=True)
     known = numbers.dropna()
     if known.empty:
-        raise UserError(f"--metric {metric}: no client has a number of its own")
+        raise UserError(f"--metric {reading.metric}: no client has a number of its own")
     sheet.notes += arranged.notes
     for row in numbers["row"].unique():
         if row not in set(known["row"]):
             sheet.notes.append(f"{row}: left out, its clients have no such number")
-    return Rows(sort_rows(known, measure.rank(1.0)), repetitions, measure, metric)
+    return Rows(sort_rows(known, measure.rank(1.0)), repetitions, measure, reading)
 
 
 def sort_rows(numbers: DataFrame, sign: float) -> DataFrame:

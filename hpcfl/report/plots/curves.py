@@ -18,10 +18,9 @@ from hpcfl.report.arrangement import (
     varied_keys,
 )
 from hpcfl.report.metric_values import (
+    Reading,
     find_virtual_seconds,
-    read_at,
     refuse_packed,
-    refuse_unknown,
     resolve_metric,
     series,
     value,
@@ -133,12 +132,12 @@ def plugin(
 
     at: of a key on the x axis, where the score is read in a run.
     """
-    metric = metric or runs[0].metric
+    reading = Reading(metric, at or "best").resolve(runs)
+    metric = reading.metric
     if x in AXES:
         if at:
             raise UserError(f"--at: is for --x KEY; a curve over {x} has all rounds")
         arranged = arrange(runs, group, unfinished=True, options="--group")
-        refuse_unknown(arranged.runs, metric)
         for run in arranged.runs:
             refuse_packed(run)
             if np.isnan(_places(run, metric, x)).all():
@@ -148,10 +147,8 @@ def plugin(
     else:
         _refuse_unvaried(runs, x)
         arranged = arrange(runs, [*group, x] if group else (), options="--group")
-        refuse_unknown(arranged.runs, metric)
-        at = at or "best"
-        drawn = over_key(arranged, metric, x, at)
-        sheet.notes.append(lines.name_rounds(arranged.runs, read_at(metric, at)))
+        drawn = over_key(arranged, reading, x)
+        sheet.notes.append(lines.name_rounds(arranged.runs, reading.at))
     if drawn.empty:
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
     sheet.notes += [*arranged.notes, lines.count_repetitions(drawn)]
@@ -220,9 +217,9 @@ def explain_limits(arranged: Arrangement) -> list[str]:
     ]
 
 
-def over_key(arranged: Arrangement, metric: str, key: str, at: str) -> DataFrame:
+def over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
     """Return the lines of results over the values of a key, as from ``lines.average``."""
-    numbers = []
+    metric, numbers = reading.metric, []
     for run, setting, *_ in arranged.placed:
         place = _number(setting.get(key))
         if place is None:
@@ -234,7 +231,7 @@ def over_key(arranged: Arrangement, metric: str, key: str, at: str) -> DataFrame
             "row": label(setting, [one for one in arranged.down if one != key]),
             "method": run.summary.method,
             "x": place,
-            "y": _factor(run, metric) * value(run, metric, at).value,
+            "y": _factor(run, metric) * value(run, metric, reading.at).value,
         }
         numbers.append(number)
     frame = DataFrame(numbers).sort_values("x", kind="stable")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcfl.errors import UserError
 from hpcfl.report.comparison import find_row
+from hpcfl.report.metric_values import Reading
 from hpcfl.report.plots import clients
 from hpcfl.report.plots.clients import Rows
 from hpcfl.report.sheet import Sheet
@@ -31,10 +32,10 @@ def plugin(
 
     Raises UserError where no row is called ``against``.
     """
-    scores = clients.read_rows(runs, sheet, metric, at, group)
+    scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
     gains = find_gains(scores, against)
     sheet.notes.append(
-        f"a dot is a client's own number less that under {against}, {scores.moment(at)}; "
+        f"a dot is a client's own number less that under {against}, {scores.moment}; "
         "left of the line it is worse off; a box has the middle half of the clients"
     )
     unit = "points" if gains.measure.is_percent else gains.measure.unit
