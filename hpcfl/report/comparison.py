@@ -193,7 +193,13 @@ def make_table(
         notes.append(
             UNMATCHED.format(column=column, reference=reference, rows=rows_text)
         )
-    return Table(title, texts, best, numbers.reset_index(), notes)
+    return Table(
+        title=title,
+        texts=texts,
+        best=best,
+        numbers=numbers.reset_index(),
+        notes=notes,
+    )
 
 
 def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> DataFrame:

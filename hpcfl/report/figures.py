@@ -133,8 +133,8 @@ def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
         sheet,
         concat(drawn),
         measure,
-        "rounds",
-        f"test {measure.score}{measure.label_end}",
+        x="rounds",
+        ylabel=f"test {measure.score}{measure.label_end}",
     )
 
 

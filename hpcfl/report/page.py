@@ -152,7 +152,7 @@ def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
     if any(holds_out(run) for run in finished):
         readings[f"{measure.score} on held-out samples"] = Reading(VALIDATION)
     found = {
-        heading: sweep_table.make(finished, reading=reading)
+        heading: sweep_table.make(arranged, reading)
         for heading, reading in readings.items()
     }
     columns = {
@@ -223,7 +223,9 @@ def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
         if found.empty:
             continue
         with house_style():
-            figure = curves.draw(Sheet(WIDTH), found, run.measure, axis, ylabel)
+            figure = curves.draw(
+                Sheet(WIDTH), found, run.measure, x=axis, ylabel=ylabel
+            )
             svg = figures.as_svg(figure, f"f{number}").decode()
         content = base64.b64encode(FOLDERS.sub("…/", svg).encode()).decode()
         caption = f"{ylabel}, over {curves.AXES[axis][0]}"

@@ -38,7 +38,6 @@ from hpcfl.report.text import (
 from hpcfl.scores.metric_names import Measure, MetricName, models_of
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
-from hpcfl.trained.run import Run
 
 UNREACHED = "not reached"  # of what has no time because it never came
 # The rounds in which numbers are read, by ``Reading.at``.
@@ -92,7 +91,7 @@ def show(
     form: terminal, or one of ``TEXTS``. explain: whether notes say what the numbers
     are. against: what to compare all rows with, in place of showing their numbers.
 
-    The other arguments are those of ``make``. Raises UserError.
+    rows, columns: as for ``arrange``, reading: as for ``make``. Raises UserError.
     """
     reads_round = reading.at != "best" or against is not None
     if reading.target is not None and reads_round:
@@ -101,15 +100,16 @@ def show(
             "--against"
         )
     runs, notes = loading.runs_below(folders)
+    arranged = arrange(runs, rows, columns)
     if explain and against is None:
         notes += EXPLANATION
     if against is None:
-        table = make(runs, rows, columns, reading)
+        table = make(arranged, reading)
         table = replace(table, notes=[*table.notes, *notes])
         _print(table, form)
         notes = list(table.notes) if form == "csv" else []
     else:
-        tables = compare(runs, rows, columns, reading, against)
+        tables = compare(arranged, reading, against)
         for number, table in enumerate(tables):
             if form == "csv":
                 notes += table.notes
@@ -139,18 +139,11 @@ def _print(table: Table, form: str, headings: bool = True) -> None:
         console.print(literal(note), soft_wrap=True)
 
 
-def compare(
-    runs: list[Run],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    reading: Reading,
-    against: Reference,
-) -> list[Table]:
+def compare(arranged: Arrangement, reading: Reading, against: Reference) -> list[Table]:
     """Return a table for each column, in which all rows are compared with one of them.
 
     The arguments are as for ``make``. Raises UserError.
     """
-    arranged = arrange(runs, rows, columns)
     reading = reading.resolve(arranged.runs)
     return [
         comparison.make_table(arranged, column, against, reading)
@@ -158,25 +151,16 @@ def compare(
     ]
 
 
-def make(
-    runs: list[Run],
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    reading: Reading = BEST,
-) -> Table:
+def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
     """Return the table of the finished runs; its notes name those left out.
 
     Args:
-        runs: At least one.
-        rows: Dotted keys of the configuration; by default the method, and whatever else
-            differs between runs.
-        columns: Dotted keys of the configuration; by default data set and partition.
+        arranged: The runs in rows and columns.
         reading: Which numbers.
 
     Raises:
-        UserError: No run is finished, or none has such keys or numbers.
+        UserError: No run has such numbers.
     """
-    arranged = arrange(runs, rows, columns)
     reading = reading.resolve(arranged.runs)
     metric, at = reading.metric, reading.at
     name, measure = resolve_metric(arranged.runs[0], metric)
@@ -212,7 +196,7 @@ def make(
     called = _name_metric(name, measure, metric)
     repeated = max(counts.values(), default=1)
     title = f"{called}{unit} {rounds}{_describe_entries(entries, repeated)}"
-    return Table(title, texts, best, numbers, notes)
+    return Table(title=title, texts=texts, best=best, numbers=numbers, notes=notes)
 
 
 def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:

@@ -46,11 +46,11 @@ class Components:
     """
 
     mean: float
-    error: float
-    freedom: float
-    search: float
-    partition: float
-    training: float
+    error: float = math.nan
+    freedom: float = math.nan
+    search: float = math.nan
+    partition: float = math.nan
+    training: float = math.nan
 
     def critical(self, level: float = LEVEL) -> float:
         """Return the quantile of t that bounds the interval of 1 − ``level``."""
@@ -76,11 +76,11 @@ class Components:
 class _Fit:
     """A fitted model of standardised scores, with variances by component."""
 
-    mean: float
-    error: float
     variances: dict[str, float]
-    residual: float
-    likelihood: float
+    mean: float = 0.0
+    error: float = math.nan
+    residual: float = math.nan
+    likelihood: float = -math.inf
 
 
 def check_library() -> None:
@@ -99,21 +99,23 @@ def estimate(scores: np.ndarray) -> Components:
     known = np.isfinite(scores)
     values = scores[known]
     if not len(values):
-        return Components(*[math.nan] * 6)
+        return Components(math.nan)
     mean = float(values.mean())
     spread = float(values.std())
     if spread < EXACT * max(1.0, abs(mean)):
-        return Components(mean, 0.0, 1.0, 0.0, 0.0, 0.0)
+        return Components(
+            mean, error=0.0, freedom=1.0, search=0.0, partition=0.0, training=0.0
+        )
     searches, partitions = np.nonzero(known)
     levels = {"search": searches, "partition": partitions}
     counts = {name: len(np.unique(place)) for name, place in levels.items()}
     if min(counts.values()) < 2:
-        return Components(mean, *[math.nan] * 5)
+        return Components(mean)
     standardised = (values - mean) / spread
     effects = np.hstack([_design(place) for place in levels.values()])
     best, *_ = np.linalg.lstsq(effects, standardised, rcond=None)
     if np.abs(effects @ best - standardised).max() < EXACT:
-        return Components(mean, *[math.nan] * 5)  # nothing is left for the seeds
+        return Components(mean)  # nothing is left for the seeds
     fit = _fit(standardised, levels)
     freedom = _freedom(fit, counts, len(values))
     return Components(
@@ -138,7 +140,7 @@ def _fit(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     mean = float(values.mean())
     residual = float(values.var(ddof=1))
     error = math.sqrt(residual / len(values))
-    return _Fit(mean, error, {}, residual, 0.0)
+    return _Fit({}, mean, error, residual)
 
 
 def _maximise(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
@@ -165,8 +167,7 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     try:
         fitted: Any = model.fit(reml=True, method="powell")
     except np.linalg.LinAlgError:
-        zero = dict.fromkeys(designs, 0.0)
-        return _Fit(0.0, math.nan, zero, math.nan, -math.inf)
+        return _Fit(dict.fromkeys(designs, 0.0))
     residual = float(fitted.scale)
     variances = {}
     for (name, design), variance in zip(designs.items(), fitted.vcomp, strict=True):
@@ -174,9 +175,13 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
         variances[name] = float(variance) if square > NONE * residual else 0.0
     if not fitted.converged and len(levels) > 1:
         variances = dict.fromkeys(designs, 0.0)
-    mean = float(fitted.fe_params[0])
-    error = float(fitted.bse_fe[0])
-    return _Fit(mean, error, variances, residual, float(fitted.llf))
+    return _Fit(
+        variances,
+        mean=float(fitted.fe_params[0]),
+        error=float(fitted.bse_fe[0]),
+        residual=residual,
+        likelihood=float(fitted.llf),
+    )
 
 
 def _design(places: np.ndarray) -> np.ndarray:

@@ -224,7 +224,7 @@ def share_hurt(runs, method):
     for seed in (0, 1):
         of_clients = {
             one.config["method"]["name"]: metric_values.of_clients(
-                one, one.score, one.measure, "tail"
+                one, one.metric, "tail"
             )
             for one in runs
             if one.config["seed"] == seed

@@ -112,19 +112,19 @@ def test_what_was_made_by_different_code_is_noted_where_it_is_compared():
         ended(run("ditto"), "c", commit="def"),
         ended(run("moon"), "d"),
     ]  # the last outside a repository
-    [note] = sweep_table.make(runs).notes
+    [note] = sweep_table.make(arrange(runs)).notes
     assert note.endswith("commit: abc (fedavg, local), def (ditto)")
-    assert sweep_table.make(runs, ["method.name", "commit"]).notes == []
+    assert sweep_table.make(arrange(runs, ["method.name", "commit"])).notes == []
 
 
 def test_the_note_on_one_partition_names_the_columns_that_have_one():
     one, other = seeds("a", 0.5, 0.6)
     other.config["partition"]["seed"] = 2
     shared = seeds("a", 0.5, 0.6, dataset="mnist")
-    notes = sweep_table.make([one, other, *shared]).notes
+    notes = sweep_table.make(arrange([one, other, *shared])).notes
     assert notes == [f"mnist iid: {sweep_table.ONE_PARTITION}"]
     shared[0].config["partition"]["seed"] = shared[1].config["partition"]["seed"] = 7
-    assert len(sweep_table.make([*seeds("a", 0.5, 0.6), *shared]).notes) == 2
+    assert len(sweep_table.make(arrange([*seeds("a", 0.5, 0.6), *shared])).notes) == 2
 
 
 def test_a_rule_names_rows_before_its_own_keys():
@@ -162,7 +162,7 @@ def test_the_searches_of_a_method_are_repetitions():
     }
     assert not found.notes
     assert search_spending.count_searches(found) == {"fedavg": 2, "local": 2}
-    table = sweep_table.make(runs, ["method.name"])
+    table = sweep_table.make(arrange(runs, ["method.name"]))
     assert table.texts["searches"].tolist() == ["2", "2"]
     assert "4 runs of 2 searches" in table.title
     one_search = [one for one in runs if "search=0" in one.label]

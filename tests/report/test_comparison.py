@@ -6,7 +6,7 @@ import pytest
 
 from hpcfl.errors import UserError
 from hpcfl.report import comparison, sweep_table, table_formats, variance
-from hpcfl.report.arrangement import Placed
+from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Reference, gains_of, gini
 from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
@@ -112,7 +112,7 @@ def test_the_test_over_pairs_appears_only_when_asked_for(runs):
     tables = []
     for pairs in (False, True):
         reference = Reference("local", pairs=pairs)
-        (sheet,) = sweep_table.compare(runs, (), (), Reading(at="tail"), reference)
+        (sheet,) = sweep_table.compare(arrange(runs), Reading(at="tail"), reference)
         tables.append(sheet)
     plain, asked = tables
     assert list(asked.texts.columns) == [*plain.texts.columns, comparison.PAIRS]
@@ -152,7 +152,7 @@ def runs(tmp_path):
 @pytest.mark.slow
 def test_a_table_beside_a_reference_in_every_format(runs):
     (sheet,) = sweep_table.compare(
-        runs, (), (), Reading(at="tail"), Reference("local", power=1.0)
+        arrange(runs), Reading(at="tail"), Reference("local", power=1.0)
     )
     assert list(sheet.texts.index) == ["fedavg"]
     assert "beside local" in sheet.title and "(4)" in sheet.notes[0]
@@ -168,9 +168,9 @@ def test_a_table_beside_a_reference_in_every_format(runs):
 @pytest.mark.slow
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
     with pytest.raises(UserError, match=r"--against lokal: .*'local'"):
-        sweep_table.compare(runs, (), (), Reading(), Reference("lokal"))
+        sweep_table.compare(arrange(runs), Reading(), Reference("lokal"))
     with pytest.raises(UserError, match="--metric seconds/round: "):
-        sweep_table.compare(runs, (), (), Reading("seconds/round"), Reference("local"))
+        sweep_table.compare(arrange(runs), Reading("seconds/round"), Reference("local"))
 
 
 def test_a_verdict_needs_an_interval():

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
 from hpcfl.report import comparison, page, sweep_table
+from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
 
@@ -85,7 +86,7 @@ def test_the_page_says_what_the_commands_say(sweep, html):
     runs = loading.list_runs(sweep)
     cells, notes = found.texts["td"], found.texts["li"]
     for at in ("best", "tail"):
-        table = sweep_table.make(runs, reading=Reading(at=at))
+        table = sweep_table.make(arrange(runs), Reading(at=at))
         assert set(table.texts.iloc[:, 0]) <= set(cells)
     for run in runs:
         assert (run.summary.digest or "–") in cells and run.label in found.texts["th"]

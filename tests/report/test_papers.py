@@ -12,6 +12,7 @@ from recorded import sparse
 
 from hpcfl.experiment import config
 from hpcfl.report import sweep_table
+from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import Reading
 from hpcfl.storage.results import Results
 from hpcfl.trained.run import Run
@@ -61,7 +62,7 @@ def test_each_entry_of_a_papers_table_is_one_experiment(path):
         for number, (name, cell) in enumerate(cells.items())
     ]
     for metric in ("", *ASKED.get(path.stem, ())):
-        found = sweep_table.make(runs, reading=Reading(metric)).numbers
+        found = sweep_table.make(arrange(runs), Reading(metric)).numbers
         assert found["runs"].sum() == len(runs)
         assert set(found["runs"]) == {repetitions}
 

@@ -8,8 +8,8 @@ from made_up import run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
-from hpcfl.report.metric_values import Reading
-from hpcfl.report.sweep_table import make
+from hpcfl.report.arrangement import arrange
+from hpcfl.report.metric_values import BEST, Reading
 from hpcfl.report.table_formats import Table
 from hpcfl.trained.run import Run
 
@@ -28,6 +28,10 @@ def rows(table: Table) -> list[str]:
 
 def columns(table: Table) -> list[str]:
     return table.texts.columns.tolist()
+
+
+def make(runs, rows=(), columns=(), reading=BEST):
+    return sweep_table.make(arrange(runs, rows, columns), reading)
 
 
 def test_mean_and_standard_deviation_over_seeds():
@@ -172,7 +176,7 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
     grid = make(runs, reading=Reading("validation"))
     assert entry(grid, 0)[0] == 80 and entry(grid, 1)[0] == 70
     assert "pre (fedavg), post (ditto)" in grid.notes[0]
-    grid = make(runs, reading=Reading())
+    grid = make(runs)
     assert entry(grid, 0)[0] == 20 and entry(grid, 1)[0] == 10
     assert "at each run's best round by validation samples" in table_formats.markdown(
         grid

@@ -8,11 +8,12 @@ from made_up import timed
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table
+from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import Reading, time_to, value
 
 
 def texts(runs, **reading):
-    grid = sweep_table.make(runs, reading=Reading(**reading))
+    grid = sweep_table.make(arrange(runs), Reading(**reading))
     return grid.texts.iloc[:, 0].tolist(), grid
 
 

@@ -11,6 +11,7 @@ from made_up import folder
 from hpcfl.api import run
 from hpcfl.errors import UserError
 from hpcfl.report import figures, page, sweep_table, table_formats
+from hpcfl.report.arrangement import arrange
 from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import Reading, of_clients, value
 from hpcfl.trained import loading, packed
@@ -28,8 +29,8 @@ def tables(path):
     found, notes = loading.runs_below([path])
     assert notes == []
     readings = [Reading(at=at) for at in ("best", "last", "tail")]
-    grids = [sweep_table.make(found, reading=reading) for reading in readings]
-    beside = sweep_table.compare(found, (), (), Reading(at="tail"), Reference("local"))
+    grids = [sweep_table.make(arrange(found), reading) for reading in readings]
+    beside = sweep_table.compare(arrange(found), Reading(at="tail"), Reference("local"))
     return [table_formats.long_csv(table) for table in [*grids, *beside]]
 
 

@@ -4,6 +4,7 @@ import pytest
 from made_up import folder
 
 from hpcfl.report import metric_values, page
+from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import Reading
 from hpcfl.report.sweep_table import make
 from hpcfl.trained import loading
@@ -16,12 +17,12 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     for seed in range(3):
         folder(tmp_path / "runs" / f"fedavg-{seed}", "fedavg", seed)
     runs = loading.list_runs(tmp_path / "runs")
-    best = make(runs).texts.iat[0, 0]
-    tail = make(runs, reading=Reading(at="tail")).texts.iat[0, 0]
+    best = make(arrange(runs)).texts.iat[0, 0]
+    tail = make(arrange(runs), Reading(at="tail")).texts.iat[0, 0]
     html = page.render(runs)
     assert best in html and tail in html
     of_seeds = [metric_values.value(one, one.metric, "tail").value for one in runs]
     assert outcome.write_scores(of_seeds, runs[0].measure) == tail
-    alone = make(runs[:1])
+    alone = make(arrange(runs[:1]))
     assert "±" not in alone.texts.iat[0, 0]
     assert outcome.write_scores([0.5], runs[0].measure) == "50.00"

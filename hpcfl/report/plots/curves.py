@@ -154,13 +154,14 @@ def plugin(
     sheet.notes += [*arranged.notes, lines.count_repetitions(drawn)]
     ylabel = lines.name_scores(arranged.runs, metric)
     measure = resolve_metric(runs[0], metric).measure
-    return draw(sheet, drawn, measure, x, ylabel)
+    return draw(sheet, drawn, measure, x=x, ylabel=ylabel)
 
 
 def draw(
     sheet: Sheet,
     drawn: DataFrame,
     measure: Measure | None,
+    *,
     x: str,
     ylabel: str,
 ) -> "Figure":
