@@ -11,10 +11,10 @@ from pathlib import Path
 
 from hpcfl.commands import tune
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.storage import run_folder, tune_folder
+from hpcfl.storage import run_folder
 from hpcfl.trained import loading
-from hpcfl.tuning import search_results
 from hpcfl.tuning.plan import Candidate, Cell, Plan
+from hpcfl.tuning.search_results import SearchResults, name_step
 
 OUTCOME = "outcome"
 
@@ -56,56 +56,62 @@ def stages(tuning: Plan, folder: Path) -> list[Stage]:
         tasks = [
             task
             for search, method in of_searches
-            for task in _of_rung(search, folder, method, rung)
+            for task in _list_of_rung(SearchResults(search, folder), method, rung)
         ]
         found.append(Stage(f"rung {rung + 1} of {count}", tasks))
     finals = [
         task
         for search, method in of_searches
-        for task in _final(search, folder, method)
+        for task in _list_finals(search, folder, method)
     ]
     found.append(Stage("final runs", finals))
     is_open = any(stage.tasks for stage in found)
     last = []
     if is_open or not tune.has_outcome(folder):
-        last.append(Task(OUTCOME, OUTCOME, "", ".", methods[0]))
+        last.append(
+            Task(name=OUTCOME, stage=OUTCOME, cell="", place=".", method=methods[0])
+        )
     found.append(Stage("what came out", last))
     return found
 
 
-def _of_rung(tuning: Plan, folder: Path, method: str, rung: int) -> list[Task]:
+def _list_of_rung(search: SearchResults, method: str, rung: int) -> list[Task]:
     """Return the tasks of a method's runs that may have a part in a rung and have not
     played it.
     """
+    tuning = search.plan
     if rung >= len(tuning.rungs(method)):
         return []
-    candidates = _may_go_on(tuning, folder, method, rung)
+    candidates = _list_possible(search, method, rung)
     if rung == 0:
         candidates = [*candidates, *tuning.references(method)]
     tasks = []
     for candidate in candidates:
         for seed in tuning.section.search_seeds:
-            cell = Cell(candidate, seed).name
-            if (
-                tune_folder.result(folder, cell, search_results.name_step(rung))
-                is not None
-            ):
+            cell = Cell(candidate, seed)
+            if search.result(cell, name_step(rung)) is not None:
                 continue
-            place = f"{run_folder.SEARCH}/{cell}"
-            name = f"{cell},{search_results.name_step(rung)}"
-            tasks.append(Task(name, str(rung), cell, place, method))
+            tasks.append(
+                Task(
+                    name=f"{cell.name},{name_step(rung)}",
+                    stage=str(rung),
+                    cell=cell.name,
+                    place=f"{run_folder.SEARCH}/{cell.name}",
+                    method=method,
+                )
+            )
     return tasks
 
 
-def _may_go_on(tuning: Plan, folder: Path, method: str, rung: int) -> list[Candidate]:
+def _list_possible(search: SearchResults, method: str, rung: int) -> list[Candidate]:
     """Return the candidates that go on to a rung; every trial while that is unknown."""
     try:
-        return search_results.select_candidates(tuning, folder, method, rung)
+        return search.select_candidates(method, rung)
     except RunFailure:
-        return tuning.trials(method)
+        return search.plan.trials(method)
 
 
-def _final(tuning: Plan, folder: Path, method: str) -> list[Task]:
+def _list_finals(tuning: Plan, folder: Path, method: str) -> list[Task]:
     """Return the tasks of a method's incomplete final runs."""
     cells = tune.cells_of(tuning, method)
     tasks = []
@@ -113,7 +119,15 @@ def _final(tuning: Plan, folder: Path, method: str) -> list[Task]:
         for cell in cells.get(sweep, []):
             place = f"{sweep}/{cell.name}"
             if not _is_complete(folder / place):
-                tasks.append(Task(cell.name, "final", cell.name, place, method))
+                tasks.append(
+                    Task(
+                        name=cell.name,
+                        stage="final",
+                        cell=cell.name,
+                        place=place,
+                        method=method,
+                    )
+                )
     return tasks
 
 

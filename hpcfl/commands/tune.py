@@ -31,16 +31,14 @@ from hpcfl.storage import run_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
-from hpcfl.tuning import halving, outcome, plan, search_results
-from hpcfl.tuning.halving import Rung
+from hpcfl.tuning import halving, outcome, plan
 from hpcfl.tuning.plan import Cell, Plan
-from hpcfl.tuning.search_results import name_step, select_candidates
+from hpcfl.tuning.search_results import SearchResults, name_step
 
 Made = TypeVar("Made")
 
 # keys of [tune] that earlier versions lack; their defaults make no other tuning
 ADDED = {"at": "method", "searches": 1, "hard_cap": None}
-WHOLE = Rung(share=Fraction(1), trials=1)  # of a configuration that is not chosen from
 
 
 @dataclass(frozen=True)
@@ -168,26 +166,23 @@ def count_gradients(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int]
 
 
 @dataclass(frozen=True)
-class Player:
+class Player(SearchResults):
     """The decisions of a tuning, which rank 0 makes from the files in its folder.
 
     Methods that return ``Steps`` yield the runs that all ranks play (``play_steps``).
     """
 
-    tuning: Plan
-    folder: Path
-
     def play_all(self) -> Steps[None]:
         """Search for each method, play the final runs, and write the outcome."""
         yield from self.refuse_overspending()
-        methods = self.tuning.section.methods
-        players = [replace(self, tuning=search) for search in self.tuning.searches]
+        methods = self.plan.section.methods
+        players = [replace(self, plan=search) for search in self.plan.searches]
         for player in players:
             for method in methods:
                 yield from player.search(method)
         for player in players:
             for method in methods:
-                for sweep, cells in cells_of(player.tuning, method).items():
+                for sweep, cells in cells_of(player.plan, method).items():
                     if sweep != run_folder.SEARCH:
                         yield from player.play_finals(sweep, cells)
         self.write_outcome()
@@ -199,9 +194,9 @@ class Player:
         if part.stage == "outcome":
             self.write_outcome()
             return
-        method = self.tuning.method_of(part.cell)
-        for search in self.tuning.searches:
-            player = replace(self, tuning=search)
+        method = self.plan.method_of(part.cell)
+        for search in self.plan.searches:
+            player = replace(self, plan=search)
             for sweep, cells in cells_of(search, method).items():
                 named = [cell for cell in cells if cell.name == part.cell]
                 if not named or (sweep == run_folder.SEARCH) == (part.stage == "final"):
@@ -217,35 +212,33 @@ class Player:
 
     def search(self, method: str) -> Steps[None]:
         """Play all rungs of a method, and its untuned configuration."""
-        seeds = self.tuning.section.search_seeds
-        for number, rung in enumerate(self.tuning.rungs(method)):
-            candidates = select_candidates(self.tuning, self.folder, method, number)
+        seeds = self.plan.section.search_seeds
+        for number in range(len(self.plan.rungs(method))):
+            candidates = self.select_candidates(method, number)
             for place, candidate in enumerate(candidates, start=1):
                 for seed in seeds:
                     cell = Cell(candidate, seed)
                     where = f"rung {number + 1}, {place} of {len(candidates)}"
-                    yield from self.play_rung(cell, number, rung, where)
-        for untuned in self.tuning.references(method):
+                    yield from self.play_rung(cell, number, where)
+        for untuned in self.plan.references(method):
             for seed in seeds:
-                yield from self.play_rung(Cell(untuned, seed), 0, WHOLE, "untuned")
+                yield from self.play_rung(Cell(untuned, seed), 0, "untuned")
         _print_line(self.write_choice(method))
 
     def play_rung_of(self, cell: Cell, number: int) -> Steps[None]:
         """Play one run's part of a rung if the run reaches it."""
         candidate, method = cell.candidate, cell.candidate.method
-        if candidate in self.tuning.references(method):
-            yield from self.play_rung(cell, 0, WHOLE, "untuned")
+        if candidate in self.plan.references(method):
+            yield from self.play_rung(cell, 0, "untuned")
             return
-        rungs = self.tuning.rungs(method)
-        goes_on = number < len(rungs) and candidate in select_candidates(
-            self.tuning, self.folder, method, number
-        )
+        is_rung = number < len(self.plan.rungs(method))
+        goes_on = is_rung and candidate in self.select_candidates(method, number)
         if not goes_on:
             _print_line(f"{cell.name}: does not go on to rung {number + 1}")
             return
-        yield from self.play_rung(cell, number, rungs[number], f"rung {number + 1}")
+        yield from self.play_rung(cell, number, f"rung {number + 1}")
 
-    def play_rung(self, cell: Cell, number: int, rung: Rung, where: str) -> Steps[None]:
+    def play_rung(self, cell: Cell, number: int, where: str) -> Steps[None]:
         """Play a run to the end of a rung, unless that is done.
 
         The cost of its first rounds determines how many rounds the budget allows.
@@ -259,19 +252,31 @@ class Player:
             before = yield from self.measure_cost(cell)
         if before["failure"] is not None:
             after = before
-        elif self.tuning.section.is_capped:
-            after = yield from self.spend(cell, number, rung, before, where)
+        elif self.plan.section.is_capped:
+            after = yield from self.spend(cell, number, before, where)
         else:
-            played = 0 if self.plays_whole(cell) else before["rounds"]
-            rounds = halving.rounds_at(before["whole"], rung.share, played)
+            share = self.find_share(cell, number)
+            played = self.count_played(cell, before)
+            rounds = halving.rounds_at(before["whole"], share, played)
             place = f"{where}, up to round {rounds} of {before['whole']}"
             _print_line(f"{cell.name}: {place}: {cell.candidate.description}")
             folder = self.folder / run_folder.SEARCH / cell.name
-            after = yield from self.played(cell, folder, rounds, before, played)
+            after = yield from self.play_up_to(cell, folder, rounds, before)
         self.keep(cell, name_step(number), after)
 
+    def find_share(self, cell: Cell, number: int) -> Fraction:
+        """Return the share of a whole run that a run has played after a rung."""
+        candidate = cell.candidate
+        if candidate in self.plan.references(candidate.method):
+            return Fraction(1)
+        return self.plan.rungs(candidate.method)[number].share
+
+    def count_played(self, cell: Cell, before: Result) -> int:
+        """Return the rounds of the step before with which a run goes on."""
+        return 0 if self.plays_whole(cell) else before["rounds"]
+
     def spend(
-        self, cell: Cell, number: int, rung: Rung, before: Result, where: str
+        self, cell: Cell, number: int, before: Result, where: str
     ) -> Steps[Result]:
         """Play a run in a rung as long as its share of the budget is expected to
         suffice, and return its result.
@@ -279,13 +284,13 @@ class Player:
         While rounds differ in cost, it is played in several parts, each of which at most
         doubles it, with a file for each. A run that takes more nevertheless is out.
         """
-        share = int(rung.share * self.tuning.section.budget)
+        share = int(self.find_share(cell, number) * self.plan.section.budget)
         folder = self.folder / run_folder.SEARCH / cell.name
         goes_on = not self.plays_whole(cell)
-        after, played = before, before["rounds"] if goes_on else 0
+        after, played = before, self.count_played(cell, before)
         while after["failure"] is None and (goes_on or after is before):
             more = (share - after["gradients"]) // after["highest_cost"]
-            rounds = min(self.tuning.most, played + max(0, more))
+            rounds = min(self.plan.most, played + max(0, more))
             is_even = after["gradients"] == played * after["highest_cost"]
             if goes_on and not (is_even and played > 1):
                 rounds = min(rounds, 2 * played)
@@ -296,7 +301,7 @@ class Player:
             if known is None:
                 place = f"{where}, up to round {rounds}"
                 _print_line(f"{cell.name}: {place}: {cell.candidate.description}")
-                known = yield from self.played(cell, folder, rounds, after, played)
+                known = yield from self.play_up_to(cell, folder, rounds, after)
                 self.keep(cell, part, known)
             after, played = known, rounds
         if after["failure"] is None and (not played or after["gradients"] > share):
@@ -313,9 +318,9 @@ class Player:
         known = self.result(cell, COST)
         if known is not None:
             return known
-        every = self.tuning.config(cell.candidate, cell.seed, 1).evaluation.every
+        every = self.plan.config(cell.candidate, cell.seed, 1).evaluation.every
         least = halving.measured_rounds(every)
-        rounds = min(self.tuning.most, 1 if self.tuning.section.is_capped else least)
+        rounds = min(self.plan.most, 1 if self.plan.section.is_capped else least)
         nothing = Result(
             rounds=0,
             whole=rounds,
@@ -326,7 +331,7 @@ class Player:
         )
         sweep = run_folder.MEASURED if self.plays_whole(cell) else run_folder.SEARCH
         folder = self.folder / sweep / cell.name
-        after = yield from self.played(cell, folder, rounds, nothing, 0)
+        after = yield from self.play_up_to(cell, folder, rounds, nothing)
         self.keep(cell, COST, after)
         return after
 
@@ -340,9 +345,9 @@ class Player:
         if not tune_folder.is_unchecked(self.folder):
             return
         refused = []
-        if not self.tuning.section.overspend:
-            for search in self.tuning.searches:
-                player = replace(self, tuning=search)
+        if not self.plan.section.overspend:
+            for search in self.plan.searches:
+                player = replace(self, plan=search)
                 for method in search.section.methods:
                     spent = yield from player.measure_trials(method)
                     refused.append(plan.refusal(search, method, spent))
@@ -355,8 +360,8 @@ class Player:
     def measure_trials(self, method: str) -> Steps[int]:
         """Return the gradients of the first rounds of all trials of a method."""
         spent = 0
-        for candidate in self.tuning.trials(method):
-            for seed in self.tuning.section.search_seeds:
+        for candidate in self.plan.trials(method):
+            for seed in self.plan.section.search_seeds:
                 cost = yield from self.measure_cost(Cell(candidate, seed))
                 spent += cost["gradients"]
         return spent
@@ -364,12 +369,12 @@ class Player:
     def plays_whole(self, cell: Cell) -> bool:
         """Return whether a run cannot continue with more rounds."""
         candidate = cell.candidate
-        if candidate in self.tuning.references(candidate.method):
-            return self.tuning.config(candidate, cell.seed, 1).needs_rounds
-        return self.tuning.plays_whole(candidate.method)
+        if candidate in self.plan.references(candidate.method):
+            return self.plan.config(candidate, cell.seed, 1).needs_rounds
+        return self.plan.plays_whole(candidate.method)
 
-    def played(
-        self, cell: Cell, folder: Path, rounds: int, before: Result, since: int
+    def play_up_to(
+        self, cell: Cell, folder: Path, rounds: int, before: Result
     ) -> Steps[Result]:
         """Play a run up to ``rounds`` rounds and return its result.
 
@@ -378,9 +383,9 @@ class Player:
             folder: The run's folder.
             rounds: The number of rounds at the end.
             before: The result of the step before.
-            since: The number of rounds that ``before`` counts.
         """
-        experiment = self.tuning.config(cell.candidate, cell.seed, rounds)
+        since = self.count_played(cell, before)
+        experiment = self.plan.config(cell.candidate, cell.seed, rounds)
         failure = yield Step(folder, experiment)
         run = loading.load_run(folder)
         after = before | {"rounds": rounds, "failure": failure}
@@ -394,14 +399,11 @@ class Player:
                 f"{self.folder / tune_folder.RESULTS} tells what its first {rounds} came "
                 "to; delete the run's folder, and the same command plays it again"
             )
-        if before["rounds"] == 0 and not self.tuning.section.is_capped:
-            after["whole"] = halving.rounds_within(
-                self.tuning.section.budget,
-                of_rounds,
-                final,
-                experiment.evaluation.every,
-                self.tuning.most,
-            )
+        if before["rounds"] == 0 and not self.plan.section.is_capped:
+            left = self.plan.section.budget - final
+            every = experiment.evaluation.every
+            most = self.plan.most
+            after["whole"] = halving.rounds_within(left, of_rounds, every, most)
         score = metric_values.value(run, metric_values.VALIDATION, "tail").value
         is_number = math.isfinite(score)
         after["score"] = score if is_number else None
@@ -412,7 +414,7 @@ class Player:
         """Return a result with the gradients of a run's rounds after ``since``."""
         of_rounds, final = count_gradients(run)
         spent = sum(of_rounds[since:]) + final
-        section = self.tuning.section
+        section = self.plan.section
         if not section.is_capped:
             return result | {"gradients": result["gradients"] + spent}
         of_scores, _ = count_gradients(run, SCORING_GRADIENTS)
@@ -425,14 +427,10 @@ class Player:
         rounds = len(training) + max(0, (section.budget - paid) // highest)
         return result | {
             "gradients": paid,
-            "whole": min(self.tuning.most, max(1, rounds)),
+            "whole": min(self.plan.most, max(1, rounds)),
             "scoring": result.get("scoring", 0) + spent - more,
             "highest_cost": highest,
         }
-
-    def result(self, cell: Cell, step: str) -> Result | None:
-        """Return the result of a run's step, or None before its end."""
-        return tune_folder.result(self.folder, cell.name, step)
 
     def keep(self, cell: Cell, step: str, result: Result) -> None:
         """Write the result of a run's step."""
@@ -447,18 +445,16 @@ class Player:
         sweep: FINAL or UNTUNED, the folder of the runs.
         """
         candidate = cells[0].candidate
-        choose = search_results.choose
-        if sweep == run_folder.UNTUNED:
-            choose = search_results.find_untuned
-        choice = choose(self.tuning, self.folder, candidate.method)
+        choose = self.find_untuned if sweep == run_folder.UNTUNED else self.choose
+        choice = choose(candidate.method)
         if choice is None:
             _print_line(
                 f"{candidate.name}: not played, no run of the search came to an end"
             )
             return
-        name = f"{self.tuning.base.get('name', 'experiment')}-{candidate.name}"
+        name = f"{self.plan.base.get('name', 'experiment')}-{candidate.name}"
         for cell in cells:
-            experiment = self.tuning.final_config(
+            experiment = self.plan.final_config(
                 choice.candidate, cell.seed, choice.rounds
             )
             experiment = experiment.model_copy(update={"name": name})
@@ -468,21 +464,21 @@ class Player:
 
     def write_choice(self, method: str) -> str:
         """Write the file of a method's chosen configuration; returns a line on it."""
-        choice = search_results.choose(self.tuning, self.folder, method)
+        choice = self.choose(method)
         if choice is None:
             return f"{method}: nothing is chosen, no run came to an end"
-        text = outcome.chosen_text(self.tuning, choice)
-        name = f"{make_file_name(method)},{self.tuning.prefix}".rstrip(",")
+        text = outcome.chosen_text(self.plan, choice)
+        name = f"{make_file_name(method)},{self.plan.prefix}".rstrip(",")
         path = self.folder / tune_folder.CHOSEN / f"{name}.toml"
         atomic.write(path, text.encode())
         return f"{method}: chosen: {choice.candidate.description}"
 
     def write_outcome(self) -> None:
         """Write and print the outcome."""
-        for search in self.tuning.searches:
+        for search in self.plan.searches:
             for method in search.section.methods:
-                replace(self, tuning=search).write_choice(method)
-        outcome.tell(self.tuning, self.folder)
+                replace(self, plan=search).write_choice(method)
+        outcome.tell(self.plan, self.folder)
 
 
 def play_steps(steps: Steps[Any], communicator: Communicator) -> None:

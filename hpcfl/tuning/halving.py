@@ -71,13 +71,7 @@ def measured_rounds(every: int) -> int:
     return every * ceil(least / every)
 
 
-def rounds_within(
-    budget: int,
-    gradients: Sequence[int],
-    final: int,
-    every: int,
-    most: int,
-) -> int:
+def rounds_within(budget: int, gradients: Sequence[int], every: int, most: int) -> int:
     """Return the number of rounds of a whole run that the budget allows.
 
     Further rounds are taken to cost the same as measured ones; scored rounds and others
@@ -85,10 +79,10 @@ def rounds_within(
     ``most``.
 
     Args:
-        budget: Sample gradients of a whole run.
+        budget: Sample gradients of a whole run, without the scoring after the last
+            round.
         gradients: The costs of the first rounds, ``measured_rounds`` of them, or
             ``most`` if these are fewer.
-        final: The cost of the scoring after the last round.
         every: The number of rounds with one scoring.
         most: The experiment's rounds.
     """
@@ -100,7 +94,7 @@ def rounds_within(
     of_period = scored
     if every > 1:
         of_period += (every - 1) * sum(unscored) // len(unscored)
-    left = budget - sum(gradients) - final
+    left = budget - sum(gradients)
     more = left * every // of_period if of_period else most
     return min(most, measured + max(0, more))
 

@@ -18,10 +18,10 @@ from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import run_folder, tune_folder
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
-from hpcfl.tuning import halving, search_results
+from hpcfl.tuning import halving
 from hpcfl.tuning import plan as plans
 from hpcfl.tuning.plan import Candidate, Cell, Plan
-from hpcfl.tuning.search_results import Choice
+from hpcfl.tuning.search_results import Choice, SearchResults
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
 MISSING = "–"
@@ -56,10 +56,11 @@ def tell(plan: Plan, folder: Path) -> None:
     points: list[Row] = []
     for method in plan.section.methods:
         of_searches = []
-        for search in plan.searches:
-            row = describe_method(search, folder, method, tested)
+        for one in plan.searches:
+            search = SearchResults(one, folder)
+            row = describe_method(search, method, tested)
             rows.append(row)
-            after = curve(search, folder, method, measure)
+            after = expect_best(search, method, measure)
             of_searches.append([row["validation_untuned"], *after])
         curves[method] = _average(of_searches)
         points += [
@@ -97,17 +98,16 @@ def _average(curves: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def describe_method(
-    plan: Plan, folder: Path, method: str, tested: Mapping[str, float]
+    search: SearchResults, method: str, tested: Mapping[str, float]
 ) -> Row:
     """Return the outcome of a method's search, None where a run did not come to an end.
 
     tested: as from ``test_scores``.
     """
-    section = plan.section
-    budget = plans.search_budget(plan)
-    spent, scoring = search_results.sum_gradients(plan, folder, method)
-    choice = search_results.choose(plan, folder, method)
-    untuned = search_results.find_untuned(plan, folder, method)
+    plan = search.plan
+    section, budget = plan.section, plans.search_budget(plan)
+    spent, scoring = search.sum_gradients(method)
+    choice, untuned = search.choose(method), search.find_untuned(method)
     finals = final_scores(plan, plan.tuned(method), tested)
     finals_untuned = final_scores(plan, plan.untuned(method), tested)
     number = {"search": plan.number} if section.searches > 1 else {}
@@ -139,7 +139,7 @@ def _write_csv(path: Path, rows: list[Row]) -> None:
     atomic.write(path, text.encode())
 
 
-def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float]:
+def expect_best(search: SearchResults, method: str, measure: Measure) -> list[float]:
     """Return the expected best score on held-out samples after 1, 2 … trials of a
     method.
 
@@ -147,11 +147,10 @@ def curve(plan: Plan, folder: Path, method: str, measure: Measure) -> list[float
     they leave fewer trials.
     """
     ranks = []
-    for candidate in plan.trials(method):
+    for candidate in search.plan.trials(method):
         found = []
-        for seed in plan.section.search_seeds:
-            last = search_results.find_last_result(plan, folder, Cell(candidate, seed))
-            found.append(last)
+        for seed in search.plan.section.search_seeds:
+            found.append(search.find_last(Cell(candidate, seed)))
         rank = halving.mean([one["rank"] if one else None for one in found])
         if rank is not None:
             ranks.append(rank)

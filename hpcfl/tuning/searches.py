@@ -16,8 +16,8 @@ from hpcfl.report.text import literal, stdout_console
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.tuning import plan as plans
-from hpcfl.tuning import search_results
 from hpcfl.tuning.plan import Cell, Plan
+from hpcfl.tuning.search_results import SearchResults
 
 TABLE = "searches.csv"
 TITLE = (
@@ -64,7 +64,7 @@ def describe(
     )
     found = variance.estimate(scores)
     spent = [
-        search_results.sum_gradients(search, folder, method)[0]
+        SearchResults(search, folder).sum_gradients(method)[0]
         for search in plan.searches
     ]
     return {

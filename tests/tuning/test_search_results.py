@@ -7,8 +7,9 @@ import pytest
 from hpcfl.errors import RunFailure
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
-from hpcfl.tuning import plan, search_results
+from hpcfl.tuning import plan
 from hpcfl.tuning.plan import Cell
+from hpcfl.tuning.search_results import SearchResults, name_step
 
 TABLE = {
     "training": {"validation": 0.2},
@@ -25,16 +26,16 @@ TABLE = {
 
 
 @pytest.fixture
-def tuning(tmp_path):
+def search(tmp_path):
     made = plan.read(copy.deepcopy(TABLE), "t.toml")
     tune_folder.begin(tmp_path, made.table)
-    return made
+    return SearchResults(made, tmp_path)
 
 
-def keep(tuning, folder, rung, scores, gradients=10):
+def keep(search, rung, scores, gradients=10):
     """Results of a rung: by trial the scores on both seeds, higher is better."""
     for trial, of_seeds in scores.items():
-        candidate = tuning.trials("fedavg")[trial]
+        candidate = search.plan.trials("fedavg")[trial]
         for seed, score, rounds in zip((7, 8), of_seeds, (12, 9), strict=True):
             result = Result(
                 rounds=3,
@@ -45,49 +46,46 @@ def keep(tuning, folder, rung, scores, gradients=10):
                 failure=None,
             )
             name = Cell(candidate, seed).name
-            tune_folder.keep(folder, name, search_results.name_step(rung), result)
+            tune_folder.keep(search.folder, name, name_step(rung), result)
 
 
 def trials_of(candidates):
     return [candidate.label for candidate in candidates]
 
 
-def test_halving_of_made_up_results_by_hand(tuning, tmp_path):
+def test_halving_of_made_up_results_by_hand(search):
     """Means over both seeds: 0.5, 0.6, none, 0.4. Two go on, the best first, of which
     trial 0 is better after more rounds, and is chosen in the end.
     """
-    assert len(search_results.select_candidates(tuning, tmp_path, "fedavg", 0)) == 4
+    assert len(search.select_candidates("fedavg", 0)) == 4
     scores = {
         0: (0.4, 0.6),
         1: (0.9, 0.3),
         2: (0.99, None),
         3: (0.4, 0.4),
     }
-    keep(tuning, tmp_path, 0, scores)
-    second = search_results.select_candidates(tuning, tmp_path, "fedavg", 1)
+    keep(search, 0, scores)
+    second = search.select_candidates("fedavg", 1)
     assert trials_of(second) == ["trial=1", "trial=0"]
-    keep(tuning, tmp_path, 1, {0: (0.7, 0.7), 1: (0.6, 0.7)}, gradients=30)
-    assert trials_of(
-        search_results.select_candidates(tuning, tmp_path, "fedavg", 2)
-    ) == ["trial=0"]
-    keep(tuning, tmp_path, 2, {0: (0.5, 0.75)}, gradients=90)
-    chosen = search_results.choose(tuning, tmp_path, "fedavg")
+    keep(search, 1, {0: (0.7, 0.7), 1: (0.6, 0.7)}, gradients=30)
+    assert trials_of(search.select_candidates("fedavg", 2)) == ["trial=0"]
+    keep(search, 2, {0: (0.5, 0.75)}, gradients=90)
+    chosen = search.choose("fedavg")
     assert (chosen.candidate.label, chosen.rounds, chosen.score) == (
         "trial=0",
         9,
         0.625,
     )
     # what came later changes no earlier choice
-    assert search_results.select_candidates(tuning, tmp_path, "fedavg", 1) == second
+    assert search.select_candidates("fedavg", 1) == second
     # the last of each run: trial 0 90, trial 1 30, the others 10, on two seeds
     spent = 2 * (90 + 30 + 10 + 10)
-    assert search_results.sum_gradients(tuning, tmp_path, "fedavg") == (spent, 0)
+    assert search.sum_gradients("fedavg") == (spent, 0)
 
 
-def test_nobody_goes_on_before_all_are_through(tuning, tmp_path):
+def test_nobody_goes_on_before_all_are_through(search):
     keep(
-        tuning,
-        tmp_path,
+        search,
         0,
         {
             0: (0.4, 0.6),
@@ -96,9 +94,9 @@ def test_nobody_goes_on_before_all_are_through(tuning, tmp_path):
         },
     )
     with pytest.raises(RunFailure, match="trial=3,seed=7: rung 1 "):
-        search_results.select_candidates(tuning, tmp_path, "fedavg", 1)
+        search.select_candidates("fedavg", 1)
 
 
-def test_where_no_run_came_to_an_end_nothing_is_chosen(tuning, tmp_path):
-    keep(tuning, tmp_path, 0, dict.fromkeys(range(4), (None, 0.5)))
-    assert search_results.choose(tuning, tmp_path, "fedavg") is None
+def test_where_no_run_came_to_an_end_nothing_is_chosen(search):
+    keep(search, 0, dict.fromkeys(range(4), (None, 0.5)))
+    assert search.choose("fedavg") is None
