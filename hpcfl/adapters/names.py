@@ -109,7 +109,7 @@ def _pieces(tensor: str, rules: Mapping[str, Sequence[str]]) -> dict[str, Piece]
                     f"{KEY}: '{name}' must be a name, or 'transposed' or 'reshaped' and "
                     "a name"
                 )
-            piece = Piece(tensor, rule, change, number, len(names))
+            piece = Piece(tensor, rule, change=change, number=number, pieces=len(names))
             found[_filled(plain, texts)] = piece
         return found
     return {tensor: Piece(tensor, len(rules))}

@@ -62,8 +62,8 @@ def draw_devices(time: Time, clients: int, seed: int, sample_ms: float) -> Devic
     paces = []
     for factor in _factors(time, clients, seed):
         paces.append(max(1, exact.whole(median * factor)))
-    down = _links(time.down, time.down_sigma, clients, seed, "down")
-    up = _links(time.up, time.up_sigma, clients, seed, "up")
+    down = _draw_links(time.down, time.down_sigma, clients, seed, way="down")
+    up = _draw_links(time.up, time.up_sigma, clients, seed, way="up")
     return Devices(paces, down, up, latency)
 
 
@@ -109,7 +109,9 @@ def _of_class(time: Time, luck: Decimal) -> Decimal:
     return Decimal(time.factors[-1])
 
 
-def _links(median: float, sigma: float, clients: int, seed: int, way: str) -> list[int]:
+def _draw_links(
+    median: float, sigma: float, clients: int, seed: int, *, way: str
+) -> list[int]:
     """Return the bit/s of each client's link one way; ``median`` is in Mbit/s."""
     speeds = []
     for client in range(clients):

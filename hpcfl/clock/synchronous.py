@@ -123,7 +123,13 @@ class SynchronousTimetable:
                 share = share_of(done, epochs)
         ended = self._tick + self._duration.ticks(client, done)
         off = self._online.period_end(client)
-        job = Job(client, self._number - 1, self._tick, min(ended, off), share)
+        job = Job(
+            client=client,
+            version=self._number - 1,
+            begun=self._tick,
+            ended=min(ended, off),
+            share=share,
+        )
         return _Asked(job, off < ended)
 
     def _end(self, counted: list[Job], asked: list[_Asked]) -> int:

@@ -58,7 +58,7 @@ def look(folder: Path) -> list[Status]:
     submissions = Submissions(folder)
     queue = slurm.jobs(submissions.jobs.values()) or {}
     return [
-        _status(name, place, _job(name, submissions, queue), submissions, queue)
+        _find_status(name, place, submissions, queue)
         for name, place in _cells(folder, submissions)
     ]
 
@@ -112,7 +112,7 @@ def _cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
         yield name, folder / name
 
 
-def _job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
+def _find_job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
     """Return the name of a cell's job, "" without one.
 
     In a tuning it is the cell's first part that Slurm has not ended, else its last
@@ -128,19 +128,18 @@ def _job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
     return name if name in submissions.jobs else ""
 
 
-def _status(
-    name: str,
-    folder: Path,
-    job: str,
-    submissions: Submissions,
-    queue: dict[str, Queued],
+def _find_status(
+    name: str, folder: Path, submissions: Submissions, queue: dict[str, Queued]
 ) -> Status:
-    """Return the status of a run. job: its submitted name, "" without one."""
+    """Return the status of a run."""
+    job = _find_job(name, submissions, queue)
     if not job and not folder.is_dir():
         return Status(name, "waiting")
     run = _run(folder)
     queued = queue.get(submissions.jobs.get(job, ""))
-    state, note = _state(job, folder, run, submissions, queued)
+    state, note = _find_state(
+        folder, run, job=job, submissions=submissions, queued=queued
+    )
     if run is None:
         return Status(name, state, note)
     so_far, rounds = run.summary, run.config["rounds"]
@@ -153,8 +152,8 @@ def _status(
         name,
         state,
         note,
-        so_far.rounds,
-        rounds,
+        round=so_far.rounds,
+        rounds=rounds,
         left=pace * left if pace and left and state == "running" else None,
         reached=reached,
         command=_typed(run) if state == "stopped" and not job else "",
@@ -169,10 +168,11 @@ def _run(folder: Path) -> Run | None:
         return None
 
 
-def _state(
-    job: str,
+def _find_state(
     folder: Path,
     run: Run | None,
+    *,
+    job: str,
     submissions: Submissions,
     queued: Queued | None,
 ) -> tuple[str, str]:

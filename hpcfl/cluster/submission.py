@@ -10,7 +10,7 @@ has no public function that writes its script without a submission.
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def submit(
     them.
 
     With ``dry_run`` nothing is written or submitted. The needs of the ranks are printed
-    then, and ``describe_jobs``. Raises UserError or RunFailure.
+    then, and ``Submitter.describe``. Raises UserError or RunFailure.
     """
     profile = profiles.load(profile_name)
     table = config.read(file, overrides)
@@ -81,12 +81,12 @@ def submit(
         )
     plan = experiments.make_plan(table, str(file), out)
     plan = replace(plan, folder=plan.folder.resolve())
-    submissions = _submissions(plan.folder)
+    submitter = Submitter(plan.folder, profile)
     open_cells, refused = _open(plan)
     _check_threads(profile, list(open_cells.values()))
-    queued = {} if dry_run else _in_queue(profile, submissions)
+    queued = {} if dry_run else submitter.find_queued()
     jobs = [
-        _of_cell(profile, submissions, plan.place(name), name, cell)
+        submitter.make_cell_job(name, cell, plan.place(name))
         for name, cell in open_cells.items()
         if name not in queued
     ]
@@ -99,16 +99,16 @@ def submit(
     if dry_run and jobs:
         _show_needs(jobs[0].config, profile.ranks)
         cell_data.try_data({job.name: job.config for job in jobs}, jobs[0].config)
-        lines += describe_jobs(profile, jobs, submissions)
+        lines += submitter.describe(jobs)
     if dry_run or not jobs:
         return lines
     plan.record()
-    _write(jobs, submissions)
+    submitter.write(jobs)
     if profile.cluster != "slurm":
-        return [*lines, *(_run_here(profile, job, submissions) for job in jobs)]
-    ids = _send(profile, jobs, submissions)
+        return [*lines, *map(submitter.run_here, jobs)]
+    ids = submitter.send(jobs)
     lines += [f"{name}: job {id}" for name, id in ids.items()]
-    return [*lines, _follow(submissions)]
+    return [*lines, submitter.tell_how_to_follow()]
 
 
 def _submit_tuning(
@@ -126,13 +126,13 @@ def _submit_tuning(
             f"another one; hpcfl tune {shlex.quote(tuning.source)} plays it here"
         )
     folder = tune.folder_of(tuning, out).resolve()
-    submissions = _submissions(folder)
+    submitter = Submitter(folder, profile)
     configs = {
         method: tuning.config(tuning.untuned(method), 0, tuning.most)
         for method in tuning.section.methods
     }
     _check_threads(profile, list(configs.values()))
-    queued = {} if dry_run else _in_queue(profile, submissions)
+    queued = {} if dry_run else submitter.find_queued()
     if not dry_run:
         tune.begin(tuning, folder)
     lines = []
@@ -140,7 +140,7 @@ def _submit_tuning(
     for stage in stages(tuning, folder):
         waiting = [task.name for task in stage.tasks if task.name in queued]
         jobs = [
-            _of_task(profile, submissions, folder, task, tuning, configs[task.method])
+            submitter.make_task_job(task, tuning, configs[task.method])
             for task in stage.tasks
             if task.name not in queued
         ]
@@ -151,11 +151,11 @@ def _submit_tuning(
             if not after:
                 _show_needs(jobs[0].config, profile.ranks)
             lines.append(f"{stage.title}: {len(jobs)} jobs")
-            lines += describe_jobs(profile, jobs, submissions, after)
+            lines += submitter.describe(jobs, after)
             arrays.add("THE_ONE_BEFORE")
         elif jobs:
-            _write(jobs, submissions)
-            ids = _send(profile, jobs, submissions, after)
+            submitter.write(jobs)
+            ids = submitter.send(jobs, after)
             arrays |= {_array(job) for job in ids.values()}
             lines.append(
                 f"{stage.title}: {len(jobs)} jobs, {', '.join(sorted(arrays))}"
@@ -163,38 +163,205 @@ def _submit_tuning(
         after = sorted(arrays) or after
     if dry_run:
         return lines
-    return [*lines, _follow(submissions)] if lines else ["complete"]
+    if not lines:
+        return ["complete"]
+    return [*lines, submitter.tell_how_to_follow()]
 
 
-def _submissions(folder: Path) -> Submissions:
-    """Return the submissions of a results folder.
+class Submitter(Submissions):
+    """The jobs of a results folder, which are submitted by a profile."""
 
-    Raises UserError for a folder that Slurm cannot use.
-    """
-    batch.check_folder(folder)
-    submissions = Submissions(folder)
-    if submissions.folder.is_symlink():
-        raise UserError(
-            f"{submissions.folder}: is a link, and files would be written where it "
-            "leads; choose another --out"
+    def __init__(self, out: Path, profile: Profile) -> None:
+        """Read the jobs that were submitted before.
+
+        Raises UserError for a folder that Slurm cannot use.
+        """
+        batch.check_folder(out)
+        super().__init__(out)
+        if self.folder.is_symlink():
+            raise UserError(
+                f"{self.folder}: is a link, and files would be written where it "
+                "leads; choose another --out"
+            )
+        self.out, self.profile = out, profile
+
+    def make_cell_job(self, name: str, config: Config, out: Path) -> CellJob:
+        """Return the job of a cell whose results go to ``out``."""
+        frozen = self.frozen(name)
+        command = batch.experiment(self.profile.interpreter, frozen, out)
+        files = {frozen: json.dumps(config.resolved(), indent=1)}
+        return self._make_job(name, config, out, command=command, files=files)
+
+    def make_task_job(self, task: Task, tuning: Plan, config: Config) -> CellJob:
+        """Return a job of a tuning.
+
+        config: an approximation of the configuration that it plays.
+        """
+        frozen = self.frozen("tune")
+        command = batch.tuning(
+            self.profile.interpreter, frozen, self.out, stage=task.stage, cell=task.cell
         )
-    return submissions
+        files = {frozen: json.dumps(tuning.table, indent=1)}
+        named = config.model_copy(update={"name": f"{self.name}-{task.name}"})
+        place = self.out / task.place
+        return self._make_job(task.name, named, place, command=command, files=files)
 
+    def _make_job(
+        self,
+        name: str,
+        config: Config,
+        out: Path,
+        *,
+        command: list[str],
+        files: dict[Path, str],
+    ) -> CellJob:
+        """Return the job ``name`` that runs ``command`` on every rank, with results in
+        ``out``.
+        """
+        profile, again = self.profile, self.script(name)
+        supervisor = Supervisor(
+            command=[*batch.launcher(profile), *command],
+            folder=str(out),
+            record=str(self.record(name)),
+            warning=profile.warning,
+            max_requeues=profile.max_requeues,
+            again=[] if batch.is_final(profile) else [str(again)],
+        )
+        options = batch.options(profile, config.name) | {
+            "output": str(self.folder / "%j.log")
+        }
+        text = batch.script(
+            options,
+            batch.checked(profile.setup),
+            batch.supervised(profile.interpreter, supervisor),
+        )
+        return CellJob(name, config, supervisor, {**files, again: text})
 
-def _write(jobs: list[CellJob], submissions: Submissions) -> None:
-    """Write the jobs' files into ``OUT/jobs``. Raises RunFailure."""
-    with atomic.explained(submissions.folder):
-        submissions.folder.mkdir(parents=True, exist_ok=True)
-    texts: dict[Path, str] = {}
-    for job in jobs:
-        texts |= job.files
-    for path, text in texts.items():
-        atomic.write(path, text.encode())
+    def find_queued(self) -> dict[str, str]:
+        """Return the jobs that still wait or run: name → id.
 
+        Raises RunFailure if Slurm does not answer.
+        """
+        if self.profile.cluster != "slurm":
+            return {}
+        queue = slurm.jobs(self.jobs.values())
+        if queue is None:
+            raise RunFailure(
+                "Slurm does not say which jobs are in the queue (squeue fails), and no "
+                "cell may be submitted twice; try again when it answers"
+            )
+        return {
+            name: job
+            for name, job in self.jobs.items()
+            if job in queue and queue[job].is_alive
+        }
 
-def _follow(submissions: Submissions) -> str:
-    folder = shlex.quote(str(submissions.folder.parent))
-    return f"follow with: hpcfl status {folder} --watch"
+    def write(self, jobs: list[CellJob]) -> None:
+        """Write the jobs' files into ``OUT/jobs``. Raises RunFailure."""
+        with atomic.explained(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        texts: dict[Path, str] = {}
+        for job in jobs:
+            texts |= job.files
+        for path, text in texts.items():
+            atomic.write(path, text.encode())
+
+    def tell_how_to_follow(self) -> str:
+        """Return a line with the command that shows the jobs' progress."""
+        return f"follow with: hpcfl status {shlex.quote(str(self.out))} --watch"
+
+    def describe(self, jobs: list[CellJob], after: Sequence[str] = ()) -> list[str]:
+        """Return the batch script of jobs on Slurm, and the command by which the first
+        one starts its ranks.
+
+        after: the jobs that have to end before.
+        """
+        command = shlex.join(jobs[0].supervisor.command)
+        launch = f"{jobs[0].name}: the job starts its ranks by\n{command}"
+        if self.profile.cluster != "slurm":
+            return [launch]
+        return [
+            self._write_array_script(len(jobs), after),
+            launch,
+            *batch.describe_interpreter(self.profile),
+            *batch.describe_gpus(self.profile),
+        ]
+
+    def _write_array_script(self, jobs: int, after: Sequence[str]) -> str:
+        """Return the batch script that submitit will send for so many jobs."""
+        profile, options = self.profile, self._options(after)
+        log = "%j"
+        if jobs > 1:
+            log = "%A_%a"
+            options["array"] = f"0-{jobs - 1}%{min(jobs, profile.at_once)}"
+        # submitit adds this option and the variable
+        options |= {"output": str(self.folder / f"{log}_0_log.out")}
+        setup = [*batch.checked(profile.setup), "export SUBMITIT_EXECUTOR=slurm"]
+        command = ["-u", "-m", "submitit.core._submit", str(self.folder)]
+        return batch.script(options, setup, [profile.interpreter, *command])
+
+    def _options(self, after: Sequence[str]) -> batch.Options:
+        """Return sbatch's options for jobs that wait for those in ``after``."""
+        options = batch.options(self.profile, self.name)
+        if after:
+            options["dependency"] = ":".join(["afterany", *after])
+        return options
+
+    def send(self, jobs: list[CellJob], after: Sequence[str] = ()) -> dict[str, str]:
+        """Submit the jobs as one array that waits for the jobs in ``after``; return name
+        → id.
+
+        Raises RunFailure.
+        """
+        # ``exec``, so that Python itself receives Slurm's warning
+        python = f"exec {shlex.quote(self.profile.interpreter)}"
+        executor = submitit.SlurmExecutor(
+            self.folder, max_num_timeout=UNLIMITED, python=python
+        )
+        executor.update_parameters(
+            additional_parameters={
+                key if key in SPELT_AS_SBATCH else key.replace("-", "_"): value
+                for key, value in self._options(after).items()
+            },
+            wckey=None,  # submitit sends one unless told otherwise
+            setup=batch.checked(self.profile.setup) or None,
+            use_srun=False,
+            stderr_to_stdout=True,
+            array_parallelism=self.profile.at_once,
+        )
+        try:
+            with executor.batch():
+                submitted = [executor.submit(job.supervisor) for job in jobs]
+        except (FailedJobError, FailedSubmissionError, OSError) as error:
+            raise RunFailure(
+                f"Slurm did not take the job: {' '.join(str(error).split())}"
+            ) from error
+        ids = {
+            job.name: slurm_job.job_id
+            for job, slurm_job in zip(jobs, submitted, strict=True)
+        }
+        self.add(ids)
+        return ids
+
+    def run_here(self, job: CellJob) -> str:
+        """Run a cell without Slurm, wait for its end and return a line. Raises
+        Interrupted.
+        """
+        try:
+            if self.profile.cluster == "debug":
+                folder = Path(job.supervisor.folder)
+                if not run(job.config, folder, OneProcess()):
+                    experiments.report_complete(job.config, folder)
+            else:
+                minutes = max(1, self.profile.seconds // 60)
+                executor = submitit.LocalExecutor(self.folder)
+                executor.update_parameters(timeout_min=int(min(LONGEST, minutes)))
+                executor.submit(job.supervisor).result()
+        except (UserError, RunFailure) as error:
+            return f"{job.name}: failed, {error}"
+        except UncompletedJobError as error:
+            return f"{job.name}: failed, {self.failure(job.name) or error}"
+        return f"{job.name}: finished"
 
 
 def _open(
@@ -217,227 +384,9 @@ def _open(
     return open_cells, refused
 
 
-def describe_jobs(
-    profile: Profile,
-    jobs: list[CellJob],
-    submissions: Submissions,
-    after: list[str] | None = None,
-) -> list[str]:
-    """Return the batch script of jobs on Slurm, and the command by which the first one
-    starts its ranks.
-
-    The arguments are those of ``script``.
-    """
-    command = shlex.join(jobs[0].supervisor.command)
-    launch = f"{jobs[0].name}: the job starts its ranks by\n{command}"
-    if profile.cluster != "slurm":
-        return [launch]
-    lines = [script(profile, jobs, submissions, after), launch]
-    return [*lines, *batch.describe_interpreter(profile), *batch.describe_gpus(profile)]
-
-
-def script(
-    profile: Profile,
-    jobs: list[CellJob],
-    submissions: Submissions,
-    after: list[str] | None = None,
-) -> str:
-    """Return the batch script that submitit will send.
-
-    after: the jobs that have to end before.
-    """
-    options = _options(profile, submissions.name, after)
-    log = "%j"
-    if len(jobs) > 1:
-        log = "%A_%a"
-        at_once = min(len(jobs), profile.at_once)
-        options["array"] = f"0-{len(jobs) - 1}%{at_once}"
-    # submitit adds this option and the variable
-    options |= {"output": str(submissions.folder / f"{log}_0_log.out")}
-    setup = [*batch.checked(profile.setup), "export SUBMITIT_EXECUTOR=slurm"]
-    command = ["-u", "-m", "submitit.core._submit", str(submissions.folder)]
-    return batch.script(options, setup, [profile.interpreter, *command])
-
-
-def _of_cell(
-    profile: Profile, submissions: Submissions, out: Path, name: str, config: Config
-) -> CellJob:
-    """Return the job of a cell whose results go to ``out``."""
-    frozen = submissions.frozen(name)
-    command = batch.experiment(profile.interpreter, frozen, out)
-    text = json.dumps(config.resolved(), indent=1)
-    return _job(
-        profile=profile,
-        submissions=submissions,
-        name=name,
-        config=config,
-        out=out,
-        command=command,
-        files={frozen: text},
-    )
-
-
-def _of_task(
-    profile: Profile,
-    submissions: Submissions,
-    folder: Path,
-    task: Task,
-    tuning: Plan,
-    config: Config,
-) -> CellJob:
-    """Return a job of the tuning in ``folder``.
-
-    config: an approximation of the configuration that it plays.
-    """
-    frozen = submissions.frozen("tune")
-    command = batch.tuning(profile.interpreter, frozen, folder, task.stage, task.cell)
-    text = json.dumps(tuning.table, indent=1)
-    named = config.model_copy(update={"name": f"{submissions.name}-{task.name}"})
-    return _job(
-        profile=profile,
-        submissions=submissions,
-        name=task.name,
-        config=named,
-        out=folder / task.place,
-        command=command,
-        files={frozen: text},
-    )
-
-
-def _job(
-    profile: Profile,
-    submissions: Submissions,
-    name: str,
-    config: Config,
-    out: Path,
-    command: list[str],
-    files: dict[Path, str],
-) -> CellJob:
-    """Return the job ``name`` that runs ``command`` on every rank, with results in
-    ``out``.
-    """
-    again = submissions.script(name)
-    supervisor = Supervisor(
-        [*batch.launcher(profile), *command],
-        str(out),
-        str(submissions.record(name)),
-        profile.warning,
-        profile.max_requeues,
-        [] if batch.is_final(profile) else [str(again)],
-    )
-    options = batch.options(profile, config.name) | {
-        "output": str(submissions.folder / "%j.log")
-    }
-    text = batch.script(
-        options,
-        batch.checked(profile.setup),
-        batch.supervised(profile.interpreter, supervisor),
-    )
-    return CellJob(name, config, supervisor, {**files, again: text})
-
-
-def _options(profile: Profile, name: str, after: list[str] | None) -> batch.Options:
-    """Return sbatch's options for a job called ``name`` that waits for those in
-    ``after``.
-    """
-    options = batch.options(profile, name)
-    if after:
-        options["dependency"] = ":".join(["afterany", *after])
-    return options
-
-
-def _python(profile: Profile) -> str:
-    """Return the start of Python in a batch script.
-
-    It uses ``exec``, so that the process itself receives Slurm's warning.
-    """
-    return f"exec {shlex.quote(profile.interpreter)}"
-
-
-def _send(
-    profile: Profile,
-    jobs: list[CellJob],
-    submissions: Submissions,
-    after: list[str] | None = None,
-) -> dict[str, str]:
-    """Submit the jobs as one array that waits for the jobs in ``after``; return name →
-    id.
-
-    Raises RunFailure.
-    """
-    executor = submitit.SlurmExecutor(
-        submissions.folder, max_num_timeout=UNLIMITED, python=_python(profile)
-    )
-    options = _options(profile, submissions.name, after)
-    executor.update_parameters(
-        additional_parameters={
-            key if key in SPELT_AS_SBATCH else key.replace("-", "_"): value
-            for key, value in options.items()
-        },
-        wckey=None,  # submitit sends one unless told otherwise
-        setup=batch.checked(profile.setup) or None,
-        use_srun=False,
-        stderr_to_stdout=True,
-        array_parallelism=profile.at_once,
-    )
-    try:
-        with executor.batch():
-            submitted = [executor.submit(job.supervisor) for job in jobs]
-    except (FailedJobError, FailedSubmissionError, OSError) as error:
-        raise RunFailure(
-            f"Slurm did not take the job: {' '.join(str(error).split())}"
-        ) from error
-    ids = {
-        job.name: slurm_job.job_id
-        for job, slurm_job in zip(jobs, submitted, strict=True)
-    }
-    submissions.add(ids)
-    return ids
-
-
 def _array(job: str) -> str:
     """Return the array that a job is a task of, or the job itself."""
     return job.partition("_")[0]
-
-
-def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
-    """Run a cell without Slurm, wait for its end and return a line. Raises Interrupted."""
-    try:
-        if profile.cluster == "debug":
-            folder = Path(job.supervisor.folder)
-            if not run(job.config, folder, OneProcess()):
-                experiments.report_complete(job.config, folder)
-        else:
-            executor = submitit.LocalExecutor(submissions.folder)
-            executor.update_parameters(
-                timeout_min=int(min(LONGEST, max(1, profile.seconds // 60)))
-            )
-            executor.submit(job.supervisor).result()
-    except (UserError, RunFailure) as error:
-        return f"{job.name}: failed, {error}"
-    except UncompletedJobError as error:
-        return f"{job.name}: failed, {submissions.failure(job.name) or error}"
-    return f"{job.name}: finished"
-
-
-def _in_queue(profile: Profile, submissions: Submissions) -> dict[str, str]:
-    """Return the jobs that still wait or run: name → id.
-
-    Raises RunFailure if Slurm does not answer.
-    """
-    if profile.cluster != "slurm":
-        return {}
-    queue = slurm.jobs(submissions.jobs.values())
-    if queue is None:
-        raise RunFailure(
-            "Slurm does not say which jobs are in the queue (squeue fails), and no cell may be "
-            "submitted twice; try again when it answers"
-        )
-    return {
-        name: job
-        for name, job in submissions.jobs.items()
-        if job in queue and queue[job].is_alive
-    }
 
 
 def _check_threads(profile: Profile, configs: list[Config]) -> None:

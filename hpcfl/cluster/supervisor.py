@@ -365,6 +365,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--out",
+        dest="folder",
         required=True,
         metavar="DIR",
         help="the results folder that the command writes",
@@ -395,14 +396,7 @@ def main() -> None:
     parser.add_argument("command", nargs="+", help="starts the ranks")
     output.guard()
     given = parser.parse_args()
-    supervisor = Supervisor(
-        given.command,
-        given.out,
-        given.record,
-        given.warning,
-        given.max_requeues,
-        given.again,
-    )
+    supervisor = Supervisor(**vars(given))
     try:
         supervisor()
     except RunFailure as error:

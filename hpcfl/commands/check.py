@@ -136,7 +136,9 @@ def describe_sample_privacy(prepared: Prepared, schedule: RoundSchedule) -> list
 
     samples = prepared.data.sizes[: prepared.setup.clients]
     trainings = prepared.tried.trainings
-    return describe(prepared.config, privacy, trainings, samples, schedule.cohort)
+    return describe(
+        prepared.config, privacy, trainings, samples=samples, cohort=schedule.cohort
+    )
 
 
 def _describe_base(experiment: Config) -> list[str]:

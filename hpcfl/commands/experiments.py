@@ -84,7 +84,6 @@ def run_file(
     out: Path | None,
     fresh: bool,
     communicator: Communicator,
-    on_round: OnRound | None = None,
 ) -> Path:
     """Run an experiment file; return the results folder. Collective.
 
@@ -95,7 +94,7 @@ def run_file(
         return make_plan(config.read(file, overrides), str(file), out)
 
     plan = agree_on_plan(read, fresh, communicator)
-    return run_plan(plan, fresh, communicator, on_round)
+    return run_plan(plan, fresh, communicator)
 
 
 def agree_on_plan(
@@ -135,7 +134,7 @@ def run_plan(
     for name, cell in plan.cells.items():
         folder = plan.place(name)
         try:
-            has_played = run(cell, folder, communicator, fresh, on_round)
+            has_played = run(cell, folder, communicator, fresh=fresh, on_round=on_round)
         except (RunFailure, UserError) as error:
             if not plan.is_sweep:
                 raise

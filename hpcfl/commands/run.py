@@ -91,9 +91,9 @@ def run(
         checkpoints = Checkpoints(
             folder / CHECKPOINTS,
             communicator,
-            config.checkpoint.keep,
-            config.fingerprint(),
-            manifest.make_limits(config),
+            keep=config.checkpoint.keep,
+            run=config.fingerprint(),
+            limits=manifest.make_limits(config),
         )
         stack.callback(checkpoints.close)
         restored = None if fresh else checkpoints.restore(prepared.store)

@@ -183,6 +183,16 @@ class Dataset:
     notes: tuple[str, ...] = ()
     description: DataDescription = field(default_factory=DataDescription)
 
+    @classmethod
+    def from_arrays(
+        cls, name: str, x: np.ndarray, y: np.ndarray, classes: int, **more: Any
+    ) -> "Dataset":
+        """Return a data set of arrays that have the kinds of ``x`` and ``y``, but that
+        classes may be any integers. more: further fields of it.
+        """
+        labels = torch.from_numpy(y.astype(np.int64))
+        return cls(name, torch.from_numpy(x), labels, classes, **more)
+
     def without_samples(self) -> "Dataset":
         """Return what is known of the data set beside its samples."""
         owners = self.owners and replace(self.owners, of=self.owners.of[:0].copy())

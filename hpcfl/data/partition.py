@@ -262,8 +262,13 @@ def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
         f"the {len(dataset.y):,} samples are dealt out {len(groups)} times, to each group of "
         "clients by itself: a test sample of one client may be a training sample of another"
     )
-    every_name = names if any(names) else []
-    return Draw(trains, tests, attempts, list(dict.fromkeys(notes)), every_name)
+    return Draw(
+        train=trains,
+        test=tests,
+        attempts=attempts,
+        notes=list(dict.fromkeys(notes)),
+        names=names if any(names) else [],
+    )
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:

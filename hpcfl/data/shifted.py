@@ -390,15 +390,22 @@ def _drawn(
     if has_untouched and groups == 1:
         raise facts.wrong("kind", f"'{shift.kind}' has no group but the untouched one")
     if shift.at:
-        followed = group_of[grouping.list_steps(shift, facts, groups)]
-        return DrawnShift(shift, facts, concepts, [1, *shift.at], followed)
-    if dealt is not None:
-        numbers = grouping.deal_within_cells(shift, facts, dealt, own, groups)
+        numbers = grouping.list_steps(shift, facts, groups)
+    elif dealt is not None:
+        numbers = grouping.deal_within_cells(
+            shift, facts, dealt, own=own, groups=groups
+        )
     elif shift.share is not None:
         numbers = grouping.deal_to_share(shift, facts, shift.share, groups)
     else:
         numbers = grouping.deal_to_all(shift, facts, groups)
-    return DrawnShift(shift, facts, concepts, [1], group_of[numbers][None])
+    return DrawnShift(
+        shift=shift,
+        facts=facts,
+        concepts=concepts,
+        begins=[1, *shift.at],
+        followed=group_of[np.atleast_2d(numbers)],
+    )
 
 
 def _different(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:

@@ -39,18 +39,13 @@ def clip_updates(
     return clipped, squares.sqrt()
 
 
-def move_clip(
-    clip: float, below: float, privacy: Privacy, expected: float, noise: float
-) -> float:
+def move_clip(clip: float, share: float, privacy: Privacy) -> float:
     """Return the adaptive clip C·exp(−η(b̃ − γ)) of the next round.
 
     Args:
         clip: The clip C of this round.
-        below: The sum of b_i − ½ over the clients of the round.
-        expected: The expected size of the cohort.
-        noise: The noise on ``below``.
+        share: The noisy share b̃ of clients below it.
     """
-    share = (below + noise) / expected + 0.5
     return clip * math.exp(-privacy.clip_rate * (share - privacy.clip_quantile))
 
 

@@ -150,7 +150,9 @@ class Updates(Overlay):
         if self.forgery is not None:
             updates = self.forgery.forge_own(updates, context)
         columns = find_columns(inbox, list_received(means))
-        updates, bits = self.chain.apply(fleet.state, updates, bits, context, columns)
+        updates, bits = self.chain.apply(
+            fleet.state, updates, bits, context=context, columns=columns
+        )
         updates = self.rule.bound_updates(updates)
         added: dict[str, Mean | Field] = {}
         if self.privacy is not None and self.privacy.clips:

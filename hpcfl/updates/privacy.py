@@ -149,7 +149,8 @@ class ClientPrivacy:
                 random = randomness.generator(self.seed, "privacy", "clip", round)
                 noise = self.count_noise * random.standard_normal()
             surplus = int(np.rint(below * len(ids))) - len(ids) / 2
-            following = move_clip(clip, surplus, self.section, self.expected, noise)
+            share = (surplus + noise) / self.expected + 0.5
+            following = move_clip(clip, share, self.section)
             server[CLIP] = torch.tensor([following, clip]).double()
         if self.has_effect:
             places = ids if self.section.local else np.zeros(1, np.int64)

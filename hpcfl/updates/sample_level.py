@@ -34,7 +34,13 @@ def make_guarantee(samples: int, size: int, delta: float) -> Guarantee:
         size: the expected size of a mini-batch, before it is limited to N_i.
         delta: the probability δ.
     """
-    return Guarantee("poisson", samples, min(size, samples), "rdp", delta)
+    return Guarantee(
+        cohort="poisson",
+        clients=samples,
+        size=min(size, samples),
+        accountant="rdp",
+        delta=delta,
+    )
 
 
 def find_epsilon(guarantee: Guarantee, sigma: float, batches: Sequence[int]) -> float:

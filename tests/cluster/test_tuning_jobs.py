@@ -55,14 +55,14 @@ def sent(monkeypatch):
     arrays = []
     number = itertools.count(1)
 
-    def send(profile, jobs, submissions, after=None):
-        arrays.append(([job.name for job in jobs], list(after or [])))
+    def send(submitter, jobs, after=()):
+        arrays.append(([job.name for job in jobs], list(after)))
         array = next(number)
         ids = {job.name: f"{array}_{task}" for task, job in enumerate(jobs)}
-        submissions.add(ids)
+        submitter.add(ids)
         return ids
 
-    monkeypatch.setattr(submission, "_send", send)
+    monkeypatch.setattr(submission.Submitter, "send", send)
     return arrays
 
 

@@ -5,9 +5,10 @@ import sys
 import pytest
 
 from hpcfl.commands.check import check_file
-from hpcfl.commands.experiments import run_file
+from hpcfl.commands.experiments import make_plan, run_file, run_plan
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted, UserError
+from hpcfl.experiment import config
 from hpcfl.simulation import signals
 
 SWEEP = """
@@ -62,9 +63,10 @@ def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
         told.append(name)
 
-    out = tmp_path / "out"
+    table = config.read(tmp_path / "sweep.toml")
+    plan = make_plan(table, "sweep.toml", tmp_path / "out")
     with pytest.raises(Interrupted):
-        run_file(tmp_path / "sweep.toml", [], out, False, OneProcess(), stop)
+        run_plan(plan, False, OneProcess(), stop)
     assert len(set(told)) == 1
 
 

@@ -42,7 +42,7 @@ def test_layers_are_clipped_by_themselves():
 def test_the_adaptive_clip_by_hand(clip, expected, below, following):
     """Four clients, of whom ``below`` have a norm within the clip."""
     privacy = Privacy(unit="client", clip=2.0, adaptive_clip=True)
-    moved = move_clip(clip, below - 2, privacy, expected, 0.0)
+    moved = move_clip(clip, (below - 2) / expected + 0.5, privacy)
     assert moved == pytest.approx(following, abs=1e-6)
 
 

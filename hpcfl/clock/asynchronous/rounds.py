@@ -105,7 +105,13 @@ class AsynchronousCalendar(Calendar):
         arrivals = Arrivals(self, round)
         return (
             Stage("compose", "send", "what the server sends", arrivals.compose),
-            Stage("send", "send", "what the server sends", arrivals.send, True),
+            Stage(
+                "send",
+                "send",
+                "what the server sends",
+                arrivals.send,
+                is_collective=True,
+            ),
             Stage("work", "train", "local work", arrivals.work),
             COLLECT,
             REFUSE,

@@ -139,7 +139,13 @@ class AsynchronousTimetable:
         arrival = self._tick + self._duration.ticks(client, done)
         off = self._online.period_end(client)
         ended = min(arrival, off)
-        job = Job(client, self._version, self._tick, ended, share)
+        job = Job(
+            client=client,
+            version=self._version,
+            begun=self._tick,
+            ended=ended,
+            share=share,
+        )
         heapq.heappush(
             self._flights, _Flight(ended, client, job, dropped or off < arrival)
         )

@@ -199,7 +199,9 @@ class DirichletMin(Scheme):
         generator = randomness.generator(self.seed, "partition")
         pools = by_class(labels[:end], classes)
         for attempt in range(1, ATTEMPTS + 1):
-            train = spread(pools, self.clients, self.beta, generator, swap).samples()
+            train = spread(
+                pools, self.clients, self.beta, generator, rearrange=swap
+            ).samples()
             samples = min(map(len, train))
             fewest = min(len(np.unique(labels[held])) for held in train)
             notes = [

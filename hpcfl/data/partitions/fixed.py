@@ -38,8 +38,10 @@ class FixedScheme(Scheme):
             order = randomness.permutation(len(labels), self.seed, "split")
             cut = int(self.train * len(labels))
         train, test = order[:cut], order[cut:]
-        trains = self.deal("train", train, labels[train], classes, self.train_samples)
-        tests = self.deal("test", test, labels[test], classes, self.test_samples)
+        trains = self.deal(
+            "train", train, labels[train], classes, each=self.train_samples
+        )
+        tests = self.deal("test", test, labels[test], classes, each=self.test_samples)
         return Draw(list(map(np.sort, trains)), list(map(np.sort, tests)))
 
     @abstractmethod
@@ -221,38 +223,16 @@ class Grouped(FixedScheme):
         for client, group in enumerate(group_of):
             generator = randomness.generator(self.seed, "samples", part, client)
             inside = np.isin(labels, blocks[group])
-            from_group = self._positions(inside, left, dominant, generator, client)
-            from_others = self._positions(
-                ~inside,
-                left,
-                each - dominant,
-                generator,
-                client,
-            )
-            chosen = np.concatenate([from_group, from_others])
-            left[chosen] = False
-            drawn.append(pool[chosen])
+            chosen = []
+            for wanted, count in ((inside, dominant), (~inside, each - dominant)):
+                places = np.flatnonzero(wanted & left)
+                if len(places) < count and self.replacement:
+                    places = np.flatnonzero(wanted)
+                chosen.append(self.pick(places, count, generator, client=client))
+            positions = np.concatenate(chosen)
+            left[positions] = False
+            drawn.append(pool[positions])
         return drawn
-
-    def _positions(
-        self,
-        wanted: np.ndarray,
-        left: np.ndarray,
-        count: int,
-        generator: np.random.Generator,
-        client: int,
-    ) -> np.ndarray:
-        """Draw ``count`` positions of the pool where ``wanted``, of those that are
-        ``left`` if they suffice.
-        """
-        unused = np.flatnonzero(wanted & left)
-        enough = len(unused) >= count or not self.replacement
-        return self.pick(
-            unused if enough else np.flatnonzero(wanted),
-            count,
-            generator,
-            client=client,
-        )
 
 
 plugins = {

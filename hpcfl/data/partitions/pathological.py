@@ -43,7 +43,9 @@ class Pathological(MergedScheme):
             if not takers:
                 unused.append(f"class {k} ({len(samples)} samples)")
                 continue
-            sizes = _sizes(k, len(samples), len(takers), least, generator)
+            sizes = _draw_sizes(
+                k, len(samples), len(takers), least=least, generator=generator
+            )
             for client, chunk in zip(
                 takers, np.split(samples, np.cumsum(sizes)), strict=True
             ):
@@ -68,7 +70,7 @@ class Pathological(MergedScheme):
         return notes
 
 
-def _sizes(
+def _draw_sizes(
     k: int,
     samples: int,
     takers: int,

@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
@@ -71,11 +70,10 @@ class CsvFiles(CheckedFiles):
             f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of "
             f"{test} alone",
         )
-        labels = torch.tensor([int(row[0]) - 1 for row in rows])
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(ids),
-            labels,
+            ids,
+            np.array([int(row[0]) - 1 for row in rows]),
             len(LABELS),
             official_test=0 if alone else len(parts[1]),
             vocabulary=vocabulary,

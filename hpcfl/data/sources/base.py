@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
@@ -123,8 +122,7 @@ class CheckedFiles(Source):
         the numbers of samples to train and to test on are not ``sizes``.
         """
         joined = images[0] if len(images) == 1 else np.concatenate(images)
-        x = np.ascontiguousarray(joined)
-        y = np.concatenate(labels).astype(np.int64)
+        x, y = np.ascontiguousarray(joined), np.concatenate(labels)
         test = len(labels[-1])
         found = len(y) - test, test
         if sizes is not None and found != sizes:
@@ -132,8 +130,7 @@ class CheckedFiles(Source):
                 f"'{name}' must have {sizes[0]:,} + {sizes[1]:,} samples; its files have "
                 f"{found[0]:,} + {found[1]:,}"
             )
-        tensors = torch.from_numpy(x), torch.from_numpy(y)
-        return Dataset(name, *tensors, classes, official_test=test, **more)
+        return Dataset.from_arrays(name, x, y, classes, official_test=test, **more)
 
     def download(self, name: str, root: Path) -> None:
         """Fetch through torchvision what is missing or damaged, then check every file."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset, number_owners
@@ -79,10 +78,10 @@ class Camelyon17(DecodedPictures):
         ] = "hospital",
     ) -> Dataset:
         table = self.records(name, root)
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(table["image"]),
-            torch.from_numpy(table["tumor"].astype(np.int64)),
+            table["image"],
+            table["tumor"],
             classes=2,
             owners=number_owners(table[clients]),
         )

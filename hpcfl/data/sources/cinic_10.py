@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset, Owners
@@ -81,10 +80,10 @@ class Cinic10(DecodedPictures):
         if valid:
             parts = [table[:size], table[2 * size :], table[size : 2 * size]]
             records = np.concatenate(parts)
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(records["image"]),
-            torch.from_numpy(records["label"].astype(np.int64)),
+            records["image"],
+            records["label"],
             len(CLASSES),
             official_test=size,
             statistics=STATISTICS,

@@ -69,7 +69,7 @@ class Emnist(CheckedFiles):
                 images.append(upright[:, None])
                 labels.append(parse_idx(gzip.decompress(y)) - known.first)
         sizes = known.train, known.test
-        return self.join(name, images, labels, known.classes, sizes)
+        return self.join(name, images, labels, classes=known.classes, sizes=sizes)
 
 
 plugin = Emnist(

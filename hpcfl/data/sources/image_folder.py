@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data import checks
@@ -92,10 +91,10 @@ class ImageFolder(Source):
         resized = (width, height) if width and height else None
         x = _decode(images, resized, MODES[channels])
         tested = sum(image.tested for image in images)
-        return Dataset(
+        return Dataset.from_arrays(
             root.name,
-            torch.from_numpy(x),
-            torch.tensor([words.index(image.word) for image in images]),
+            x,
+            np.array([words.index(image.word) for image in images]),
             len(words),
             official_test=tested,
             statistics=_compute_statistics(x[: len(x) - tested]),

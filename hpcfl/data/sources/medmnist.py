@@ -61,7 +61,7 @@ class MedMnist(CheckedFiles):
                 images.append(last.transpose(0, 3, 1, 2))
                 labels.append(arrays[f"{part}_labels"][:, 0])
         sizes = known.train, known.test
-        return self.join(name, images, labels, known.classes, sizes)
+        return self.join(name, images, labels, classes=known.classes, sizes=sizes)
 
 
 def make_source(name: str, known: Known) -> MedMnist:

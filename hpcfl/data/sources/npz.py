@@ -81,7 +81,7 @@ class ClientFolders(Source):
             _refuse_other_files(folder, files)
         # The training samples of all clients come first, then their test samples.
         paths = [folder / file for file in files for folder in folders]
-        parts = []
+        parts = {}
         for path in paths:
             arrays, _ = read_arrays(path)
             if "client" in arrays:
@@ -89,9 +89,9 @@ class ClientFolders(Source):
                     f"{path}: has an array 'client', but its folder names the client; leave it "
                     "out, or read one file by data.dataset = 'npz'"
                 )
-            parts.append(arrays)
+            parts[path] = arrays
         names = [folder.name for folder in folders]
-        return join_clients(root, paths, parts, names, "the name of the folder")
+        return join_clients(root, parts, names, "the name of the folder")
 
 
 def read_arrays(path: Path) -> tuple[Arrays, tuple[str, ...]]:
@@ -287,10 +287,10 @@ def _refuse_other_files(folder: Path, files: list[str]) -> None:
 
 def join_clients(
     root: Path,
-    paths: list[Path],
-    parts: list[Arrays],
+    parts: dict[Path, Arrays],
     names: list[str],
     named_by: str,
+    *,
     classes: int | None = None,
 ) -> Dataset:
     """Make the data set of all clients' files.
@@ -300,30 +300,33 @@ def join_clients(
 
     Args:
         root: The folder of all.
-        paths: Of each client, called ``names``, the training samples, then of each the
-            test samples, if they are apart.
-        parts: What the files hold.
+        parts: By file what it holds: of each client, called ``names``, the training
+            samples, then of each the test samples, if they are apart.
         named_by: What names a client.
         classes: How many there are; without it the files say it, or the labels.
     """
-    for path, arrays in zip(paths, parts, strict=True):
+    first, *_ = parts
+    for path, arrays in parts.items():
         x, y = arrays["x"], arrays["y"]
         if y.ndim != 1 or x.ndim < 2 or len(x) != len(y):
             raise UserError(
                 f"{path}: x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n]"
             )
-        form, first = _describe_form(arrays), _describe_form(parts[0])
-        if form != first:
+        form, other = _describe_form(arrays), _describe_form(parts[first])
+        if form != other:
             raise UserError(
-                f"{path}: {form}, but {first} in {paths[0]}; all clients must have one type and "
+                f"{path}: {form}, but {other} in {first}; all clients must have one type and "
                 "shape"
             )
         if place := untrusted_files.describe_nonfinite(x):
             raise UserError(f"{path}: x{place}")
     whole = {
-        key: np.concatenate([arrays[key] for arrays in parts]) for key in ("x", "y")
+        key: np.concatenate([arrays[key] for arrays in parts.values()])
+        for key in ("x", "y")
     }
-    stated = {int(arrays["classes"]) for arrays in parts if "classes" in arrays}
+    stated = {
+        int(arrays["classes"]) for arrays in parts.values() if "classes" in arrays
+    }
     if classes is not None:
         stated = {classes}
     if len(stated) > 1:
@@ -332,7 +335,7 @@ def join_clients(
         )
     if stated:
         whole["classes"] = np.array(stated.pop())
-    lengths = [len(arrays["y"]) for arrays in parts]
+    lengths = [len(arrays["y"]) for arrays in parts.values()]
     clients = np.arange(len(parts)) % len(names)
     return make_dataset(
         root,

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import Dataset, Owners
@@ -69,10 +68,10 @@ class Omniglot(CheckedFiles):
             )
         words = alphabets if label == "alphabet" else characters
         named, numbers = np.unique(words, return_inverse=True)
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(np.stack(images)),
-            torch.from_numpy(numbers.astype(np.int64)),
+            np.stack(images),
+            numbers,
             len(named),
             owners=Owners(
                 tuple(f"{person:02}" for person in range(1, PEOPLE + 1)),

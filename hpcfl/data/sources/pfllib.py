@@ -59,14 +59,14 @@ class PFLlib(Source):
         paths = []
         for part in PARTS:
             paths += [root / part / f"{client}.npz" for client in range(clients)]
-        parts = [_read_arrays(path) for path in paths]
+        parts = {path: _read_arrays(path) for path in paths}
         classes = None if config is None else config.get("num_classes")
         names = [str(client) for client in range(clients)]
         named_by = "the number in the file's name"
-        dataset = npz.join_clients(root, paths, parts, names, named_by, classes)
+        dataset = npz.join_clients(root, parts, names, named_by, classes=classes)
         if config is None:
             return dataset
-        _refuse_other_sizes(root, config.get(SIZES), parts)
+        _refuse_other_sizes(root, config.get(SIZES), list(parts.values()))
         found = len(dataset.y.unique())
         if classes in (None, found):
             return dataset

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hpcfl.data.datasets import AS_THEY_ARE, Dataset, Owners
@@ -126,10 +125,10 @@ class UciHar(Source):
             order = np.concatenate([train, test])
             tested = len(test)
         names = tuple(str(number) for number in range(1, HAR_SUBJECTS + 1))
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(x[order]).unsqueeze(2),
-            torch.from_numpy(activities[order]),
+            x[order][:, :, None],
+            activities[order],
             HAR_ACTIVITIES,
             official_test=tested,
             **AS_THEY_ARE,
@@ -245,10 +244,10 @@ class Pamap2(Source):
                 part.append((x[windows], y[windows], subjects[windows]))
         columns = zip(*trained, *tested, strict=True)
         samples, classes, of = map(np.concatenate, columns)
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(samples),
-            torch.from_numpy(classes),
+            samples,
+            classes,
             len(PAMAP_CLASSES),
             official_test=sum(len(y) for _, y, _ in tested),
             **AS_THEY_ARE,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hpcfl.data.datasets import AS_THEY_ARE, Dataset
 from hpcfl.data.sources.base import Source
@@ -37,10 +36,10 @@ class Spiral(Source):
         points = np.concatenate(
             [_arm(k, size, generator) for k, size in zip(classes, sizes, strict=True)]
         )
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(points).float(),
-            torch.from_numpy(np.repeat(classes, sizes)),
+            points.astype(np.float32),
+            np.repeat(classes, sizes),
             CLASSES,
             official_test=100 * CLASSES,
             **AS_THEY_ARE,

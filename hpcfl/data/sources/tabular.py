@@ -99,7 +99,9 @@ class TableSource(Source):
         order, tested, of_order = _order_rows(root, table, split, len(labels.numbers))
         rows = {column: columns.pop(column)[order] for column in list(columns)}
         trained = len(order) - tested
-        made = features_of.encode(root, table, rows, trained, encode is not None)
+        made = features_of.encode(
+            root, table, rows, trained, one_hot=encode is not None
+        )
         arrays = {
             "x": made.x,
             "y": labels.numbers[order],

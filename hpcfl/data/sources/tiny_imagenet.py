@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources import pictures
@@ -49,10 +48,10 @@ class TinyImageNet(DecodedPictures):
 
     def read(self, name: str, root: Path) -> Dataset:
         table = self.records(name, root)
-        return Dataset(
+        return Dataset.from_arrays(
             name,
-            torch.from_numpy(table["image"]),
-            torch.from_numpy(table["label"].astype(np.int64)),
+            table["image"],
+            table["label"],
             classes=len(_number_classes(root / FOLDER)),
             official_test=int(table["test"].sum()),
             statistics=IMAGENET,

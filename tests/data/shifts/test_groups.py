@@ -41,9 +41,9 @@ def test_cells_have_exact_sizes_and_the_rest_is_plain(assign):
     cells = groups.deal_cells(shift, facts(23))
     assert np.bincount(cells[0]).tolist() == [6, 4, 9, 4]
     first = groups.deal_within_cells(
-        Rotation(assign="random"), facts(23), cells, "first", 2
+        Rotation(assign="random"), facts(23), cells, own="first", groups=2
     )
-    second = groups.deal_within_cells(shift, facts(23), cells, "second", 3)
+    second = groups.deal_within_cells(shift, facts(23), cells, own="second", groups=3)
     assert [np.bincount(first + 2 * (second > 0)).tolist()] == [[6, 4, 9, 4]]
     assert np.bincount(second).tolist() == [10, 7, 6]
 
