@@ -1,3 +1,1 @@
-"""The rounds of a run: the loop, what each round leaves behind, and how the loop is
-stopped.
-"""
+"""The engine of a run: preparation, preflight, rounds with their results, and stops."""

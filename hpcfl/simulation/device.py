@@ -1,10 +1,10 @@
-"""The device of a rank: its choice, its sharing with other ranks, and its settings.
+"""The device of a rank: its choice, its settings, and the ranks that share it.
 
-On a GPU a run has the same bits for the same ranks, the same type of GPU and the same
-libraries: kernels add in a fixed order, algorithms are not chosen by a race, and
-products are of float32 numbers as they are unless ``runtime.precision`` says otherwise.
-Another type or library may choose other kernels. A run records its types and
-libraries, and a run that continues with others prints a note.
+On a GPU a run has the same bits for the same ranks, type of GPU and libraries. Kernels
+add in a fixed order, algorithms are not chosen by a timing, and products use plain
+float32 unless ``runtime.precision`` is set. Another type or library may choose other
+kernels. A run records its types and libraries, and a run that continues with others
+prints a note.
 """
 
 import os
@@ -29,7 +29,7 @@ LISTS = (
 )
 COUNT = "SLURM_GPUS_ON_NODE"
 NO_LIST = ("", "-1", "NoDevFiles")
-SHOWN = 12  # ranges of clients or cores that are written out
+SHOWN = 12  # maximum number of ranges of clients or cores in a message
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Device:
     """The device of this rank.
 
     Attributes:
-        device: as torch calls it.
-        sharing: how many ranks work on it.
-        kinds: the types of GPU, with their libraries, that the job's ranks have, in
-            alphabetical order; none on CPUs.
+        device: device of torch.
+        sharing: number of ranks that share the device.
+        kinds: GPU types and libraries of the job's ranks, in alphabetical order; empty
+            on CPUs.
     """
 
     device: torch.device
@@ -56,19 +56,19 @@ class Device:
 
 
 def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
-    """Choose the device of this rank, and make a GPU the current one, with the run's
-    precision. Give torch the settings of a new process.
+    """Choose the device of this rank, and set torch to the settings of a new process.
 
-    ``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU where
-    there are none. A job with assigned GPUs does not get the CPU unasked. Of several
-    MIG slices a rank sees one, slice ``local_rank`` modulo their number.
+    A GPU becomes torch's current device and gets the run's precision. ``auto`` selects
+    GPU number ``local_rank`` modulo the number of GPUs of the node, and the CPU if
+    there are none. A job with assigned GPUs never uses the CPU by default. With several
+    MIG slices a rank sees only one, slice ``local_rank`` modulo their number.
 
     Args:
-        runtime: the section ``[runtime]``.
-        local_rank: the rank's number on its node.
+        runtime: section ``[runtime]`` of the configuration.
+        local_rank: number of the rank on its node.
 
     Raises:
-        UserError: the GPU that the section asks for is missing or cannot be used.
+        UserError: The requested GPU is missing or cannot be used.
     """
     torch_settings.set_plain()
     wanted = runtime.device
@@ -84,21 +84,21 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         raise UserError(
             f"runtime.device = '{wanted}': {describe_assigned_gpus() or 'this machine'} "
-            f"offers no GPU to torch: {_explain_missing_gpu()}; to train without, set runtime.device = 'cpu'"
+            f"offers no GPU to torch: {_explain_missing_gpu()}; to use the CPU, set runtime.device = 'cpu'"
         )
     count = torch.cuda.device_count()
     index = int(wanted.partition(":")[2] or local_rank % count)
     if index >= count:
         raise UserError(f"runtime.device = '{wanted}': this machine has {count} GPUs")
     device = torch.device("cuda", index)
-    torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
+    torch.cuda.set_device(device)  # streams, graphs and MPI use the current device
     try:
         torch.cuda.synchronize(device)  # the first call that needs the GPU itself
     except RuntimeError as error:
         raise UserError(
             f"runtime.device = '{wanted}': GPU {index} of this node cannot be used: "
             f"{str(error).partition(chr(10))[0]}; the server and the workers share GPUs, so its "
-            "compute mode must be Default (nvidia-smi -q -d COMPUTE says which it is), or "
+            "compute mode must be Default (nvidia-smi -q -d COMPUTE prints it), or "
             "NVIDIA's MPS must run"
         ) from error
     _make_deterministic(runtime.precision)
@@ -106,8 +106,10 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
 
 
 def _select_mig_slice(local_rank: int) -> None:
-    """Leave one MIG slice of the job's list visible to this process, in which CUDA uses
-    the first one alone. CUDA reads the list in its first call.
+    """Make only one MIG slice of the job's list visible to this process.
+
+    CUDA uses only the first visible slice of a process. It reads the list in its first
+    call.
     """
     slices = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if all(name.startswith("MIG-") for name in slices):
@@ -117,10 +119,15 @@ def _select_mig_slice(local_rank: int) -> None:
 def share_device_facts(
     device: torch.device, communicator: Communicator, precision: str
 ) -> Device:
-    """Return the device with the facts that ranks exchange about theirs. Collective
-    call.
+    """Exchange facts about devices between ranks. Collective call.
 
-    One GPU may be ``cuda:0`` of two ranks, and ``cuda:0`` of two ranks may be two GPUs.
+    One GPU may be ``cuda:0`` on two ranks, and ``cuda:0`` on two ranks may be two GPUs,
+    so ranks compare UUIDs.
+
+    Args:
+        device: device of this rank.
+        communicator: communicator of all ranks.
+        precision: value of ``runtime.precision``.
     """
     mine = [f"{communicator.host} {_device_id(device)}", kind(device, precision)]
     numbers, kinds = zip(*communicator.allgather(mine), strict=True)
@@ -130,9 +137,7 @@ def share_device_facts(
 
 
 def kind(device: torch.device, precision: str) -> str:
-    """Describe the GPU properties that the last bits of results depend on; "" on a
-    CPU.
-    """
+    """Describe the GPU properties that determine the last bits of results; "" on a CPU."""
     if device.type == "cpu":
         return ""
     platform, convolutions = f"CUDA {torch.version.cuda}", "cuDNN"
@@ -145,9 +150,7 @@ def kind(device: torch.device, precision: str) -> str:
 
 
 def list_device_notes(device: torch.device, runtime: Runtime) -> list[str]:
-    """Return notes on keys of lanes without effect, and on AMD's GPUs, which torch
-    offers as those of CUDA.
-    """
+    """Return notes on keys of lanes without effect, and on AMD GPUs."""
     notes, on_gpu = [], device.type == "cuda"
     if runtime.lane_table is not None and not (on_gpu and runtime.lanes == "auto"):
         notes.append(
@@ -161,42 +164,44 @@ def list_device_notes(device: torch.device, runtime: Runtime) -> list[str]:
         )
     if on_gpu and torch.version.hip:
         notes.append(
-            f"torch {torch.__version__} is for ROCm: hpcfl was tested with CUDA alone, "
-            "and does not promise the same bits in another run on an AMD GPU"
+            f"torch {torch.__version__} is for ROCm: hpcfl was tested only with CUDA, "
+            "and does not guarantee the same bits in another run on an AMD GPU"
         )
     return notes
 
 
 def _device_id(device: torch.device) -> str:
-    """Return the UUID of a GPU, or of a MIG slice of one; "cpu" for the CPU."""
+    """Return the UUID of a GPU or MIG slice; "cpu" for the CPU."""
     if device.type != "cuda":
         return "cpu"
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 def _make_deterministic(precision: str) -> None:
-    """Make torch compute the same bits in every call.
+    """Configure torch so that every call gives the same bits.
 
-    Where torch has no deterministic kernel it warns.
+    Operators without a deterministic kernel raise a warning.
     """
-    # cuBLAS reads this when the first product is computed.
+    # cuBLAS reads this variable at the first product.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # hpcfl reads no memory that it has not written, so filling it would be wasted.
+    # hpcfl never reads uninitialised memory, so filling it would only take time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # hpcfl takes such sums along the first dimension only, where they add in order.
+    # hpcfl uses cumsum only along the first dimension, which is summed in order.
     warnings.filterwarnings(
         "ignore", "cumsum_cuda_kernel does not have a deterministic implementation"
     )
 
 
 def describe_assigned_gpus() -> str | None:
-    """Return the start of a message about the variable that assigns GPUs to this
-    process. Return None without such a variable.
+    """Return the start of a message on the variable that assigns GPUs to this process.
+
+    Returns:
+        The text; None without such a variable.
     """
     for name in LISTS:
         if (value := os.environ.get(name, "")) not in NO_LIST:
@@ -207,7 +212,7 @@ def describe_assigned_gpus() -> str | None:
 
 
 def _explain_missing_gpu() -> str:
-    """Explain why torch sees no GPU."""
+    """Return the reason that torch finds no GPU."""
     build, tool = "has no CUDA", "nvidia-smi"
     if torch.version.cuda:
         build = f"was built for CUDA {torch.version.cuda}"
@@ -222,7 +227,12 @@ def list_ranks(
     """Return a line for each rank, by rank, on every rank. Collective call.
 
     For example ``rank 2 on node7 (pid 4711, cores 4-7, 1 thread, cuda:1 NVIDIA A100,
-    clients 0-3, 9)``. The device and the clients are this rank's.
+    clients 0-3, 9)``.
+
+    Args:
+        communicator: communicator of all ranks.
+        device: device of this rank.
+        clients: ids of this rank's clients.
     """
     rank, host = communicator.rank, communicator.host
     hosted = describe_ranges(clients)
@@ -242,8 +252,8 @@ def list_ranks(
 
 
 def describe_ranges(numbers: Iterable[int]) -> str:
-    """Return ``0-3, 7`` for 0, 1, 2, 3, 7; of more than SHOWN such ranges the first ones
-    and how many are left.
+    """Return ``0-3, 7`` for 0, 1, 2, 3, 7. Only the first SHOWN ranges are listed,
+    followed by the number of the remaining ranges.
     """
     parts: list[list[int]] = []
     for number in sorted(numbers):

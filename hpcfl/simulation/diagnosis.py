@@ -1,5 +1,6 @@
-"""The line that tells a user what failed in the preflight: the machine, the model or the
-method, and where.
+"""Diagnosis of a failed preflight: one line that names the cause and its place.
+
+The cause is the machine, the model or the method.
 """
 
 import numpy as np
@@ -21,18 +22,24 @@ def is_failure(error: BaseException) -> bool:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Describe a failure of the machine, or an error that occurred once."""
+    """Return a line on a failure of the machine, or on an error that occurred only
+    once.
+    """
     if isinstance(error, RunFailure):
         return str(error)
-    return f"the trial before round 1 failed: {user_code.describe_error(error)}"
+    return f"the preflight before round 1 failed: {user_code.describe_error(error)}"
 
 
 def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseException]:
-    """Return one line on the model if it fails by itself, else on the method, and the
-    exception behind it. ``error`` is no failure of the machine.
+    """Return a line on the cause of an error, and the exception behind it.
 
-    The place is the innermost line of the user's code in the traceback. Without such a
-    line it is the first user definition among hook, method and model.
+    The cause is the model if it fails alone, else the method. The place is the
+    innermost line of the user's code in the traceback. Without such a line it is the
+    first definition by the user among hook, method and model.
+
+    Args:
+        prepared: experiment.
+        error: error in the preflight, not a failure of the machine.
     """
     of_model = diagnose_model(prepared)
     if of_model is not None:
@@ -53,8 +60,9 @@ def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseExcepti
 
 
 def find_hook(error: BaseException, hooks: Hooks) -> str:
-    """Return the outermost function of the user's method or overlay in which an error
-    was raised, or else the hook that was called; "" for none.
+    """Return the outermost function of the user's code in which an error was raised.
+
+    If there is none, return the name of the hook that was called; "" without a hook.
     """
     for name, file in find_hooks(error, hooks):
         if user_code.is_own(file):
@@ -63,8 +71,9 @@ def find_hook(error: BaseException, hooks: Hooks) -> str:
 
 
 def diagnose_model(prepared: Prepared) -> tuple[str, BaseException] | None:
-    """Return the fault of the model on a few samples, in evaluation mode and on a batch
-    in training mode; None for a model that runs.
+    """Return a line on an error of the model alone, and the exception; None if it runs.
+
+    The model runs on a few samples, in evaluation mode and on a batch in training mode.
     """
     samples, name = prepared.resources.samples, prepared.config.model.name
     few = dry_round.SAMPLES
@@ -105,12 +114,12 @@ def find_model_plugin(prepared: Prepared) -> object:
 
 
 def place_text(text: str, place: str | None) -> str:
-    """Put the known ``file:line`` before a text."""
+    """Return the text with ``file:line`` before it, if known."""
     return f"{place}: {text}" if place else text
 
 
 def describe_unbatched(error: BaseException) -> str:
-    """Say where and why clients cannot be batched, as one line."""
+    """Return a line on the place and the reason that prevents batching of clients."""
     place = user_code.find_line(error) or "model or method"
     first_sentence = user_code.describe_error(error).partition(". ")[0]
     return f"{place}: cannot be batched over clients ({first_sentence})"

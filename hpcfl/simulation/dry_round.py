@@ -1,8 +1,8 @@
-"""A round and the final scoring of a small federation in this process.
+"""A dry round: a round and the final scoring of a small federation in this process.
 
-One client with two samples takes part and another one is scored. Where the server
-aggregates, the message of the first one stands for those of all clients. Model, loss,
-kernel, messages and the round itself are the real ones.
+One client with two samples takes part, and another client is scored. For the
+aggregation the message of the first client is repeated for all clients. Model, loss,
+kernel, messages and the stages of the round are those of the experiment.
 """
 
 import itertools
@@ -42,16 +42,16 @@ from hpcfl.simulation.round import (
 from hpcfl.simulation.stages import Observer, RoundPlan, Stage, play
 from hpcfl.storage.clients import ClientStore
 
-SAMPLES = 2  # of each client
-# The most floats in the models of all clients: of large models there are fewer clients
-# than in the experiment, but at least MIN_CLIENTS.
+SAMPLES = 2  # number of samples of each client
+# Maximum number of floats in the models of all clients. With large models there are
+# fewer clients than in the experiment, but at least MIN_CLIENTS.
 FLOATS = 1 << 24
 MIN_CLIENTS = 2
-# Bytes of models and state: a dry round that needs more is left out where nothing is to
-# be run. With torch it then stays below 1 GB.
+# Bytes of models and state above which a dry round is skipped if no run follows. The
+# process then stays below 1 GB, including torch.
 TOO_LARGE = 7e8
 SMALL_MODEL = 1 << 20  # floats; a dry round of a smaller model is never too large
-# Models and states of the client that trains that are in memory at once.
+# Numbers of models and private states in memory at once while one client trains.
 MODELS, STATES = 6, 3
 SERVER_HOOKS = (
     "server_state",
@@ -59,11 +59,11 @@ SERVER_HOOKS = (
     "aggregate",
     "send_to_newcomers",
 )  # hooks that run on rank 0
-HEARTBEATS = 10  # of the server's step, after which it counts as working
+HEARTBEATS = 10  # heartbeats of a server step after which it is considered correct
 
 
 class LargeResult(Exception):
-    """Exception that ends the making of a state that is too large."""
+    """Exception that stops the creation of a state that is too large."""
 
 
 class EnoughHeartbeats(Exception):
@@ -71,30 +71,31 @@ class EnoughHeartbeats(Exception):
 
 
 def train_briefly(task: Task) -> Task:
-    """Return a training of at most one epoch."""
+    """Return a task with at most one epoch."""
     return replace(task, epochs=min(task.epochs, 1))
 
 
 def skip_epochs(task: Task) -> Task:
-    """Return a training of no epoch, whose results have the same shapes."""
+    """Return a task without epochs, whose results have the same shapes."""
     return replace(task, epochs=0)
 
 
 def skip_training(task: Task) -> Task:
-    """Return a training of no client, which needs no memory for gradients."""
+    """Return a task without clients, which needs no memory for gradients."""
     nobody = torch.zeros(len(task.rounds), dtype=torch.bool)
     return replace(task, epochs=0, only=nobody)
 
 
 brief_fleet = partial(Fleet, adjust=train_briefly)
 idle_fleet = partial(Fleet, adjust=skip_training)
-# Sample-level privacy refuses a training of selected clients.
+# Sample-level privacy does not allow the training of selected clients.
 private_idle_fleet = partial(Fleet, adjust=skip_epochs)
 
 
 def repeat_uploads(round: Round) -> None:
-    """Let the message of the one client arrive as those of all clients: its rows once
-    for each, and as a mean its own row.
+    """Deliver the message of the one client as the messages of all clients.
+
+    Its rows are repeated for each client; its own row replaces a mean.
     """
     if not len(round.cohort):
         return
@@ -134,26 +135,26 @@ def aggregate_briefly(round: Round) -> None:
 
 
 def release_memory(stage: str, round: Round) -> None:
-    """Give memory that waits for its next use back to the system, after a stage."""
+    """Return unused memory to the system after a stage, as an observer."""
     mixing.get_large_memory().release()
 
 
 REPEAT = Stage("upload", "gather", "uploads", repeat_uploads)
 AGGREGATE_BRIEFLY = Stage("aggregate", "aggregate", "aggregation", aggregate_briefly)
-# Diverged clients are left to the real rounds.
+# The stage that refuses diverged clients is left to the real rounds.
 AFTER_WORK = (COLLECT, REPEAT, STORE, AGGREGATE_BRIEFLY)
 DRY = (COMPOSE, SEND, WORK, *AFTER_WORK)
 
 
 @dataclass
 class Messages:
-    """The messages of a round; ``note`` is an observer of its stages.
+    """Messages of a round. The method ``note`` is an observer of its stages.
 
     Attributes:
-        clients: how many the small federation has.
-        server: the server's state after the round.
-        sent: by the server.
-        returned: by the clients.
+        clients: number of clients of the small federation.
+        server: state of the server after the round.
+        sent: message from the server.
+        returned: message from the clients.
     """
 
     clients: int
@@ -162,7 +163,7 @@ class Messages:
     returned: Message = field(default_factory=dict)
 
     def note(self, stage: str, round: Round) -> None:
-        """Keep the message that a stage made."""
+        """Keep the message that a stage has made."""
         if stage == "compose":
             self.sent = round.message
         if stage == "work":
@@ -170,11 +171,12 @@ class Messages:
 
 
 def count_bytes(prepared: Prepared) -> float:
-    """Return about how many bytes of models and state a dry round needs, infinite where
-    the server's state has a tensor of more than TOO_LARGE bytes.
+    """Estimate the bytes of models and state that a dry round needs.
 
-    0 stands for a small model, and for a mistake, which a dry round explains. The clock
-    and sample-level privacy cannot do without dry rounds, so theirs count 0, too.
+    Returns:
+        The bytes; infinity if a tensor of the server has more than TOO_LARGE bytes. 0
+        for a small model, for the clock and sample-level privacy, which require a dry
+        round, and for errors, which a dry round explains.
     """
     setup, config = prepared.setup, prepared.config
     needed = config.time.mode != "none" or config.hides_samples
@@ -197,16 +199,17 @@ def count_bytes(prepared: Prepared) -> float:
 
 
 def refuse_large_result(operator: Any, args: Any, kwargs: Any, result: Any) -> None:
-    """Raise LargeResult for a result of an operator of more than TOO_LARGE bytes, which
-    takes no memory before it is written to.
+    """Raise LargeResult if an operator returns a tensor with more than TOO_LARGE bytes.
+
+    The tensor occupies no memory before it is written to.
     """
     if isinstance(result, Tensor) and result.nbytes > TOO_LARGE:
         raise LargeResult
 
 
 def find_fixed(prepared: Prepared) -> set[str]:
-    """Return the names of tensors of the server that have as many rows as the small
-    federation has clients, and no more with one client more.
+    """Return the names of the server's tensors whose first dimension does not depend on
+    the number of clients, although it equals that of the small federation.
     """
     setup, clients = prepared.setup, count_clients(prepared)
     if clients == setup.clients:
@@ -219,8 +222,9 @@ def find_fixed(prepared: Prepared) -> set[str]:
 
 
 def outline_messages(prepared: Prepared) -> Messages:
-    """Return the shapes of the server's state, and of messages of one model to and from
-    each client, as tensors without values.
+    """Return the server's state and messages as tensors without values.
+
+    Each client sends and receives a message of one model.
     """
     model = torch.empty(1, prepared.setup.layout.width, device="meta")
     with torch.device("meta"):
@@ -230,12 +234,14 @@ def outline_messages(prepared: Prepared) -> Messages:
 
 
 def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
-    """Yield the messages of the first two rounds of a small federation, in which nothing
-    is trained.
+    """Yield the messages of the first two rounds of a small federation without
+    training.
 
-    The second is the first whose messages build on those of clients. To be called on a
-    rank that hosts clients. Raises RankFailure where something before the server's step
-    cannot run.
+    The second round is the first whose messages depend on messages of clients. It must
+    be called on a rank with clients.
+
+    Raises:
+        RankFailure: A step before the server's step fails.
     """
     is_private = prepared.resources.privacy is not None
     fleet_type = private_idle_fleet if is_private else idle_fleet
@@ -253,11 +259,12 @@ def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
 def play_on_clients(
     round: Round, stages: Sequence[Stage], observers: Sequence[Observer]
 ) -> None:
-    """Play a round of a small federation, and ignore a failure of the server's step.
+    """Play a round of a small federation, and ignore errors in the server's step.
 
-    All messages are equal, and a server step may not accept such input.
+    All messages are equal, and a server's step may not accept such input.
 
-    Raises RankFailure where something before that step cannot run.
+    Raises:
+        RankFailure: A step before the server's step fails.
     """
     try:
         play(round, stages, observers)
@@ -267,8 +274,9 @@ def play_on_clients(
 
 
 def is_of_server(error: BaseException | None, hooks: Hooks) -> bool:
-    """Return whether a hook of the server, of the method or of an overlay, raised an
-    error that is no failure of the machine.
+    """Return whether a server hook of the method or of an overlay raised an error.
+
+    Failures of the machine are excluded.
     """
     if error is None or isinstance(error, RunFailure) or is_shortage(error):
         return False
@@ -277,7 +285,7 @@ def is_of_server(error: BaseException | None, hooks: Hooks) -> bool:
 
 
 def limit_heartbeats() -> Callable[[], None]:
-    """Return a listener to heartbeats that raises EnoughHeartbeats after HEARTBEATS of them."""
+    """Return a listener that raises EnoughHeartbeats after HEARTBEATS heartbeats."""
     numbers = itertools.count(1)
 
     def listen() -> None:
@@ -294,14 +302,20 @@ def count_clients(prepared: Prepared) -> int:
 
 
 def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
-    """Return the experiment with a few samples and one epoch for each client, and with
-    its own kernel and stores.
+    """Return the experiment with few samples and one epoch per client.
+
+    It has a separate kernel and separate stores.
+
+    Args:
+        prepared: experiment.
+        lanes: maximum number of lanes.
+        samples: number of samples of each client.
     """
-    mixing.get_large_memory().release()  # of an earlier small federation
+    mixing.get_large_memory().release()  # memory of an earlier small federation
     resources = prepared.resources
     clients = count_clients(prepared)
     newcomers = [clients] if prepared.config.newcomers.clients else []
-    # One client trains; another one, where there are several, is scored beside it.
+    # One client trains; another client, if there are several, is only scored.
     taking_part = list(range(min(clients, 2)))
     pool = np.arange(min(samples, len(resources.samples.y)))
     dealt = resources.samples.dealt(dict.fromkeys([*taking_part, *newcomers], pool))
@@ -311,8 +325,8 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     module = setup.build().to(device)
     private = prepared.hooks.initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
-        # Rows whose shape depends on the number of clients are those of the small
-        # federation; the others are in memory once.
+        # A row is shared with the experiment unless its shape depends on the number of
+        # clients.
         if name not in private or private[name].shape == row.shape:
             private[name] = row
     small_resources = Resources(

@@ -1,4 +1,8 @@
-"""The rounds of a run: played one after the other, recorded, and saved in checkpoints."""
+"""The rounds of a run: a loop that plays and records them and writes checkpoints.
+
+``Federation`` has the loop, ``BestRound`` tracks the best round, and ``resume`` returns
+the state to start from.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +27,7 @@ from hpcfl.storage.checkpoint import Best, Checkpoints, CheckpointSchedule, Rest
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.metrics import MetricsWriter
 
-# After a round every rank votes for one of these; the highest vote wins.
+# Votes of the ranks after a round; the highest vote wins.
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
 
 
@@ -33,10 +37,18 @@ def resume(
     communicator: Communicator,
     restored: Restored | None,
 ) -> State:
-    """Return the server's state after a checkpoint or before round 1, and let the
-    schedule continue from it. Collective call.
+    """Return the server's state before the next round, and resume the schedule.
 
-    Raises UserError if the schedule cannot.
+    Collective call. The state is the one after a checkpoint, or the initial state.
+
+    Args:
+        prepared: experiment.
+        schedule: schedule, which continues after the checkpoint.
+        communicator: communicator of all ranks.
+        restored: checkpoint; None to start before round 1.
+
+    Raises:
+        UserError: The schedule cannot continue from the checkpoint.
     """
     done, server, simulator = 0, State(), State()
     if restored is None:
@@ -62,15 +74,17 @@ def ignore_result(result: Result) -> None:
 
 @dataclass
 class BestRound:
-    """The best round so far, and the state before it, from which a run makes its models.
+    """The best round so far, and the state before it, from which its models can be
+    recomputed.
 
-    Nothing is copied: neither the server nor the clients change a tensor of their
-    state, they make new ones. The state is saved with the next checkpoint. A resumed
-    run plays the rounds after that checkpoint again, and finds the same best one.
+    The state is not copied, because server and clients replace tensors of their state
+    and never change them in place. It is saved with the next checkpoint. A resumed run
+    plays the rounds after that checkpoint again and finds the same best round.
 
     Attributes:
-        column, measure: what counts.
-        number: the best so far, None before any.
+        column: column of the metric to compare.
+        measure: metric to compare.
+        number: best value so far; None before the first.
     """
 
     column: str
@@ -82,16 +96,24 @@ class BestRound:
     def remember(
         self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore
     ) -> None:
-        """Hold on to the state before a round. ``server``: None but on rank 0."""
+        """Keep references to the state before a round.
+
+        Args:
+            round: number of the round.
+            server: state of the server; None on other ranks than 0.
+            clients: private state of this rank's clients.
+        """
         self._before = Best(
             round - 1, np.nan, server and dict(server), clients.snapshot()
         )
 
     def judge(self, communicator: Communicator, values: Mapping[str, Any]) -> None:
-        """Keep the state that ``remember`` received if its round is the best so far.
-        Collective call.
+        """Keep the state from ``remember`` if its round is the best so far. Collective
+        call.
 
-        values: the numbers of the round, on rank 0.
+        Args:
+            communicator: communicator of all ranks.
+            values: metrics of the round, on rank 0.
         """
         name = str(MetricName(self.measure.recorded, self.column))
         number = communicator.bcast(float(values.get(name, np.nan)))
@@ -104,21 +126,25 @@ class BestRound:
             self._unwritten = replace(self._before, number=number)
 
     def take(self) -> Best | None:
-        """Return the best state, unless a checkpoint has it already."""
+        """Return the best state, or None if a checkpoint already has it."""
         best, self._unwritten = self._unwritten, None
         return best
 
 
 @dataclass
 class Federation:
-    """The rounds of a run, as this rank takes part in them.
+    """The rounds of a run on this rank.
 
-    server: the server's state; empty on workers.
-    schedule: the cohorts, stages and times of the rounds.
-    metrics: on rank 0 only.
-    meta: what every checkpoint says of the run.
-    announce: called on rank 0 with each recorded round.
-    best: what finds the best round, where its state is to be kept.
+    Attributes:
+        communicator: communicator of all ranks.
+        prepared: experiment.
+        server: state of the server; empty on workers.
+        schedule: cohorts, stages and times of the rounds.
+        checkpoints: writer of checkpoints.
+        metrics: writer of metrics, on rank 0 only.
+        meta: entries of every checkpoint that describe the run.
+        announce: function called on rank 0 with each recorded round.
+        best: tracker of the best round if its state is to be saved, else None.
     """
 
     communicator: Communicator
@@ -131,12 +157,12 @@ class Federation:
     announce: Callable[[Result], None] = ignore_result
     best: BestRound | None = None
     timing: CheckpointSchedule = field(init=False)
-    # seconds before the first round, of the longest round, and of copying the state for
-    # the last checkpoint
+    # Seconds before the first round, of the longest round, and of copying the state for
+    # the last checkpoint.
     _started_in: float = 0.0
     _longest: float = 0.0
     _copied_in: float = 0.0
-    # the last rounds, until there is time to record them
+    # Results of rounds that are not recorded yet.
     _unrecorded: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -145,9 +171,13 @@ class Federation:
     def run(self, done: int, request: StopRequest) -> None:
         """Play the rounds after ``done``, then score the final models. Collective call.
 
+        Args:
+            done: number of the last round that is complete.
+            request: request to stop, set by signals.
+
         Raises:
-            Interrupted: a stop signal came.
-            RunFailure: diverged clients end the run.
+            Interrupted: A stop signal arrived.
+            RunFailure: Diverged clients end the run.
         """
         rounds = self.prepared.config.rounds
         self._started_in = output.seconds_since_start()
@@ -161,7 +191,7 @@ class Federation:
                 self.save_metrics(number)
                 raise
             self._longest = max(self._longest, time.monotonic() - begun)
-            # The checkpoint of an earlier round was written during this one.
+            # The checkpoint of an earlier round was written during this round.
             self.finish_checkpoint()
             last = vote == STOP or number == rounds
             if last or vote == CHECKPOINT:
@@ -177,7 +207,7 @@ class Federation:
     def play_round(self, number: int, request: StopRequest) -> int:
         """Play one round and return the highest vote of the ranks. Collective call.
 
-        Rank 0 records the rounds before it while the workers train.
+        Rank 0 records earlier rounds while the workers train.
         """
         round = Round(
             self.schedule.plan(number),
@@ -195,10 +225,7 @@ class Federation:
         return max(result.vote, self.planned(number))
 
     def use_wait(self, stage: str, round: Round) -> None:
-        """Record earlier rounds while the workers train.
-
-        It is an observer of the stages of a round.
-        """
+        """Record earlier rounds while the workers train, as an observer of stages."""
         if stage == "send":
             self.record_rounds()
 
@@ -215,8 +242,8 @@ class Federation:
     def vote(self, number: int, request: StopRequest) -> int:
         """Return this rank's vote after a round: stop, checkpoint or continue.
 
-        A signal that reaches only ranks that already wait for others counts for the
-        next round. Rounds in which ranks do not meet have no vote.
+        A signal that reaches only ranks that already wait for others takes effect in
+        the next round. Rounds in which ranks do not meet have no vote.
         """
         if request.received:
             return STOP
@@ -225,17 +252,15 @@ class Federation:
     def planned(self, number: int) -> int:
         """Return the planned action after a round, which is the same on all ranks.
 
-        The round before the last always ends with a checkpoint. The models that the
-        last round trains can be made again from it.
+        The round before the last always ends with a checkpoint, from which the models
+        of the last round can be recomputed.
         """
         before_last = number == self.prepared.config.rounds - 1
         planned = before_last or self.timing.is_planned(number)
         return CHECKPOINT if planned else CONTINUE
 
     def record_rounds(self) -> None:
-        """Record and announce the last rounds on rank 0, as far as that is not done
-        already.
-        """
+        """Record and announce on rank 0 the rounds that are not recorded yet."""
         results, self._unrecorded = self._unrecorded, []
         if self.metrics is None:
             return
@@ -249,9 +274,9 @@ class Federation:
                 self.announce(result)
 
     def save_metrics(self, number: int) -> None:
-        """Save the recorded values of earlier rounds after a failure. Collective call.
+        """Save the metrics of earlier rounds after a failure. Collective call.
 
-        All ranks call this, because they fail together.
+        All ranks call it, because they fail together.
         """
         self.record_rounds()
         if self.metrics is not None:
@@ -260,8 +285,11 @@ class Federation:
         self.checkpoints.finish()
 
     def checkpoint(self, number: int, wait: bool) -> None:
-        """Merge the metrics and begin to save all state. With ``wait``, finish the
-        checkpoint as well. Collective call.
+        """Merge the metrics and begin to save all state. Collective call.
+
+        Args:
+            number: number of the round.
+            wait: whether to wait until the checkpoint is complete.
         """
         self.record_rounds()
         begun = time.monotonic()
@@ -287,29 +315,28 @@ class Federation:
             self.finish_checkpoint()
 
     def _server_state(self) -> Mapping[str, Tensor] | None:
-        """Return rank 0's state beside the clients' state, or None on other ranks."""
+        """Return the state of server and schedule on rank 0, or None on other ranks."""
         if not self.communicator.is_server:
             return None
         return self.server | self.schedule.stored_state()
 
     def _lanes_of_ranks(self) -> list[list[int]] | None:
-        """Return on rank 0 the current lanes of each rank, or None where no bit depends
-        on them. Collective call.
+        """Return the current lanes of each rank on rank 0. Collective call.
+
+        None if the bits of results do not depend on lanes.
         """
         if not self.prepared.gpus:
             return None
         return self.communicator.gather(self.prepared.resources.lanes)
 
     def finish_checkpoint(self) -> None:
-        """Wait until the checkpoint that was begun, if any, is on the disk. Collective
-        call.
-        """
+        """Wait until a checkpoint in progress, if any, is on disk. Collective call."""
         stopwatch = self.prepared.resources.stopwatch
         with stopwatch.phase("checkpoint"), self.timing.waiting():
             self.checkpoints.finish()
         written_in = self.checkpoints.written_in
         if self.timing.finished(written_in) and self.communicator.is_server:
-            under_way = 0.0  # the rest of an earlier checkpoint
+            under_way = 0.0  # remaining seconds of an earlier checkpoint
             if self.prepared.config.checkpoint.every != "auto":
                 under_way = max(0.0, written_in - self._longest)
             checkpoint = self._copied_in + written_in + under_way

@@ -1,4 +1,8 @@
-"""Calls of a method's hooks, with the overlays around its messages."""
+"""Calls of a method's hooks, with the overlays that change its messages.
+
+``Hooks`` calls the hooks, ``check_message`` checks their results, and ``find_hooks``
+finds the hooks in which an error was raised.
+"""
 
 import inspect
 import traceback
@@ -20,7 +24,11 @@ from hpcfl.rows.declared import (
 
 
 class MessageError(TypeError):
-    """A hook of the method returned what cannot travel. hook: its name."""
+    """Error for an invalid message that a hook returned.
+
+    Attributes:
+        hook: name of the hook.
+    """
 
     def __init__(self, hook: str, text: str) -> None:
         super().__init__(f"'{hook}' returns {text}")
@@ -28,9 +36,16 @@ class MessageError(TypeError):
 
 
 def check_message(hook: str, message: Any, clients: int, downwards: bool) -> Message:
-    """Return the message to or from ``clients`` clients that a hook returned.
+    """Check a message that a hook returned, and return it.
 
-    downwards: whether the server sends it. Raises MessageError where it cannot travel.
+    Args:
+        hook: name of the hook.
+        message: result of the hook.
+        clients: number of clients that receive or send the message.
+        downwards: whether the server sends the message.
+
+    Raises:
+        MessageError: The message cannot be sent.
     """
     if not isinstance(message, Mapping):
         kind = type(message).__name__
@@ -38,10 +53,10 @@ def check_message(hook: str, message: Any, clients: int, downwards: bool) -> Mes
     try:
         entries = fields(message)
     except ValueError as error:
-        raise MessageError(hook, f"what cannot travel: {error}") from None
+        raise MessageError(hook, f"an invalid message: {error}") from None
     for name, entry in entries.items():
         if downwards and isinstance(entry, Mean):
-            raise MessageError(hook, f"'{name}' as a Mean, which is what clients send")
+            raise MessageError(hook, f"'{name}' as a Mean, which only clients can send")
         if downwards and entry.shared:
             continue
         if entry.shared or len(entry.tensor) != clients:
@@ -56,19 +71,25 @@ def check_message(hook: str, message: Any, clients: int, downwards: bool) -> Mes
 
 @dataclass(frozen=True)
 class Hooks:
-    """The hooks of a method that make, take or declare something that overlays change.
+    """The hooks of a method for messages and states that overlays can change.
 
-    overlays: the innermost first.
+    Attributes:
+        method: method of the experiment.
+        overlays: overlays, innermost first.
     """
 
     method: Method
     overlays: tuple[Overlay, ...]
 
     def initial_state(self, hook: str, setup: Setup) -> State:
-        """Return the state before round 1 that a hook of the method and of the overlays
-        declares: ``server_state`` or ``client_state``.
+        """Return the initial state declared by the method and the overlays.
 
-        Raises UserError for other than tensors, and for a name that two of them declare.
+        Args:
+            hook: name of the hook, ``server_state`` or ``client_state``.
+            setup: facts that methods may use.
+
+        Raises:
+            UserError: A value is not a tensor, or two of them declare the same name.
         """
         state: State = {}
         for owner in (self.method, *self.overlays):
@@ -78,15 +99,23 @@ class Hooks:
                 refuse_other_than_tensors(own, hook)
             if taken := sorted(state.keys() & own.keys()):
                 raise UserError(
-                    f"{type(owner).__name__}.{hook}: another overlay or the method has "
-                    f"the name '{taken[0]}'; choose another one"
+                    f"{type(owner).__name__}.{hook}: another overlay or the method declares "
+                    f"the name '{taken[0]}'; choose another name"
                 )
             state |= own
         return state
 
     def compose(self, hook: str, state: State, audience: Audience) -> Message:
-        """Return the message to an audience that a hook of the method makes, on rank
+        """Return the message that a hook of the method makes for an audience, on rank
         0.
+
+        Args:
+            hook: name of the hook.
+            state: state of the server.
+            audience: clients that receive the message.
+
+        Raises:
+            MessageError: The message cannot be sent.
         """
         server: Any = FixedTensors(state, "server")
         clients = len(audience.ids)
@@ -99,8 +128,12 @@ class Hooks:
         return message
 
     def receive(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
-        """Return the inbox of a fleet as each overlay receives it, the outermost first,
-        and last as the method receives it.
+        """Return the inboxes of a fleet as the overlays receive them, outermost first,
+        and as the method receives it, last.
+
+        Args:
+            fleet: fleet of the clients.
+            inbox: messages received for these clients.
         """
         inboxes = [inbox]
         for overlay in reversed(self.overlays):
@@ -112,8 +145,12 @@ class Hooks:
         """Return the message that the clients of a fleet send.
 
         Args:
-            received: The result of ``receive``.
-            returned: The result of the method's ``update``.
+            fleet: fleet of the clients.
+            received: result of ``receive``.
+            returned: result of the method's ``update``.
+
+        Raises:
+            MessageError: The message cannot be sent.
         """
         clients = len(fleet.ids)
         message = check_message("update", returned, clients, downwards=False)
@@ -125,7 +162,13 @@ class Hooks:
         return message
 
     def aggregate(self, state: State, cohort: Cohort, uplink: State) -> None:
-        """Let the method aggregate an uplink; change ``state``. Runs on rank 0."""
+        """Update the server's state by the method's ``aggregate``, on rank 0.
+
+        Args:
+            state: state of the server, which changes.
+            cohort: clients that uploaded.
+            uplink: their messages.
+        """
         varying = set(self.method.varying)
         for overlay in self.overlays:
             varying |= set(overlay.varying)
@@ -147,16 +190,14 @@ class Hooks:
         return any(overlay.acts_on_empty_cohorts() for overlay in self.overlays)
 
     def notes(self, setup: Setup) -> list[str]:
-        """Return lines of the method and of the overlays for the user to read before
-        round 1.
-        """
+        """Return notes of the method and the overlays for the user before round 1."""
         lines = self.method.notes(setup)
         for overlay in self.overlays:
             lines = [*lines, *overlay.notes()]
         return lines
 
     def measure(self, state: State, round: int) -> dict[str, float]:
-        """Return the overlays' numbers of a round to record. Runs on rank 0."""
+        """Return the overlays' metrics of a round, on rank 0."""
         numbers: dict[str, float] = {}
         for overlay in self.overlays:
             numbers |= overlay.measure(state, round)
@@ -164,8 +205,12 @@ class Hooks:
 
 
 def find_hooks(error: BaseException, hooks: Hooks) -> Iterator[tuple[str, str]]:
-    """Yield the functions of a method and of overlays in which an error was raised, the
-    outermost first: their names and files. The name of an overlay's has its class.
+    """Yield the hooks of a method and its overlays in which an error was raised,
+    outermost first.
+
+    Yields:
+        The name of the hook and its file. The name of an overlay's hook includes its
+        class.
     """
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code

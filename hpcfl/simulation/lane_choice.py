@@ -1,8 +1,7 @@
-"""The choice of lanes: how many clients a rank trains side by side, and how these
-convolve.
+"""Choice of the number of lanes on a GPU, and of the form of their convolutions.
 
 It follows from the experiment, the GPU and a recorded table of times, never from a
-timing within the run.
+timing in the run.
 """
 
 from dataclasses import replace
@@ -18,8 +17,8 @@ from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
 from hpcfl.models.replaced import has_convolutions
 from hpcfl.storage import provenance
 
-# The most lanes of a model with convolutions on a GPU where no table has measured more:
-# a grouped convolution may become slower than one of each lane.
+# Maximum number of lanes of a model with convolutions on a GPU without a measured
+# table: with more lanes a grouped convolution may be slower than one per lane.
 UNMEASURED = 8
 
 
@@ -32,13 +31,17 @@ def fit_lanes(
     private: int,
     placed: Placement,
 ) -> LaneChoice:
-    """Return the lanes of a rank on a GPU, and how many clients' rows lie there at once.
+    """Return the lanes of a rank on a GPU, and the number of clients whose rows fit
+    there.
 
     Args:
-        asked: what the experiment asks for.
-        sample: normalised, ``[1, *shape]``, on the GPU.
+        config: configuration of the experiment.
+        asked: lanes requested by the experiment.
+        module: model of one client.
+        sample: normalised sample, ``[1, *shape]``, on the GPU.
         memory: bytes of the GPU for this rank, without the samples.
         private: bytes of a client's private state.
+        placed: rank of each client.
     """
     module = module.to(sample.device)
     hosted = int(np.bincount(placed.owner[: config.partition.clients]).max())
@@ -59,8 +62,11 @@ def fit_lanes(
 
 
 def count_concurrent(config: Config, hosted: int) -> int:
-    """Return the most clients that may train at the same time on a rank with ``hosted``
-    clients.
+    """Return the maximum number of clients that train at the same time on a rank.
+
+    Args:
+        config: configuration of the experiment.
+        hosted: number of clients on the rank.
     """
     cohort = config.participation.count(config.partition.clients)
     if config.time.mode == "asynchronous":
@@ -71,9 +77,13 @@ def count_concurrent(config: Config, hosted: int) -> int:
 def choose_lanes(
     config: Config, device: torch.device, module: nn.Module, fits: int
 ) -> LaneChoice:
-    """Return the lanes of ``module`` for ``runtime.lanes = "auto"`` on a GPU.
+    """Return the lanes for ``runtime.lanes = "auto"`` on a GPU.
 
-    fits: how many the memory of the GPU holds.
+    Args:
+        config: configuration of the experiment.
+        device: GPU.
+        module: model of one client.
+        fits: number of lanes that fit into the GPU's memory.
     """
     notes = list[str]()
     form: Form = "loop" if config.runtime.convolutions == "loop" else "grouped"
@@ -84,7 +94,7 @@ def choose_lanes(
         return LaneChoice(fits, fits, form, notes)
     notes.append(
         f"at most {UNMEASURED} clients with convolutions train side by side on this GPU, "
-        "without a measurement; tests/benchmarks/gpu.sh writes one for runtime.lane_table"
+        "because runtime.lane_table is not set; tests/benchmarks/gpu.sh measures a table"
     )
     return LaneChoice(min(fits, UNMEASURED), fits, form, notes)
 
@@ -92,8 +102,14 @@ def choose_lanes(
 def find_row(
     config: Config, device: torch.device, fits: int, notes: list[str]
 ) -> LaneRow | None:
-    """Return the row of ``runtime.lane_table`` that is used, or None and add to
-    ``notes`` why. ``fits``: as for ``choose_lanes``.
+    """Return the row of ``runtime.lane_table`` to use, or None with a note on the
+    reason.
+
+    Args:
+        config: configuration of the experiment.
+        device: GPU.
+        fits: number of lanes that fit into the GPU's memory.
+        notes: list to which the note is added.
     """
     runtime = config.runtime
     table = runtime.lane_table
@@ -102,7 +118,7 @@ def find_row(
     here = torch.cuda.get_device_name(device)
     if table.device != here:
         notes.append(
-            f"runtime.lane_table: measured on {table.device}, and this GPU is {here}; it "
+            f"runtime.lane_table: measured on {table.device}, but this GPU is {here}; it "
             "is not used"
         )
         return None
@@ -110,13 +126,13 @@ def find_row(
     row = table.fastest(fits, form)
     if row is None:
         notes.append(
-            f"runtime.lane_table: has no row of '{config.model.name}' in "
+            f"runtime.lane_table: has no row for '{config.model.name}' in "
             f"{PRECISIONS[runtime.precision]} with at most {fits} lanes"
         )
         return None
     version = provenance.versions()["torch"]
     if table.torch != version:
         notes.append(
-            f"runtime.lane_table: measured with torch {table.torch}, and this is {version}"
+            f"runtime.lane_table: measured with torch {table.torch}, but this is {version}"
         )
     return row

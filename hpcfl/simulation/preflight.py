@@ -1,8 +1,7 @@
-"""The preflight: an experiment tried on a few samples before round 1, to find mistakes
-in a user's own code.
+"""The preflight: a trial of an experiment on a few samples before round 1.
 
-Nothing is written. All that it changes is made for it and thrown away, and random
-numbers are keyed: a run computes the same with and without it.
+It finds errors in a user's code. It writes no files. It works on copies, which are
+discarded, and random numbers are keyed, so a run computes the same with and without it.
 """
 
 import traceback
@@ -37,9 +36,9 @@ from hpcfl.simulation.prepare import Prepared, Tried
 from hpcfl.simulation.round import FINAL_SCORING, Round
 from hpcfl.simulation.stages import RoundPlan, no_clients, on_this_rank, play
 
-# Errors of hooks that are no mistakes of the user. In a dry round all clients' messages
-# are equal, and a method may fail on such input. Torch documents LinAlgError in this
-# place, but its annotations do not count it as public.
+# Errors of hooks that are not reported as errors of the user. In a dry round all
+# clients' messages are equal, and a method may fail on such input. Torch documents
+# LinAlgError as public, but its annotations do not export it.
 EXCUSED = (
     ValueError,
     ArithmeticError,
@@ -50,16 +49,20 @@ EXCUSED = (
 
 
 class Elsewhere(Exception):
-    """The cause of a mistake on another rank; its text is the traceback there."""
+    """Cause of an error on another rank, with the traceback of that rank as its text."""
 
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Try the experiment and return it as it can run. Collective.
+    """Try the experiment and return it with the findings. Collective call.
 
-    If clients cannot be batched and ``runtime.lanes`` is "auto", it has one lane and a
-    note. Another note names operators whose result for a client depends on the clients
-    beside it. Raises UserError for a mistake on any rank and RunFailure for any other
-    error, with the same line on all ranks.
+    If clients cannot be batched and ``runtime.lanes`` is "auto", the result has one
+    lane and a note. Another note names operators whose result for a client depends on
+    other clients.
+
+    Raises:
+        UserError: The experiment has an error on any rank. All ranks raise the same
+            line.
+        RunFailure: Any other error occurred on any rank. All ranks raise the same line.
     """
     lanes = prepared.resources.kernel.widest
     with one_line_on_all_ranks(communicator):
@@ -79,8 +82,7 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         kernel = SerialKernel(resources.kernel.module)
         resources = replace(resources, kernel=kernel)
         notes.append(
-            f"{tried.unbatched}; they train one after the other, as with "
-            "runtime.lanes = 1"
+            f"{tried.unbatched}; clients train one at a time, as with runtime.lanes = 1"
         )
     elif tried.dependent:
         notes.append(describe_dependent(tried.dependent, prepared.config.runtime.lanes))
@@ -89,11 +91,13 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
 
 
 def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Try the experiment as ``run`` does where nothing is to be run afterwards.
-    Collective.
+    """Try the experiment like ``run``, for commands after which no run follows.
+    Collective call.
 
-    Of an experiment whose dry round is too large, only scores and model are tried.
-    Raises as ``run`` does.
+    If a dry round would be too large, only scores and model are tried.
+
+    Raises:
+        UserError, RunFailure: As for ``run``.
     """
     is_too_large = dry_round.count_bytes(prepared) > dry_round.TOO_LARGE
     if not communicator.allreduce_max(int(is_too_large)):
@@ -103,7 +107,7 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
         if fault := diagnose_model(prepared):
             refuse(*fault)
     note = (
-        f"a round of {prepared.method.name} with this model is too large to be tried "
+        f"a round of {prepared.method.name} with this model is too large for a trial "
         "here; a run tries it before round 1"
     )
     return replace(prepared, notes=[*prepared.notes, note])
@@ -111,8 +115,8 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
 
 @contextmanager
 def one_line_on_all_ranks(communicator: Communicator) -> Iterator[None]:
-    """Raise the first UserError or RunFailure that any rank raises in a block on all
-    ranks, with its line. Collective.
+    """Raise the first UserError or RunFailure of any rank in a block on all ranks, with
+    the same line. Collective call.
     """
     own: UserError | RunFailure | None = None
     facts: list[Any] | None = None
@@ -130,8 +134,9 @@ def one_line_on_all_ranks(communicator: Communicator) -> Iterator[None]:
 
 
 def calibrate_noise(prepared: Prepared) -> Prepared:
-    """Return the experiment with the noise of sample-level privacy, which follows from
-    the trainings that the method asks for.
+    """Return the experiment with the noise of sample-level privacy.
+
+    The noise follows from the local trainings that the method requests.
     """
     from hpcfl.updates.sample_level import calibrate
 
@@ -143,11 +148,11 @@ def calibrate_noise(prepared: Prepared) -> Prepared:
 
 
 def merge(findings: Sequence[Tried]) -> Tried:
-    """Return the findings of all ranks as those of one."""
+    """Merge the findings of all ranks."""
     trainings: list[AskedTraining] = []
     for found in findings:
         of_rank = [AskedTraining(*one) for one in found.trainings]
-        # A round may have two trainings alike; ranks ask for the same ones.
+        # Ranks request the same trainings, possibly several equal ones.
         trainings = max(trainings, of_rank, key=len)
     dependent: set[str] = set()
     for found in findings:
@@ -163,11 +168,19 @@ def merge(findings: Sequence[Tried]) -> Tried:
 
 
 def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:
-    """Return what a round with one lane shows after an error with ``lanes`` lanes.
+    """Return the findings of a round with one lane, after an error with several lanes.
 
-    Only a known limit of batching makes clients train one after the other. Any other
-    error ends the run, as does such a limit if the user has set the number of lanes.
-    Raises UserError or RunFailure with one line, from the exception behind it.
+    Only a known limit of batching makes clients train one at a time. Any other error
+    ends the run. So does a limit of batching if the user has set the number of lanes.
+
+    Args:
+        prepared: experiment.
+        lanes: maximum number of lanes of the first trial.
+        error: error of the first trial.
+
+    Raises:
+        UserError: The experiment has an error.
+        RunFailure: The machine failed, or the error did not occur again.
     """
     alone: BaseException | None = error
     seen = Tried()
@@ -187,9 +200,7 @@ def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:
 
 
 def try_own_scores(prepared: Prepared) -> None:
-    """Raise UserError for a score of the user's that fails. The built-in scores are known
-    to work.
-    """
+    """Raise UserError if a score of the user fails. Built-in scores are not tried."""
     scores, device = prepared.resources.scores, prepared.resources.device
     if not any(":" in name for name in scores):
         return
@@ -202,7 +213,8 @@ def try_own_scores(prepared: Prepared) -> None:
 def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> None:
     """Raise RunFailure unless an error with at most ``lanes`` lanes occurs again.
 
-    An error that occurs once, such as one that a timer raises, is no mistake.
+    An error that occurs only once, such as an error raised by a timer, is not an error
+    of the experiment.
     """
     if not is_failure(error):
         again, _ = try_round(prepared, lanes)
@@ -212,19 +224,22 @@ def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> 
 
 
 def refuse(text: str, cause: BaseException) -> NoReturn:
-    """Raise the error that ends the run: RunFailure if the machine has failed."""
+    """Raise the error that ends the run: RunFailure if the machine has failed, else
+    UserError.
+    """
     if is_failure(cause):
         raise RunFailure(describe_failure(cause)) from cause
     raise UserError(text) from cause
 
 
 def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
-    """Play the round and the final scoring with at most ``lanes`` lanes; return the
-    error that ended them, None without one, and what they show. A rank without clients
-    plays nothing.
+    """Play the round and the final scoring with at most ``lanes`` lanes.
 
-    Errors of the server that occur only because the federation is small are passed
-    over.
+    A rank without clients does nothing. Errors of the server that occur only because
+    the federation is small are ignored.
+
+    Returns:
+        The error that ended the trial or None, and the findings.
     """
     if not prepared.store.ids:
         return None, Tried()
@@ -259,7 +274,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 round = Round(plan, OneProcess(), small, server)
                 play(round, dry_round.DRY, [note_work, dry_round.release_memory])
                 check_scored_column(small, round.collected.numbers.columns)
-                del round  # its rows and messages
+                del round  # frees its rows and messages
                 play_final_scoring(small, server)
     except RankFailure as failure:
         return failure.__cause__, Tried()
@@ -271,7 +286,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
 
 
 def play_final_scoring(small: Prepared, server: State) -> None:
-    """Play the final scoring of client 0 and of newcomers."""
+    """Play the final scoring of client 0 and of the newcomers."""
     plan = RoundPlan(
         number=small.config.rounds + 1,
         cohort=no_clients(),
@@ -288,9 +303,12 @@ def play_final_scoring(small: Prepared, server: State) -> None:
 def _tolerate_small_federation(fewer: bool, prepared: Prepared) -> Iterator[None]:
     """Ignore a server error in a block if the small federation may be its cause.
 
-    Without a state for the small federation, that for all clients of the experiment
-    ``prepared`` is made, and its error raised if there is one. fewer: whether the
-    federation has fewer clients than the experiment.
+    If the hook ``server_state`` failed, it is called again for all clients of the
+    experiment, and raises its error there, if any.
+
+    Args:
+        fewer: whether the federation has fewer clients than the experiment.
+        prepared: experiment with all clients.
     """
     try:
         with on_this_rank("before round 1"):
@@ -307,31 +325,34 @@ def _tolerate_small_federation(fewer: bool, prepared: Prepared) -> Iterator[None
 
 
 def check_scored_column(small: Prepared, columns: list[str]) -> None:
-    """Raise UserError if ``evaluation.score`` is none of the ``columns`` that a round
-    records.
+    """Raise UserError if ``evaluation.score`` is not a column that a round records.
 
-    The method's own may be recorded at the end only.
+    The method's primary column is accepted, because it may be recorded only at the end.
     """
     wanted, method = small.config.evaluation.score, small.method
     if wanted not in {"method", method.primary, *columns}:
         recorded = ", ".join(sorted(columns))
         raise UserError(
             f"evaluation.score = '{wanted}': {method.name} records {recorded}; "
-            f"'method' takes its own, {method.primary}"
+            f"'method' selects its primary column, {method.primary}"
         )
 
 
 def describe_dependent(operators: Sequence[str], lanes: int | str) -> str:
-    """Explain that ``operators`` give a client other last bits beside others, for this
-    ``runtime.lanes``.
+    """Return a note that the bits of ``operators`` for a client depend on other
+    clients.
+
+    Args:
+        operators: names of the operators.
+        lanes: value of ``runtime.lanes``.
     """
     names = ", ".join(operators)
     if lanes == "auto":
         return (
-            f"{names} give a client other last bits beside others; what calls them runs "
-            "for one client after the other"
+            f"{names}: the last bits depend on other clients in the batch; code that calls "
+            "these operators runs for one client at a time"
         )
     return (
-        f"runtime.lanes = {lanes}: {names} give a client other last bits beside others, so "
-        "that results depend on the number of ranks; with 'auto' they do not"
+        f"runtime.lanes = {lanes}: the last bits of {names} depend on other clients in the batch, "
+        "so results depend on the number of ranks; with runtime.lanes = 'auto' they do not"
     )

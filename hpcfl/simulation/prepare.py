@@ -1,6 +1,6 @@
-"""The preparation of a rank before round 1: data, model, placement and initial state.
+"""Preparation of a rank before round 1: data, model, placement and initial state.
 
-It writes no file.
+``prepare`` and ``prepare_together`` return a ``Prepared``. They write no files.
 """
 
 import hashlib
@@ -70,12 +70,11 @@ class Tried:
     """Findings of the preflight that later stages use.
 
     Attributes:
-        trainings: the local trainings that the method asks for in a round.
-        dependent: operators that were called and give a client other last bits beside
+        trainings: local trainings that the method requests in a round.
+        dependent: names of the operators called whose last bits for a client depend on
             other clients.
-        unbatched: one line on what runs for one client but cannot be batched over
-            several; "" where all can.
-        uploads: the ``make_header`` of a client's message.
+        unbatched: one line on code that cannot be batched over clients; "" if all can.
+        uploads: header of a client's message, from ``make_header``.
     """
 
     trainings: tuple[AskedTraining, ...] = ()
@@ -89,19 +88,22 @@ class Prepared:
     """State of a rank before round 1: constants of the run, and the initial state.
 
     Attributes:
-        data: the samples of clients, without those of the data set.
-        hooks: of the method, with its overlays.
-        store: private state of this rank's clients, the one thing here that rounds
-            change.
-        newcomers: the same of its newcomers, which does not change.
+        config: configuration of the experiment.
+        data: samples of the clients, without the samples of the data set.
+        hooks: hooks of the method, with its overlays.
+        setup: facts that methods may use.
+        placement: rank of each client.
+        resources: kernel, samples and device of this rank.
+        store: private state of this rank's clients, the only part that rounds change.
+        newcomers: private state of this rank's newcomers, which does not change.
         is_server: whether this rank is the server.
-        notes: lines that a user should read before round 1.
-        gpus: types and libraries of all ranks.
-        frozen: the digest of the values of what the model freezes; None where it
-            freezes nothing.
-        checksum: of all samples of the data set, on a rank beside others.
+        notes: notes for the user before round 1.
+        gpus: GPU types and libraries of all ranks.
+        frozen: digest of the model's frozen values; None without any.
+        checksum: checksum of all samples of the data set; None with a single rank.
         tried: findings of the preflight.
-        fleet_type: makes the fleets that the method gets, from the fields of one.
+        fleet_type: function that makes fleets for the method from the fields of a
+            fleet.
     """
 
     config: Config
@@ -127,19 +129,21 @@ class Prepared:
 
     @cached_property
     def initial_server_state(self) -> State:
-        """The server's state before round 1, made when first asked for; empty on
-        workers.
+        """The server's state before round 1, computed at first use; empty on workers.
 
-        It may be as large as the models of all clients. Raises UserError.
+        It may be as large as the models of all clients.
+
+        Raises:
+            UserError: The state has other values than tensors.
         """
         if not self.is_server:
             return {}
-        with user_code.locate_errors(), torch_settings.unchanged("a module of yours"):
+        with user_code.locate_errors(), torch_settings.unchanged("your module"):
             return self.hooks.initial_state("server_state", self.setup)
 
     @property
     def measure(self) -> Measure:
-        """The number that chooses the best round."""
+        """The metric that chooses the best round."""
         return measures.measure(self.config.evaluation, self.resources.scores)
 
     def resources_in(self, round: int) -> Resources:
@@ -150,9 +154,10 @@ class Prepared:
         return replace(self.resources, samples=samples)
 
     def keep_few_samples(self) -> "Prepared":
-        """Return the same experiment without most of its samples, to try it alone.
+        """Return the experiment without most of its samples, for a trial without a run.
 
-        A model on the CPU loses its values as well; a trial builds its own.
+        A model on the CPU loses its values as well, because a trial builds its own
+        model.
         """
         few = self.resources.samples.keep_few()
         if self.resources.device.type == "cpu":
@@ -160,14 +165,20 @@ class Prepared:
         return replace(self, resources=replace(self.resources, samples=few))
 
     def make_audience(self, ids: np.ndarray, round: int) -> Audience:
-        """Return the method's view of the clients ``ids`` [n] that the server sends
-        to.
+        """Return the method's view of the receivers of a message.
+
+        Args:
+            ids: ids of the clients [n].
+            round: number of the round.
         """
         return Audience(ids, self.setup, round)
 
     def make_cohort(self, ids: np.ndarray, round: int) -> Cohort:
-        """Return the method's view of the clients ``ids`` [n] whose uploads the server
-        receives.
+        """Return the method's view of the clients that uploaded.
+
+        Args:
+            ids: ids of the clients [n].
+            round: number of the round.
         """
         return Cohort(
             ids=ids,
@@ -179,7 +190,12 @@ class Prepared:
 
     def make_fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Return the fleet of this rank's clients among ``ids``, with copies of their
-        private state.
+        state.
+
+        Args:
+            ids: ids of clients on any rank.
+            round: number of the round.
+            scored: whether models are scored.
         """
         local_ids = ids[self.store.hosts(ids)]
         state = self.store.get(local_ids.tolist(), self.resources.device)
@@ -195,23 +211,21 @@ class Prepared:
 
     @property
     def newcomer_ids(self) -> np.ndarray:
-        """The ids of the clients that are never trained with, which follow those of the
-        others.
-        """
+        """The ids of the newcomers, which follow the ids of the other clients."""
         return np.arange(self.setup.clients, len(self.data.counts))
 
     def make_newcomers(self) -> Fleet:
         """Return the newcomers of this rank in their own round 1, with
         ``newcomers.epochs`` epochs.
 
-        The warm-up of the learning rate is for hardly trained models, so newcomers skip
-        it.
+        The warm-up of the learning rate is meant for untrained models, so newcomers
+        skip it.
         """
         ids = np.array(self.newcomers.ids, np.int64)
         training = self.setup.training.model_copy(
             update={"epochs": self.config.newcomers.epochs, "warmup": 0}
         )
-        # newcomers have their samples of the round after the last
+        # Newcomers have the samples of the round after the last.
         after = self.config.rounds + 1
         resources = replace(
             self.resources_in(after), setup=replace(self.setup, training=training)
@@ -230,10 +244,16 @@ class Prepared:
 def prepare_together(
     config: Config, communicator: Communicator, adapter: ModelAdapter | None = None
 ) -> Prepared:
-    """Prepare the experiment on every rank after the ranks have compared their GPUs.
-    Collective call. Arguments as for ``prepare``.
+    """Prepare the experiment on every rank, after the ranks have compared their GPUs.
+    Collective call.
 
-    Raises UserError, the same on all ranks.
+    Args:
+        config, adapter: as for ``prepare``.
+        communicator: communicator of all ranks.
+
+    Raises:
+        UserError: The experiment is invalid, or ranks have different data or code. All
+            ranks raise the same error.
     """
     with agreed(communicator):
         device = choose_device(config.runtime, communicator.local_rank)
@@ -243,8 +263,8 @@ def prepare_together(
     require_equal(
         communicator,
         _checksums(prepared),
-        "data and code must be the same on all hosts, and a plugin draws random numbers "
-        "by hpcfl's keys alone",
+        "data and code must be the same on all hosts, and a plugin must draw random "
+        "numbers only by hpcfl's keys",
     )
     return replace(
         prepared, notes=[*prepared.notes, *_note_other_processors(communicator)]
@@ -252,22 +272,24 @@ def prepare_together(
 
 
 def _note_other_processors(communicator: Communicator) -> list[str]:
-    """Return a note if ranks compute with different last bits. Collective call."""
+    """Return a note if processors of ranks compute different last bits. Collective
+    call.
+    """
     if communicator.size == 1:
         return []
     arithmetics = communicator.allgather(provenance.arithmetic())
     for rank, arithmetic in enumerate(arithmetics):
         if arithmetic != arithmetics[0]:
             return [
-                f"the processor of rank {rank} computes other last bits than that of rank 0, "
-                "so results depend on the clients that a rank hosts"
+                f"the processors of rank {rank} and rank 0 compute different last bits, "
+                "so results depend on the placement of clients"
             ]
     return []
 
 
 def _checksums(prepared: Prepared) -> dict[str, str | int | None]:
-    """Return the checksums of what every rank has made for itself and all ranks must
-    have alike.
+    """Return checksums of the parts that every rank prepares itself and that must be
+    equal on all ranks.
     """
     split = prepared.data.split
     indices = hashlib.sha256()
@@ -293,24 +315,26 @@ def prepare(
     """Load the data, draw the partition, build the model and the state before round 1.
 
     Args:
-        config: The experiment.
-        process: The rank and the number of ranks.
-        adapter: The adapter that the experiment asks for.
-        rank_device: By default the device of a single rank.
+        config: configuration of the experiment.
+        process: rank and number of ranks.
+        adapter: adapter of the experiment; None without one.
+        rank_device: device of this rank; by default the device of a single rank.
 
     Raises:
         UserError: The experiment is invalid.
     """
     rank_device = set_up_process(config, process, rank_device)
-    with torch_settings.unchanged("a module of yours"):
+    with torch_settings.unchanged("your module"):
         return _prepare(config, process, adapter, rank_device)
 
 
 def set_up_process(
     config: Config, process: Process, rank_device: Device | None = None
 ) -> Device:
-    """Give this process the settings of a run; return its device. Arguments as for
-    ``prepare``.
+    """Apply the settings of a run to this process and return its device.
+
+    Args:
+        config, process, rank_device: as for ``prepare``.
     """
     rank_device = rank_device or Device(
         choose_device(config.runtime, process.local_rank)
@@ -324,12 +348,17 @@ def set_up_process(
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of an experiment that are alike on all ranks.
+    """Parts of an experiment that are equal on all ranks.
 
     Attributes:
-        placement: of all clients on ranks.
-        private: the private state of a client before round 1.
-        scores: what is measured of every scored model, by name.
+        config: configuration of the experiment.
+        data: samples of all clients.
+        model: model of a client.
+        setup: facts that methods may use.
+        hooks: hooks of the method, with its overlays.
+        placement: rank of each client.
+        private: private state of a client before round 1.
+        scores: metrics of every scored model, by name.
     """
 
     config: Config
@@ -379,7 +408,7 @@ def _prepare(
     adapter: ModelAdapter | None,
     rank_device: Device,
 ) -> Prepared:
-    """Prepare on the device that was chosen."""
+    """Prepare the experiment on the device of this rank."""
     parts = _make_parts(config, process.size, adapter)
     data, model, placement = parts.data, parts.model, parts.placement
     own = placement.clients_of(process.rank)
@@ -439,7 +468,7 @@ def _private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
 
 
 def _choose_lanes(parts: Parts, rank_device: Device, samples: Samples) -> LaneChoice:
-    """Return the lanes of a rank."""
+    """Return the choice of lanes for this rank."""
     config, dataset = parts.config, parts.data.dataset
     runtime = config.runtime
     form: Form = "loop" if runtime.convolutions == "loop" else "grouped"
@@ -495,14 +524,15 @@ def _make_resources(
 
 
 def _refuse_unusable_keys(config: Config, method: Method) -> None:
-    """Raise UserError for newcomers if the method has no model for them, and for options
-    that the method ignores.
+    """Raise UserError for keys that the method does not support.
+
+    These are newcomers if the method has no model for them, and options without effect.
     """
     refuse_without_effect(method, config.training)
     if config.newcomers.clients and method.no_newcomers:
         raise UserError(
-            f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
-            f"client that never took part, {method.no_newcomers}"
+            f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for "
+            f"clients that did not take part in training, {method.no_newcomers}"
         )
 
 
@@ -510,7 +540,10 @@ def _make_stores(
     config: Config, rank_device: Device, own: np.ndarray, private: State
 ) -> tuple[ClientStore, ClientStore]:
     """Return the initial private state of this rank's clients and of its newcomers.
-    ``own`` has the ids of both.
+
+    Args:
+        own: ids of clients and newcomers of this rank.
+        private: private state of a client before round 1.
     """
     new = own >= config.partition.clients
     return (
@@ -525,13 +558,14 @@ def _make_stores(
 
 
 def _place_clients(counts: Tensor, config: Config, size: int) -> Placement:
-    """Place clients on ``size`` ranks by their local steps, and the newcomers after
-    them.
+    """Place clients on ``size`` ranks by their numbers of local steps, and newcomers
+    likewise.
 
-    Each of the two groups is spread evenly over the ranks, because they never work at
-    the same time. Clients whose smaller last batches have one size do them as one step,
-    if they live together. Large and small ones go in pairs, so that ranks with as many
-    steps also have about as many samples.
+    Clients and newcomers are two groups, each spread evenly over the ranks, because
+    they never train at the same time. Clients whose smaller last batches have equal
+    sizes are placed together, because a rank processes these batches in one step. Large
+    and small last batches are paired, so that ranks with equal numbers of steps also
+    have similar numbers of samples.
     """
     trained, batch_size = config.partition.clients, config.training.batch_size
     kinds, costs = [], []
@@ -546,7 +580,7 @@ def _place_clients(counts: Tensor, config: Config, size: int) -> Placement:
 
 
 def _note_idle_workers(placed: Placement) -> list[str]:
-    """Return a note if there are more ranks than can work."""
+    """Return a note if some workers have no client."""
     if not (idle := len(placed.idle)):
         return []
     return [
@@ -555,11 +589,13 @@ def _note_idle_workers(placed: Placement) -> list[str]:
 
 
 def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
-    """Return the scores to compute, by name: the requested ones, and the default ones
-    that can be computed.
+    """Return the scores to compute, by name: requested scores, and default scores.
 
-    Raises UserError if a requested score needs a shared test set or an attack and there
-    is none.
+    Default scores that cannot be computed are left out.
+
+    Raises:
+        UserError: A requested score needs a shared test set or an attack, and the
+            experiment has none.
     """
     split, is_attacked = data.split, data.assigned.patched is not None
     asked = measures.asked(config.evaluation)
@@ -567,13 +603,13 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
         if score.shared_test and not split.has_global_test:
             key = "scores" if name in config.evaluation.scores else "metric"
             raise UserError(
-                f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as "
+                f"evaluation.{key} = '{name}' needs a shared test set, as "
                 f"with partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives "
-                "each its own"
+                "each client a separate one"
             )
         if score.scored_on != "test" and not is_attacked:
             raise UserError(
-                f"evaluation.scores = '{name}' needs an attack that has a success, such as "
+                f"evaluation.scores = '{name}' needs an attack with a success rate, such as "
                 "attack.kind = 'backdoor'"
             )
     always = measures.built_in(measures.BY_DEFAULT)
@@ -587,13 +623,13 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
 def _make_overlays(
     config: Config, method: Method, model: PreparedModel
 ) -> tuple[Overlay, ...]:
-    """Return the overlays of a run, the innermost first."""
+    """Return the overlays of a run, innermost first."""
     overlays = list(method.overlays())
     buffers, template = model.buffers, model.template
     if buffers.width and config.training.buffers == "average":
         from hpcfl.methods.overlays.averaged_buffers import AveragedBuffers
 
-        # Only a client's "model" has statistics that travel.
+        # Clients send only the statistics of their model named "model".
         statistics = layout.make_row(buffers, template)
         averaged = layout.find_floating(buffers, template)
         name = buffer_name("model")
@@ -624,11 +660,11 @@ def _make_overlays(
 
 
 def _count_blocks(config: Config, process: Process) -> int:
-    """Return how many blocks of a product this rank computes at once.
+    """Return the number of blocks of a product that this rank computes at once.
 
     The server uses all its cores, with ``runtime.threads`` threads for each block,
-    because the ranks that may share these cores wait while it works. The other ranks
-    work at the same time, so each computes one block.
+    because other ranks on these cores wait while it works. The other ranks work at the
+    same time, so each computes one block.
     """
     if process.rank:
         return 1

@@ -1,4 +1,4 @@
-"""The data of an experiment: its data set, split over clients, and what each holds."""
+"""Preparation of an experiment's data: data set, split over clients, shifts and counts."""
 
 import zlib
 from dataclasses import dataclass, replace
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from hpcfl.data.poison import Poison
     from hpcfl.data.shifted import Shifts
 
-CLIENT_KEYS = ("client", "clients", "owners")  # of [data], of all sources
+# Keys of [data] that name clients of the data set, in all sources.
+CLIENT_KEYS = ("client", "clients", "owners")
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,13 @@ class ClientData:
     """The samples of all clients and newcomers.
 
     Attributes:
-        dataset: without its samples in ``Prepared.data``.
-        assigned: the numbers in the data set of each client's samples.
-        counts, test_counts: training and test samples of round 1, float64 [clients and
-            newcomers, classes].
-        shifts: what sets clients apart beside their labels, if anything.
-        attackers: ids of the clients that attack, ascending.
+        dataset: data set; without its samples in ``Prepared.data``.
+        split: split of the data set over clients.
+        assigned: indices of each client's samples in the data set.
+        counts, test_counts: number of training and test samples in round 1, float64
+            [clients and newcomers, classes].
+        shifts: distribution shifts between clients, or None.
+        attackers: ids of the attackers, ascending.
     """
 
     dataset: Dataset
@@ -47,15 +49,15 @@ class ClientData:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Training samples of clients and newcomers in round 1, int64 [clients and
-        newcomers].
+        """Number of training samples of each client and newcomer in round 1, int64
+        [clients and newcomers].
         """
         sizes: np.ndarray = self.counts.sum(dim=1).long().numpy()
         return sizes
 
     def counts_in(self, round: int) -> Tensor:
-        """Return the training samples of each class as clients know them in a round,
-        float64 [clients and newcomers, classes].
+        """Return the number of training samples of each class in a round, with the
+        labels that clients have then, float64 [clients and newcomers, classes].
         """
         if self.shifts is None or not self.shifts.relabels_later:
             return self.counts
@@ -72,8 +74,15 @@ class ClientData:
 def prepare_data(
     config: Config, method: Method, dataset: Dataset | None = None
 ) -> ClientData:
-    """Load the data set, unless it is given, and split it over clients. Raises
-    UserError.
+    """Load the data set and split it over clients.
+
+    Args:
+        config: configuration of the experiment.
+        method: method, which can request validation samples.
+        dataset: data set that replaces the configured one.
+
+    Raises:
+        UserError: The data cannot be read or split.
     """
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
     dataset = dataset or datasets.load(config.data, scheme.seed)
@@ -119,8 +128,11 @@ def prepare_data(
 
 
 def find_attack(config: Config, dataset: Dataset) -> tuple[np.ndarray, "Poison | None"]:
-    """Return the ids of the clients that attack, ascending, and the change of their
-    samples, if any. Raises UserError.
+    """Return the ids of the attackers, ascending, and the change of their samples or
+    None.
+
+    Raises:
+        UserError: The attack does not fit the data set.
     """
     if config.attack is None:
         return np.zeros(0, np.int64), None
@@ -146,8 +158,11 @@ def find_attack(config: Config, dataset: Dataset) -> tuple[np.ndarray, "Poison |
 def list_groups(
     config: Config, data: ClientData
 ) -> tuple[np.ndarray, list[str]] | None:
-    """Return the group of each client and newcomer by its shifts and by whether it
-    attacks, int64 [clients], and the groups' names; None where there are no groups.
+    """Return the groups of clients by their shifts and by whether they attack.
+
+    Returns:
+        The group of each client and newcomer, int64 [clients and newcomers], and the
+        names of the groups; None without shifts and attack.
     """
     drawn = data.split.groups
     if config.attack is None:
@@ -161,7 +176,7 @@ def list_groups(
 
 
 def list_data_notes(config: Config, data: ClientData) -> list[str]:
-    """Return lines on the data that a user should read before round 1."""
+    """Return notes on the data for the user before round 1."""
     dataset, split = data.dataset, data.split
     notes = [note for note in dataset.description.notes if note not in split.notes]
     return [
@@ -174,7 +189,7 @@ def list_data_notes(config: Config, data: ClientData) -> list[str]:
 
 
 def note_late_attack(config: Config) -> list[str]:
-    """Return a line on an attack that begins after the last round."""
+    """Return a note if the attack begins after the last round."""
     attack = config.attack
     if attack is None or attack.since <= config.rounds:
         return []
@@ -187,8 +202,10 @@ def note_late_attack(config: Config) -> list[str]:
 def count_samples(
     split: Split, dataset: Dataset, shifts: "Shifts | None"
 ) -> tuple[Tensor, Tensor]:
-    """Count the training and test samples of each class of clients in round 1, float64
-    [clients, classes] each.
+    """Count the training and test samples of each client and class in round 1.
+
+    Returns:
+        Training counts and test counts, float64 [clients, classes] each.
     """
     classes = dataset.classes
     if shifts is not None:
@@ -202,19 +219,21 @@ def count_samples(
 
 
 def note_unused_clients(config: Config, dataset: Dataset, split: Split) -> list[str]:
-    """Return a note where a key names the clients of a data set and others are drawn."""
+    """Return a note if a key names clients of the data set but the partition ignores
+    them.
+    """
     named = [key for key in CLIENT_KEYS if config.data.options.get(key) is not None]
     if not named or dataset.owners is None or split.names:
         return []
     return [
-        f"data.{named[0]} names {len(dataset.owners.names):,} clients, but "
-        f"partition.scheme = '{config.partition.scheme}' draws others; to use them, set "
+        f"data.{named[0]} selects {len(dataset.owners.names):,} clients of the data set, but "
+        f"partition.scheme = '{config.partition.scheme}' ignores them; to use them, set "
         "partition.scheme = 'by-client'"
     ]
 
 
 def note_untrained(config: Config, data: ClientData) -> list[str]:
-    """Return a note on classes that clients are tested on and no client trains on."""
+    """Return a note on classes that have test samples, but no training samples."""
     trained = config.partition.clients
     is_tested = data.test_counts[:trained].sum(dim=0) > 0
     is_trained = data.counts[:trained].sum(dim=0) > 0
@@ -223,6 +242,6 @@ def note_untrained(config: Config, data: ClientData) -> list[str]:
         return []
     names = [data.dataset.class_name(number) for number in untrained]
     return [
-        f"{len(untrained)} of {data.dataset.classes} classes are tested and no client trains on "
-        f"them: {wording.list_first(names)}"
+        f"{len(untrained)} of {data.dataset.classes} classes have test samples, but no client has "
+        f"training samples of them: {wording.list_first(names)}"
     ]

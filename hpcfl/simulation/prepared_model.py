@@ -1,4 +1,4 @@
-"""The model of an experiment: its builders and its fixed values."""
+"""Preparation of an experiment's model: its builders and its frozen values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,12 +25,14 @@ Build = Callable[[], nn.Module]
 
 @dataclass(frozen=True)
 class ModelAdapter:
-    """An adapter, which the caller of the engine makes from ``[adapter]``.
+    """An adapter for the model, made by the caller of the engine from ``[adapter]``.
 
     Attributes:
-        insert: inserts the adapter into a built model, freezes the rest, and returns it.
-        read: reads the initial model's tensors from files for a model without the
-            adapter, and returns them by name, with notes; None without files.
+        insert: function that inserts the adapter into a new model, freezes the other
+            parameters, and returns the model.
+        read: function that reads the initial model's tensors from files, given a model
+            without the adapter. It returns tensors by name, and notes. None without
+            files.
     """
 
     insert: Callable[[nn.Module], nn.Module]
@@ -42,12 +44,16 @@ class PreparedModel:
     """The model of a client.
 
     Attributes:
-        build: makes the model with fresh parameters, adapted to the method.
-        build_initial: makes the model that all begin with, which a file may determine.
-        frozen: the digest of values that the seed does not determine: frozen ones, and
-            the file's tensors; None without any.
-        template: an initial model on the CPU.
-        notes: on the file.
+        build: function that makes the model with new random parameters, adapted to the
+            method.
+        build_initial: function that makes the initial model of all clients, possibly
+            from a file.
+        frozen: digest of the values that the seed does not determine: frozen values and
+            values from the file; None without any.
+        template: initial model on the CPU.
+        parameters: layout of the trained parameters.
+        buffers: layout of the batch-norm statistics.
+        notes: notes on the file.
     """
 
     build: Build
@@ -62,16 +68,26 @@ class PreparedModel:
 def prepare_model(
     config: Config, method: Method, dataset: Dataset, adapter: ModelAdapter | None
 ) -> PreparedModel:
-    """Build the model. Raises UserError.
+    """Build the model of a client.
 
-    Frozen values are those of the draw of the initial model, because trained values may
-    be computed from them.
+    Frozen values come from the random draw of the initial model, because trained values
+    may be computed from them.
 
-    adapter: the one that the experiment asks for; None without one.
+    Args:
+        config: configuration of the experiment.
+        method: method, which can adapt the model.
+        dataset: data set.
+        adapter: adapter of the experiment; None without one.
+
+    Raises:
+        UserError: The model cannot be built or trained.
+        ValueError: The experiment has an adapter, but ``adapter`` is None.
     """
     if config.adapter.is_used and adapter is None:
-        raise ValueError("the experiment has an adapter, which must be handed in")
-    # taken out here, so that the function does not keep all samples
+        raise ValueError(
+            "the experiment has an adapter; pass it as the argument 'adapter'"
+        )
+    # Local variables, so that the function does not keep all samples in memory.
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
     def built() -> nn.Module:
@@ -100,7 +116,7 @@ def prepare_model(
     with randomness.seeded(config.seed, *INITIAL):
         frozen = of_base(first())
     for name in frozen:
-        given.pop(name, None)  # not twice in memory
+        given.pop(name, None)  # avoids a second copy in memory
     build = partial(hold_built, fresh, frozen)
     build_initial = partial(hold_built, first, frozen)
     with randomness.seeded(config.seed, "template"):
@@ -124,11 +140,11 @@ def hold_built(build: Build, frozen: dict[str, Tensor]) -> nn.Module:
 
 
 def digest_fixed(frozen: dict[str, Tensor], given: dict[str, Tensor]) -> str | None:
-    """Return the digest of frozen values and of a file's; None without any."""
+    """Return the digest of frozen values and of values from a file; None without any."""
     fixed = dict(frozen)
     for name, value in given.items():
         fixed[f"init.{name}"] = value
-    # as bytes, because numpy does not know every type of torch
+    # Bytes, because NumPy lacks some dtypes of torch.
     content = {
         name: value.contiguous().flatten().view(torch.uint8)
         for name, value in fixed.items()
@@ -139,14 +155,14 @@ def digest_fixed(frozen: dict[str, Tensor], given: dict[str, Tensor]) -> str | N
 def complete_model(
     config: Config, method: Method, module: nn.Module, adapter: ModelAdapter | None
 ) -> nn.Module:
-    """Return a built model with its adapter, precision and the method's changes."""
+    """Return a new model with its adapter, its precision and the method's changes."""
     if adapter is not None:
-        # The adapter comes first: what a method adds to the model is its own to train.
+        # The adapter comes first, so that it does not freeze layers that a method adds.
         module = adapter.insert(module)
     if config.runtime.precision == MIXED:
         from hpcfl.models import mixed
 
-        # by itself: what a method adds is computed in float32
+        # Mixed precision comes before the method: layers that it adds use float32.
         module = mixed.mix(replace_layers(module))
     return replace_layers(method.adapt(module))
 
@@ -154,7 +170,8 @@ def complete_model(
 def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[str]:
     """Return the names of a model's own buffers that its forward pass changes.
 
-    Raises UserError where the model cannot be trained as it is.
+    Raises:
+        UserError: The model cannot be trained.
     """
     name, x = config.model.name, dataset.normalise(dataset.x[:2])
     with randomness.seeded(config.seed, "statistics"):
@@ -162,7 +179,7 @@ def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[s
     try:
         usable.refuse_unusable(module)
         own = ":" in name or any(constants.list_own_buffers(module))
-        if not own:  # built-in models have no state but that of their norms
+        if not own:  # built-in models have no state other than norm statistics
             return set()
         return usable.find_statistics(module, x, config.seed)
     except UserError:
@@ -175,8 +192,18 @@ def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[s
 def read_given(
     config: Config, build: Build, adapter: ModelAdapter | None
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Read the initial model's tensors from files, with notes on them. ``build`` makes
-    it without an adapter. Raises UserError.
+    """Read the initial model's tensors from files.
+
+    Args:
+        config: configuration of the experiment.
+        build: function that makes the model without an adapter.
+        adapter: adapter of the experiment; None without one.
+
+    Returns:
+        Tensors by name, and notes.
+
+    Raises:
+        UserError: A file cannot be read or does not fit.
     """
     with randomness.seeded(config.seed, *INITIAL):
         if adapter is not None and adapter.read is not None:
@@ -189,7 +216,7 @@ def read_given(
 
 
 def refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> None:
-    """Raise UserError where the model has frozen what must be trained."""
+    """Raise UserError if the model freezes parameters that must be trained."""
     if not parameters.frozen:
         return
     adapted = config.adapter.kind != "none"
@@ -201,11 +228,11 @@ def refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> 
     if not parameters.width:
         raise UserError(
             f"model.name = '{config.model.name}': all its parameters are frozen "
-            "(requires_grad = False), so there is nothing to train; leave some of them out"
+            "(requires_grad = False), so there is nothing to train; unfreeze some of them"
         )
     for group, why in method.trains.items():
         if not parameters.members([group]):
             raise UserError(
                 f"method.name = '{method.name}': all of the model's {group} is frozen "
-                f"({how}), so {why}; leave some of it out, or take another method"
+                f"({how}), so {why}; unfreeze some of it, or choose another method"
             )

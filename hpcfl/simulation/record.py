@@ -1,6 +1,4 @@
-"""Results of a round: every client's own numbers, gathered on rank 0, and their
-summary.
-"""
+"""Metrics of a round: numbers of every client, gathered on rank 0, and their summary."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,16 +30,22 @@ from hpcfl.scores.metric_names import (
 )
 from hpcfl.storage.results import Metrics, make_one_round
 
-# The numbers of some clients by name, float64 [n] each, NaN where a client has none.
-# A scored model's are called COLUMN/NUMBER, those of a method recorded/NAME.
+# Numbers of some clients by name, float64 [n] each, NaN for clients without a value.
+# Names are COLUMN/NUMBER for a scored model, recorded/NAME for records of a method.
 Numbers = dict[str, NDArray[np.float64]]
-# of each fleet the ids of its clients and their numbers
+# The client ids and the numbers of each fleet.
 OfFleets = Sequence[tuple[np.ndarray, Numbers]]
 
 
 def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
-    """Return whether each client's message, private state and loss are finite, bool [n]
-    on the CPU.
+    """Return whether each client's message, private state and loss are finite.
+
+    Args:
+        fleet: participants of the round.
+        uplink: their message.
+
+    Returns:
+        A mask of the clients without NaN and Inf, bool [n] on the CPU.
     """
     tensors = list(fleet.state.values())
     for entry in fields(uplink).values():
@@ -54,7 +58,7 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
         if not tensor.is_floating_point() or not tensor.numel():
             continue
         parts = scratch.parts(tensor.flatten(1))
-        # NaN passes through both; absolute values would be a copy of all rows.
+        # NaN propagates through both; absolute values would need a copy of all rows.
         largest = [torch.maximum(part.amax(dim=1), -part.amin(dim=1)) for part in parts]
         result &= torch.cat(largest).isfinite().cpu()
     return result
@@ -63,19 +67,21 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
 def compute_numbers(
     fleet: Fleet, uplink: Message | None, finite: Tensor | None
 ) -> Numbers:
-    """Return the numbers of a fleet's clients: scores, the method's records, and
-    training statistics of participants.
+    """Return the numbers of a fleet's clients: scores, records and training statistics.
 
-    Every round records them and the mean and the spread of scores and records, and
-    tables, figures and data frames find them by name. A number that is added here is
-    recorded for all methods.
+    Every round stores them, with mean and deviation of scores and records. Tables,
+    figures and data frames find them by name. A number added here is stored for all
+    methods.
 
-    uplink, finite: what participants send, and which of them did not diverge, bool [n];
-        None for observers.
+    Args:
+        fleet: clients of the round.
+        uplink: message of participants; None for observers.
+        finite: mask of the participants that did not diverge, bool [n]; None for
+            observers.
     """
     results = fleet.results
     numbers: Numbers = {SAMPLE_GRADIENTS: results.sample_gradients.astype(np.float64)}
-    # Observers are scored and nothing else.
+    # Observers are only scored.
     is_observer = uplink is None
     of_scores = results.sample_gradients if is_observer else results.scoring_gradients
     if of_scores.any():
@@ -83,7 +89,7 @@ def compute_numbers(
     for column, sums in results.scores.items():
         for name, score in fleet.resources.scores.items():
             if name not in sums:
-                continue  # held-out samples have no attack
+                continue  # scores of an attack are not computed on held-out samples
             of_score = score.numbers(name, sums[name], fleet.class_counts)
             for number, values in of_score.items():
                 numbers[str(MetricName(number, column))] = values.numpy()
@@ -101,10 +107,13 @@ def compute_numbers(
 
 
 def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
-    """Return numbers in which the scores and records of some clients have the columns of
-    attackers, so that they are left out of all means of the others.
+    """Move the scores and records of attackers into separate columns.
 
-    apart: which of the clients these are, bool [n].
+    Means over the other clients then exclude attackers.
+
+    Args:
+        numbers: numbers of clients by name.
+        apart: mask of the attackers, bool [n].
     """
     result = dict(numbers)
     for text, of_clients in numbers.items():
@@ -117,7 +126,7 @@ def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
 
 
 def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
-    """Return the floats that each client sends, [n]."""
+    """Return the number of floats that each client sends, [n]."""
     total = torch.zeros(clients, dtype=torch.float64)
     for entry in fields(uplink).values():
         floats = entry.logical_floats()
@@ -126,9 +135,7 @@ def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
 
 
 def _losses(fleet: Fleet) -> Numbers:
-    """Return the losses of a fleet's last training, NaN for a client without
-    samples.
-    """
+    """Return the losses of a fleet's last training, NaN for clients without samples."""
     empty = fleet.samples.cpu() == 0
     losses = {
         "train_loss": fleet.results.losses,
@@ -148,15 +155,17 @@ def list_names(fleets: OfFleets) -> list[str]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The numbers of a round's clients, and their summary on rank 0. Making ``values``
-    of them can wait until there is time.
+    """Numbers of a round's clients, and their summary on rank 0.
+
+    The summary is computed at the first use of ``values``, possibly after later rounds
+    have begun.
 
     Attributes:
-        names: the clients' numbers, on all ranks.
-        clients: the numbers as ``clients/NAME``, with an entry for each client of the
-            audience; empty but on rank 0.
-        seconds: of each rank, by phase of the round.
-        scores: the scores by name, which say how their numbers are summarised.
+        names: names of the clients' numbers, on all ranks.
+        clients: numbers as ``clients/NAME``, with an entry for each client of the
+            audience; empty on other ranks than 0.
+        seconds: seconds of each rank by phase of the round.
+        scores: scores by name, which determine how their numbers are summarised.
     """
 
     names: list[str]
@@ -166,13 +175,16 @@ class Gathered:
 
     @property
     def columns(self) -> list[str]:
-        """Return the columns of the models that were scored, on all ranks."""
+        """The columns of the scored models, on all ranks."""
         columns = {MetricName.parse(name).column for name in self.names}
         return sorted(filter(has_scores, columns))
 
     def select(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
-        """Return a number of some clients of the audience, NaN where it is missing. On
-        rank 0.
+        """Return a number of some clients, NaN if it is missing. Only on rank 0.
+
+        Args:
+            name: name of the number.
+            ids: ids of clients of the audience.
         """
         if name not in self.names:
             return np.full(len(ids), np.nan)
@@ -182,9 +194,9 @@ class Gathered:
 
     @cached_property
     def values(self) -> dict[str, float]:
-        """The round's numbers by name, on rank 0; {} elsewhere.
+        """The round's metrics by name, on rank 0; {} on other ranks.
 
-        They are the summaries of the clients' numbers, and the seconds of the slowest
+        They are summaries of the clients' numbers, and the seconds of the slowest
         worker.
         """
         if not self.clients.columns:
@@ -204,7 +216,7 @@ class Gathered:
         spent = by_column.get(EPSILON.column, {}).get(EPSILON.number)
         if spent is not None:
             record[str(EPSILON)] = float(np.nanmax(spent))
-        # Whole numbers below 2^53, so that no order of adding changes the sum.
+        # Integers below 2^53 have exact sums in any order.
         for number in (SAMPLE_GRADIENTS, SCORING_GRADIENTS):
             if number in by_column[""]:
                 record[number] = float(np.nansum(by_column[""][number]))
@@ -226,8 +238,8 @@ class Gathered:
         return record
 
     def _slowest(self, phase: str) -> float:
-        """Return the seconds of the slowest worker in a phase, or of rank 0 if it is
-        alone.
+        """Return the seconds of the slowest worker in a phase, or of rank 0 without
+        workers.
         """
         workers = self.seconds[1:] or self.seconds
         return float(max(seconds.get(phase, 0.0) for seconds in workers))
@@ -236,25 +248,25 @@ class Gathered:
 def describe_clusters(
     groups: np.ndarray, changing: bool, found: NDArray[np.int64] | None
 ) -> dict[str, Any]:
-    """Return the cluster numbers of a scored round by name.
+    """Return the cluster metrics of a scored round by name.
 
-    They are the groups where these change, the clusters, and the adjusted Rand index of
-    both (Hubert & Arabie, 1985). The index is 1 for equal partitions and 0 on average
-    for a random one.
+    They are the groups if these change, the clusters, and the adjusted Rand index
+    between groups and clusters (Hubert & Arabie, 1985). The index is 1 for equal
+    partitions, and 0 on average for a random partition.
 
     Args:
-        groups: in which group each client is by what it sees, int64 [clients and
+        groups: group of each client by its data distribution, int64 [clients and
             newcomers].
-        changing: whether that is another one in other rounds.
-        found: the cluster that the method found for each client, int64 [clients], −1
-            where it has none; None for a method that finds none.
+        changing: whether groups differ between rounds.
+        found: cluster that the method assigns to each client, int64 [clients], −1
+            without one; None for a method without clusters.
     """
     record: dict[str, Any] = {}
     if changing:
         record["clients/recorded/group"] = groups.astype(np.float64)
     if found is None:
         return record
-    # takes a second to import, and few methods find clusters
+    # The import takes a second, and few methods find clusters.
     from sklearn.metrics import adjusted_rand_score
 
     known = np.flatnonzero(found >= 0)
@@ -274,14 +286,18 @@ def gather(
     fleets: OfFleets,
     names: Sequence[str],
 ) -> Metrics:
-    """Return the numbers of all clients of the audience on rank 0 as ``clients/NAME``,
-    and nothing on other ranks. Collective call.
+    """Return the numbers of all clients of the audience on rank 0. Collective call.
 
     Args:
-        audience: ids of the clients that were sent to.
-        clients: how many clients there are in all.
-        fleets: of this rank.
-        names: of the numbers that any rank has.
+        communicator: communicator of all ranks.
+        placement: rank of each client.
+        audience: ids of the clients that received a message.
+        clients: total number of clients.
+        fleets: numbers of this rank's clients.
+        names: names of the numbers of any rank.
+
+    Returns:
+        The numbers as ``clients/NAME``; no numbers on other ranks than 0.
     """
     owner = placement.owner[audience]
     local_ids = audience[owner == communicator.rank]

@@ -1,4 +1,8 @@
-"""One round of a federation: its state on this rank, and the stages that change it."""
+"""One round of a federation: its state on this rank, and the stages that change it.
+
+``Round`` is the state. ``TRAINING`` and ``FINAL_SCORING`` list the stages, which are
+functions of a round. ``conclude`` returns the result.
+"""
 
 import itertools
 from collections.abc import Callable, Mapping
@@ -46,10 +50,12 @@ def no_vote() -> int:
 class LocalWork:
     """Results of this rank's n participants.
 
-    ids: theirs, ascending.
-    message: their uploads, finite or not.
-    state: their private state after the round, by name.
-    finite: bool [n], which of them have finite numbers only; the others diverged.
+    Attributes:
+        ids: ids of the participants, ascending.
+        message: their uploads, finite or not.
+        state: their private state after the round, by name.
+        finite: mask of the participants with only finite numbers, bool [n]; the other
+            participants diverged.
     """
 
     ids: np.ndarray
@@ -59,18 +65,19 @@ class LocalWork:
 
     @cached_property
     def upload(self) -> Message:
-        """The messages of those that did not diverge."""
+        """The messages of the participants that did not diverge."""
         return only(self.message, self.finite)
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Facts from all ranks on their work, before any model travels.
+    """Facts about the work of all ranks, gathered before models are sent.
 
-    numbers: all clients' own, on rank 0.
-    diverged: ids of the clients that diverged.
-    uploads: the header of each rank's messages, by rank.
-    vote: the highest vote of the ranks.
+    Attributes:
+        numbers: numbers of all clients, on rank 0.
+        diverged: ids of the diverged clients.
+        uploads: header of each rank's messages, by rank.
+        vote: highest vote of the ranks.
     """
 
     numbers: record.Gathered
@@ -81,12 +88,16 @@ class Collected:
 
 @dataclass(frozen=True)
 class Result:
-    """A round that was played.
+    """Result of a round.
 
-    vote: the highest vote of the ranks on what follows.
-    is_final: whether it was the scoring after the last aggregation.
-    clusters: returns numbers of clusters, on rank 0 in a scored round with shifts.
-    costs: bytes, floats and seconds, as rank 0 counts them, and the clients' own time.
+    Attributes:
+        number: number of the round.
+        vote: highest vote of the ranks on the next action.
+        is_final: whether the round was the scoring after the last aggregation.
+        numbers: numbers of all clients.
+        costs: bytes, floats and seconds measured on rank 0, and times of the schedule.
+        clusters: function that returns the cluster metrics, on rank 0 in a scored round
+            with shifts.
     """
 
     number: int
@@ -105,25 +116,27 @@ class Result:
 
 @dataclass
 class Round:
-    """A round of a federation as this rank takes part in it.
+    """A round of a federation on this rank.
 
-    ``stages.play`` plays a list of stages, such as ``TRAINING``, on it. Attributes
-    below ``fleets`` are made by the stage that stands beside them.
+    ``stages.play`` runs a list of stages, such as ``TRAINING``, on it. Stages in
+    parentheses set the attributes.
 
     Attributes:
-        plan: who takes part, from ``participation.select``.
-        server: the server's state, which the round changes; empty on workers.
-        vote: returns what this rank wants done after the round; it is asked after the
-            local work, and the highest vote of all ranks counts.
+        plan: participants of the round.
+        communicator: communicator of all ranks.
+        prepared: experiment.
+        server: state of the server, which the round changes; empty on workers.
+        vote: function that returns this rank's vote on the next action. It is called
+            after the local work, and the highest vote of all ranks wins.
         fleets: this rank's participants and observers, without their state (work).
-        message: the method's message to the audience, on rank 0 until it is sent
+        message: message of the method to the audience, on rank 0 until it is sent
             (compose).
-        inbox: what arrived for this rank's clients (send).
-        floats_down: mean floats that a client was sent; 0 on workers (send).
-        work: of this rank's participants (work).
-        numbers: of this rank's clients, by fleet (work).
-        collected: from all ranks (collect).
-        uploads: what arrived, on rank 0; None without uploads (upload).
+        inbox: messages received for this rank's clients (send).
+        floats_down: mean number of floats sent to a client; 0 on workers (send).
+        work: results of this rank's participants (work).
+        numbers: ids and numbers of this rank's clients, by fleet (work).
+        collected: facts gathered from all ranks (collect).
+        uploads: messages received by rank 0; None without uploads (upload).
     """
 
     plan: RoundPlan
@@ -148,7 +161,7 @@ class Round:
 
     @property
     def name(self) -> str:
-        """Name of the round in messages."""
+        """The name of the round in messages."""
         return self.plan.name
 
     @property
@@ -157,8 +170,9 @@ class Round:
         return np.setdiff1d(self.plan.cohort, self.collected.diverged)
 
     def refuse_changes(self) -> None:
-        """Raise UserError if a hook has changed a tensor of the server in place:
-        checkpoints write these tensors while the next round is played.
+        """Raise UserError if a hook has changed a tensor of the server in place.
+
+        Checkpoints write these tensors during the next round.
         """
         for name in self._watch.end():
             raise UserError(
@@ -168,20 +182,31 @@ class Round:
             )
 
     def make_fleet(self, ids: np.ndarray) -> Fleet:
-        """Return those of some clients that live on this rank."""
+        """Return the fleet of those clients in ``ids`` that are on this rank."""
         return self.prepared.make_fleet(ids, self.plan.number, self.plan.is_scored)
 
     def make_message(self, hook: str, ids: np.ndarray) -> Message:
-        """Return what a hook of the method sends to some clients; on rank 0."""
+        """Return the message that a hook of the method makes for some clients, on rank
+        0.
+
+        Args:
+            hook: name of the hook.
+            ids: ids of the clients.
+        """
         audience = self.prepared.make_audience(ids, self.plan.number)
         return self.prepared.hooks.compose(hook, self.server, audience)
 
     def deliver(self, ids: np.ndarray, message: Message) -> tuple[Inbox, float]:
-        """Send a message of rank 0 to some clients. Collective call.
+        """Send a message from rank 0 to some clients. Collective call.
 
-        The result has the inbox of those clients that live on this rank, and the mean
-        floats that a client was sent. This mean is 0 on the workers. The inbox is on
-        the CPU if it is for more clients than have their rows on the device at once.
+        Args:
+            ids: ids of the clients.
+            message: message, on rank 0.
+
+        Returns:
+            The inbox of those clients that are on this rank, and the mean number of
+            floats sent to a client (0 on workers). The inbox is on the CPU if the
+            device cannot hold the rows of all these clients at once.
         """
         resources = self.prepared.resources
         device = resources.device
@@ -196,8 +221,12 @@ class Round:
         )
 
     def group_by_memory(self, ids: np.ndarray) -> list[np.ndarray]:
-        """Return those of some clients that live on this rank in groups whose rows lie
-        on the device at once; there is one group at least.
+        """Return the ids of this rank's clients in groups whose rows fit on the device.
+
+        There is at least one group.
+
+        Args:
+            ids: ids of clients on any rank.
         """
         own = ids[self.prepared.store.hosts(ids)]
         groups = -(-len(own) // self.prepared.resources.clients_on_device)
@@ -212,12 +241,12 @@ class Round:
             getattr(self.prepared.method, hook)(fleet, own_inbox)
 
     def name_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
-        """Name the clients of a fleet in errors raised inside the block."""
+        """Return a context that names the clients of a fleet in errors."""
         return on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}")
 
     def select_inbox(self, fleet: Fleet) -> Inbox:
-        """Return the part of this rank's inbox that is for the clients of a fleet, on
-        the device.
+        """Return the part of this rank's inbox for the clients of a fleet, on the
+        device.
         """
         owner = self.prepared.placement.owner[self.plan.audience]
         receivers = self.plan.audience[owner == self.communicator.rank]
@@ -257,7 +286,12 @@ def work(round: Round) -> None:
 
 
 def train(round: Round, ids: np.ndarray) -> LocalWork:
-    """Train participants of this rank, and keep their numbers."""
+    """Train participants of this rank, and record their numbers.
+
+    Args:
+        round: round in progress.
+        ids: ids of participants on this rank.
+    """
     prepared = round.prepared
     participants = round.make_fleet(ids)
     participants.pace = round.plan.pace(ids)
@@ -269,7 +303,7 @@ def train(round: Round, ids: np.ndarray) -> LocalWork:
             )
             returned = prepared.method.update(participants, received[-1])
             message = prepared.hooks.upload(participants, received, returned)
-            del received  # frees the device's memory
+            del received  # frees memory of the device
         prepared.store.check_state(len(ids), participants.state)
     finite = record.find_finite(participants, message)
     trained = record.compute_numbers(participants, message, finite)
@@ -282,20 +316,27 @@ def train(round: Round, ids: np.ndarray) -> LocalWork:
 
 
 def score(round: Round, ids: np.ndarray, hook: str) -> None:
-    """Score clients of this rank by a hook of the method, and keep their numbers."""
+    """Score clients of this rank by a hook of the method, and record their numbers.
+
+    Args:
+        round: round in progress.
+        ids: ids of clients on this rank.
+        hook: name of the hook.
+    """
     observers = round.make_fleet(ids)
     round.observe(observers, round.select_inbox(observers), hook)
-    observers.state = {}  # it stays as it is, and the device has room for the next ones
+    observers.state = {}  # it has not changed; its memory is free for the next group
     round.fleets.append(observers)
     round.numbers.append((ids, record.compute_numbers(observers, None, None)))
 
 
 class JoinedWork:
-    """The results of groups of clients, which are added one after the other, in tensors
-    of all clients on the CPU. There they may be larger than memory.
+    """Results of groups of clients, joined in tensors on the CPU.
+
+    The tensors have a row for every client and may be larger than memory.
 
     Attributes:
-        clients: how many there are in all groups.
+        clients: total number of clients in all groups.
     """
 
     def __init__(self, clients: int) -> None:
@@ -303,8 +344,8 @@ class JoinedWork:
         self._ids: list[np.ndarray] = []
         self._finite: list[Tensor] = []
         self._state: dict[str, Tensor] = {}
-        self._rows: dict[str, Tensor] = {}  # of messages
-        self._weights: dict[str, Tensor] = {}  # of means
+        self._rows: dict[str, Tensor] = {}  # rows of messages
+        self._weights: dict[str, Tensor] = {}  # weights of means
 
     def add(self, work: LocalWork) -> None:
         """Copy the results of the next group."""
@@ -325,7 +366,7 @@ class JoinedWork:
         whole[name][start : start + len(part)] = part
 
     def whole(self) -> LocalWork:
-        """Return the results of all groups as those of one."""
+        """Return the results of all groups as one."""
         message: dict[str, Field | Mean] = {}
         for name, rows in self._rows.items():
             message[name] = Field(rows)
@@ -336,9 +377,10 @@ class JoinedWork:
 
 
 def collect_numbers(round: Round) -> None:
-    """Gather all clients' numbers on rank 0, and send the diverged ids to all ranks.
+    """Gather all clients' numbers on rank 0, and send the ids of diverged clients to
+    all ranks.
 
-    Models follow in a stage of their own, because their number depends on it.
+    Models are sent in a later stage, because their number depends on these ids.
     """
     done = round.work
     diverged = done.ids[~done.finite.numpy()]
@@ -368,19 +410,21 @@ def collect_numbers(round: Round) -> None:
 
 
 def refuse_diverged(round: Round) -> None:
-    """Raise Diverged, on all ranks alike, where diverged clients end the run."""
+    """Raise Diverged on all ranks if clients diverged and the configuration ends the
+    run then.
+    """
     diverged = round.collected.diverged
     stops = round.prepared.config.training.on_divergence == "stop"
     if len(diverged) and stops:
         raise Diverged(
             f"{round.name}: {describe_clients(diverged)} diverged (NaN or Inf); "
             "lower training.lr or set training.clip and start over with --fresh, or "
-            "leave such clients out with training.on_divergence = 'exclude'"
+            "exclude such clients with training.on_divergence = 'exclude'"
         )
 
 
 def collect_uploads(round: Round) -> None:
-    """Bring the messages of the cohort, which did not diverge, to rank 0."""
+    """Gather the messages of the cohort's clients that did not diverge on rank 0."""
     if len(round.cohort):
         round.uploads = exchange.gather(
             communicator=round.communicator,
@@ -392,9 +436,11 @@ def collect_uploads(round: Round) -> None:
 
 
 def store_state(round: Round) -> None:
-    """Store the participants' private state; diverged clients keep the old one."""
+    """Store the participants' private state; diverged clients keep their previous
+    state.
+    """
     finite, state = round.work.finite, round.work.state
-    if not finite.all():  # otherwise there is no reason to copy the rows
+    if not finite.all():  # copy rows only if some are removed
         kept = finite.nonzero()[:, 0]
         state = {name: rows[kept.to(rows.device)] for name, rows in state.items()}
     ids = round.work.ids[finite.numpy()]
@@ -402,8 +448,9 @@ def store_state(round: Round) -> None:
 
 
 def aggregate(round: Round) -> None:
-    """Let the server take its step, on rank 0, if a client has uploaded or an overlay
-    acts on empty cohorts.
+    """Take the server's step on rank 0.
+
+    There is no step without uploads, unless an overlay acts on empty cohorts.
     """
     uploads = round.uploads
     if uploads is None and round.prepared.hooks.act_on_empty_cohorts:
@@ -414,8 +461,15 @@ def aggregate(round: Round) -> None:
 
 
 def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
-    """Call the method's ``aggregate`` for a cohort and what it sent. Raises UserError
-    if a tensor of the server has changed in place since the round began.
+    """Call the method's ``aggregate``.
+
+    Args:
+        round: round in progress.
+        cohort: ids of the clients that uploaded.
+        uplink: their messages.
+
+    Raises:
+        UserError: A tensor of the server has changed in place since the round began.
     """
     senders = round.prepared.make_cohort(cohort, round.plan.number)
     round.prepared.hooks.aggregate(round.server, senders, uplink)
@@ -425,7 +479,7 @@ def take_step(round: Round, cohort: np.ndarray, uplink: State) -> None:
 def score_final(round: Round) -> None:
     """Score this rank's clients by the method's ``finish``, after the last round.
 
-    There is no cohort: no client uploads, and private state stays as it is.
+    There is no cohort: clients upload nothing, and private state does not change.
     """
     nobody = round.plan.cohort
     round.work = LocalWork(nobody, {}, {}, torch.ones(0, dtype=torch.bool))
@@ -434,10 +488,9 @@ def score_final(round: Round) -> None:
 
 
 def score_newcomers(round: Round) -> None:
-    """Send newcomers the method's message to newcomers, and score them. Collective
-    call.
+    """Send newcomers the method's message for them, and score them. Collective call.
 
-    Their columns have separate names, so they do not count in the means of other
+    Their columns have separate names, which excludes them from the means of other
     clients.
     """
     newcomers = round.plan.newcomers
@@ -462,7 +515,7 @@ def score_newcomers(round: Round) -> None:
 
 
 def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
-    """Score newcomers before and after their training, if they do any."""
+    """Score newcomers, before and after their training if ``newcomers.epochs`` is set."""
     method = round.prepared.method
     arrived = round.prepared.hooks.receive(fleet, inbox)[-1]
     method.init_newcomers(fleet, arrived)
@@ -495,9 +548,11 @@ FINAL_SCORING = (COMPOSE, SEND, SCORE, NEWCOMERS, COLLECT)
 
 
 def conclude(round: Round, times: Mapping[str, Any]) -> Result:
-    """Return the round as it was played. From now on seconds are the next round's.
+    """Return the result of a round, and reset the stopwatch for the next round.
 
-    times: of the schedule.
+    Args:
+        round: round that has been played.
+        times: times of the schedule.
     """
     communicator, plan = round.communicator, round.plan
     sent, received = round.bytes_before
@@ -524,8 +579,11 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
 
 
 def find_clusters(round: Round) -> Callable[[], dict[str, Any]]:
-    """Return what describes which clients are alike, and which the method found to be, on
-    rank 0. It is called when there is time.
+    """Return a function that computes the cluster metrics, to be called later on rank
+    0.
+
+    The metrics compare groups of clients by their shifts with the clusters of the
+    method.
     """
     shifts = round.prepared.data.shifts
     if (

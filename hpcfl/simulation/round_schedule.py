@@ -1,12 +1,11 @@
-"""The schedule of a run's rounds: who takes part, which stages are played, and what is
-recorded of their times.
+"""The schedule of a run's rounds: cohorts, stages and recorded times.
 
-A round's cohort follows from the experiment's seed, the round and the clients alone.
+The cohort of a round depends only on the experiment's seed, the round and the clients.
 Some selections also read the losses that clients reported in earlier rounds. All ranks
-then receive these losses, and checkpoints store them. The method does not see them.
+then receive these losses, and checkpoints store them; the method has no access to them.
 
-Each draw is a function of the seed and a key, usually the round. So every rank makes the
-same draws without communication, and so does a resumed run.
+Each draw is a function of the seed and a key, usually the round. Every rank therefore
+makes the same draws without communication, and so does a resumed run.
 """
 
 from collections.abc import Sequence
@@ -30,8 +29,8 @@ from hpcfl.simulation.record import Gathered
 from hpcfl.simulation.round import TRAINING, Round
 from hpcfl.simulation.stages import RoundPlan, Stage, no_clients
 
-LOSS = "data_loss"  # the number of a client that selections read
-REHEARSED = 3  # rounds, before the first
+LOSS = "data_loss"  # metric of a client that selections read
+REHEARSED = 3  # number of rounds that are rehearsed before round 1
 
 Key = tuple[int, ...]
 
@@ -43,11 +42,14 @@ def is_scored(config: Config, number: int) -> bool:
 
 @dataclass(frozen=True)
 class Draws:
-    """The draws of an experiment with so many clients.
+    """The random draws of clients.
 
     Attributes:
-        samples, ticks, reports: as in ``Known``; values that the selection does not read
-            may be left out.
+        participation: selection of the experiment.
+        clients: number of clients.
+        seed: seed of the experiment.
+        samples, ticks, reports: as in ``Known``. Values that the selection does not
+            read may be left out.
     """
 
     participation: Selection
@@ -58,13 +60,18 @@ class Draws:
     reports: LossReports = field(default_factory=lambda: LossReports(no_clients()))
 
     def choose(self, candidates: np.ndarray, count: int, key: Key) -> np.ndarray:
-        """Return at most ``count`` clients from the experiment's selection.
+        """Choose at most ``count`` clients by the experiment's selection.
 
         Args:
-            candidates: bool [clients], the clients that may be chosen.
+            candidates: mask of the clients that may be chosen, bool [clients].
+            count: maximum number of clients.
+            key: key of the draw.
 
         Returns:
-            Ids. Raises UserError for other results of a user's own selection.
+            Ids of the chosen clients.
+
+        Raises:
+            UserError: A user's own selection returns an invalid result.
         """
         known = Known(
             key=key,
@@ -81,7 +88,7 @@ class Draws:
     def _checked(
         self, returned: np.ndarray | Sequence[int], candidates: np.ndarray, count: int
     ) -> np.ndarray:
-        """Return the selection's result as ids. Raises UserError."""
+        """Return the selection's result as ids. Raises UserError if it is invalid."""
         ids = np.asarray(returned)
         if not ids.size and not candidates.any():
             return no_clients()
@@ -90,7 +97,7 @@ class Draws:
         elif ids.ndim != 1 or ids.dtype.kind not in "iu":
             problem = f"{ids.dtype} of shape {ids.shape}, not a list of ids"
         elif len(ids) > count:
-            problem = f"{len(ids)} clients, at most {count} are asked for"
+            problem = f"{len(ids)} clients, but at most {count} are requested"
         elif ids.min() < 0 or ids.max() >= self.clients:
             problem = f"an id outside 0 … {self.clients - 1}"
         elif not candidates[ids].all():
@@ -104,10 +111,14 @@ class Draws:
         raise UserError(f"{where}participation.select = '{name}': chose {problem}")
 
     def drop_lost(self, drawn: np.ndarray, key: Key) -> np.ndarray:
-        """Return the ids in ``drawn`` of clients that are not lost before they begin.
+        """Remove clients that drop out before they begin.
 
-        Each is lost with the probability ``participation.dropout``. At least one of a
-        cohort of fixed size stays.
+        Each client drops out with the probability ``participation.dropout``. At least
+        one client of a cohort of fixed size remains.
+
+        Args:
+            drawn: ids of the chosen clients.
+            key: key of the draw.
         """
         dropout = self.participation.dropout
         if not dropout or not len(drawn):
@@ -119,21 +130,28 @@ class Draws:
         return left
 
     def draw_independently(self, key: Key) -> np.ndarray:
-        """Return the ids of clients, each of which is drawn by itself with the
-        probability ``participation.fraction``. There may be none.
+        """Draw each client independently with the probability
+        ``participation.fraction``.
+
+        The result may have no clients.
         """
         luck = self._uniform("poisson", key)
         return np.flatnonzero(luck < self.participation.fraction)
 
     def epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
-        """Return the share of epochs of each ``chosen`` client's trainings, [n]; None
-        for all.
+        """Draw the fraction of epochs that each client completes in its trainings.
 
-        A share ``participation.stragglers`` of the chosen clients does a number of
-        epochs that is uniform in 1 … E. This follows FedProx's experiments (Li et al.,
-        MLSys 2020). One share holds for all trainings of a method in the round,
-        including those of heads or personal models. Stragglers are not left out of the
-        round.
+        A fraction ``participation.stragglers`` of the chosen clients completes a number
+        of epochs that is uniform in 1 … E, as in FedProx's experiments (Li et al.,
+        MLSys 2020). The fraction applies to all trainings of a method in the round,
+        including trainings of heads or personal models. Stragglers remain in the round.
+
+        Args:
+            chosen: ids of the clients, [n].
+            key: key of the draw.
+
+        Returns:
+            Fractions [n]; None if all clients complete all epochs.
         """
         stragglers = self.participation.stragglers
         if not stragglers:
@@ -141,7 +159,7 @@ class Draws:
         luck = self._uniform("stragglers", key)
         share = self._uniform("pace", key)
         unlucky_first = np.argsort(luck[chosen], kind="stable")
-        # 1e-9: 0.29 · 100 is 28.999… in floating point
+        # 0.29 · 100 is 28.999… in floating point, hence 1e-9.
         count = int(stragglers * len(chosen) + 1e-9)
         slow = unlucky_first[:count]
         shares = np.ones(len(chosen))
@@ -157,11 +175,13 @@ class RoundSchedule:
     """The rounds of a synchronous server without virtual time.
 
     Attributes:
-        notes: lines that a user should read before round 1.
-        reports: the clients' reported losses, if the selection reads them. A cohort is
-            then known only after the reports of the rounds before it. None if all
-            cohorts are known beforehand.
-        stored_as: what the names of ``state`` begin with in a checkpoint.
+        config: configuration of the experiment.
+        draws: random draws of clients.
+        notes: notes for the user before round 1.
+        reports: losses reported by clients, if the selection reads them. A cohort is
+            then known only after the reports of all earlier rounds. None if all cohorts
+            are known in advance.
+        stored_as: prefix of the names of ``state`` in a checkpoint.
     """
 
     stored_as = "selection."
@@ -176,7 +196,8 @@ class RoundSchedule:
     def cohort(self, number: int) -> np.ndarray:
         """Return the ids [n] of the clients that train in a round, ascending.
 
-        Raises UserError if there is no such round.
+        Raises:
+            UserError: There is no such round, or the selection fails.
         """
         if self.reports is None:
             return self._choose(number)
@@ -189,10 +210,10 @@ class RoundSchedule:
         """Choose the clients of a round.
 
         Of M clients ⌊ρM⌋ are drawn, at least one. ρ is ``participation.fraction``
-        (protocols.md E2). With ``participation.scheme = "poisson"`` each is drawn by
-        itself. Each drawn client drops out with the probability
-        ``participation.dropout`` and receives nothing in this round. The client with
-        the luckiest draw always stays.
+        (protocols.md E2). With ``participation.scheme = "poisson"`` each client is
+        drawn independently. Each drawn client drops out with the probability
+        ``participation.dropout`` and receives nothing in this round. In a cohort of
+        fixed size the client with the largest draw always remains.
         """
         clients = self.draws.clients
         if self.config.participation.scheme == "poisson":
@@ -203,13 +224,15 @@ class RoundSchedule:
         return np.sort(self.draws.drop_lost(drawn, (number,)))
 
     def epoch_shares(self, number: int) -> np.ndarray | None:
-        """Return the share of the epochs that each of a round's cohort does, [n].
-        Return None where all do all.
+        """Return the fraction of epochs that each client of a round's cohort completes,
+        [n].
+
+        None if all clients complete all epochs.
         """
         return self.draws.epoch_shares(self.cohort(number), (number,))
 
     def is_known(self, number: int) -> bool:
-        """Return whether the cohort of a round is known by now."""
+        """Return whether the cohort of a round is already known."""
         return self.reports is None or number <= self.reports.rounds + 1
 
     def plan(self, number: int) -> RoundPlan:
@@ -223,8 +246,12 @@ class RoundSchedule:
         return RoundPlan(number, chosen, audience, scored, shares=shares)
 
     def plan_final(self, newcomers: np.ndarray) -> RoundPlan:
-        """Return the plan of the scoring after the last aggregation, as round R + 1. It
-        has all clients or the last cohort, and the newcomers.
+        """Return the plan of the scoring after the last aggregation, as round R + 1.
+
+        It has all clients or the last cohort, and the newcomers.
+
+        Args:
+            newcomers: ids of the newcomers.
         """
         rounds = self.config.rounds
         audience = np.arange(self.draws.clients)
@@ -244,13 +271,15 @@ class RoundSchedule:
         return TRAINING
 
     def times(self, number: int) -> dict[str, Any]:
-        """Return the recorded times of a round by name; of round R + 1 those of the
-        final scoring.
+        """Return the recorded times of a round by name. Round R + 1 is the final
+        scoring.
         """
         return {}
 
     def decisions(self) -> dict[str, str]:
-        """Return decisions that change the last bits, as ``preflight.describe_decisions``."""
+        """Return decisions that change the last bits, for
+        ``start_checks.describe_decisions``.
+        """
         return {}
 
     def describe(self) -> list[str]:
@@ -258,7 +287,7 @@ class RoundSchedule:
         return []
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return what the results record of each client once, by name."""
+        """Return constants of each client that the results record once, by name."""
         return {}
 
     def begin(
@@ -272,11 +301,14 @@ class RoundSchedule:
         """Begin to play the rounds after ``done`` up to ``last``. Collective call.
 
         Args:
-            prepared: with the clients that are played.
-            state: from ``state`` after the round ``done``, on rank 0.
+            prepared: experiment with the clients to play.
+            communicator: communicator of all ranks.
+            done: number of the last completed round.
+            last: number of the last round to play.
+            state: result of ``state`` after the round ``done``, on rank 0.
 
         Raises:
-            UserError: the selection now chooses other clients, on all ranks.
+            UserError: The selection now chooses other clients; raised on all ranks.
         """
         if self.reports is None:
             return
@@ -294,8 +326,8 @@ class RoundSchedule:
             end = first + len(cohort)
             if not np.array_equal(cohort, ids[first:end]):
                 raise UserError(
-                    f"participation.select: in round {number} the run had chosen others than "
-                    "would be chosen now; put back the selection that it began with, or "
+                    f"participation.select: in round {number} the run chose other clients than "
+                    "the selection chooses now; restore the selection with which it began, or "
                     "choose another --out or --fresh"
                 )
             if number > self.reports.rounds:
@@ -307,7 +339,10 @@ class RoundSchedule:
     ) -> None:
         """Send the losses of a round's clients to all ranks. Collective call.
 
-        numbers: all clients' own, on rank 0.
+        Args:
+            communicator: communicator of all ranks.
+            number: number of the round.
+            numbers: numbers of all clients, on rank 0.
         """
         if self.reports is None:
             return
@@ -317,8 +352,8 @@ class RoundSchedule:
         self.reports.add(cohort, losses)
 
     def state(self) -> State:
-        """Return the simulator's state after the last round, which checkpoints store
-        beside the server's.
+        """Return the state of the schedule after the last round, which checkpoints
+        store with the server's state.
         """
         if self.reports is None:
             return {}
@@ -326,12 +361,12 @@ class RoundSchedule:
         return {"clients": torch.from_numpy(ids), "losses": torch.from_numpy(losses)}
 
     def stored_state(self) -> State:
-        """Return ``state`` by the names that it has in a checkpoint."""
+        """Return ``state`` by its names in a checkpoint."""
         state = self.state()
         return {self.stored_as + name: tensor for name, tensor in state.items()}
 
     def split_state(self, stored: State) -> tuple[State, State]:
-        """Return the states of the server and of the simulator in a checkpoint."""
+        """Split the state in a checkpoint into the states of server and schedule."""
         server, simulator = State(), State()
         for name, tensor in stored.items():
             if name.startswith(self.stored_as):
@@ -341,7 +376,8 @@ class RoundSchedule:
         return server, simulator
 
     def rehearse(self) -> None:
-        """Choose the clients of the rounds, so that mistakes show before round 1.
+        """Choose the clients of the rounds, to find errors of the selection before
+        round 1.
 
         With ``reports`` only the first rounds are chosen, as if all clients reported
         the same loss. The schedule cannot be played afterwards.
@@ -359,7 +395,8 @@ class RoundSchedule:
 def make_untimed(prepared: Prepared, communicator: Communicator) -> RoundSchedule:
     """Return the schedule of an experiment without virtual time. Collective call.
 
-    Raises UserError, the same on all ranks, for a selection that fails.
+    Raises:
+        UserError: The selection fails. All ranks raise the same error.
     """
     selection = cast(Selection, prepared.config.participation)
     clients, seed = prepared.setup.clients, prepared.config.seed
@@ -378,7 +415,7 @@ def make_untimed(prepared: Prepared, communicator: Communicator) -> RoundSchedul
 
 
 def list_epoch_samples(prepared: Prepared) -> list[int]:
-    """Return the samples of an epoch of each client."""
+    """Return the number of samples that each client uses in an epoch."""
     training = prepared.config.training
     fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
     return [

@@ -1,6 +1,4 @@
-"""The scores tried on made-up logits before round 1, so that mistakes in a user's own
-score show early.
-"""
+"""Trial of scores on synthetic logits before round 1, to find errors in a user's score."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,14 +13,18 @@ from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
 from hpcfl.scores.base import Block, Score
 
-# of a made-up block; the last SPARE samples must not count
+# Shape of a synthetic block, whose last SPARE samples are masked out.
 CLIENTS, SAMPLES, SPARE = 3, 8, 2
 
 
 @contextmanager
 def locate_score_errors(name: str, score: Score, function: str) -> Iterator[None]:
-    """Raise an error inside the block as a UserError of a score's function, with its
-    place in the user's code.
+    """Convert an error in a block into a UserError with its place in the user's code.
+
+    Args:
+        name: name of the score.
+        score: score.
+        function: name of the score's function in the block.
     """
     try:
         yield
@@ -37,17 +39,23 @@ def locate_score_errors(name: str, score: Score, function: str) -> Iterator[None
 def check_scores(
     scores: Mapping[str, Score], classes: int, device: torch.device
 ) -> None:
-    """Raise UserError for the first score that fails, and for two scores that record
-    different numbers under the same name.
+    """Raise UserError for the first invalid score.
+
+    Two scores that record different numbers under one name are invalid, too.
+
+    Args:
+        scores: scores by name.
+        classes: number of classes.
+        device: device of the synthetic block.
     """
     of_clients: dict[str, tuple[str, np.ndarray]] = {}
     for name, score in scores.items():
         for number, values in check(name, score, classes, device).items():
             other, others_values = of_clients.setdefault(number, (name, values))
-            # Several scores record how many samples a client has.
+            # Several scores record a client's number of samples.
             if not np.array_equal(values, others_values, equal_nan=True):
                 refuse_pair(scores, other, name, f"clients/COLUMN/{number}")
-    recorder: dict[str, str] = {}  # name of a summary → score
+    recorder: dict[str, str] = {}  # score by name of its summary
     for name, score in scores.items():
         for number in score.described(name)["recorded"].values():
             other = recorder.setdefault(number, name)
@@ -70,11 +78,19 @@ def refuse_pair(
 def check(
     name: str, score: Score, classes: int, device: torch.device
 ) -> dict[str, np.ndarray]:
-    """Compute sums, numbers and summary of a made-up block. Raises UserError if one
-    fails or is malformed.
+    """Compute sums, numbers and summary of a score for a synthetic block.
+
+    Args:
+        name: name of the score.
+        score: score.
+        classes: number of classes.
+        device: device of the block.
 
     Returns:
         The numbers of the clients by name, [CLIENTS] each.
+
+    Raises:
+        UserError: A function of the score fails or returns an invalid result.
     """
     block = make_block(classes, device)
     with locate_score_errors(name, score, "sums"):
@@ -99,15 +115,15 @@ def compute_numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
     """Return the numbers that a score records for the clients of a block, by name,
     ``[clients]`` each.
 
-    Each client counts as one that has trained with one sample of every class.
+    Each client has one training sample of every class.
     """
     trained = torch.ones(len(block.labels), block.classes, dtype=torch.float64)
     return score.numbers(name, score.sums(block).double().cpu(), trained)
 
 
 def make_block(classes: int, device: torch.device | str = "cpu") -> Block:
-    """Make a reproducible block of CLIENTS × SAMPLES random logits that are partly
-    right.
+    """Make a reproducible block of CLIENTS × SAMPLES random logits, some of them
+    correct.
     """
     generator = randomness.generator(0, "made-up block")
     labels = torch.from_numpy(generator.integers(classes, size=(CLIENTS, SAMPLES)))
@@ -120,10 +136,16 @@ def make_block(classes: int, device: torch.device | str = "cpu") -> Block:
 
 
 def check_additive(score: Score, block: Block, whole: Tensor) -> None:
-    """Raise TypeError unless sums add up over blocks, heed the mask, and are each
-    client's own.
+    """Check that sums add up over blocks, respect the mask, and do not depend on other
+    clients.
 
-    whole: the score's sums of the whole block, ``[CLIENTS, width]``.
+    Args:
+        score: score.
+        block: synthetic block.
+        whole: sums of the score for the whole block, ``[CLIENTS, width]``.
+
+    Raises:
+        TypeError: A check fails.
     """
     everyone, all_samples = slice(None), slice(None)
     first_half = score.sums(select_part(block, everyone, slice(2)))
@@ -131,19 +153,19 @@ def check_additive(score: Score, block: Block, whole: Tensor) -> None:
     require_close(
         first_half + second_half,
         whole,
-        "those of two blocks do not add up to those of both in one; "
-        "they must be sums over samples",
+        "the sums of two blocks do not add up to the sums of both blocks together; "
+        "'sums' must return sums over samples",
     )
     counted = score.sums(select_part(block, everyone, slice(SAMPLES - SPARE)))
-    require_close(counted, whole, "they change with samples that block.mask leaves out")
+    require_close(counted, whole, "the sums depend on samples that block.mask excludes")
     first_client = score.sums(select_part(block, slice(1), all_samples))
     require_close(
-        first_client, whole[:1], "those of one client depend on the clients beside it"
+        first_client, whole[:1], "the sums of one client depend on other clients"
     )
 
 
 def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
-    """Raise TypeError with a complaint unless sums are as expected."""
+    """Raise TypeError with the text ``complaint`` unless sums are as expected."""
     close = torch.allclose(
         sums.double(),
         expected.double(),
@@ -164,10 +186,14 @@ def select_part(block: Block, clients: slice, samples: slice) -> Block:
 
 
 def checked(value: Tensor, *widths: str) -> Tensor:
-    """Return the result of a score's function. Raises TypeError for other than a row or a
-    number for each client.
+    """Return the result of a score's function after a check of its shape.
 
-    widths: the names of the dimensions after the clients.
+    Args:
+        value: result.
+        widths: names of the dimensions after the clients.
+
+    Raises:
+        TypeError: The result does not have a row or a number for each client.
     """
     right = isinstance(value, Tensor) and value.dim() == 1 + len(widths)
     if not right or len(value) != CLIENTS:

@@ -1,7 +1,7 @@
 """Signals that ask a run to stop.
 
-The first sets a flag that all ranks look at after each round; a second one ends the run
-at once.
+The first signal sets a flag that all ranks check after each round. A second one ends
+the run at once.
 """
 
 import signal
@@ -14,19 +14,20 @@ from typing import Any
 
 from hpcfl.errors import RunFailure, UserError
 
-# Batch systems announce the end of a job with these, and repeat them: they never end a
-# run at once.
+# Batch systems announce the end of a job with these signals, and repeat them. They
+# never end a run at once.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
-# Seconds within which a second signal is the first one again: launchers pass on what
-# the ranks got already.
+# Seconds within which a second signal is a copy of the first: launchers forward signals
+# that the ranks have already received.
 ECHO = 1.0
 
 
 class Memory:
-    """A handler that keeps stop signals for the next StopRequest.
+    """A handler that stores stop signals for the next StopRequest.
 
-    early: their names, and when they came.
+    Attributes:
+        early: names of the signals, and the times of their arrival.
     """
 
     def __init__(self) -> None:
@@ -37,10 +38,9 @@ class Memory:
 
 
 def remember() -> None:
-    """From now on keep stop signals for the next StopRequest, where they would end the
-    process.
+    """Store stop signals for the next StopRequest instead of ending the process.
 
-    Ctrl-C still ends it.
+    Ctrl-C still ends the process.
     """
     memory = Memory()
     for number in STOP:
@@ -49,9 +49,9 @@ def remember() -> None:
 
 
 def ignore() -> None:
-    """From now on ignore stop signals, in a process that is leaving.
+    """Ignore stop signals from now on, in a process that is about to exit.
 
-    Python gives up its handlers long before the process ends, and a repeated warning
+    Python removes its handlers long before the process ends, and a repeated warning
     would kill it.
     """
     for number in STOP:
@@ -61,25 +61,29 @@ def ignore() -> None:
 def pass_over_interrupts(unraisable: "sys.UnraisableHookArgs") -> None:
     """Handle exceptions that Python cannot raise, and ignore a Ctrl-C among them.
 
-    A Ctrl-C that arrives while Python clears up an object cannot end the process there.
-    Python would print a traceback of its own code and go on.
+    A Ctrl-C that arrives while Python finalises an object cannot end the process there.
+    Python would print a traceback of its own code and continue.
     """
     if unraisable.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(unraisable)
 
 
 class StopRequest:
-    """Context manager: while it is open, ``received`` is the name of the first stop
-    signal, or None.
+    """Context manager that records the first stop signal as ``received``, by name, or
+    None.
 
-    A signal that came too late for a run stops the next one of a process that remembers
-    signals, such as a sweep's. Outside the main thread Python takes no handlers: there
-    no signal is received.
-
-    at_once: called when another one arrives later, unless that is one of WARNINGS.
+    A signal that arrived too late for a run stops the next run of a process that stores
+    signals (``remember``), such as a sweep. Python accepts handlers only in the main
+    thread; in other threads no signal is received.
     """
 
     def __init__(self, at_once: Callable[[], None]):
+        """Begin without a signal.
+
+        Args:
+            at_once: function called when another signal arrives later, except for
+                WARNINGS.
+        """
         self.received: str | None = None
         self._received_at = 0.0
         self._at_once = at_once

@@ -1,10 +1,11 @@
-"""The plan of a round, its stages, and the two ways in which a round can fail.
+"""Plans and stages of a round, and the function ``play`` that runs stages in order.
 
-An error inside a stage on one rank is a RankFailure and aborts the job, because the
-other ranks would wait for this rank for ever.
+A round can fail in two ways:
 
-Diverged clients are known to all ranks alike. Then all ranks raise the same RunFailure
-in the same stage. They leave in order, and the metrics of earlier rounds are kept.
+* An error in a stage on one rank is a RankFailure. It aborts the job, because the other
+  ranks would wait for this rank forever.
+* Diverged clients are known to all ranks. All ranks raise the same RunFailure in the
+  same stage and exit in order. The metrics of earlier rounds are kept.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from hpcfl.errors import Diverged, RankFailure, RunFailure
 from hpcfl.experiment import user_code
 from hpcfl.simulation import torch_settings
 
-SHOWN = 10  # ids of clients that a message has
+SHOWN = 10  # maximum number of client ids in a message
 
 
 def no_clients() -> np.ndarray:
@@ -31,16 +32,17 @@ def no_clients() -> np.ndarray:
 class RoundPlan:
     """Participants of a round. Ids are ascending.
 
-    number: of the round, from 1.
-    cohort: ids [n] of the clients that train.
-    audience: ids [m] of the clients that get a message: the cohort, and the observers,
-        whose models are only scored.
-    is_scored: whether models are scored.
-    newcomers: ids of the clients that were never trained with and are scored after the
-        last round.
-    shares: of the epochs of each local training that each of the cohort does, [n]; None
-        where all do all.
-    is_final: whether it is the scoring after the last aggregation.
+    Attributes:
+        number: number of the round, from 1.
+        cohort: ids [n] of the clients that train.
+        audience: ids [m] of the clients that receive a message: the cohort, and
+            observers, whose models are only scored.
+        is_scored: whether models are scored.
+        newcomers: ids of clients that never took part in training and are scored after
+            the last round.
+        shares: fraction of the epochs of each local training that each client of the
+            cohort completes, [n]; None if all clients complete all epochs.
+        is_final: whether this is the scoring after the last aggregation.
     """
 
     number: int
@@ -53,19 +55,21 @@ class RoundPlan:
 
     @property
     def name(self) -> str:
-        """Name of the round in messages."""
+        """The name of the round in messages."""
         return "after the last round" if self.is_final else f"round {self.number}"
 
     def pace(self, ids: np.ndarray) -> np.ndarray | None:
-        """Return the shares of some of the cohort, [k]. Return None where all do all
-        epochs.
+        """Return the entries of ``shares`` for some clients of the cohort, [k], or
+        None.
         """
         if self.shares is None:
             return None
         return self.shares[np.searchsorted(self.cohort, ids)]
 
     def only(self, ids: np.ndarray) -> "RoundPlan":
-        """Return the plan with these clients only, all of which are scored."""
+        """Return the plan for some clients of the audience only, all of which are
+        scored.
+        """
         trained = np.intersect1d(ids, self.cohort)
         return replace(
             self,
@@ -77,7 +81,7 @@ class RoundPlan:
 
 
 class Playable(Protocol):
-    """A round as ``play`` sees it."""
+    """Interface of a round for ``play``."""
 
     stopwatch: resources.Stopwatch
 
@@ -91,12 +95,12 @@ class Stage:
     """One step of a round.
 
     Attributes:
-        name: unique in a round.
-        phase: the stopwatch phase that counts its seconds.
-        place: the name of the stage in error messages.
-        run: does the work; it reads and changes the round.
-        is_collective: whether all ranks meet in it. Then all must play it, in the same
-            order.
+        name: name of the stage, unique in a round.
+        phase: phase of the stopwatch in which the stage is timed.
+        place: name of the stage in error messages.
+        run: function that reads and changes the round.
+        is_collective: whether all ranks meet in the stage. All ranks must then run it,
+            in the same order.
     """
 
     name: str
@@ -106,25 +110,25 @@ class Stage:
     is_collective: bool = False
 
 
-# called with a stage's name and the round after the stage
+# An observer is called after each stage, with the name of the stage and the round.
 Observer = Callable[[str, Any], None]
 
 
 def play(
     round: Playable, stages: Sequence[Stage], observers: Sequence[Observer] = ()
 ) -> None:
-    """Play the stages of a round in order. Collective if one of them is.
+    """Run the stages of a round in order. Collective if one of the stages is.
 
     Args:
-        round: what the stages read and change.
-        stages: all of a round's, or some of them.
-        observers: called after each stage.
+        round: round that the stages read and change.
+        stages: all stages of a round, or some of them.
+        observers: functions called after each stage.
 
     Raises:
-        RankFailure: something failed on this rank alone.
-        RunFailure: clients diverged, on all ranks.
+        RankFailure: Something failed on this rank alone.
+        RunFailure: Clients diverged, on all ranks.
     """
-    with on_this_rank(round.name), torch_settings.unchanged("a function of yours"):
+    with on_this_rank(round.name), torch_settings.unchanged("your function"):
         for stage in stages:
             place = f"{round.name}, {stage.place}"
             with round.stopwatch.phase(stage.phase), on_this_rank(place):
@@ -135,22 +139,27 @@ def play(
 
 @contextmanager
 def on_this_rank(place: str) -> Iterator[None]:
-    """Raise an error inside the block as a RankFailure at ``place`` and at the line of
-    a user's code, unless it is one already or one of all ranks.
+    """Convert an error in a block into a RankFailure that names the place.
+
+    Errors that are a RankFailure already, or that all ranks raise, pass unchanged.
+
+    Args:
+        place: name of the place in the message. A line of the user's code is appended
+            if it raised the error.
     """
     try:
         yield
     except (RankFailure, Diverged):
         raise
     except Exception as error:
-        # A full disk is not the fault of the line that it stopped.
+        # The line of the user's code is not the cause of errors such as a full disk.
         line = None if isinstance(error, RunFailure) else user_code.find_line(error)
         where = f"{place}, {line}" if line else place
         raise RankFailure(where) from (resources.explain_full_gpu(error) or error)
 
 
 def describe_clients(clients: np.ndarray) -> str:
-    """Return ``clients 3, 7``, at most ten of them, for messages."""
+    """Return ``clients 3, 7``, with at most SHOWN ids, for messages."""
     plural = "s" if len(clients) > 1 else ""
     numbers = ", ".join(str(client) for client in clients[:SHOWN])
     more = " …" if len(clients) > SHOWN else ""

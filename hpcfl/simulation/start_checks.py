@@ -1,5 +1,8 @@
-"""Checks before round 1 that need the schedule: notes on clients that never train and on
-short rounds, and the decisions that a run must make alike when it continues.
+"""Checks before round 1 that need the schedule.
+
+``add_notes`` adds notes on clients that never train and on short rounds.
+``refuse_other_decisions`` compares the decisions of the preflight, which change the
+last bits, with those of the run to continue.
 """
 
 from collections.abc import Mapping
@@ -18,15 +21,18 @@ from hpcfl.simulation.round_schedule import RoundSchedule
 TRAINING = "clients train"
 ONE_BY_ONE = "one after the other"
 SIDE_BY_SIDE = "side by side"
-GRADIENT = 6  # operations of a sample's gradient for each parameter of a linear layer
-# Operations of a round below which a server and two workers take longer than one process:
-# with 20 clients and a hidden layer of 64 they did at 0.4 billion, and no longer at 1.5.
+GRADIENT = 6  # operations per sample and parameter of a linear layer for a gradient
+# Number of operations of a round below which one process is faster than a server and
+# two workers. With 20 clients and a hidden layer of 64 it was faster at 0.4 billion
+# operations, and slower at 1.5 billion.
 SHORT_ROUND = 5e8
 
 
 def add_notes(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
-    """Return the experiment with notes on idle clients and on short rounds. Raises
-    UserError where no client ever takes a step.
+    """Return the experiment with notes on idle clients and on short rounds.
+
+    Raises:
+        UserError: No client ever takes a step.
     """
     return note_short_rounds(note_idle_clients(prepared, schedule))
 
@@ -34,8 +40,10 @@ def add_notes(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
 def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
     """Return the experiment with notes on clients that never take a step.
 
-    Raises UserError where no client ever does. A method that asks for no training is
-    left alone.
+    Methods without training are skipped.
+
+    Raises:
+        UserError: No client ever takes a step.
     """
     if not prepared.tried.trainings:
         return prepared
@@ -69,10 +77,12 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
 
 
 def note_short_rounds(prepared: Prepared) -> Prepared:
-    """Return the experiment with a note where its rounds are so short that one process
-    is faster than ranks on CPUs, which wait for each other in every round.
+    """Return the experiment with a note if one process would be faster than several
+    ranks.
 
-    Only models of linear layers are judged, whose operations follow from their size.
+    Ranks wait for each other in every round, which dominates short rounds on CPUs. The
+    estimate covers only models of linear layers, whose operations follow from their
+    size.
     """
     on_gpu = prepared.resources.device.type == "cuda"
     if prepared.placement.size == 1 or on_gpu:
@@ -89,15 +99,15 @@ def note_short_rounds(prepared: Prepared) -> Prepared:
     if operations > SHORT_ROUND:
         return prepared
     note = (
-        f"a round has about {operations / 1e9:.1g} billion operations, so few that "
+        f"a round has only about {operations / 1e9:.1g} billion operations, for which "
         "one process is faster than several ranks; start it without mpiexec or srun"
     )
     return replace(prepared, notes=[*prepared.notes, note])
 
 
 def find_stepping(prepared: Prepared) -> np.ndarray:
-    """Return which clients and newcomers have enough samples for a step, bool [clients
-    and newcomers].
+    """Return a mask of the clients and newcomers with enough samples for a step, bool
+    [clients and newcomers].
     """
     training = prepared.setup.training
     fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
@@ -114,9 +124,9 @@ def find_stepping(prepared: Prepared) -> np.ndarray:
 
 
 def find_participants(prepared: Prepared, schedule: RoundSchedule) -> np.ndarray:
-    """Return which clients train in some round, bool [clients].
+    """Return a mask of the clients that train in some round, bool [clients].
 
-    All of them count where the losses of earlier rounds decide.
+    All clients count if the selection depends on losses of earlier rounds.
     """
     found = np.zeros(prepared.setup.clients, bool)
     if schedule.reports is not None:
@@ -129,7 +139,7 @@ def find_participants(prepared: Prepared, schedule: RoundSchedule) -> np.ndarray
 
 
 def explain_idleness(prepared: Prepared) -> str:
-    """Return why a client takes no step, with the values that decide it."""
+    """Return the reason that a client takes no step, with the values that determine it."""
     trainings, training = prepared.tried.trainings, prepared.setup.training
     name = prepared.method.name
     if not any(asked.epochs for asked in trainings):
@@ -145,9 +155,11 @@ def explain_idleness(prepared: Prepared) -> str:
 
 
 def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str, Any]:
-    """Return the decisions of the preflight that change the last bits of a run, by subject.
+    """Return the decisions of the preflight that change the last bits of a run, by
+    subject.
 
-    Every checkpoint stores them. ``asked`` has the settings that they depend on.
+    Every checkpoint stores them. The entry ``asked`` has the settings that they depend
+    on.
     """
     resources, config = prepared.resources, prepared.config
     of_overlays: dict[str, str] = {}
@@ -171,27 +183,37 @@ def refuse_other_decisions(
     meta: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Raise UserError if a run would continue with other decisions than it began with,
-    or with other values of what its model freezes.
+    """Compare decisions and frozen values with those of the run to continue.
 
-    A run of an earlier version stored none. If the device or ``runtime.lanes`` is
-    another one, the user has asked for other decisions.
+    Runs of earlier versions stored no decisions and are skipped. So are runs with
+    another device or ``runtime.lanes``, because the user requested other decisions.
 
-    meta: the entries of a checkpoint of the run in ``folder``.
+    Args:
+        prepared: experiment.
+        schedule: schedule of the rounds.
+        meta: entries of a checkpoint of the run.
+        folder: folder of the run.
+
+    Raises:
+        UserError: A decision or a frozen value differs.
     """
     refuse_other_frozen(prepared, meta, folder)
     for change in list_changed_decisions(
         meta.get("decisions"), describe_decisions(prepared, schedule)
     ):
         raise UserError(
-            f"{folder}: {change} when the run began; put back the code and the versions of "
-            "packages that it began with, or choose another --out or --fresh"
+            f"{folder}: {change} when the run began; restore the code and the package versions "
+            "with which it began, or choose another --out or --fresh"
         )
 
 
 def list_changed_decisions(before: object, now: object) -> list[str]:
     """Return a text for each decision that differs between two starts with the same
     settings.
+
+    Args:
+        before: decisions of the checkpoint.
+        now: current decisions.
     """
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return []
@@ -207,9 +229,12 @@ def list_changed_decisions(before: object, now: object) -> list[str]:
 def refuse_other_frozen(
     prepared: Prepared, meta: Mapping[str, Any], folder: Path
 ) -> None:
-    """Raise UserError where a run's model froze other values than it does now.
+    """Raise UserError if the frozen values of the model differ from those of the run.
 
-    meta: what a checkpoint of the run in ``folder`` says of it.
+    Args:
+        prepared: experiment.
+        meta: entries of a checkpoint of the run that describe it.
+        folder: folder of the run.
     """
     began, now = meta.get("frozen"), prepared.frozen
     if began == now:
@@ -218,7 +243,7 @@ def refuse_other_frozen(
     file = prepared.config.adapter.base or model.init
     where = f", read from {file}," if file else ""
     raise UserError(
-        f"{folder}: the frozen or given parameters of model.name = '{model.name}'{where} are not "
-        f"those that the run began with (SHA-256 {began}, now {now}); put the file back that "
-        "they are read from, or choose another --out or --fresh"
+        f"{folder}: the frozen or given parameters of model.name = '{model.name}'{where} have "
+        f"changed since the run began (SHA-256 {began}, now {now}); restore the file from which "
+        "they are read, or choose another --out or --fresh"
     )

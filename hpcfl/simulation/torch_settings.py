@@ -1,6 +1,7 @@
-"""Settings of the process that change numbers, such as torch's default type.
+"""Process-wide settings that change numbers, such as torch's default dtype.
 
-A run computes with the settings of a new process, whatever a notebook has set.
+A run computes with the settings of a new process, even if a notebook has changed them.
+The functions read, reset and restore the settings.
 """
 
 import os
@@ -17,8 +18,9 @@ from hpcfl.errors import UserError
 from hpcfl.rows import mixing
 
 CPU = torch.device("cpu")
-SMALL = 1e-40  # a float32 that becomes zero where denormal numbers are flushed
-# in place of a plain value: the configuration or the user chooses it
+SMALL = 1e-40  # a float32 that becomes zero if denormal numbers are flushed
+# Replaces the value of a new process for settings that the configuration or the user
+# chooses.
 KEEP = object()
 
 # Attributes of ``torch.backends`` in a new process; older releases lack some.
@@ -38,12 +40,12 @@ BACKENDS = {
 }
 ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
-# Settings of torch belong to the process, so its threads must take turns.
+# Settings of torch apply to the whole process, so one thread at a time changes them.
 _thread = threading.RLock()
 
 
 class Setting(NamedTuple):
-    """Reader and writer of a setting, and its value in a new process, or KEEP."""
+    """Reader and writer of a setting, and its value in a new process or KEEP."""
 
     read: Callable[[], Any]
     write: Callable[[Any], object]
@@ -51,7 +53,7 @@ class Setting(NamedTuple):
 
 
 def _backend(name: str, plain: Any) -> Setting:
-    """Return the setting of an attribute of ``torch.backends``."""
+    """Return the setting for an attribute of ``torch.backends``."""
     owner, _, attribute = name.rpartition(".")
     module = attrgetter(owner)(torch.backends) if owner else torch.backends
 
@@ -78,8 +80,8 @@ def _flushes() -> bool:
     return not (small * 1).item()
 
 
-# The default device comes first, because reading others makes tensors. The precision of
-# products comes after the general one, which changes it too.
+# The default device comes first, because reading other settings creates tensors. The
+# precision of products comes after the general precision, which also changes it.
 SETTINGS = {
     "torch.set_default_device": Setting(torch.get_default_device, _set_device, CPU),
     "torch.set_default_dtype": Setting(
@@ -121,15 +123,15 @@ def read() -> dict[str, Any]:
     """Return the values of all readable settings by name."""
     values = {}
     for name, setting in SETTINGS.items():
-        # Releases of torch lack some. torch itself refuses to read a precision that
-        # was set partly by its old functions.
+        # Some releases of torch lack some settings. torch raises an error for a
+        # precision that was set partly by its old functions.
         with suppress(AttributeError, AssertionError, RuntimeError, OSError):
             values[name] = setting.read()
     return values
 
 
 def write(values: dict[str, Any]) -> None:
-    """Give the settings these values, as far as they have others."""
+    """Set the settings to these values; settings with equal values are skipped."""
     now = read()
     for name, value in values.items():
         if value is not KEEP and now.get(name) != value:
@@ -137,7 +139,12 @@ def write(values: dict[str, Any]) -> None:
 
 
 def set_plain() -> None:
-    """Give all settings the values of a new process. Raises UserError."""
+    """Set all settings to the values of a new process.
+
+    Raises:
+        UserError: The caller is in a block ``with torch.device`` or
+            ``torch.inference_mode``.
+    """
     torch.set_default_device(None)
     known = read()
     write({name: SETTINGS[name].plain for name in known})
@@ -145,20 +152,23 @@ def set_plain() -> None:
     device = torch.get_default_device()
     if device != CPU or torch.is_inference_mode_enabled():
         raise UserError(
-            "hpcfl trains inside a block `with torch.device(…)` or "
-            "`with torch.inference_mode()` of yours; call it outside"
+            "hpcfl was called inside a block `with torch.device(…)` or "
+            "`with torch.inference_mode()`; call it outside"
         )
 
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Give all settings their values back at the end of a block.
+    """Restore all settings at the end of a block.
 
-    One thread of a process at a time is in such a block. Raises UserError in others.
+    One thread of a process at a time can be in the block.
+
+    Raises:
+        UserError: Another thread is in the block.
     """
     if not _thread.acquire(blocking=False):
         raise UserError(
-            "another thread of this process trains or plays a round again; wait for its end"
+            "another thread of this process is training or replaying a round; wait until it ends"
         )
     before = read()
     try:
@@ -171,7 +181,11 @@ def restored() -> Iterator[None]:
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Compute with the settings of a new process in a block. Raises UserError."""
+    """Compute with the settings of a new process in a block.
+
+    Raises:
+        UserError: As for ``restored`` and ``set_plain``.
+    """
     with restored():
         set_plain()
         yield
@@ -179,11 +193,14 @@ def plain() -> Iterator[None]:
 
 @contextmanager
 def unchanged(place: str) -> Iterator[None]:
-    """Raise UserError where the code of a user in a block leaves other settings, and
-    give these their values back.
+    """Check that a user's code in a block leaves the settings unchanged, and restore
+    them.
 
     Args:
-        place: What the user's code is called in the message.
+        place: name of the user's code in the message.
+
+    Raises:
+        UserError: A setting has changed.
     """
     before = read()
     try:
@@ -195,9 +212,13 @@ def unchanged(place: str) -> Iterator[None]:
 
 
 def _put_back(before: dict[str, Any], place: str, failure: Exception | None) -> None:
-    """Give the settings the values from before, and raise UserError if they had others.
+    """Restore the settings, and raise UserError if one has changed.
 
-    failure: What the block raised, probably because of them.
+    Args:
+        before: values before the block.
+        place: name of the user's code in the message.
+        failure: exception of the block, a probable consequence of the change; None
+            without one.
     """
     after = read()
     if after == before:
@@ -205,6 +226,6 @@ def _put_back(before: dict[str, Any], place: str, failure: Exception | None) -> 
     write(before)
     name = next(name for name in before if after.get(name) != before[name])
     raise UserError(
-        f"{place} leaves {name} at {after.get(name)}, it was {before[name]}; "
-        "set it back, or use a with block"
+        f"{place} leaves {name} at {after.get(name)} instead of {before[name]}; "
+        "restore it, or use a with block"
     ) from failure

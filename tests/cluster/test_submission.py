@@ -89,7 +89,7 @@ def test_a_failing_cell_does_not_stop_the_others(forked, here, name, said):
     first, second = send(here, name, "sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]")
     diverged = (
         "round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr or set training.clip and "
-        "start over with --fresh, or leave such clients out with training.on_divergence = 'exclude'"
+        "start over with --fresh, or exclude such clients with training.on_divergence = 'exclude'"
     )
     assert first == f"seed=0,lr=1e+38: failed, {said.format(diverged)}"
     assert second == "seed=0,lr=0.1: finished"

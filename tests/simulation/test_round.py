@@ -147,7 +147,7 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
     ("message", "down", "words"),
     [
         (torch.zeros(3, 2), True, "a Tensor; "),
-        ({"a": torch.zeros(())}, True, "what cannot travel: message field 'a' "),
+        ({"a": torch.zeros(())}, True, "an invalid message: message field 'a' "),
         (
             {"a": torch.zeros(2, 4)},
             True,

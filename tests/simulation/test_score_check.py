@@ -16,17 +16,17 @@ MISTAKES = [
     (
         "Mean",
         "class Mean",
-        "those of two blocks do not add up to those of both in one; they must be sums over samples",
+        "the sums of two blocks do not add up to the sums of both blocks together; 'sums' must",
     ),
     (
         "Unmasked",
         "class Unmasked",
-        "they change with samples that block.mask leaves out",
+        "the sums depend on samples that block.mask excludes",
     ),
     (
         "Together",
         "class Together",
-        "those of one client depend on the clients beside it",
+        "the sums of one client depend on other clients",
     ),
     (
         "OneForAll",
