@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from refusals import expect_refusal
 
 import hpcfl
 from hpcfl.errors import Interrupted, RankFailure, RunFailure, UserError
@@ -168,7 +169,7 @@ def test_a_second_run_in_another_thread_is_refused(tmp_path):
 )
 def test_mistakes_in_python_are_one_line(tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(hpcfl.UserError, match=said):
+    with expect_refusal(said):
         hpcfl.run(**{"config": TABLE, **arguments})
     assert not list(tmp_path.iterdir())
 

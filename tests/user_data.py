@@ -3,10 +3,9 @@
 import hashlib
 
 import numpy as np
-import pytest
+from refusals import expect_refusal
 
 from hpcfl.data import datasets
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 
@@ -20,7 +19,7 @@ def load(dataset, place, **keys):
 
 def refusal(dataset, place, **keys):
     """Return the one line by which a data set is refused."""
-    with pytest.raises(UserError) as caught:
+    with expect_refusal() as caught:
         load(dataset, place, **keys)
     [line] = str(caught.value).splitlines()
     return line

@@ -6,12 +6,12 @@ import tiny
 import torch
 from in_threads import on_ranks
 from playing import play_on, prepare_on
+from refusals import expect_refusal
 from safetensors.torch import save_file
 
 from hpcfl.adapters import lora
 from hpcfl.clients.setup import INITIAL
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.rows import constants, randomness
 
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
@@ -98,7 +98,7 @@ def test_the_same_bits_on_any_ranks_in_any_lanes_and_after_a_resume(
 def test_keys_that_are_not_read_are_said_and_those_of_other_kinds_refused():
     notes = prepared_with({"kind": "none", "rank": 4}).notes
     assert any("adapter.rank: " in note for note in notes)
-    with pytest.raises(UserError, match=r"adapter: rank .*'lora', .*'bias'"):
+    with expect_refusal(r"adapter: rank .*'lora', .*'bias'"):
         prepared_with({"kind": "bias", "rank": 4})
 
 

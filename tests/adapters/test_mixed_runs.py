@@ -6,11 +6,11 @@ import pytest
 import tiny
 import torch
 from playing import prepare_on
+from refusals import expect_refusal
 
 from hpcfl.commands import needs
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config, experiment_file
 from hpcfl.rows import constants
 
@@ -64,7 +64,7 @@ def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
 
 def test_a_run_does_not_go_on_in_another_precision(played):
     began = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
-    with pytest.raises(UserError, match=r"runtime\.precision"):
+    with expect_refusal(r"runtime\.precision"):
         run(config.parse(table("exact", rounds=2)), began.folder, OneProcess())
 
 

@@ -5,13 +5,13 @@ import json
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 from safetensors.torch import load, load_file, save_file
 from torch import nn
 
 from hpcfl.adapters import kinds, make_adapter, peft
 from hpcfl.commands.export import export
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter
 from hpcfl.simulation.prepare import prepare
@@ -197,7 +197,7 @@ def prepare_with(adapter):
 
 def refusal(adapter):
     """The one line by which an adapter is refused."""
-    with pytest.raises(UserError) as refused:
+    with expect_refusal() as refused:
         prepare_with(adapter)
     (line,) = refused.value.args
     return line
@@ -227,9 +227,7 @@ def test_an_adapter_that_is_not_finite_is_refused_in_one_line(exported):
 
 
 def test_a_folder_without_the_file_of_tensors_is_refused_with_its_name(tmp_path):
-    with pytest.raises(
-        UserError, match=r"adapter\.init = .*adapter_model\.safetensors: "
-    ):
+    with expect_refusal(r"adapter\.init = .*adapter_model\.safetensors: "):
         peft.Start(str(tmp_path))
 
 
@@ -245,6 +243,6 @@ def test_what_is_no_adapter_is_refused_in_one_line_and_nothing_is_written(
 ):
     run = played(method, rounds=1, adapter=adapter)
     out = tmp_path / "out"
-    with pytest.raises(UserError, match=words) as caught:
+    with expect_refusal(words):
         export(run.folder, [0], False, None, "last", ["tiny:blobs"], out, True)
-    assert "\n" not in str(caught.value) and not out.exists()
+    assert not out.exists()

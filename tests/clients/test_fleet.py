@@ -4,8 +4,7 @@ import re
 
 import pytest
 import torch
-
-from hpcfl.errors import UserError
+from refusals import expect_refusal
 
 COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6]]
 
@@ -73,5 +72,5 @@ def test_what_a_trial_computes_counts(make_fleet, rows_of):
 @pytest.mark.parametrize("column", ["time", "recorded", "validation/pre", ""])
 def test_columns_of_other_numbers_are_refused(make_fleet, rows_of, column):
     fleet = make_fleet()
-    with pytest.raises(UserError, match=rf"fleet\.score\('{column}', "):
+    with expect_refusal(rf"fleet\.score\('{column}', "):
         fleet.score(("mine", column), rows_of(fleet))

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.clients.setup import Setup, rate_factor
-from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import Cohort
 from hpcfl.rows.layout import Layout
@@ -89,7 +89,7 @@ def test_sample_level_privacy_hides_classes_and_no_numbers_of_samples():
     assert cohort.samples.tolist() == [3, 5]
     assert cohort.weights.tolist() == [3 / 8, 5 / 8]
     for known in (setup, cohort):
-        with pytest.raises(UserError, match=r"unit = 'sample' .*\('counts'\)"):
+        with expect_refusal(r"unit = 'sample' .*\('counts'\)"):
             known.counts  # noqa: B018
 
 

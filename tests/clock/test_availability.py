@@ -5,11 +5,11 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.clock import availability, exact
 from hpcfl.clock.availability import DAY, FOREVER, Daily, OnlineClients, Traced
 from hpcfl.clock.durations import SECOND
-from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 from hpcfl.rows import randomness
 
@@ -80,17 +80,17 @@ def test_a_file_by_hand(tmp_path):
         {"active": [20, 0], "inactive": [30, 10]},
     ):
         file.write_text(json.dumps([row | wrong]))
-        with pytest.raises(UserError, match="client '0': 'active' and 'inactive' "):
+        with expect_refusal("client '0': 'active' and 'inactive' "):
             availability.make_availability(Time(**keys), 4, 1)
     file.write_text(json.dumps([row | {"inactive": [30]}]))
-    with pytest.raises(UserError, match="number 1 of each"):
+    with expect_refusal("number 1 of each"):
         availability.make_availability(Time(**keys), 4, 1)
     file.write_text(json.dumps([row | {"inactive": []}]))
-    with pytest.raises(UserError, match="2 times in 'active' and 0 "):
+    with expect_refusal("2 times in 'active' and 0 "):
         availability.make_availability(Time(**keys), 4, 1)
     for number in ("x", -1, True, None):
         file.write_text(json.dumps([row | {"active": [0, number]}]))
-        with pytest.raises(UserError, match=rf"'0\.active\.1': .*, not {number!r}"):
+        with expect_refusal(rf"'0\.active\.1': .*, not {number!r}"):
             availability.make_availability(Time(**keys), 4, 1)
 
 

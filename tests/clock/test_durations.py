@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.clients.training import Task
 from hpcfl.clock.durations import (
@@ -17,7 +18,6 @@ from hpcfl.clock.durations import (
     in_seconds,
     share_of,
 )
-from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 
 MEDIAN = 10**9  # picoseconds in a millisecond
@@ -128,9 +128,9 @@ def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
 def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, said):
     file = tmp_path / "capacity.json"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=said):
+    with expect_refusal(said):
         draw_devices(Time(devices="file", file=str(file)), 3, 1, 1.0)
-    with pytest.raises(UserError, match="none: "):
+    with expect_refusal("none: "):
         draw_devices(Time(devices="file", file=str(tmp_path / "none")), 3, 1, 1.0)
 
 

@@ -1,11 +1,10 @@
 """Who makes the schedule refuses what no round can have."""
 
-import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
@@ -25,9 +24,7 @@ def test_what_cannot_be_is_refused_before_round_1(tmp_path):
         "availability_file": str(file),
         **SYNCHRONOUS,
     }
-    with pytest.raises(UserError, match=r"time\.availability: .* round 1$"):
+    with expect_refusal(r"time\.availability: .* round 1$"):
         calendar(time=time)
-    with pytest.raises(
-        UserError, match=r"time\.availability = 'file': .*time\.availability_file"
-    ):
+    with expect_refusal(r"time\.availability = 'file': .*time\.availability_file"):
         calendar(time={"availability": "file", **SYNCHRONOUS})

@@ -5,11 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.cluster import batch
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.supervisor import Supervisor
-from hpcfl.errors import UserError
 
 ODD = [
     "plain",
@@ -156,7 +156,7 @@ def test_script_in_full():
     "name", ["new\nline", "100%", "back\\slash", "tab\t", "del\x7f"]
 )
 def test_folders_that_slurm_cannot_name(name):
-    with pytest.raises(UserError, match=r"^'/results/.* --out$"):
+    with expect_refusal(r"^'/results/.* --out$"):
         batch.check_folder(Path("/results") / name)
 
 

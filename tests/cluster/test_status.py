@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 from playing import run_table
+from refusals import expect_refusal
 
 from hpcfl.cluster import slurm, status
 from hpcfl.cluster.slurm import Queued
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import RunFailure
 from hpcfl.experiment.config import parse
 from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.files import output
@@ -202,9 +203,9 @@ def test_a_stopped_run_says_what_continues_it(
 
 def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
     assert states(sweep / "seed=0") == [("seed=0", "finished", "")]
-    with pytest.raises(UserError, match="seed=0/checkpoints: "):
+    with expect_refusal("seed=0/checkpoints: "):
         status.look(tmp_path / "out" / "seed=0" / "checkpoints")
-    with pytest.raises(UserError, match="nowhere: "):
+    with expect_refusal("nowhere: "):
         status.look(tmp_path / "nowhere")
 
 

@@ -8,10 +8,11 @@ import shlex
 from types import SimpleNamespace
 
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.cluster import profile, slurm, submission
 from hpcfl.cluster.submission import submit
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import RunFailure
 
 EXPERIMENT = """
 name = "t"
@@ -102,7 +103,7 @@ def test_what_would_be_refused_is_not_sent(here):
     refused, finished = send(here, "debug")
     assert refused.startswith("seed=0: refused, ") and refused.endswith(" --out")
     assert finished == "seed=1: finished"
-    with pytest.raises(UserError, match=rf"^{here}/out/seed=0: .* --out$"):
+    with expect_refusal(rf"^{here}/out/seed=0: .* --out$"):
         send(here, "debug", "sweep.seed=[0]")
 
 
@@ -200,7 +201,7 @@ def test_configurations_are_frozen(here):
 def test_bad_input_comes_before_anything_is_written(
     here, name, overrides, out, complaint
 ):
-    with pytest.raises(UserError, match=complaint):
+    with expect_refusal(complaint):
         send(here, name, *overrides, out=out)
     assert not (here / out).exists()
 

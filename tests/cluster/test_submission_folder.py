@@ -4,9 +4,9 @@ import json
 import os
 
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.cluster.submission_folder import Submissions
-from hpcfl.errors import UserError
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_jobs_that_follow_each_other_in_a_circle_end(jobs):
 )
 def test_jobs_that_are_none_are_one_line(jobs, text):
     (jobs / "submitted.json").write_text(text)
-    with pytest.raises(UserError, match=r"submitted\.json: "):
+    with expect_refusal(r"submitted\.json: "):
         Submissions(jobs.parent)
 
 
@@ -63,7 +63,7 @@ def test_jobs_that_are_none_are_one_line(jobs, text):
 )
 def test_a_record_that_is_none_is_one_line(jobs, text):
     (jobs / "a.requeues").write_text(text)
-    with pytest.raises(UserError, match=r"a\.requeues: "):
+    with expect_refusal(r"a\.requeues: "):
         Submissions(jobs.parent)
 
 
@@ -74,5 +74,5 @@ def test_a_record_that_is_none_is_one_line(jobs, text):
 def test_a_pipe_or_link_is_one_line(jobs, plant):
     (jobs / "submitted.json").unlink()
     plant(jobs / "submitted.json")
-    with pytest.raises(UserError, match=r"submitted\.json: "):
+    with expect_refusal(r"submitted\.json: "):
         Submissions(jobs.parent)

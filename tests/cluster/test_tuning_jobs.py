@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.cli import command
 from hpcfl.cluster import slurm, status, submission
@@ -10,7 +11,6 @@ from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.tuning_jobs import stages
 from hpcfl.commands import tune
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
@@ -172,7 +172,7 @@ def test_a_dry_run_shows_all_arrays_and_writes_nothing(here):
 
 
 def test_without_slurm_no_job_waits_for_another_one(here):
-    with pytest.raises(UserError, match=r"hpcfl tune t\.toml "):
+    with expect_refusal(r"hpcfl tune t\.toml "):
         submit(profile="local")
 
 

@@ -1,11 +1,10 @@
 """Data that some cells of a sweep lack, or that cannot be split for them."""
 
-import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.commands.cell_data import try_data
 from hpcfl.data import datasets
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 
@@ -41,5 +40,5 @@ def test_the_cell_is_named(tmp_path):
         {"data": {"dataset": "digits"}, "partition": many},
     ):
         found = cells({}, {"seed": 5}, wrong)
-        with pytest.raises(UserError, match=r"^2: "):
+        with expect_refusal(r"^2: "):
             try_data(found, found["0"])

@@ -3,9 +3,9 @@
 import pytest
 import tiny
 from playing import run_table
+from refusals import expect_refusal
 
 from hpcfl.commands.cell_updates import refuse_conflicts
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
@@ -41,7 +41,7 @@ def parse_cells(*sections):
     ],
 )
 def test_the_cell_is_named(wrong, words):
-    with pytest.raises(UserError, match=rf"^cell 2: .*{words}") as error:
+    with expect_refusal(rf"^cell 2: .*{words}") as error:
         refuse_conflicts(parse_cells({}, FINE, wrong, wrong))
     assert len(error.value.args) == 1
 
@@ -49,6 +49,6 @@ def test_the_cell_is_named(wrong, words):
 def test_no_cell_runs(tmp_path):
     table = tiny.table(UNIFORM, aggregation={"rule": "krum"})
     table["sweep"] = {"aggregation.f": [1, 2]}
-    with pytest.raises(UserError, match=r"f=2: .*it needs 7 rows"):
+    with expect_refusal(r"f=2: .*it needs 7 rows"):
         run_table(table, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()

@@ -3,11 +3,12 @@ import signal
 import sys
 
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.commands.check import check_file
 from hpcfl.commands.experiments import make_plan, run_file, run_plan
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import Interrupted, UserError
+from hpcfl.errors import Interrupted
 from hpcfl.experiment import config
 from hpcfl.simulation import signals
 
@@ -73,7 +74,7 @@ def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
 def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):
     file = tmp_path / "grid.toml"
     file.write_text(SWEEP + 'data.dataset = ["digits", "digitz"]\n')
-    with pytest.raises(UserError, match=r"data\.dataset = 'digitz' "):
+    with expect_refusal(r"data\.dataset = 'digitz' "):
         run_file(file, [], tmp_path / "out", False, OneProcess())
     assert not (tmp_path / "out").exists()
 
@@ -82,6 +83,6 @@ def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):
 def test_a_folder_that_cannot_be_used_shows_before_anything_begins(tmp_path, out):
     file = tmp_path / "grid.toml"
     file.write_text(SWEEP)
-    with pytest.raises(UserError, match=r" --out$"):
+    with expect_refusal(r" --out$"):
         run_file(file, [], tmp_path / out, False, OneProcess())
     assert os.listdir(tmp_path) == ["grid.toml"]

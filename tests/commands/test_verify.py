@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.api import run
 from hpcfl.commands import verify as verifying
 from hpcfl.commands.verify import compare, verify
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.trained import loading, packed
 
 OWN = ("tiny:blobs", "tiny:Counts")
@@ -127,13 +128,11 @@ def test_a_failing_check_is_a_failure_of_the_command(played, here, monkeypatch):
 
 
 def test_what_cannot_be_played_is_one_line(played, here):
-    with pytest.raises(UserError, match=r"'fedpr'; .*'fedper'"):
+    with expect_refusal(r"'fedpr'; .*'fedper'"):
         ask(played.folder, names=["fedpr"])
-    with pytest.raises(
-        UserError, match=r"fedper: .*--own tiny:Counts --own tiny:blobs"
-    ):
+    with expect_refusal(r"fedper: .*--own tiny:Counts --own tiny:blobs"):
         ask(played.folder, own=())
-    with pytest.raises(UserError, match=rf"^{here}: "):
+    with expect_refusal(rf"^{here}: "):
         ask(here)
 
 
@@ -154,5 +153,5 @@ def test_the_folder_of_a_killed_one_is_removed(played, here):
 
 def test_a_working_folder_that_cannot_be_written_is_one_line(played, monkeypatch):
     monkeypatch.chdir("/proc")
-    with pytest.raises(UserError, match="No such file or directory"):
+    with expect_refusal("No such file or directory"):
         ask(played.folder)

@@ -4,6 +4,7 @@ real ranks are tested in ``tests/mpi``.
 
 import pytest
 from in_threads import on_ranks
+from refusals import expect_refusal
 
 from hpcfl.communication.communicator import (
     Communicator,
@@ -76,7 +77,7 @@ def test_a_key_that_a_rank_lacks_is_named():
         settings = {"seed": 1} if communicator.rank else {}
         require_equal(communicator, settings, "do so")
 
-    with pytest.raises(UserError, match=r"seed: .* rank 0, 1 on rank 1"):
+    with expect_refusal(r"seed: .* rank 0, 1 on rank 1"):
         on_ranks(2, compare)
 
 
@@ -101,5 +102,5 @@ def test_other_bad_input_stays_so():
         with agreed(communicator):
             raise UserError("own.csv: is damaged") from FileNotFoundError()
 
-    with pytest.raises(UserError, match=r"own\.csv: "):
+    with expect_refusal(r"own\.csv: "):
         on_ranks(2, read)

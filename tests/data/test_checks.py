@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.data import checks, datasets
 from hpcfl.data.datasets import Dataset, Owners
 from hpcfl.data.sources.base import Source
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 WHOLE = Dataset(
@@ -70,12 +70,12 @@ def test_a_data_set_that_fits_is_taken():
     ],
 )
 def test_parts_that_contradict_one_another_are_refused(change, words):
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         load(replace(WHOLE, **change))
 
 
 def test_a_source_must_return_a_data_set():
-    with pytest.raises(UserError, match=r"data\.dataset = .*Dataset, not tuple"):
+    with expect_refusal(r"data\.dataset = .*Dataset, not tuple"):
         load((WHOLE.x, WHOLE.y))
 
 

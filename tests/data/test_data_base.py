@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 from test_partition import TOY, dataset, lists
 
 from hpcfl.data import partition
@@ -13,7 +14,6 @@ from hpcfl.data.partitions.base import (
     round_down,
 )
 from hpcfl.data.sources.base import Source
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 
@@ -30,7 +30,7 @@ def test_a_shared_sample_is_refused():
         def assign(self, labels, classes, generator):
             return Assignment([np.arange(10), np.arange(9, 20)])
 
-    with pytest.raises(UserError, match=r"partition\.scheme = 'greedy'"):
+    with expect_refusal(r"partition\.scheme = 'greedy'"):
         partition.make(Greedy(clients=2), TOY)
 
 
@@ -65,7 +65,7 @@ def test_a_scheme_that_draws_no_partition_is_refused(train, told):
         def draw(self, labels, classes, official_test):
             return Draw([np.array(train)], [np.array([9])])
 
-    with pytest.raises(UserError, match=rf"partition\.scheme = 'broken' .*{told}"):
+    with expect_refusal(rf"partition\.scheme = 'broken' .*{told}"):
         partition.make(Broken(clients=1), TOY)
 
 
@@ -82,5 +82,5 @@ misread = Misread()
 def test_a_source_that_is_read_otherwise_is_told():
     table = {"method": {"name": "fedavg"}, "data": {"dataset": f"{__name__}:misread"}}
     told = r"data\.dataset = .*\(name, root, \*, .*\(called, place\)"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         config.parse(table)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 from user_data import load
 
 from hpcfl import models
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets
 from hpcfl.data.datasets import hold_out
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.report import configuration
 from hpcfl.simulation.prepare import prepare
@@ -51,20 +51,19 @@ def test_normalise_leaves_token_ids_alone():
 
 def test_a_missing_root_is_told(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
-    with pytest.raises(
-        UserError,
-        match=r"data\.root .*\$HPCFL_DATA.* hpcfl data download cifar-100 --root",
+    with expect_refusal(
+        r"data\.root .*\$HPCFL_DATA.* hpcfl data download cifar-100 --root"
     ):
         datasets.load(config.Data(dataset="cifar-100"))
 
 
 def test_unknown_names_get_the_nearest():
-    with pytest.raises(UserError, match=r"'cifar10' .*'cifar-10'"):
+    with expect_refusal(r"'cifar10' .*'cifar-10'"):
         datasets.load(config.Data(dataset="cifar10"))
 
 
 def test_built_in_data_is_not_downloaded(tmp_path):
-    with pytest.raises(UserError, match="'digits'"):
+    with expect_refusal("'digits'"):
         datasets.download("digits", tmp_path)
 
 
@@ -106,7 +105,7 @@ def test_a_part_that_each_partition_draws_anew():
 )
 def test_a_part_that_cannot_be_drawn_anew(data, partition):
     table = {"method": {"name": "fedavg"}, "partition": partition}
-    with pytest.raises(UserError, match=r"^configuration: data.redraw = true: "):
+    with expect_refusal(r"^configuration: data.redraw = true: "):
         config.parse({**table, "data": {**data, "redraw": True}})
 
 
@@ -115,7 +114,7 @@ def test_a_part_of_samples_without_an_official_split():
     assert (len(part.y), part.official_test) == (200, 0)
     [note] = part.notes
     assert "data.samples = 200: " in note and " of 1,797 " in note
-    with pytest.raises(UserError, match=r"data.samples = 1797"):
+    with expect_refusal(r"data.samples = 1797"):
         datasets.load(config.Data(samples=1797))
 
 
@@ -124,9 +123,7 @@ def test_a_part_of_the_samples_is_another_run():
     whole = config.parse(table)
     part = config.parse({**table, "data": {"samples": 200}})
     assert whole.fingerprint() != part.fingerprint()
-    with pytest.raises(
-        UserError, match=r"data\.samples = 9: .*partition\.scheme = 'by-client'"
-    ):
+    with expect_refusal(r"data\.samples = 9: .*partition\.scheme = 'by-client'"):
         config.parse(
             {
                 **table,
@@ -162,11 +159,11 @@ def test_a_data_set_without_keys_has_the_sections_alone():
 
 
 def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data\.dataset = 'npz' .*data\.file"):
+    with expect_refusal(r"data\.dataset = 'npz' .*data\.file"):
         datasets.load(config.Data(dataset="npz"))
-    with pytest.raises(UserError, match=r"'digits' .*data\.file = 'x'"):
+    with expect_refusal(r"'digits' .*data\.file = 'x'"):
         datasets.load(config.Data(file="x"))
-    with pytest.raises(UserError, match=r"data\.augment = true"):
+    with expect_refusal(r"data\.augment = true"):
         load("spiral", ".", augment=True)
 
 
@@ -204,7 +201,7 @@ def test_statistics_of_images_are_those_of_channels():
 
 def test_a_model_of_numbers_refuses_token_ids():
     mlp = config.parse({"method": {"name": "local"}}).model
-    with pytest.raises(UserError, match=r"'mlp' .*float32.*'one-hot'"):
+    with expect_refusal(r"'mlp' .*float32.*'one-hot'"):
         models.build(mlp, (64,), 10, vocabulary=17)
 
 
@@ -217,7 +214,7 @@ def test_a_failing_model_of_a_user_is_named_with_token_ids(tmp_path):
         "model": {"name": "tiny:zero_head"},
         "partition": {"scheme": "iid", "clients": 2},
     }
-    with pytest.raises(UserError, match="2×3 token ids"):
+    with expect_refusal("2×3 token ids"):
         prepare(config.parse(keys), OneProcess())
 
 

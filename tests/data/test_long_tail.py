@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.data import long_tail, partition
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.iid import Iid
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 SIZES = {  # of CIFAR-10's 5,000 a class
@@ -75,5 +75,5 @@ def test_natural_clients_have_samples_of_their_own():
         "partition": {"scheme": "by-client"},
         "method": {"name": "fedavg"},
     }
-    with pytest.raises(UserError, match=r"data.imbalance = 10"):
+    with expect_refusal(r"data.imbalance = 10"):
         config.parse(table)

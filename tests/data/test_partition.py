@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.dirichlet import Dirichlet
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.partitions.pathological import Pathological
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 
@@ -65,13 +65,13 @@ def test_the_share_of_training_samples_is_a_key():
 
 
 def test_too_many_clients_are_refused():
-    with pytest.raises(UserError, match=r"partition\.clients = 121"):
+    with expect_refusal(r"partition\.clients = 121"):
         partition.make(Iid(clients=121), TOY)
 
 
 @pytest.mark.parametrize(("clients", "train"), [(120, 0.75), (60, 0.25)])
 def test_a_client_without_samples_on_one_side_is_refused(clients, train):
-    with pytest.raises(UserError, match=rf"client 0 gets 0 .*{clients} clients .*120 "):
+    with expect_refusal(rf"client 0 gets 0 .*{clients} clients .*120 "):
         partition.make(Iid(clients=clients, train=train), TOY)
 
 
@@ -109,15 +109,13 @@ def test_a_file_of_another_data_set_with_the_same_labels_is_noted(tmp_path):
 def test_files_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "p.h5"
     partition.make(Iid(clients=3), TOY).save(path)
-    with pytest.raises(
-        UserError, match=rf"partition\.file = '{path}' .*'toy' .*labels"
-    ):
+    with expect_refusal(rf"partition\.file = '{path}' .*'toy' .*labels"):
         partition.make(
             Iid(clients=3, file=str(path)), dataset((np.arange(120) + 1) % 3)
         )
-    with pytest.raises(UserError, match=r"3 clients, partition\.clients = 4"):
+    with expect_refusal(r"3 clients, partition\.clients = 4"):
         partition.make(Iid(clients=4, file=str(path)), TOY)
-    with pytest.raises(UserError, match=r"q\.h5: "):
+    with expect_refusal(r"q\.h5: "):
         partition.Split.load(tmp_path / "q.h5")
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets, partition
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.report import configuration
 from hpcfl.simulation.prepare import prepare
@@ -228,7 +228,7 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
 def test_a_wrong_shift_is_one_line(override, said, tmp_path):
     file = tmp_path / "experiment.toml"
     file.write_text('[method]\nname = "fedavg"\n[[shift]]\nkind = "rotation"\n')
-    with pytest.raises(UserError) as error:
+    with expect_refusal() as error:
         config.load(file, [override])
     [line] = error.value.args
     assert said in line
@@ -332,5 +332,5 @@ def test_images_and_labels_commute_bit_for_bit():
 
 
 def test_cells_are_about_two_shifts():
-    with pytest.raises(UserError, match=r"shift\.0\.cells: "):
+    with expect_refusal(r"shift\.0\.cells: "):
         prepared({**ROTATED, "cells": CELLS})

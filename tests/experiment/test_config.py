@@ -7,10 +7,10 @@ import os
 import pytest
 import tiny
 from every_method import NAMES, kind
+from refusals import expect_refusal
 
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config, experiment_file
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
@@ -363,7 +363,7 @@ def test_a_configuration_is_frozen():
     parsed = config.parse(tiny.table("fedavg"))
     with pytest.raises(ValueError, match="frozen"):
         parsed.rounds = 5
-    with pytest.raises(UserError, match=r"model = 3: .*[model]"):
+    with expect_refusal(r"model = 3: .*[model]"):
         config.parse({"method": {"name": "fedavg"}, "model": 3})
 
 
@@ -432,5 +432,5 @@ def test_what_every_cell_sets_cannot_be_overridden(tmp_path, override, message):
     if message is None:
         assert config.read(tmp_path / "e.toml", [override])
         return
-    with pytest.raises(UserError, match=message):
+    with expect_refusal(message):
         config.read(tmp_path / "e.toml", [override])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from papers import PAPERS, read_paper
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import config, experiment_file
 
 
@@ -168,7 +168,7 @@ def test_a_protocol_is_no_part_of_a_runs_identity():
 
 
 def test_unknown_protocols_get_the_nearest():
-    with pytest.raises(UserError, match=r"protocol = 'fedal' .*'fedala'"):
+    with expect_refusal(r"protocol = 'fedal' .*'fedala'"):
         config.parse({"protocol": "fedal", "method": {"name": "fedavg"}})
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 import tiny
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 ROW = {
@@ -106,7 +106,7 @@ def test_a_wrong_table_is_one_line(given, words, tmp_path):
     file = tmp_path / "lanes.json"
     file.write_text(json.dumps(given))
     for source in (given, str(file)):
-        with pytest.raises(UserError, match=words) as error:
+        with expect_refusal(words) as error:
             parse(source)
         (line,) = error.value.args
         assert "runtime.lane_table" in line and "\n" not in line
@@ -117,6 +117,6 @@ def test_a_file_that_cannot_be_read_is_one_line(text, tmp_path):
     file = tmp_path / "lanes.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(UserError, match=r"lanes\.json': ") as error:
+    with expect_refusal(r"lanes\.json': ") as error:
         parse(str(file))
     assert len(error.value.args) == 1

@@ -1,6 +1,6 @@
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.sections import Evaluation, Training
 
@@ -22,6 +22,6 @@ def test_the_column_that_chooses_the_best_round(best_by, validation, column):
 
 def test_a_choice_on_held_out_samples_needs_some():
     evaluation = Evaluation(best_by="validation")
-    with pytest.raises(UserError, match=r"training\.validation"):
+    with expect_refusal(r"training\.validation"):
         measures.check_best_by(evaluation, Training())
     measures.check_best_by(evaluation, Training(validation=0.1))

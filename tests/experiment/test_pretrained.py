@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 BERT = {
@@ -120,7 +120,7 @@ def test_the_experiment_may_repeat_a_key_and_choose_the_dropout(folder):
     ids=["width", "model", "names", "activation", "no number", "no object"],
 )
 def test_a_contradiction_is_one_line(folder, content, keys, words):
-    with pytest.raises(UserError) as refused:
+    with expect_refusal() as refused:
         parse(folder(content), **keys)
     (line,) = refused.value.args
     for word in [*words, "config.json"]:

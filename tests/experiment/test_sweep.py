@@ -2,6 +2,7 @@
 
 import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.sweep import expand
@@ -20,7 +21,7 @@ def test_without_a_sweep_one_cell_with_the_experiments_name():
 def test_a_file_of_a_search_is_played_by_another_command(more):
     table = {"rounds": 2, "tune": {"methods": ["fedavg"]}, **more}
     words = r"^f\.toml: .* hpcfl tune f\.toml "
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         expand(table, "f.toml")
 
 
@@ -181,5 +182,5 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
     ],
 )
 def test_bad_sweeps_are_found_before_the_first_cell_runs(sweep, message):
-    with pytest.raises(UserError, match=message):
+    with expect_refusal(message):
         names(**sweep)

@@ -1,6 +1,5 @@
-import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 
 
@@ -11,9 +10,7 @@ def fail():
 def test_an_error_of_a_users_code_has_its_file_and_line():
     line = fail.__code__.co_firstlineno + 1
     with (
-        pytest.raises(
-            UserError, match=rf"test_user_code\.py:{line}: ValueError: one two"
-        ),
+        expect_refusal(rf"test_user_code\.py:{line}: ValueError: one two"),
         user_code.locate_errors(),
     ):
         fail()

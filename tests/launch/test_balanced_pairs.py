@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from hpcfl.errors import UserError
+from refusals import expect_refusal
 
 FOLDER = Path(__file__).parents[2] / "results" / "diversifed"
 
@@ -29,5 +28,5 @@ def test_every_class_has_as_many_clients_and_every_client_two_classes(scheme):
 
 
 def test_places_that_no_class_can_share_equally_are_refused(scheme):
-    with pytest.raises(UserError, match=r"partition\.clients = 7"):
+    with expect_refusal(r"partition\.clients = 7"):
         scheme(clients=7, train_samples=20, test_samples=6).draw_pairs(10)

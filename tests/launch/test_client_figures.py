@@ -6,8 +6,8 @@ import made_up
 import numpy as np
 import pytest
 import spread
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report.metric_values import Reading
 from hpcfl.report.plots import clients
 from hpcfl.report.sheet import Sheet
@@ -64,5 +64,5 @@ def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed():
     [line] = figure.axes[0].lines
     np.testing.assert_allclose(line.get_xydata(), [[0.1, 0], [1, 15]], atol=1e-9)
     for missing in ("0.3", "1.0"):
-        with pytest.raises(UserError, match=r"--against .*: fedprox .*method\.mu"):
+        with expect_refusal(r"--against .*: fedprox .*method\.mu"):
             key_gains.draw(runs[:-1], Sheet(7), x="method.mu", against=missing)

@@ -15,8 +15,8 @@ import training_loss
 import trajectory
 import weight_learning
 from principal import principal
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report.figures import KINDS
 from hpcfl.report.sheet import Sheet
@@ -83,11 +83,11 @@ def test_cosines_of_prototypes(played):
         .get_xlabel()
         .startswith("first component, ")
     )
-    with pytest.raises(UserError, match=r"client 99; .* 0 … 4$"):
+    with expect_refusal(r"client 99; .* 0 … 4$"):
         representations.draw([run], Sheet(7), client=99)
-    with pytest.raises(UserError, match=r"/run: fednh .*blend"):
+    with expect_refusal(r"/run: fednh .*blend"):
         weight_learning.losses(run, 0)
-    with pytest.raises(UserError, match=r"/run: fednh .*pull"):
+    with expect_refusal(r"/run: fednh .*pull"):
         model_distances.distances(run)
 
 

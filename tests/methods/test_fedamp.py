@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedamp import FedAMP
 from hpcfl.rows import mixing
@@ -71,7 +71,7 @@ def test_the_term_is_squared(make_fleet, rows_of):
 
 
 def test_alpha_zero_needs_a_strength():
-    with pytest.raises(UserError, match=r"method: alpha = 0 .*'proximal'"):
+    with expect_refusal(r"method: alpha = 0 .*'proximal'"):
         config.parse({"method": {"name": "fedamp", "alpha": 0.0}})
 
 

@@ -7,10 +7,10 @@ import pytest
 import tiny
 import torch
 from every_method import of_each_family, short
+from refusals import expect_refusal
 
 from hpcfl.clients.losses import CROSS_ENTROPY
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows import constants
@@ -51,13 +51,13 @@ def constants_of(prepared):
 @pytest.mark.parametrize("case", REFUSED, ids="-".join)
 def test_a_method_that_needs_what_is_frozen_says_so(case):
     name, model = case
-    with pytest.raises(UserError, match=rf"{name}\b.* '?{FROZEN[model]}\b"):
+    with expect_refusal(rf"{name}\b.* '?{FROZEN[model]}\b"):
         prepare(config.parse(tiny.table(short(name), model=named(model))), OneProcess())
 
 
 def test_a_misspelt_need_of_a_head_is_not_the_weaker_one(monkeypatch):
     monkeypatch.setattr(FedAvg, "needs_head", "Trained")
-    with pytest.raises(UserError, match=r"'head' .*MLP"):
+    with expect_refusal(r"'head' .*MLP"):
         FedAvg(name="fedavg").adapt(tiny.bias_alone((5,), 4))
 
 
@@ -146,12 +146,12 @@ def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1(
     prepared = prepare(
         config.parse(tiny.table(method, model=named("body_only"))), OneProcess()
     )
-    with pytest.raises(UserError, match=r"test_frozen_parameters\.py:\d+: .* head,"):
+    with expect_refusal(r"test_frozen_parameters\.py:\d+: .* head,"):
         preflight.run(prepared, OneProcess())
 
 
 def test_a_model_that_freezes_everything_is_refused(federate):
-    with pytest.raises(UserError, match=r"model\.name = 'tiny:all_frozen': "):
+    with expect_refusal(r"model\.name = 'tiny:all_frozen': "):
         federate("fedavg", model=named("all_frozen"))
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 from tiny import table
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.base import Audience, ClientModel
 from hpcfl.methods.fedavg import FedAvg
@@ -26,7 +26,7 @@ def test_an_audience_has_no_weights():
     often a run is scored.
     """
     prepared = prepare(config.parse(table("test_participants:Weighs")), OneProcess())
-    with pytest.raises(UserError, match="'Audience' object has no attribute 'weights'"):
+    with expect_refusal("'Audience' object has no attribute 'weights'"):
         preflight.run(prepared, OneProcess())
 
 

@@ -1,11 +1,10 @@
 """pFedMe: methods-2.md §4."""
 
 import numpy as np
-import pytest
 import torch
 from by_hand import quadratic
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.methods.pfedme import PFedMe
 
 
@@ -58,7 +57,7 @@ def test_warns_of_a_step_that_overshoots(federate):
 
 
 def test_refuses_inner_steps_that_diverge(federate):
-    with pytest.raises(UserError, match=r"method: personal_lr · lam = 3 .* 2"):
+    with expect_refusal(r"method: personal_lr · lam = 3 .* 2"):
         federate({"name": "pfedme", "personal_lr": 0.2})
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.clients.losses import Fit
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
@@ -70,5 +70,5 @@ def test_the_same_prediction_is_the_same_loss():
 def test_epochs_that_make_no_columns_are_refused(tmp_path, epochs):
     file = tmp_path / "one.toml"
     file.write_text(f'method.name = "fedavg"\nevaluation.tune_epochs = {epochs}\n')
-    with pytest.raises(UserError, match=r"evaluation\.tune_epochs"):
+    with expect_refusal(r"evaluation\.tune_epochs"):
         config.load(file)

@@ -5,8 +5,8 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.methods.fedper import FedPer
 
 LORA = {
@@ -75,7 +75,7 @@ def test_two_clients_by_hand(make_fleet):
     ],
 )
 def test_a_pattern_of_nothing_is_refused(federate, shared, words):
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         federate(fedper(shared))
 
 

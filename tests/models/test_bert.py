@@ -15,10 +15,10 @@ from published import (
     named,
     of_bert,
 )
+from refusals import expect_refusal
 from torch import nn
 from torch.nn.functional import gelu
 
-from hpcfl.errors import UserError
 from hpcfl.models.bert import Bert
 from hpcfl.models.gpt import GPT
 
@@ -85,5 +85,5 @@ def test_what_is_behind_the_padding_changes_no_bit():
     ],
 )
 def test_texts_and_sizes_that_do_not_fit_are_refused(plugin, keys, words):
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         plugin((5,), 4, **{"vocabulary": WORDS, **SIZES, **keys})

@@ -1,13 +1,13 @@
 """The base of small image models."""
 
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.models.cnn import plugin
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 15), (200,)])
 def test_other_samples_are_refused_with_their_shape(shape):
     said = f" 16×16; .* {'×'.join(map(str, shape))};"
-    with pytest.raises(UserError, match=said):
+    with expect_refusal(said):
         plugin(shape, 10)

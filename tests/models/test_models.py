@@ -4,9 +4,9 @@ from their architectures.
 
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl import models
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.rows.layout import lay_out_parameters
 
@@ -84,5 +84,5 @@ def test_a_vocabulary_left_out_is_that_of_the_data():
     ],
 )
 def test_other_samples_are_refused(table, shape, told):
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         made(table, shape, 4)

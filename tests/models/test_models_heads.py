@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from refusals import expect_refusal
 from torch import nn
 
 from hpcfl import models
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.models.heads import CosineHead, simplex, spread
 
@@ -27,7 +27,7 @@ def test_any_model_can_have_a_cosine_head():
 
 def test_a_cosine_head_needs_a_head_to_replace():
     told = r"model\.head = 'cosine' .*nn\.Linear 'head'"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         models.build(
             config.Model(name="test_models_heads:headless", head="cosine"), (3,), 2
         )

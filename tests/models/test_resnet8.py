@@ -1,8 +1,7 @@
 """ResNet-8."""
 
-import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.models.resnet8 import plugin
 from hpcfl.rows.layout import lay_out_parameters
 
@@ -21,5 +20,5 @@ def test_it_has_as_many_parameters_as_in_diversifeds_paper():
 
 
 def test_only_images_fit():
-    with pytest.raises(UserError, match=r"'resnet8' .* 200$"):
+    with expect_refusal(r"'resnet8' .* 200$"):
         plugin((200,), 4)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 
 from hpcfl import models
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
@@ -132,5 +132,5 @@ def made(name, shape, **keys):
     ],
 )
 def test_what_does_not_fit_is_refused(name, shape, keys, said):
-    with pytest.raises(UserError, match=said):
+    with expect_refusal(said):
         made(name, shape, **keys)

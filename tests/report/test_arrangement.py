@@ -4,10 +4,9 @@ stand apart.
 
 from dataclasses import replace
 
-import pytest
 from made_up import run, seeds
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report import search_spending, sweep_table
 from hpcfl.report.arrangement import arrange, name_repetitions
 from hpcfl.trained.run import Run
@@ -75,7 +74,7 @@ def test_one_configuration_with_two_ends_is_two_rows_called_by_what_differs():
     other = ended(run(), "b", commit="abc", versions={"torch": "2.9"})
     found = arrange([one, other])
     assert found.rows == ["fedavg torch=2.8", "fedavg torch=2.9"] and not found.notes
-    with pytest.raises(UserError, match=r"versions\.torch; .*--rows or --columns"):
+    with expect_refusal(r"versions\.torch; .*--rows or --columns"):
         arrange([one, other], ["method.name"])
     assert arrange([one, other], ["method.name", "versions.torch"]).rows == found.rows
 

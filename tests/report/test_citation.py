@@ -4,11 +4,10 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
+from refusals import expect_refusal
 
 import hpcfl
-from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report import catalogue, citation, tables
 
@@ -70,7 +69,7 @@ def test_what_comes_before_the_first_entry_is_a_comment():
 def test_one_method():
     assert citation.cite_method("fedavg_c") == citation.cite_method("fedala")
     assert "@inproceedings{li2021ditto," in citation.cite_method("ditto")
-    with pytest.raises(UserError, match=r"'local': .*hpcfl methods"):
+    with expect_refusal(r"'local': .*hpcfl methods"):
         citation.cite_method("local")
 
 

@@ -3,8 +3,8 @@
 import made_up
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report import comparison, sweep_table, table_formats, variance
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Reference, gains_of, gini
@@ -129,7 +129,7 @@ def test_lower_losses_are_gains():
 
 
 def test_other_clients_are_refused():
-    with pytest.raises(UserError, match=r"^run: .* run$"):
+    with expect_refusal(r"^run: .* run$"):
         gains_of([placed([0.4] * 4)], [placed([0.5] * 4, counts=COUNTS + 1)], LAST)
 
 
@@ -167,9 +167,9 @@ def test_a_table_beside_a_reference_in_every_format(runs):
 
 @pytest.mark.slow
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
-    with pytest.raises(UserError, match=r"--against lokal: .*'local'"):
+    with expect_refusal(r"--against lokal: .*'local'"):
         sweep_table.compare(arrange(runs), Reading(), Reference("lokal"))
-    with pytest.raises(UserError, match="--metric seconds/round: "):
+    with expect_refusal("--metric seconds/round: "):
         sweep_table.compare(arrange(runs), Reading("seconds/round"), Reference("local"))
 
 

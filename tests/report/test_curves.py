@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report.plots import curves
 from hpcfl.report.plots.curves import AXES
 from hpcfl.report.sheet import Sheet
@@ -36,7 +35,7 @@ def test_models_before_training_cost_what_the_rounds_before_did(made_runs):
     assert line(curves.plugin(found, Sheet(7), x="floats")) == [[0, 50], [150, 60]]
     assert AXES["seconds"][1](found[0], "post").tolist() == [2, 4, 5]
     del found[0].results.values.of_rounds["floats_down"]
-    with pytest.raises(UserError, match="fedavg,seed=0: --x floats: "):
+    with expect_refusal("fedavg,seed=0: --x floats: "):
         curves.plugin(found, Sheet(7), x="floats")
 
 
@@ -65,11 +64,9 @@ def test_a_score_over_a_key(made_runs):
     ]
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
     told = r"--x method\.name: 'fedavg' in .*fedavg,seed=0 "
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         curves.plugin(found, Sheet(7), x="method.name")
-    with pytest.raises(
-        UserError, match=r"--x lr: .*floats, bits, partition.seed, seed, training.lr$"
-    ):
+    with expect_refusal(r"--x lr: .*floats, bits, partition.seed, seed, training.lr$"):
         curves.plugin(found, Sheet(7), x="lr")
 
 
@@ -90,7 +87,7 @@ def test_group_makes_lines_and_must_tell_runs_apart(made_runs):
         "fedavg lr=0.005",
         "fedprox lr=0.1",
     ]
-    with pytest.raises(UserError, match=r"'method\.nam' .*'method\.name'"):
+    with expect_refusal(r"'method\.nam' .*'method\.name'"):
         curves.plugin(found, Sheet(7), group=["method.nam"])
-    with pytest.raises(UserError, match=r"method\.name; .*--group"):
+    with expect_refusal(r"method\.name; .*--group"):
         curves.plugin(found, Sheet(7), group=["rounds"])

@@ -1,9 +1,8 @@
 """The figure of clients' gains."""
 
 import numpy as np
-import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report.plots import gains
 from hpcfl.report.sheet import Sheet
 
@@ -19,8 +18,8 @@ def test_gains_are_client_by_client_in_the_seeds_that_both_have(made_runs):
     dots = place.collections[0].get_offsets()[:, 0]
     np.testing.assert_allclose(dots, [-10, -10, -10], rtol=1e-12)
     assert "gain in accuracy over local (points)" in place.get_xlabel()
-    with pytest.raises(UserError, match=r"--against ditto: .*local, fedavg"):
+    with expect_refusal(r"--against ditto: .*local, fedavg"):
         gains.plugin(found, sheet, against="ditto")
     alone = [run for run in found if run.config["method"]["name"] == "local"]
-    with pytest.raises(UserError, match="--against local: "):
+    with expect_refusal("--against local: "):
         gains.plugin(alone, sheet)

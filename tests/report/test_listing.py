@@ -3,8 +3,8 @@ import subprocess
 import sys
 
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report import catalogue, listing
 
@@ -69,7 +69,7 @@ def test_one_data_set_and_one_score(capsys):
 
 
 def test_what_is_not_there():
-    with pytest.raises(UserError, match=r"'fedvag' .*'fedavg'"):
+    with expect_refusal(r"'fedvag' .*'fedavg'"):
         listing.show("methods", "fedvag")
 
 
@@ -124,7 +124,7 @@ def test_a_key_without_a_default_has_a_dash(shown_of):
 
 
 def test_a_class_that_ones_own_module_lacks(shown_of):
-    with pytest.raises(UserError, match=r"'listed_method' .*'Pull'; .*'Pulled'"):
+    with expect_refusal(r"'listed_method' .*'Pull'; .*'Pulled'"):
         shown_of("Pull")
 
 

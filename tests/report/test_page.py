@@ -13,6 +13,7 @@ import browser
 import made_up
 import pytest
 from click.testing import CliRunner
+from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
@@ -258,7 +259,7 @@ def test_the_command(sweep, tmp_path):
 )
 def test_mistakes_are_one_line(sweep, monkeypatch, folder, out, complaint):
     monkeypatch.chdir(sweep.parent)
-    with pytest.raises(page.UserError, match=complaint):
+    with expect_refusal(complaint):
         page.write([Path(folder)], Path(out))
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_up import run, seeds
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import BEST, Reading
@@ -182,7 +182,7 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
         grid
     )
     told = r"fedavg-0: --metric validation: .*training\.validation = 0"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         make([run()], reading=Reading("validation"))
 
 
@@ -215,7 +215,7 @@ def test_values_of_a_key_are_in_order():
     ],
 )
 def test_unknown_metrics(metric, complaint):
-    with pytest.raises(UserError, match=complaint):
+    with expect_refusal(complaint):
         make([run()], reading=Reading(metric))
 
 
@@ -228,9 +228,9 @@ def test_a_score_that_was_not_asked_for_is_told_how_to_have(metric, score):
     header = {"scores": {"accuracy": played.scores["accuracy"]}}
     played = replace(played, results=replace(played.results, header=header))
     words = rf'evaluation\.scores = \["{score}"\] '
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         make([played], reading=Reading(metric))
-    with pytest.raises(UserError, match=r"--metric elsewhere/accuracy: [^=]*$"):
+    with expect_refusal(r"--metric elsewhere/accuracy: [^=]*$"):
         make([played], reading=Reading("elsewhere/accuracy"))
 
 
@@ -244,7 +244,7 @@ def test_what_differs_becomes_rows_and_never_a_mean():
     )
     assert rows(grid) == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
     assert grid.numbers["runs"].tolist() == [2, 2, 1]
-    with pytest.raises(UserError, match=r"method\.mu; .*--rows or --columns"):
+    with expect_refusal(r"method\.mu; .*--rows or --columns"):
         make(
             [*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)],
             ["method.name"],
@@ -257,7 +257,7 @@ def test_any_key_as_rows_and_columns():
         [*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"]
     )
     assert (rows(grid), columns(grid)) == (["seed=0", "seed=1"], ["a", "b"])
-    with pytest.raises(UserError, match=r"'method\.nam' .*'method\.name'"):
+    with expect_refusal(r"'method\.nam' .*'method\.name'"):
         make([run()], ["method.nam"], [])
 
 
@@ -266,7 +266,7 @@ def test_unfinished_runs_are_left_out_and_named():
     assert rows(grid) == ["fedavg"] and grid.notes == [
         "local-0: left out, it stands at round 3 of 3"
     ]
-    with pytest.raises(UserError, match=r"fedavg-0: .*round 3 of 3"):
+    with expect_refusal(r"fedavg-0: .*round 3 of 3"):
         make([run(finished=False)])
 
 

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report import variance
 
 SEARCHES, PARTITIONS = 5, 10
@@ -117,5 +117,5 @@ def test_the_nested_bootstrap_draws_clients_with_their_partition():
 
 def test_without_statsmodels(monkeypatch):
     monkeypatch.setattr(variance, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'pip install "\.\[statistics\]"'):
+    with expect_refusal(r'pip install "\.\[statistics\]"'):
         variance.estimate(draw(0, 1.0, 1.0, 1.0))

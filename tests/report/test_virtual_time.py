@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import made_up
-import pytest
 from made_up import timed
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.report import sweep_table
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import Reading, time_to, value
@@ -57,15 +56,13 @@ def test_the_time_until_an_accuracy_is_reached():
 def test_what_has_no_time_is_refused():
     run = made_up.run("fedavg", 0, (0.1, 0.2))
     for reading in ({"at": 25.0}, {"target": 50.0}):
-        with pytest.raises(UserError, match=r"fedavg-0: .*time\.mode = 'synchronous'"):
+        with expect_refusal(r"fedavg-0: .*time\.mode = 'synchronous'"):
             texts([run], **reading)
     packed = timed("fedavg", 0, 0.1, 0.2)
     packed.results.header["digest"] = "00"
-    with pytest.raises(UserError, match=r"fedavg-0: .*packed"):
+    with expect_refusal(r"fedavg-0: .*packed"):
         texts([packed], at=25.0)
-    with pytest.raises(
-        UserError, match=r"--time-to: .*--at, --at-virtual and --against"
-    ):
+    with expect_refusal(r"--time-to: .*--at, --at-virtual and --against"):
         sweep_table.show([Path("runs")], reading=Reading(target=50.0, at="last"))
-    with pytest.raises(UserError, match="--time-to: seconds/round "):
+    with expect_refusal("--time-to: seconds/round "):
         time_to(timed("fedavg", 0, 0.1), "seconds/round", 50.0)

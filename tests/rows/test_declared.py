@@ -5,10 +5,11 @@ import weakref
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 
 import hpcfl
 from hpcfl.communication.message import Mean
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import RankFailure
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.declared import (
     DeclaredTensors,
@@ -197,7 +198,7 @@ def play(folder, name, **sections):
 )
 @pytest.mark.parametrize("buffers", ["local", "average"])
 def test_a_mistake_is_refused_before_round_1(tmp_path, name, text, buffers):
-    with pytest.raises(UserError, match=text):
+    with expect_refusal(text):
         play(
             tmp_path,
             name,
@@ -217,7 +218,7 @@ def test_a_large_model_is_no_excuse(tmp_path, monkeypatch):
     """Of a large model fewer clients play the dry round than there are."""
     monkeypatch.setattr("hpcfl.simulation.dry_round.FLOATS", 1)
     experiment = tiny.table("test_declared:Misspelt")
-    with pytest.raises(UserError, match="modell"):
+    with expect_refusal("modell"):
         hpcfl.run(experiment, out=tmp_path / "run", progress=False)
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from refusals import expect_refusal
 from torch import nn
 
-from hpcfl.errors import UserError
 from hpcfl.models.mlp import MLP
 from hpcfl.rows.layout import (
     Layout,
@@ -56,7 +56,7 @@ def test_members_of_a_union_are_in_row_order(layout):
     ],
 )
 def test_unknown_groups_are_named_with_what_is_there(layout, group, message):
-    with pytest.raises(UserError, match=message):
+    with expect_refusal(message):
         layout.columns(group)
 
 
@@ -69,7 +69,7 @@ def test_without_a_head_the_last_child_is_it():
 
 def test_parameters_that_do_not_lie_side_by_side_are_refused():
     one = torch.zeros(1)
-    with pytest.raises(UserError, match="'a'"):
+    with expect_refusal("'a'"):
         Layout([("a.x", one), ("b.x", one), ("a.y", one)])
 
 
@@ -138,7 +138,7 @@ def test_names_of_patterns_come_in_their_own_order(patterns, places):
 
 
 def test_a_pattern_of_nothing_is_refused_with_the_nearest_name():
-    with pytest.raises(UserError, match=r"key: 'haed\.weight'.* mean 'head\.weight'"):
+    with expect_refusal(r"key: 'haed\.weight'.* mean 'head\.weight'"):
         match_names(["*.A", "haed.weight"], NAMES, "key")
-    with pytest.raises(UserError, match=r"key: 'A' .*head.weight"):
+    with expect_refusal(r"key: 'A' .*head.weight"):
         match_names(["A"], NAMES, "key")

@@ -5,9 +5,9 @@ E2.
 import pytest
 import torch
 from playing import play_on
+from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.scores.built_in import PML
 
 
@@ -106,7 +106,7 @@ def test_personalised_accuracy_needs_a_global_test_set(spiral):
         ("scores", {"scores": ["macro_f1", "pm_v"]}),
     ):
         told = rf"evaluation\.{key} = 'pm_v' .*partition\.scheme = .*'iid'"
-        with pytest.raises(UserError, match=told):
+        with expect_refusal(told):
             spiral("fedavg", scheme="iid", **asked)
 
 

@@ -3,11 +3,11 @@
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 
 from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import OwnOverlay
@@ -66,7 +66,7 @@ def test_a_mistake_in_the_state_is_found_before_the_state_is_made(small):
     prepared = prepare(
         config.parse(tiny.table("test_dry_round:Mistaken")), OneProcess()
     )
-    with pytest.raises(UserError, match="server_state"):
+    with expect_refusal("server_state"):
         preflight.run(prepared, OneProcess())
 
 
@@ -92,9 +92,7 @@ def test_messages_have_their_shapes_without_training():
 def test_a_server_step_in_place_is_refused():
     table = tiny.table("test_dry_round:ChangesInPlace")
     prepared = prepare(config.parse(table), OneProcess())
-    with pytest.raises(
-        UserError, match=r"'test_dry_round:ChangesInPlace' .*server\['model'\]"
-    ):
+    with expect_refusal(r"'test_dry_round:ChangesInPlace' .*server\['model'\]"):
         preflight.run(prepared, OneProcess())
 
 

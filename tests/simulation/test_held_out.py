@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tiny
 from playing import run_table
+from refusals import expect_refusal
 
 from hpcfl.api import load, load_all
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config, measures
 from hpcfl.report import sweep_table, tables
 from hpcfl.report.metric_values import Reading
@@ -135,7 +135,5 @@ def test_a_client_with_one_sample_trains_on_it_and_has_nothing_to_choose_on(fede
 def test_by_default_nothing_is_held_out():
     first = config.parse(tiny.table("fedavg"))
     assert measures.best_by(first.resolved()) == "test"
-    with pytest.raises(
-        UserError, match=r"best_by = 'validation': .*training\.validation = "
-    ):
+    with expect_refusal(r"best_by = 'validation': .*training\.validation = "):
         config.parse(tiny.table("fedavg", evaluation={"best_by": "validation"}))

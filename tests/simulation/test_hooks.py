@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean, fields
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import RankFailure
 from hpcfl.experiment import config
 from hpcfl.methods.base import Overlay
 from hpcfl.simulation.hooks import find_called_hook
@@ -191,7 +192,7 @@ class Clash(Overlay):
 def test_a_name_of_the_methods_state_is_refused_in_an_overlay():
     prepared = prepared_with()
     hooks = replace(prepared.hooks, overlays=(Clash(),))
-    with pytest.raises(UserError, match=r"Clash\.server_state: .*'model'"):
+    with expect_refusal(r"Clash\.server_state: .*'model'"):
         hooks.initial_state("server_state", prepared.setup)
 
 

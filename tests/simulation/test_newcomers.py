@@ -8,10 +8,11 @@ import tiny
 import torch
 from every_method import NAMES, kind, short
 from recorded import assert_alike
+from refusals import expect_refusal
 
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import RankFailure
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import sweep_table, tables
@@ -137,7 +138,7 @@ def test_a_personal_model_begins_as_the_global_one(federate, name):
 
 @pytest.mark.parametrize("name", BARRED)
 def test_a_method_without_a_model_for_them_says_why(name):
-    with pytest.raises(UserError, match=rf"^newcomers\.clients = 2: {name} "):
+    with expect_refusal(rf"^newcomers\.clients = 2: {name} "):
         prepare(config.parse(tiny.table(name, COUNTS, **sections(0))), OneProcess())
 
 
@@ -147,7 +148,7 @@ def test_too_few_clients_for_both_are_refused():
     )
     table["partition"].pop("counts")
     told = r"clients = 241: .* 240 samples .*newcomers\.clients = 2"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         prepare(config.parse(table), OneProcess())
 
 
@@ -165,7 +166,7 @@ def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
     table = tiny.table("test_newcomers:Forgetful", COUNTS, **sections(1))
     prepared = prepare(config.parse(table), OneProcess())
     told = r"test_newcomers\.py:\d+: .*Forgetful' .*'send': IndexError"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         preflight.run(prepared, OneProcess())
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import tiny
 from in_threads import on_ranks
+from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess, Process
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare, prepare_together
 
@@ -60,5 +60,5 @@ def test_ranks_with_other_samples_are_refused():
         prepare_together(table, communicator)
 
     on_ranks(1, work)
-    with pytest.raises(UserError, match=r"data\.dataset, .*: \d+ on rank 0, "):
+    with expect_refusal(r"data\.dataset, .*: \d+ on rank 0, "):
         on_ranks(2, work)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.files import scratch
 from hpcfl.simulation import preflight, record
@@ -125,7 +125,7 @@ def test_an_unknown_column_is_refused_with_those_there_are():
         OneProcess(),
     )
     told = r"evaluation\.score = 'pots': ditto .*global, post, pre;"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         preflight.run(prepared, OneProcess())
 
 

@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.prepare import Tried
@@ -109,11 +109,11 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     monkeypatch.setattr(tiny, "WEIGHTS", [6])
     words = rf"^{tmp_path / 'run'}: .*model\.name = 'tiny:lora' .*SHA-256 "
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         play(folder, "fedavg", rounds=3, **lora)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {path: after[path] for path in before} == before
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         loading.load_run(folder, {"tiny:lora", "tiny:blobs"}).model(client=0)
 
 
@@ -127,9 +127,7 @@ def test_a_resume_that_decides_otherwise_is_refused(half, monkeypatch):
     folder = half()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     one_by_one(monkeypatch)
-    with pytest.raises(
-        UserError, match=r"one after the other now, .* --out or --fresh"
-    ):
+    with expect_refusal(r"one after the other now, .* --out or --fresh"):
         play(folder)
     for path, content in before.items():
         assert path.read_bytes() == content
@@ -141,7 +139,7 @@ def test_a_resume_of_clients_one_by_one_stays_so(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         one_by_one(patched)
         play(tmp_path / "run", rounds=2)
-    with pytest.raises(UserError, match=r"side by side now, .* --out or --fresh"):
+    with expect_refusal(r"side by side now, .* --out or --fresh"):
         play(tmp_path / "run")
     with monkeypatch.context() as patched:
         one_by_one(patched)
@@ -162,7 +160,5 @@ def test_a_run_of_an_earlier_version_stored_no_decisions(tmp_path, monkeypatch):
 def test_models_are_not_taken_out_of_a_run_that_decided_otherwise(half, monkeypatch):
     folder = half()
     one_by_one(monkeypatch)
-    with pytest.raises(
-        UserError, match=r"one after the other now, .* --out or --fresh"
-    ):
+    with expect_refusal(r"one after the other now, .* --out or --fresh"):
         loading.load_run(folder, {"tiny:blobs"}).model(client=0)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.clients.training import Task
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.selection.base import Selection
 from hpcfl.simulation.round_schedule import Draws, RoundSchedule
@@ -109,7 +109,7 @@ def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypa
     longer = config.parse(tiny.table("fedavg", rounds=3, **keys))
     kind = type(longer.participation)
     monkeypatch.setattr(kind, "choose", lambda self, known, count: known.ids[-count:])
-    with pytest.raises(UserError, match=r"participation\.select: in round 1 "):
+    with expect_refusal(r"participation\.select: in round 1 "):
         run(longer, tmp_path, OneProcess())
 
 
@@ -142,7 +142,7 @@ def test_a_selection_of_a_user_in_one_file(federate, time):
 )
 def test_what_cannot_be_chosen_by_is_refused(participation, time, line):
     table = tiny.table("fedavg", participation=participation, time={"mode": time})
-    with pytest.raises(UserError, match=line):
+    with expect_refusal(line):
         config.parse(table)
 
 
@@ -299,7 +299,7 @@ def test_what_a_selection_may_not_choose(ids, problem):
     draws = Draws(Chosen(select="mine:Chosen", ids=ids), 6, 4)
     candidates = np.array([1, 1, 1, 1, 1, 0], bool)
     told = rf"test_round_schedule\.py:.*select = 'mine:Chosen': chose {problem}"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         draws.choose(candidates, 3, (1,))
 
 
@@ -308,5 +308,5 @@ def test_a_selection_that_returns_no_list_of_ids():
         def choose(self, known, count):
             return known.candidates[:, None]
 
-    with pytest.raises(UserError, match=r"'uniform': chose bool .*\(6, 1\)"):
+    with expect_refusal(r"'uniform': chose bool .*\(6, 1\)"):
         Draws(Wrong(), 6, 4).choose(np.ones(6, bool), 3, (1,))

@@ -5,8 +5,8 @@ from pathlib import Path
 import own_scores
 import pytest
 import torch
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.sections import Evaluation
 from hpcfl.simulation.score_check import check_scores
@@ -57,7 +57,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("name", "fragment", "words"), MISTAKES)
 def test_a_mistake_is_located(name, fragment, words):
     scores = measures.asked(Evaluation(scores=[f"own_scores:{name}"]))
-    with pytest.raises(UserError) as caught:
+    with expect_refusal() as caught:
         check_scores(scores, 10, torch.device("cpu"))
     line = FILE.read_text()[: FILE.read_text().index(fragment)].count("\n") + 1
     assert words in str(caught.value)

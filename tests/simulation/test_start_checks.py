@@ -5,10 +5,10 @@ refused, and decisions of two starts of a run are compared.
 import pytest
 import tiny
 from in_threads import on_ranks
+from refusals import expect_refusal
 
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import preflight, start_checks
@@ -96,7 +96,7 @@ def test_clients_with_too_few_samples_are_counted(method, training, expected):
     ],
 )
 def test_a_run_without_any_step_is_refused(method, training, words):
-    with pytest.raises(UserError, match=rf"no client .*{words}"):
+    with expect_refusal(rf"no client .*{words}"):
         tried(method, training=training)
 
 
@@ -116,15 +116,13 @@ def test_a_clock_does_not_hide_them(mode):
     time = {"mode": mode, "sample_ms": 1.0}
     training = {"batch_size": 30, **FULL}
     assert 2 in idle(tried(time=time, training=training))
-    with pytest.raises(UserError, match="no client"):
+    with expect_refusal("no client"):
         tried(time=time, training={"batch_size": 31, **FULL})
 
 
 def test_a_deadline_that_no_client_meets_is_refused():
     time = {"mode": "synchronous", "sample_ms": 1e6, "deadline": 0.2}
-    with pytest.raises(
-        UserError, match=r"3 rounds: .*participation\.fraction or time\.deadline"
-    ):
+    with expect_refusal(r"3 rounds: .*participation\.fraction or time\.deadline"):
         tried(time=time)
 
 

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 
 import hpcfl
-from hpcfl.errors import RankFailure, UserError
+from hpcfl.errors import RankFailure
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import torch_settings
 
@@ -71,7 +72,7 @@ def test_on_round_may_change_the_working_folder(tmp_path, monkeypatch, undisturb
 def test_a_default_device_of_a_with_block_is_refused(tmp_path):
     with (
         torch.device("meta"),
-        pytest.raises(UserError, match=r"torch\.device.*torch\.inference_mode"),
+        expect_refusal(r"torch\.device.*torch\.inference_mode"),
     ):
         hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
@@ -88,7 +89,7 @@ class Careless(FedAvg):
 
 def test_a_hook_that_leaves_a_setting_is_refused_before_the_run(tmp_path):
     table = tiny.table(f"{__name__}:Careless")
-    with pytest.raises(UserError, match=r"torch\.set_default_dtype .*float64"):
+    with expect_refusal(r"torch\.set_default_dtype .*float64"):
         hpcfl.run(table, out=tmp_path / "run")
     assert not list(tmp_path.iterdir())
     assert torch.get_default_dtype() == torch.float32

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic
@@ -385,7 +386,7 @@ def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.manifest.FORMAT", 9)
     save(alone, tmp_path, [1])
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"`--fresh` .*manifest-00000001\.json"):
+    with expect_refusal(r"`--fresh` .*manifest-00000001\.json"):
         load(alone, tmp_path)
 
 

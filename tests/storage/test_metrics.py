@@ -6,8 +6,9 @@ import threading
 import h5py
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import RunFailure
 from hpcfl.experiment import config
 from hpcfl.files import atomic
 from hpcfl.storage import results
@@ -208,7 +209,7 @@ def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
 
 def test_folder_without_results(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(UserError, match=rf"^{folder}: "):
+        with expect_refusal(rf"^{folder}: "):
             results.read(folder)
 
 

@@ -8,10 +8,10 @@ import tarfile
 
 import pytest
 from made_up import folder
+from refusals import expect_refusal
 
 from hpcfl import cli
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.trained import loading, packed
 
 
@@ -103,5 +103,5 @@ def test_flipped_bits_are_refused(tmp_path, archive):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << place % 8
         path.write_bytes(flipped)
-        with pytest.raises(UserError, match=rf"^{path}: "):
+        with expect_refusal(rf"^{path}: "):
             loading.runs_below([path])

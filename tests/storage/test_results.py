@@ -8,8 +8,8 @@ import os
 import numpy as np
 import pytest
 from recorded import sparse
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.files import hdf5
 from hpcfl.files.atomic import Damaged
@@ -59,7 +59,7 @@ def refused(path):
     with pytest.raises(Damaged) as caught:
         results.load(path)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
-    with pytest.raises(UserError, match=r"metrics\.h5: "):
+    with expect_refusal(r"metrics\.h5: "):
         results.read(path.parent)
 
 
@@ -167,7 +167,7 @@ def parts(folder, first, second):
 def test_files_of_different_runs_are_one_line(tmp_path):
     write(tmp_path, RIGHT, HEADER)  # of two clients
     parts(tmp_path, {"b": np.zeros(2)}, {"clients/a": np.zeros((1, 4))})
-    with pytest.raises(UserError, match=r"2 clients.* 4$"):
+    with expect_refusal(r"2 clients.* 4$"):
         results.read(tmp_path)
 
 
@@ -177,7 +177,7 @@ def test_small_files_do_not_make_huge_results(tmp_path, monkeypatch):
     parts(tmp_path, {"a": np.zeros(499)}, {f"b{i}": np.zeros(1) for i in range(500)})
     assert len(results.read(tmp_path).rounds) == 500
     parts(tmp_path, {"a": np.zeros(500)}, {f"b{i}": np.zeros(1) for i in range(501)})
-    with pytest.raises(UserError, match=r"2,012,016 bytes.* 2,008,008 "):
+    with expect_refusal(r"2,012,016 bytes.* 2,008,008 "):
         results.read(tmp_path)
 
 
@@ -232,7 +232,7 @@ def test_metrics_of_some_and_of_all_clients_in_one_round():
 def test_an_array_of_all_clients_must_fit_into_memory(monkeypatch):
     metrics = sparse(SERIES)
     monkeypatch.setattr(results, "LIMIT", 8 * 3 * 4 - 1)
-    with pytest.raises(UserError, match=r"'clients/a' .* 96 bytes.* 95$"):
+    with expect_refusal(r"'clients/a' .* 96 bytes.* 95$"):
         metrics["clients/a"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
@@ -43,7 +44,7 @@ def test_a_folder_of_another_configuration_says_every_difference(tmp_path):
     claim(tmp_path / "run")
     before = (tmp_path / "run" / "run.json").read_bytes()
     other = config.parse(tiny.table({"name": "fedprox", "mu": 0.5}, seed=4))
-    with pytest.raises(UserError) as refusal:
+    with expect_refusal() as refusal:
         claim(tmp_path / "run", other)
     for difference in (
         "method.name: fedavg there, fedprox here",
@@ -71,7 +72,7 @@ def test_fresh_moves_the_old_run_aside_twice_in_a_second(tmp_path):
 def test_strangers_files_are_not_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for fresh in (False, True):
-        with pytest.raises(UserError, match=r"'thesis.tex'.* --out"):
+        with expect_refusal(r"'thesis.tex'.* --out"):
             claim(tmp_path, fresh=fresh)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -81,14 +82,14 @@ def test_the_folder_of_a_sweep_is_said_to_be_one(tmp_path):
     claim(tmp_path / "seed=0")
     before = content(tmp_path)
     for fresh in (False, True):
-        with pytest.raises(UserError, match=rf"^{tmp_path}: .* --out or name$"):
+        with expect_refusal(rf"^{tmp_path}: .* --out or name$"):
             claim(tmp_path, fresh=fresh)
     assert content(tmp_path) == before
 
 
 def test_a_file_in_the_folders_place(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(UserError, match=rf"^{tmp_path / 'run'}: .* --out$"):
+    with expect_refusal(rf"^{tmp_path / 'run'}: .* --out$"):
         claim(tmp_path / "run")
 
 
@@ -136,7 +137,7 @@ def test_a_claim_that_is_not_begun_leaves_no_trace(tmp_path, inside):
     with run_folder.claim(tmp_path / inside, CONFIG, False):
         pass
     with (
-        pytest.raises(UserError, match="refused"),
+        expect_refusal("refused"),
         run_folder.claim(tmp_path / inside, CONFIG, False),
     ):
         raise UserError("refused")
@@ -148,7 +149,7 @@ def test_a_claim_that_is_not_begun_changes_nothing_in_a_run(tmp_path):
     before = content(tmp_path)
     for fresh in (False, True):
         with (
-            pytest.raises(UserError, match="refused"),
+            expect_refusal("refused"),
             run_folder.claim(tmp_path / "run", CONFIG, fresh),
         ):
             raise UserError("refused")
@@ -175,7 +176,7 @@ def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "thesis.tex")
-    with pytest.raises(UserError, match=r"\.lock: .* --out$"):
+    with expect_refusal(r"\.lock: .* --out$"):
         claim(tmp_path / "run")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -185,7 +186,7 @@ def test_a_link_in_a_run_leads_nobody_elsewhere(tmp_path, name):
     claim(tmp_path / "run")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=rf"{name}: .* --out$"):
+    with expect_refusal(rf"{name}: .* --out$"):
         claim(tmp_path / "run")
 
 
@@ -193,7 +194,7 @@ def test_a_folder_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
     with (
         run_folder.claim(tmp_path / "run", CONFIG, False),
-        pytest.raises(UserError, match=rf"^{tmp_path / 'run'}: .*owner"),
+        expect_refusal(rf"^{tmp_path / 'run'}: .*owner"),
     ):
         claim(tmp_path / "run")
 
@@ -202,7 +203,7 @@ def test_a_disk_that_is_full_from_the_start_is_bad_input(small_disk):
     with suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as file:
         while True:
             file.write(bytes(512))
-    with pytest.raises(UserError, match=r"No space left on device.* --out"):
+    with expect_refusal(r"No space left on device.* --out"):
         claim(small_disk / "run")
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
@@ -229,7 +230,7 @@ def test_a_folder_that_may_not_be_read_or_written(somebody, fresh, inside, mode)
     closed.mkdir()
     closed.chmod(mode)
     try:
-        with pytest.raises(UserError, match=r"closed.*Permission denied"):
+        with expect_refusal(r"closed.*Permission denied"):
             claim(closed / inside if inside else closed, fresh=fresh)
     finally:
         closed.chmod(0o700)

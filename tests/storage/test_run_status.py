@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tiny
 from recorded import assert_alike
+from refusals import expect_refusal
 
 from hpcfl.cluster import status
 from hpcfl.commands.run import run
@@ -159,7 +160,7 @@ def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
         tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3
     )
     before = content(tmp_path)
-    with pytest.raises(UserError, match=r"partition\.h5: .* --out or --fresh"):
+    with expect_refusal(r"partition\.h5: .* --out or --fresh"):
         run(config.parse(table | {"rounds": 4}), tmp_path / "run", OneProcess())
     assert content(tmp_path) == before
 
@@ -171,7 +172,7 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(calm, finis
     before = content(folder)
     assert not play(folder, rounds=5) and not play(folder, rounds=3)
     for never_asked in (1, 2, 4):
-        with pytest.raises(UserError, match=rf"rounds = {never_asked}"):
+        with expect_refusal(rf"rounds = {never_asked}"):
             play(folder, rounds=never_asked)
     assert content(folder) == before
     same(calm(rounds=5), folder)
@@ -391,7 +392,7 @@ def test_a_state_that_damage_took_is_called_lost(finished, capsys):
     assert "state: lost" in capsys.readouterr().out
     lost = r"round 4 .* 1: .*manifest-00000003\.json: "
     for ask in (lambda: run.model(0), lambda: run.models.of_server()):
-        with pytest.raises(UserError, match=lost):
+        with expect_refusal(lost):
             ask()
 
 
@@ -472,10 +473,10 @@ def test_files_of_another_run_are_refused(theirs, finished, which):
         assert re.search(other, shown.notes[0])
         assert not shown.results.rounds.size
     if which == "partition.h5":
-        with pytest.raises(UserError, match=other):
+        with expect_refusal(other):
             loading.load_run(ours, ["tiny:blobs"]).models.model(0)
     before = content(ours)
-    with pytest.raises(UserError, match=rf"{other}.* --fresh"):
+    with expect_refusal(rf"{other}.* --fresh"):
         play(ours, "fedavg", rounds=5)
     assert content(ours) == before
 
@@ -498,7 +499,7 @@ def test_checkpoints_that_are_all_of_another_run_are_refused(theirs, finished):
     shutil.rmtree(ours / "checkpoints")
     shutil.copytree(theirs / "checkpoints", ours / "checkpoints")
     before = content(ours)
-    with pytest.raises(UserError, match=r"`--fresh` .*fedavg on tiny:blobs, seed 7"):
+    with expect_refusal(r"`--fresh` .*fedavg on tiny:blobs, seed 7"):
         play(ours, "fedavg", rounds=5)
     assert content(ours) == before
 
@@ -522,6 +523,6 @@ def test_another_format_is_refused_in_one_line(finished):
     before = content(folder)
     refused = f"^{folder}: .* format {FORMAT + 1} .* {FORMAT}; "
     for look in (play, loading.load_run):
-        with pytest.raises(UserError, match=refused):
+        with expect_refusal(refused):
             look(folder)
     assert content(folder) == before

@@ -5,8 +5,8 @@ import os
 
 import pytest
 import torch
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, server_state
@@ -247,7 +247,7 @@ def test_parts_that_do_not_fit_are_refused(tmp_path, alone, change):
         file["part"].update(change)
 
     change_manifest(tmp_path / manifest.name_after(1), forge)
-    with pytest.raises(UserError, match=r"manifest-00000001\.json: "):
+    with expect_refusal(r"manifest-00000001\.json: "):
         load(alone, tmp_path)
 
 

@@ -1,8 +1,7 @@
 """The folder of a tuning and the results in it."""
 
-import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.storage import tune_folder
 
 TUNING = {"tune": {"trials": 4}}
@@ -10,7 +9,7 @@ TUNING = {"tune": {"trials": 4}}
 
 def test_a_folder_of_another_tuning_is_refused(tmp_path):
     tune_folder.begin(tmp_path, TUNING)
-    with pytest.raises(UserError, match=rf"^{tmp_path}: .* tune; .*--out"):
+    with expect_refusal(rf"^{tmp_path}: .* tune; .*--out"):
         tune_folder.begin(tmp_path, {"tune": {"trials": 5}})
     tune_folder.begin(tmp_path, TUNING)
 
@@ -19,5 +18,5 @@ def test_a_damaged_result_is_named(tmp_path):
     tune_folder.begin(tmp_path, TUNING)
     path = tmp_path / tune_folder.RESULTS / "fedavg,rung=0.json"
     path.write_text('{"rounds": -1}')
-    with pytest.raises(UserError, match=rf"^{path}: .*'rounds'.* -1"):
+    with expect_refusal(rf"^{path}: .*'rounds'.* -1"):
         tune_folder.result(tmp_path, "fedavg", "rung=0")

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import tiny
+from refusals import expect_refusal
 
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.storage import results
 from hpcfl.tracking import base
@@ -150,15 +150,13 @@ def test_only_numbers_of_the_round_are_told(tmp_path):
 
 
 def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
-    with pytest.raises(
-        UserError, match=r"runtime\.track = 'tensorbord' .*'tensorboard'"
-    ):
+    with expect_refusal(r"runtime\.track = 'tensorbord' .*'tensorboard'"):
         base.check(["tensorbord"])
     told = (
         r"^runtime\.track = 'test_tracking_base:Missing': "
         r'.*pip install "\.\[no_such_package\]"'
     )
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         play(tmp_path / "run", "Missing")
     assert not (tmp_path / "run").exists()
 

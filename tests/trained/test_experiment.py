@@ -1,8 +1,8 @@
 """The experiment of a run, which is read again from its folder."""
 
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.trained import loading
 
 
@@ -12,5 +12,5 @@ def test_looking_imports_no_code_that_only_the_folder_names(played):
         played("fedavg", model={"name": "tiny:normalised"}).folder, own=["tiny:blobs"]
     )
     told = "/run: .*--own tiny:normalised.*own=.'tiny:normalised'"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         run.model(client=0)

@@ -1,11 +1,10 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from recorded import sparse
+from refusals import expect_refusal
 
 import hpcfl
-from hpcfl.errors import UserError
 from hpcfl.storage import results
 from hpcfl.trained import frames, loading
 
@@ -77,5 +76,5 @@ def test_the_tail_is_the_mean_that_counts(make_run):
 
 
 def test_no_run_at_all_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"nothing\*: "):
+    with expect_refusal(r"nothing\*: "):
         hpcfl.load_all(f"{tmp_path}/nothing*")

@@ -2,9 +2,9 @@ import json
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.cluster import status
-from hpcfl.errors import UserError
 from hpcfl.report import tables
 from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import MetricsWriter
@@ -37,10 +37,10 @@ def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
     folder = make_run()
     for name in ("metrics.h5", "run.json"):
         (folder / name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"run\.json"):
+    with expect_refusal(r"run\.json"):
         loading.load_run(folder)
     for empty in (tmp_path / "missing", tmp_path):
-        with pytest.raises(UserError, match="nothing: "):
+        with expect_refusal("nothing: "):
             loading.list_runs(empty / "nothing")
 
 
@@ -56,9 +56,9 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
     assert [one.folder for one in loading.runs_below([aside])[0]] == [
         aside
     ]  # named alone
-    with pytest.raises(UserError, match=r"20260101-120000.*: --fresh "):
+    with expect_refusal(r"20260101-120000.*: --fresh "):
         loading.runs_below([aside, again])
-    with pytest.raises(UserError, match="nothing: "):
+    with expect_refusal("nothing: "):
         loading.runs_below([run, tmp_path / "nothing"])
 
 
@@ -66,7 +66,7 @@ def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
     cells = [make_run(f"sweep.20260101-120000/{name}") for name in ("a", "b")]
     assert [run.folder for run in loading.runs_below(cells)[0]] == cells
     assert len(loading.runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
-    with pytest.raises(UserError, match=r"20260101-120000.*: --fresh "):
+    with expect_refusal(r"20260101-120000.*: --fresh "):
         loading.runs_below([tmp_path])
 
 
@@ -122,7 +122,7 @@ def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
 def test_a_score_that_was_not_recorded_is_an_error(make_run):
     run = loading.load_run(make_run())
     assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]
-    with pytest.raises(UserError, match=r"/run: 'pro' .*'pre'.*: post, pre$"):
+    with expect_refusal(r"/run: 'pro' .*'pre'.*: post, pre$"):
         run.accuracy("pro")
 
 

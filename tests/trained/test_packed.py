@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 from made_up import folder
+from refusals import expect_refusal
 
 from hpcfl.api import run
-from hpcfl.errors import UserError
 from hpcfl.report import figures, page, sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.comparison import Reference
@@ -52,7 +52,7 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
 def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
     out = tmp_path / "table.tar.xz"
     packed.write(loading.list_runs(runs), out)
-    with pytest.raises(UserError, match=r"tar\.xz/fedavg-0: .*own folder"):
+    with expect_refusal(r"tar\.xz/fedavg-0: .*own folder"):
         figures.plot([out], "curves", 5.0, tmp_path / "curves.png", {})
     figures.plot([out], "clients", 5.0, tmp_path / "clients.png", {})
     for path, count in ((runs, 1), (out, 0)):
@@ -127,14 +127,14 @@ def test_no_folder_of_the_machine_is_in_it(tmp_path):
 
 def test_what_cannot_be_packed(tmp_path):
     going = loading.load_run(folder(tmp_path / "going", finished=False))
-    with pytest.raises(UserError, match="finished"):
+    with expect_refusal("finished"):
         packed.write([going], tmp_path / "x.tar.xz")
     done = loading.load_run(folder(tmp_path / "done"))
-    with pytest.raises(UserError, match=r"--out .*x\.zip: .*\.tar\.xz"):
+    with expect_refusal(r"--out .*x\.zip: .*\.tar\.xz"):
         packed.write([done], tmp_path / "x.zip")
     (line, _) = packed.write([going, done], tmp_path / "x.tar.xz")
     assert line == "left out, not finished: 1 runs"
-    with pytest.raises(UserError, match=r"0 done'"):
+    with expect_refusal(r"0 done'"):
         packed.write([done, done], tmp_path / "x.tar.xz")
 
 
@@ -142,5 +142,5 @@ def test_a_huge_archive_is_refused(runs, tmp_path, monkeypatch):
     path = tmp_path / "x.tar.xz"
     packed.write(loading.runs_below([runs])[0], path)
     monkeypatch.setattr("hpcfl.storage.packed_runs.MOST_BYTES", 1000)
-    with pytest.raises(UserError, match=r"x\.tar\.xz: "):
+    with expect_refusal(r"x\.tar\.xz: "):
         loading.runs_below([path])

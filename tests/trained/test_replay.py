@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.trained import replay
 
 
@@ -27,5 +27,5 @@ def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
         manifest.unlink()
     told = r"round 4 .* 1, 5; .*every = 1 with checkpoint\.keep = 2 "
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         run.model(client=0)

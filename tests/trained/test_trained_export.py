@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from every_method import short
+from refusals import expect_refusal
 from safetensors.torch import load_file
 
 from hpcfl.commands.export import export
-from hpcfl.errors import UserError
 from hpcfl.rows import constants
 
 MODELS = ["normalised", "Branching", "head_only", "lora", "tied"]
@@ -94,7 +94,7 @@ def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(
 def test_where_one_model_cannot_be_had_nothing_is_written(played, tmp_path):
     run = played("fedavg", participation={"fraction": 0.5})
     out = tmp_path / "new" / "out"
-    with pytest.raises(UserError, match=r"client 0 .*'post' of round 3"):
+    with expect_refusal(r"client 0 .*'post' of round 3"):
         export(
             run.folder, [1, 0], True, "post", "last", OWN, out
         )  # the server's and client 1's come first
@@ -140,5 +140,5 @@ def test_nothing_is_overwritten_and_something_is_asked_for(
     played, tmp_path, clients, words
 ):
     run = played("fedavg", rounds=1)
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         export(run.folder, clients, False, None, "last", OWN, run.folder)

@@ -3,8 +3,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.methods.overlays.class_wise import class_models
 from hpcfl.trained import loading
 from hpcfl.trained.models import predicted
@@ -40,7 +40,7 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     assert confusion[3].sum() == 0  # client 1 has no sample of class 3
     for wrong in (raw[0], raw[:, :4], raw[:, None]):
         told = rf"tiny:blobs .*\[n, 5\], .*{re.escape(str([*wrong.shape]))}"
-        with pytest.raises(UserError, match=told):
+        with expect_refusal(told):
             run.predict(1, wrong)
 
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_had_is_one_line(played):
         participation={"fraction": 0.2},
     )
     for arguments, words in CANNOT_BE_HAD:
-        with pytest.raises(UserError, match=r"^[^\n]+$") as error:
+        with expect_refusal(r"^[^\n]+$") as error:
             run.model(**arguments)
         assert words in str(error.value)
 
@@ -139,7 +139,7 @@ def test_newcomers_have_no_models(played):
         "'newcomers/after'": (0, "newcomers/after"),
         "'what' .*: global, post, pre$": (0, "what"),
     }.items():
-        with pytest.raises(UserError, match=words):
+        with expect_refusal(words):
             run.model(*arguments)
 
 
@@ -149,7 +149,7 @@ def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
     for round in (1, 2, 3, 4):
         found = run.models.model(2, "pre", round)
         assert accuracy(run, found) == found.recorded and found.round == round
-    with pytest.raises(UserError, match=r"'post' .*round 4; evaluation\.every = 1"):
+    with expect_refusal(r"'post' .*round 4; evaluation\.every = 1"):
         run.model(2, "post", at=4)
 
 

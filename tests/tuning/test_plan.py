@@ -3,8 +3,8 @@
 import copy
 
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.tuning import plan
 from hpcfl.tuning.section import Interval
 
@@ -158,7 +158,7 @@ def test_a_draw_that_is_no_experiment_is_drawn_again():
         setting = candidate.setting
         assert setting["method.personal_lr"] * setting["method.lam"] < 2
     overrides = {"pfedme": {"method.personal_lr": 1.0, "method.lam": 5.0}}
-    with pytest.raises(UserError, match=r"\[tune\] pfedme,untuned: .*lam = 5 "):
+    with expect_refusal(r"\[tune\] pfedme,untuned: .*lam = 5 "):
         plan.read(table(methods=["pfedme"], overrides=overrides), "t.toml")
 
 
@@ -225,10 +225,10 @@ MISTAKES = [
 
 @pytest.mark.parametrize("of_file, of_section, said", MISTAKES)
 def test_a_mistake_is_one_line(of_file, of_section, said):
-    with pytest.raises(UserError, match=said):
+    with expect_refusal(said):
         plan.read(table(**of_section) | of_file, "t.toml")
 
 
 def test_a_file_without_the_section_is_told_what_it_lacks():
-    with pytest.raises(UserError, match=r"^t\.toml: .*\[tune\]; .*search_seeds"):
+    with expect_refusal(r"^t\.toml: .*\[tune\]; .*search_seeds"):
         plan.read({"rounds": 3}, "t.toml")

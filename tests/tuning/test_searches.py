@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-import pytest
+from refusals import expect_refusal
 
 from hpcfl.report import variance
 from hpcfl.tuning import plan, searches
@@ -41,6 +41,6 @@ def test_a_method_has_the_components_of_its_searches(tmp_path):
 
 def test_without_statsmodels_nothing_is_searched(monkeypatch):
     monkeypatch.setattr(variance, "find_spec", lambda name: None)
-    with pytest.raises(plan.UserError, match="statistics"):
+    with expect_refusal("statistics"):
         plan.read(TABLE, "t.toml")
     plan.read(TABLE, "t.toml", "fedavg,search=0,untuned,seed=7")

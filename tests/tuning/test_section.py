@@ -1,6 +1,6 @@
 import pytest
+from refusals import expect_refusal
 
-from hpcfl.errors import UserError
 from hpcfl.tuning import section
 
 NEEDED = {
@@ -38,6 +38,5 @@ NEEDED = {
     ],
 )
 def test_a_mistake_is_one_line(changed, said):
-    with pytest.raises(UserError, match=rf"^t.toml: .*{said}") as error:
+    with expect_refusal(rf"^t.toml: .*{said}"):
         section.parse(NEEDED | changed, "t.toml")
-    assert "\n" not in str(error.value)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from refusals import expect_refusal
 from whole_runs import PART, is_the_same_elsewhere
 
 from hpcfl.clients.setup import Setup
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import Audience, Cohort
@@ -103,14 +103,12 @@ def test_a_run_is_the_same_on_any_number_of_ranks_and_resumed(tmp_path):
 def test_a_message_to_each_client_is_named(server):
     overlay, state = server
     message = {"model": MODELS[1], "mix": MODELS[:3]}
-    with pytest.raises(
-        UserError, match=r"compression\.downloads = 'qsgd': 'mix' .*'whole'"
-    ):
+    with expect_refusal(r"compression\.downloads = 'qsgd': 'mix' .*'whole'"):
         overlay.send(state, Audience(np.arange(3), SETUP, 1), message)
 
 
 def test_a_transform_of_uploads_changes_no_downloads():
     transform = {"kind": "qsgd", "downloads": "qsgd"}
     table = tiny.table("fedavg", transform=[transform])
-    with pytest.raises(UserError, match=r"transform\.0\.downloads"):
+    with expect_refusal(r"transform\.0\.downloads"):
         prepare(config.parse(table), OneProcess())

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.clients.setup import Setup
-from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Training
 from hpcfl.rows.layout import Layout
 from hpcfl.updates.private_cohort import PrivateCohort
@@ -23,5 +23,5 @@ def test_it_has_the_expected_share_and_what_does_not_depend_on_the_clients():
     "name", ["ids", "class_counts", "counts", "samples", "shares", "weights"]
 )
 def test_the_drawn_clients_are_refused_by_name(name):
-    with pytest.raises(UserError, match=rf"cohort\.{name}.*\[privacy\]"):
+    with expect_refusal(rf"cohort\.{name}.*\[privacy\]"):
         getattr(COHORT, name)

@@ -2,13 +2,12 @@
 
 from functools import partial
 
-import pytest
 import tiny
 from in_threads import on_ranks
 from playing import play_on, prepare_on
+from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
 PART = {"fraction": 0.6}
@@ -36,6 +35,5 @@ def is_the_same_elsewhere(folder, table):
 def refuse(words, method=UNIFORM, counts=tiny.COUNTS, **sections):
     """Expect one line with these words before anything is played."""
     table = tiny.table(method, counts, **sections)
-    with pytest.raises(UserError, match=words) as error:
+    with expect_refusal(words):
         prepare_on(OneProcess(), table)
-    assert "\n" not in str(error.value)

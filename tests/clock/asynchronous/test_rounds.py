@@ -11,11 +11,11 @@ import tiny
 import torch
 from every_method import short
 from recorded import assert_alike
+from refusals import expect_refusal
 
 from hpcfl.clock.asynchronous.rounds import step_of
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.simulation import prepare as preparing
 from hpcfl.simulation.prepare import prepare
@@ -200,7 +200,7 @@ def test_what_needs_a_round_is_refused(method):
     words = (
         rf"^time\.mode = 'asynchronous': {method} .*{REFUSED[method]}.*'synchronous'"
     )
-    with pytest.raises(UserError, match=words):
+    with expect_refusal(words):
         make_schedule(prepared, OneProcess())
 
 

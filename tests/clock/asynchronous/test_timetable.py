@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 from timetables import asynchronous
 
 from hpcfl.clock.availability import Traced
 from hpcfl.clock.durations import SECOND
-from hpcfl.errors import UserError
 
 S = SECOND
 
@@ -193,15 +193,15 @@ def test_what_holds_of_every_timetable(case):
 
 
 def test_a_buffer_larger_than_the_clients_is_refused():
-    with pytest.raises(UserError, match=r"time\.buffer = 3"):
+    with expect_refusal(r"time\.buffer = 3"):
         asynchronous([S, S], buffer=3)
 
 
 def test_clients_who_never_finish_are_told_of():
     on = Traced([([(0, S)], 10 * S)])
-    with pytest.raises(UserError, match=r"\[time\]: after round 0 .* 201 "):
+    with expect_refusal(r"\[time\]: after round 0 .* 201 "):
         asynchronous([2 * S, 2 * S], buffer=1, when=on).step()
-    with pytest.raises(UserError, match=r"time\.availability: after round 0 "):
+    with expect_refusal(r"time\.availability: after round 0 "):
         asynchronous([S], buffer=1, when=Traced([([], S)])).step()
 
 

@@ -6,11 +6,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.data import partition
 from hpcfl.data.datasets import Dataset, number_owners
 from hpcfl.data.partitions.by_client import plugin
-from hpcfl.errors import UserError
 
 NAMES = np.array(
     ["eve", "ann", "bob", "ann", "eve", "eve", "bob", "ann", "eve", "bob", "bob", "eve"]
@@ -129,7 +129,7 @@ def test_lists_in_a_file(tmp_path, suffix):
 )  # fmt: skip
 def test_lists_that_are_none_are_refused(tmp_path, content, told):
     path = write(tmp_path / "lists.json", content)
-    with pytest.raises(UserError) as caught:
+    with expect_refusal() as caught:
         partition.make(plugin(clients=2, lists=path), data())
     assert told in str(caught.value) and path in str(caught.value)
 
@@ -153,14 +153,14 @@ def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
 def test_hdf5_that_is_not_plain_is_refused(tmp_path):
     with h5py.File(tmp_path / "lists.h5", "w") as file:
         file.create_dataset("a", data=np.arange(1000), compression="gzip")
-    with pytest.raises(UserError, match=r"lists\.h5: .*'/a'"):
+    with expect_refusal(r"lists\.h5: .*'/a'"):
         partition.make(plugin(clients=1, lists=str(tmp_path / "lists.h5")), data())
-    with pytest.raises(UserError, match=r"none\.h5: "):
+    with expect_refusal(r"none\.h5: "):
         partition.make(plugin(clients=1, lists=str(tmp_path / "none.h5")), data())
 
 
 def test_data_without_clients_and_too_few_clients_are_refused():
-    with pytest.raises(UserError, match=r"'toy' .* partition\.lists"):
+    with expect_refusal(r"'toy' .* partition\.lists"):
         partition.make(plugin(clients=2), data(named=False))
-    with pytest.raises(UserError, match=r"partition\.clients = 4"):
+    with expect_refusal(r"partition\.clients = 4"):
         partition.make(plugin(clients=4), data())

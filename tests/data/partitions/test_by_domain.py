@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.data import partition
 from hpcfl.data.datasets import Dataset, number_owners
@@ -12,7 +13,6 @@ from hpcfl.data.partitions import dirichlet
 from hpcfl.data.partitions.by_domain import plugin
 from hpcfl.data.partitions.dirichlet import Dirichlet
 from hpcfl.data.partitions.iid import Iid
-from hpcfl.errors import UserError
 
 SIZES = {
     "mnist": 100,
@@ -101,11 +101,11 @@ def test_a_domain_may_lack_the_last_classes():
 
 
 def test_what_cannot_be_dealt_out_is_refused(monkeypatch):
-    with pytest.raises(UserError, match="'by-domain': 'toy' "):
+    with expect_refusal("'by-domain': 'toy' "):
         partition.make(plugin(clients=3), replace(data(), owners=None))
-    with pytest.raises(UserError, match=r"partition\.clients = 20: .* = 6$"):
+    with expect_refusal(r"partition\.clients = 20: .* = 6$"):
         partition.make(plugin(clients=20, clients_per_domain=2), data())
-    with pytest.raises(UserError, match=r"clients_per_domain = 60"):
+    with expect_refusal(r"clients_per_domain = 60"):
         partition.make(plugin(clients=180, clients_per_domain=60), data())
     scheme = plugin(
         clients=60,
@@ -114,7 +114,5 @@ def test_what_cannot_be_dealt_out_is_refused(monkeypatch):
         beta=1e-9,
     )
     monkeypatch.setattr(dirichlet, "CAP", 3)
-    with pytest.raises(
-        UserError, match=r"partition\.beta = 1e-09: .* 3 .* 20 .*'mnist'"
-    ):
+    with expect_refusal(r"partition\.beta = 1e-09: .* 3 .* 20 .*'mnist'"):
         partition.make(scheme, data())

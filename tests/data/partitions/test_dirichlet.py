@@ -4,10 +4,10 @@ import re
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.data.partitions import dirichlet
 from hpcfl.data.partitions.dirichlet import Dirichlet, DirichletMin, swap
-from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
 LABELS = np.repeat(np.arange(100), 600)  # CIFAR-100, merged
@@ -66,15 +66,15 @@ def test_small_draws_are_redrawn_and_counted(generator):
 
 def test_giving_up_tells_the_numbers(monkeypatch, generator):
     monkeypatch.setattr(dirichlet, "CAP", 20)
-    with pytest.raises(UserError, match=r"partition\.beta = 0\.1: .* 20 .* 90 .* 100 "):
+    with expect_refusal(r"partition\.beta = 0\.1: .* 20 .* 90 .* 100 "):
         Dirichlet(clients=90).assign(np.arange(100) % 10, 10, generator)
-    with pytest.raises(UserError, match=r"partition\.beta = 0\.1 "):
+    with expect_refusal(r"partition\.beta = 0\.1 "):
         dirichlet.shares_of(np.array([False, False]), 0.1, generator)
 
 
 def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn(generator):
     labels = np.arange(3000) % 10
-    with pytest.raises(UserError, match=r"partition\.beta = 0\.02: ") as caught:
+    with expect_refusal(r"partition\.beta = 0\.02: ") as caught:
         Dirichlet(clients=300, beta=0.02).assign(labels, 10, generator)
     [beta] = re.findall(r" (\S+)$", str(caught.value))
     larger = Dirichlet(clients=300, beta=float(beta))
@@ -82,7 +82,7 @@ def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn(generat
 
 
 def test_no_beta_is_named_if_there_are_too_few_samples(generator):
-    with pytest.raises(UserError, match=r"partition\.beta = 0\.1: ") as caught:
+    with expect_refusal(r"partition\.beta = 0\.1: ") as caught:
         Dirichlet(clients=300).assign(np.arange(300) % 10, 10, generator)
     assert str(caught.value).count("beta") == 1
 
@@ -115,5 +115,5 @@ def test_after_three_draws_the_last_one_counts_with_a_note():
 
 
 def test_data_without_a_test_split_is_refused():
-    with pytest.raises(UserError, match=r"partition\.scheme = 'dirichlet-min'"):
+    with expect_refusal(r"partition\.scheme = 'dirichlet-min'"):
         DirichletMin().draw(OFFICIAL, 10, 0)

@@ -4,9 +4,9 @@ client-dirichlet, pathological-pairs and grouped.
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.data.partitions.fixed import ClientDirichlet, Grouped, PathologicalPairs
-from hpcfl.errors import UserError
 
 CIFAR = np.concatenate([np.repeat(np.arange(10), 5000), np.repeat(np.arange(10), 1000)])
 PATH = np.concatenate([np.repeat(np.arange(9), 9000), np.repeat(np.arange(9), 700)])
@@ -106,7 +106,7 @@ def test_groups_hold_their_dominant_classes_and_no_sample_twice():
 
 
 def test_groups_must_fit():
-    with pytest.raises(UserError, match=r"partition\.groups = \[6, 6, 8\]"):
+    with expect_refusal(r"partition\.groups = \[6, 6, 8\]"):
         Grouped(clients=10).draw(PATH, 9, 6300)
 
 
@@ -121,7 +121,7 @@ def test_groups_must_fit():
 )
 def test_too_few_samples_are_refused_unless_replacement_is_on(scheme):
     told = rf"'{scheme.scheme}': client \d.* partition\.replacement = true$"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         scheme.draw(SMALL, 10, 100)
     draw = scheme.model_copy(update={"replacement": True, "test_samples": 20}).draw(
         SMALL, 10, 100
@@ -130,14 +130,14 @@ def test_too_few_samples_are_refused_unless_replacement_is_on(scheme):
 
 
 def test_a_class_without_samples_cannot_be_replaced():
-    with pytest.raises(UserError, match=r"client 0, class 0 .* of 0; "):
+    with expect_refusal(r"client 0, class 0 .* of 0; "):
         PathologicalPairs(clients=20, train_samples=10, replacement=True).draw(
             SMALL[SMALL > 4], 10, 50
         )
 
 
 def test_more_classes_than_there_are_is_refused():
-    with pytest.raises(UserError, match="classes_per_client = 11"):
+    with expect_refusal("classes_per_client = 11"):
         PathologicalPairs(classes_per_client=11).draw(CIFAR, 10, 10_000)
 
 

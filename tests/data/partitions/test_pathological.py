@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.data.partitions.pathological import plugin
-from hpcfl.errors import UserError
 
 
 def assign(labels, classes, clients, per_client, seed=0):
@@ -102,7 +102,7 @@ def test_a_short_last_block_is_noted():
 
 
 def test_more_classes_than_there_are_is_refused():
-    with pytest.raises(UserError, match="classes_per_client = 11"):
+    with expect_refusal("classes_per_client = 11"):
         assign(np.arange(100) % 10, 10, clients=5, per_client=11)
 
 
@@ -121,5 +121,5 @@ def test_more_classes_than_there_are_is_refused():
     ],
 )
 def test_too_few_samples_are_refused_with_the_numbers(per_class, told):
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         assign(np.repeat(np.arange(10), per_class), 10, clients=20, per_client=2)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 
 from hpcfl.data.partitions.quantity import Quantity
-from hpcfl.errors import UserError
 
 LABELS = np.arange(3000) % 6
 
@@ -79,5 +79,5 @@ def test_sizes_do_not_depend_on_the_classes():
 
 
 def test_a_client_with_too_few_is_an_error():
-    with pytest.raises(UserError, match=r"'exponential': .* partition.least = 10 "):
+    with expect_refusal(r"'exponential': .* partition.least = 10 "):
         sizes(law="exponential", clients=20)

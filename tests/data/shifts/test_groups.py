@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.data.shifts import groups
 from hpcfl.data.shifts.base import Facts
 from hpcfl.data.shifts.rotation import Rotation
-from hpcfl.errors import UserError
 
 
 def facts(clients, newcomers=0):
@@ -79,8 +79,8 @@ def test_a_table_lists_the_steps(tmp_path):
     ):
         if text is not None:
             path.write_text(text)
-        with pytest.raises(UserError, match=told):
+        with expect_refusal(told):
             groups.list_steps(shift, facts(clients), concepts)
     path.unlink()
-    with pytest.raises(UserError, match=r"A\.cp: "):
+    with expect_refusal(r"A\.cp: "):
         groups.list_steps(shift, facts(3), 3)

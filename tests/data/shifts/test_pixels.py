@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 
 from hpcfl.data.shifts.base import Facts
 from hpcfl.data.shifts.corruptions import CONSTANTS
 from hpcfl.data.shifts.pixels import Corruption, Hue, NoiseLevel, Tint
-from hpcfl.errors import UserError
 
 
 def facts(x, clients=4):
@@ -178,5 +178,5 @@ def test_a_third_of_a_turn_makes_red_green():
     ],
 )
 def test_images_that_cannot_be_changed_so_are_refused(shift, x, said):
-    with pytest.raises(UserError, match=said):
+    with expect_refusal(said):
         shift.concepts(facts(x))

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import expect_refusal
 from user_data import load, owned, refusal
 
 from hpcfl.data import partition
 from hpcfl.data.partitions.by_client import plugin as by_client
 from hpcfl.data.sources import leaf
-from hpcfl.errors import UserError
 
 # 80 letters
 PLAY = (
@@ -251,7 +251,7 @@ def test_leafs_split_by_users_is_refused_with_the_keys_that_read_it(
     tmp_path, clients, newcomers, told
 ):
     data = load("leaf", split_by_users(tmp_path / "leaf"))
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         partition.make(by_client(clients=clients), data, newcomers=newcomers)
 
 

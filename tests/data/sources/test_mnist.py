@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 from user_data import idx, load, md5, numbers, refusal
 
 from hpcfl.data import datasets
 from hpcfl.data.sources import mnist
-from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 
@@ -131,9 +131,8 @@ def test_download_replaces_what_is_missing_or_damaged(tmp_path, archive, monkeyp
     assert len(load("mnist", tmp_path).y) == 8
     monkeypatch.setitem(FakeArchive.contents, labels.name, b"an error page")
     labels.unlink()
-    with pytest.raises(
-        UserError,
-        match=r"train-labels-idx1-ubyte: .* 13 bytes .*hpcfl data download mnist",
+    with expect_refusal(
+        r"train-labels-idx1-ubyte: .* 13 bytes .*hpcfl data download mnist"
     ):
         datasets.download("mnist", tmp_path)
 
@@ -142,5 +141,5 @@ def test_no_network_is_one_line(tmp_path, archive, monkeypatch):
     error = RuntimeError("Error downloading:\nTried a mirror\n")
     monkeypatch.setattr(FakeArchive, "error", error)
     told = r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$"
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         datasets.download("mnist", tmp_path)

@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import expect_refusal
 
 from hpcfl.data.sources import pictures
-from hpcfl.errors import UserError
 
 # Two columns, dark and bright; the first row is darker.
 GREY = np.array([[10, 200], [20, 210], [30, 220]], np.uint8)
@@ -73,12 +73,12 @@ def transparent(mode):
 def test_an_image_that_holds_more_is_refused(image, options, told):
     if options.get("transparency") == 0:
         image.putpixel((0, 0), 0)
-    with pytest.raises(UserError, match=told):
+    with expect_refusal(told):
         decode(image, **options)
 
 
 def test_floats_are_refused():
-    with pytest.raises(UserError, match="'F'"):
+    with expect_refusal("'F'"):
         decode(Image.fromarray(GREY.astype(np.float32)), "TIFF")
 
 
@@ -89,5 +89,5 @@ def test_a_truncated_file_is_refused(kind):
     Image.fromarray(noise).save(file, kind)
     content = file.getvalue()
     cut = io.BytesIO(content[: len(content) // 2])
-    with pytest.raises(UserError, match=r"a\.file: "):
+    with expect_refusal(r"a\.file: "):
         pictures.decode(cut, "a.file", kind)

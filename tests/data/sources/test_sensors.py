@@ -4,12 +4,12 @@ them.
 
 import numpy as np
 import pytest
+from refusals import expect_refusal
 from user_data import load, refusal
 
 from hpcfl.data import partition
 from hpcfl.data.partitions.by_client import plugin as by_client
 from hpcfl.data.sources import sensors
-from hpcfl.errors import UserError
 
 
 def test_windows_are_split_in_time():
@@ -63,7 +63,7 @@ def test_subjects_are_clients(tmp_path, har):
 def test_the_official_split_keeps_subjects_apart(tmp_path, har):
     data = load("uci-har", tmp_path, split="official")
     assert data.official_test == 8 and len(data.y) == 24
-    with pytest.raises(UserError, match=r"'uci-har': client '\d+' has \d+ .* 0 "):
+    with expect_refusal(r"'uci-har': client '\d+' has \d+ .* 0 "):
         partition.make(by_client(clients=30), data)
 
 

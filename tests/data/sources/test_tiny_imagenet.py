@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import expect_refusal
 from user_data import load, refusal
 
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.sources import pictures, tiny_imagenet
 from hpcfl.data.sources.tiny_imagenet import TinyImageNet
-from hpcfl.errors import UserError
 
 
 @pytest.fixture
@@ -91,9 +91,7 @@ def test_decoded_images_that_are_damaged_are_refused(tiny_images, damage):
     path = tiny_images / pictures.FILE
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    with pytest.raises(
-        UserError, match=rf"^{path}: .* hpcfl data download tiny-imagenet"
-    ):
+    with expect_refusal(rf"^{path}: .* hpcfl data download tiny-imagenet"):
         load("tiny-imagenet", tiny_images.parent)
     datasets.download("tiny-imagenet", tiny_images.parent)
     assert path.read_bytes() == whole
@@ -103,11 +101,11 @@ def test_images_that_cannot_be_decoded_leave_no_file(tiny_images):
     before = sorted(tiny_images.iterdir())
     image = tiny_images / "val" / "images" / "val_3.JPEG"
     image.write_bytes(b"not an image")
-    with pytest.raises(UserError, match=r"val_3\.JPEG: "):
+    with expect_refusal(r"val_3\.JPEG: "):
         datasets.download("tiny-imagenet", tiny_images.parent)
     (tiny_images / pictures.FILE).mkdir()
     Image.new("RGB", (64, 64)).save(image)
-    with pytest.raises(UserError, match=r"hpcfl-decoded\.npy: .*Is a directory"):
+    with expect_refusal(r"hpcfl-decoded\.npy: .*Is a directory"):
         datasets.download("tiny-imagenet", tiny_images.parent)
     (tiny_images / pictures.FILE).rmdir()
     assert sorted(tiny_images.iterdir()) == before
