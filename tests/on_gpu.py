@@ -11,7 +11,7 @@ import torch
 from every_method import NAMES, kind
 from playing import play
 
-from hpcfl.clients.resources import client_bytes, lane_bytes
+from hpcfl.clients.resources import count_client_bytes, count_lane_bytes
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -186,7 +186,7 @@ def share_of_rule(
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())
     one = resources.samples.take(resources.samples.train[0][:1])[0]
     module = resources.kernel.module
-    rule = lane_bytes(module, one, prepared.config.training, private) + client_bytes(
-        module, private
-    )
+    rule = count_lane_bytes(
+        module, one, prepared.config.training, private
+    ) + count_client_bytes(module, private)
     return (torch.cuda.max_memory_allocated() - before - beside) / (len(counts) * rule)

@@ -1,6 +1,6 @@
 """Clients of one rank: the ``Fleet``, which a method trains and scores."""
 
-from hpcfl.clients.fleet import Fleet, TrainOptions, buffer_name
+from hpcfl.clients.fleet import Fleet, TrainOptions, name_buffers
 from hpcfl.clients.losses import default_prediction, evaluate_at
 from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
@@ -10,7 +10,7 @@ __all__ = [
     "Pool",
     "StepContext",
     "TrainOptions",
-    "buffer_name",
     "default_prediction",
     "evaluate_at",
+    "name_buffers",
 ]

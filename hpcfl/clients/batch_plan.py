@@ -69,12 +69,12 @@ def plan_epoch(
         lanes: lanes that take part, ascending.
         batch_size: number of samples in a full batch of one lane.
     """
-    runs = [*_full_batches(lengths, lanes, batch_size)]
-    runs += _last_batches(lengths, lanes, batch_size)
-    return _blocks(runs)
+    runs = [*_plan_full_batches(lengths, lanes, batch_size)]
+    runs += _plan_last_batches(lengths, lanes, batch_size)
+    return _group_blocks(runs)
 
 
-def _full_batches(
+def _plan_full_batches(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
 ) -> list[BatchRun]:
     """Return runs of full batches, of at most ``BLOCK_SAMPLES`` samples or one batch."""
@@ -92,7 +92,7 @@ def _full_batches(
     return runs
 
 
-def _last_batches(
+def _plan_last_batches(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
 ) -> list[BatchRun]:
     """Return runs of the lanes' smaller last batches, largest first."""
@@ -108,7 +108,7 @@ def _last_batches(
     return runs
 
 
-def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
+def _group_blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
     """Group runs into blocks: one run, or several with at most ``BLOCK_SAMPLES``
     samples in total.
     """
@@ -123,7 +123,7 @@ def _blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
     return blocks
 
 
-def fewest_samples(training: Training, batch_norm: bool) -> int:
+def find_fewest_samples(training: Training, batch_norm: bool) -> int:
     """Return the minimum number of samples in a mini-batch.
 
     Args:
@@ -134,7 +134,7 @@ def fewest_samples(training: Training, batch_norm: bool) -> int:
     return max(fewest, training.batch_size) if training.drop_last else fewest
 
 
-def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
+def count_epoch_samples(samples: int, size: int, fewest: int, steps: int | None) -> int:
     """Return the number of samples that a client uses in an epoch.
 
     An epoch has whole batches and possibly a smaller last one.
@@ -150,7 +150,7 @@ def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int
     return used if steps is None else min(used, steps * size)
 
 
-def pool_size(samples: int, share: float) -> int:
+def count_pool(samples: int, share: float) -> int:
     """Return the number of samples in a client's training subset, at least one.
 
     Args:
@@ -184,10 +184,10 @@ class AskedTraining(NamedTuple):
         Args:
             samples: number of the client's samples.
             batch_size: number of samples in a full mini-batch.
-            fewest: minimum number of samples in a mini-batch, from ``fewest_samples``.
+            fewest: minimum number of samples in a mini-batch, from ``find_fewest_samples``.
         """
-        length = epoch_length(
-            pool_size(samples, self.share),
+        length = count_epoch_samples(
+            count_pool(samples, self.share),
             self.batches * batch_size,
             self.batches * fewest,
             self.steps,

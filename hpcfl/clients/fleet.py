@@ -183,7 +183,7 @@ class Fleet:
     _in_trial: bool = False
 
     def __post_init__(self) -> None:
-        self.state = _declared(self.state)
+        self.state = _declare(self.state)
         counts = np.zeros(len(self.ids), np.int64)
         self.results = Results(counts, counts.copy())
 
@@ -202,7 +202,7 @@ class Fleet:
         Raises:
             ValueError: The clients are in different rounds.
         """
-        round: int = only_one(self.rounds.tolist())
+        round: int = require_one(self.rounds.tolist())
         return round
 
     @property
@@ -212,7 +212,7 @@ class Fleet:
         Raises:
             ValueError: The clients have different learning rates.
         """
-        return only_one(map(self.setup.plain_rate, self.rounds.tolist()))
+        return require_one(map(self.setup.plain_rate, self.rounds.tolist()))
 
     @property
     def counts(self) -> Tensor:
@@ -256,7 +256,7 @@ class Fleet:
         """
         if not self.resources.buffers.width:
             return torch.zeros(len(self.ids), 0, device=self.resources.device)
-        return self.state[buffer_name(model)]
+        return self.state[name_buffers(model)]
 
     def keep_buffers(self, model: str, buffers: Tensor) -> None:
         """Store the batch-norm statistics ``[n, B]`` of the clients' models.
@@ -266,7 +266,7 @@ class Fleet:
             buffers: statistics to store.
         """
         if self.resources.buffers.width:
-            self.state[buffer_name(model)] = buffers
+            self.state[name_buffers(model)] = buffers
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Draw uniform numbers in [0, 1), ``[n, *shape]``, keyed by purpose, round and
@@ -301,7 +301,7 @@ class Fleet:
         Raises:
             ValueError: A shape does not fit, or the phase was already trained.
         """
-        start = self._start(rows, options)
+        start = self._make_start(rows, options)
         return self._train(self._make_task(options), start, options).rows
 
     def train_by(
@@ -336,7 +336,7 @@ class Fleet:
         """
         task = self._make_task(options)
         task = replace(task, step=step, batches=batches, frozen=frozen)
-        start = self._start(rows, options)
+        start = self._make_start(rows, options)
         trained = self._train(task, start, options)
         variables: Any = NamedTensors(start.variables | trained.changed, "variables")
         return trained.rows, variables
@@ -353,7 +353,7 @@ class Fleet:
         results, state, pace = self.results, self.state, self.pace
         losses = results.losses, results.data_losses
         was_in_trial = self._in_trial
-        self.state, self.pace, self._in_trial = _declared(state), None, True
+        self.state, self.pace, self._in_trial = _declare(state), None, True
         try:
             yield
         finally:
@@ -493,7 +493,7 @@ class Fleet:
         )
         alike = np.arange(len(self.ids))
         if same_model:
-            alike = resources.samples.tested_alike(self.ids.tolist())
+            alike = resources.samples.number_tests(self.ids.tolist())
         # A model that several clients test on the same samples is scored once. These
         # clients share one row, so the first rows serve for all of them.
         _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
@@ -525,7 +525,7 @@ class Fleet:
         Raises:
             ValueError: The first dimension of ``values`` is not the clients.
         """
-        values = self._of_each_client(f"the recorded '{name}'", values)
+        values = self._require_each_client(f"the recorded '{name}'", values)
         self.results.recorded[name] = values
 
     def class_means(
@@ -557,7 +557,7 @@ class Fleet:
         self._refuse_reading("means of samples by class ('class_means')")
         resources = self.resources
         pools = [
-            self._drawn(round, client, *draws)
+            self._draw_pool(round, client, *draws)
             if draws
             else resources.samples.train[client]
             for round, client in self._keys
@@ -610,7 +610,7 @@ class Fleet:
         """
         self._refuse_reading("outputs of samples ('outputs')")
         resources = self.resources
-        pools = [self._chosen(round, client, most) for round, client in self._keys]
+        pools = [self._choose_pool(round, client, most) for round, client in self._keys]
         found = resources.compute_outputs(
             self.rows(rows), self.buffers(model), pools, function
         )
@@ -648,8 +648,8 @@ class Fleet:
             times, size = draws
             taken = times * taken.clip(max=size)
         self.results.sample_gradients += taken.sum(axis=1).astype(np.int64)
-        return head_gradients.gradients_from_means(
-            self.class_means(rows, head_gradients.outer_products, model, draws),
+        return head_gradients.compute_from_means(
+            self.class_means(rows, head_gradients.compute_outer_products, model, draws),
             self.layout,
         )
 
@@ -665,11 +665,11 @@ class Fleet:
         …]``.
         """
         return {
-            name: self._of_each_client(f"variable '{name}'", value)
+            name: self._require_each_client(f"variable '{name}'", value)
             for name, value in (variables or {}).items()
         }
 
-    def _of_each_client(self, what: str, values: Tensor) -> Tensor:
+    def _require_each_client(self, what: str, values: Tensor) -> Tensor:
         if not values.dim() or len(values) != len(self.ids):
             raise ValueError(
                 f"{what} has shape {list(values.shape)}; its first dimension must be the "
@@ -682,7 +682,7 @@ class Fleet:
         """Yield the round and the id of each client."""
         return zip(self.rounds.tolist(), self.ids.tolist(), strict=True)
 
-    def _chosen(self, round: int, client: int, most: int | None) -> np.ndarray:
+    def _choose_pool(self, round: int, client: int, most: int | None) -> np.ndarray:
         """Return the positions of at most ``most`` training samples of a client, in
         order.
         """
@@ -694,7 +694,7 @@ class Fleet:
         chosen: np.ndarray = pool[np.sort(order[:most])]
         return chosen
 
-    def _drawn(self, round: int, client: int, times: int, size: int) -> np.ndarray:
+    def _draw_pool(self, round: int, client: int, times: int, size: int) -> np.ndarray:
         """Draw sample positions: ``times`` draws of at most ``size`` samples from each
         class of the client.
         """
@@ -756,7 +756,7 @@ class Fleet:
         self._phases.add(task.phase)
         return task
 
-    def _start(self, rows: Tensor, options: TrainOptions) -> training.Start:
+    def _make_start(self, rows: Tensor, options: TrainOptions) -> training.Start:
         """Return the clients' models, buffers and variables before a training."""
         return training.Start(
             ids=self.ids,
@@ -803,7 +803,7 @@ class Fleet:
         )
 
 
-def only_one(numbers: Iterable[Number]) -> Number:
+def require_one(numbers: Iterable[Number]) -> Number:
     """Return the common value of ``numbers``. Raises ValueError if they differ."""
     distinct = set(numbers)
     if len(distinct) > 1:
@@ -811,10 +811,10 @@ def only_one(numbers: Iterable[Number]) -> Number:
     return distinct.pop()
 
 
-def _declared(state: Mapping[str, Tensor]) -> DeclaredTensors:
+def _declare(state: Mapping[str, Tensor]) -> DeclaredTensors:
     return DeclaredTensors(state, "fleet.state", "client_state")
 
 
-def buffer_name(model: str) -> str:
+def name_buffers(model: str) -> str:
     """Return the key in ``Fleet.state`` of a client model's batch-norm statistics."""
     return f"{BUFFERS}{model}"

@@ -7,7 +7,7 @@ from hpcfl.models import parts
 from hpcfl.rows.layout import Layout
 
 
-def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
+def compute_outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     """Return p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``.
 
     With a sample's features φ [d], probabilities p [K] and class y, the gradient of the
@@ -22,7 +22,7 @@ def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     return outer.flatten(1)
 
 
-def gradients_from_means(outer: Tensor, layout: Layout) -> Tensor:
+def compute_from_means(outer: Tensor, layout: Layout) -> Tensor:
     """Return the gradients ``[n, K, P_h]`` of each class's mean cross-entropy.
 
     Columns are the head's parameters in the order of a row: the weight, then the bias
@@ -30,7 +30,7 @@ def gradients_from_means(outer: Tensor, layout: Layout) -> Tensor:
     to one.
 
     Args:
-        outer: class means ``[n, K, K·(d + 1)]`` of ``outer_products``.
+        outer: class means ``[n, K, K·(d + 1)]`` of ``compute_outer_products``.
         layout: layout of the model's parameters.
     """
     clients, classes, _ = outer.shape

@@ -32,7 +32,7 @@ from hpcfl.clients.losses import (
     Lane,
     Loss,
     Tensors,
-    function_key,
+    identify_function,
     train_mode,
 )
 from hpcfl.clients.resources import Attempt, Resources
@@ -69,7 +69,7 @@ def can_use_features(
         head.fits[key] = features_suffice(resources.kernel.module, x, names, frozen)
     if not head.fits[key]:
         return False
-    known = *names, function_key(loss)
+    known = *names, identify_function(loss)
     if known not in head.losses:
         lane = Lane(**{name: value[0] for name, value in variables.items()})
         reads = reads_features_alone(resources, head.kernel.module, loss, lane)
@@ -155,10 +155,10 @@ def _is_plain(value: Any) -> bool:
     return not any(isinstance(part, Tensor) for part in parts_of_value)
 
 
-def attempts(
+def list_attempts(
     resources: Resources, order: list[int], pools: list[np.ndarray]
 ) -> Iterator[Attempt]:
-    """Yield attempts like ``Resources.attempts``, in groups whose features fit into
+    """Yield attempts like ``Resources.list_attempts``, in groups whose features fit into
     memory.
 
     Args:
@@ -169,7 +169,7 @@ def attempts(
     assert resources.head is not None
     with_heads = replace(resources, kernel=resources.head.kernel)
     for group in _group_by_memory(resources, resources.head.memory, order, pools):
-        yield from with_heads.attempts(group)
+        yield from with_heads.list_attempts(group)
 
 
 def compute_features(
@@ -188,7 +188,7 @@ def compute_features(
         features among them.
     """
     assert resources.head is not None
-    features = resources.compute_outputs(rows, buffers, pools, _features)
+    features = resources.compute_outputs(rows, buffers, pools, _compute_features)
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replaced(
         torch.cat(features), resources.samples.y[index]
@@ -227,7 +227,7 @@ def _group_by_memory(
     model = resources.kernel.module.eval()
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64, device=resources.device)
-        features = _features(model, resources.samples.take(first)[0], None)
+        features = _compute_features(model, resources.samples.take(first)[0], None)
     model.train()
     groups: list[list[int]] = [[]]
     held = 0
@@ -241,5 +241,5 @@ def _group_by_memory(
     return groups
 
 
-def _features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def _compute_features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return parts(model).features(x)

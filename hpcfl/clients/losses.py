@@ -201,7 +201,7 @@ def compute_gradients(
     return list(torch.autograd.grad(loss, leaves, materialize_grads=True))
 
 
-def function_key(function: Loss | Predict) -> Hashable:
+def identify_function(function: Loss | Predict) -> Hashable:
     """Return a key of a method's loss or prediction that is equal in every round.
 
     The key contains the id of the method object. The id stays unique while a cache
@@ -272,7 +272,7 @@ def expand_constants(module: nn.Module, lanes: int) -> Tensors:
     on the number of lanes, and tables of embeddings, which torch would copy for every
     lane.
     """
-    tables = _tables(module)
+    tables = _find_tables(module)
     return {
         name: value.detach().expand(lanes, *value.shape)
         for name, value in constants.collect(module).items()
@@ -280,7 +280,7 @@ def expand_constants(module: nn.Module, lanes: int) -> Tensors:
     }
 
 
-def _tables(module: nn.Module) -> set[int]:
+def _find_tables(module: nn.Module) -> set[int]:
     """Return the ids of the tensors that only embeddings have."""
     of_embeddings: set[int] = set()
     of_others: set[int] = set()
@@ -318,9 +318,9 @@ def evaluate_at(
         raise TypeError(
             "evaluate_at needs the samples, but only precomputed features are available here"
         )
-    named = _from_row(model.named_parameters(), row)
+    named = _split_row(model.named_parameters(), row)
     if buffers is not None:
-        named |= _from_row(constants.collect_statistics(model).items(), buffers)
+        named |= _split_row(constants.collect_statistics(model).items(), buffers)
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:
@@ -332,7 +332,7 @@ def evaluate_at(
             part.training = mode
 
 
-def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
+def _split_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
     """Split a row into views by name, in the order and shapes of ``tensors``.
 
     Raises:

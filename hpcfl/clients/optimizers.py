@@ -78,7 +78,7 @@ class Optimizer:
             return None
         # One difference at a time: allocating memory for all of them takes longer.
         gaps = (self.weights[name] - anchor for name, anchor in self.anchors.items())
-        return self.strength / 2 * _norms(gaps).square().sum(dim=1)
+        return self.strength / 2 * _compute_norms(gaps).square().sum(dim=1)
 
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
         """Scale each lane's whole gradient to a norm of at most ``training.clip``.
@@ -92,9 +92,11 @@ class Optimizer:
         largest = self.training.clip
         if largest is None:
             return directions
-        norm = torch.linalg.vector_norm(_norms(directions), dim=1)
+        norm = torch.linalg.vector_norm(_compute_norms(directions), dim=1)
         factor = (largest / (norm + 1e-6)).clamp(max=1.0)
-        return [direction * _per_lane(factor, direction) for direction in directions]
+        return [
+            direction * _expand_lanes(factor, direction) for direction in directions
+        ]
 
     @cached_property
     def _whole(self) -> Parts:
@@ -106,7 +108,7 @@ class Optimizer:
         parts = {"weights": weights}
         if self.anchors:
             parts["anchors"] = list(self.anchors.values())
-        for slot in slots(self.training):
+        for slot in list_slots(self.training):
             parts[slot] = [torch.zeros_like(tensor) for tensor in weights]
         if self.training.optimizer != "sgd":
             parts["steps"] = [weights[0].new_zeros(len(weights[0]))]
@@ -133,7 +135,7 @@ class Optimizer:
         if training.optimizer == "adamw":
             torch._foreach_mul_(weights, 1 - self.lr * training.weight_decay)
         if training.optimizer != "sgd":
-            _adam(parts, directions, self.lr)
+            _step_adam(parts, directions, self.lr)
             return
         if training.momentum:
             # Heavy ball without dampening, as ``torch.optim.SGD``: v ← m·v + g.
@@ -147,7 +149,7 @@ class Optimizer:
         torch._foreach_add_(weights, directions, alpha=-self.lr)
 
 
-def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
+def _step_adam(parts: Parts, directions: TensorList, lr: float) -> None:
     """Take a step of Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015).
 
     The bias correction uses each lane's own number of steps. The decay of AdamW has
@@ -162,14 +164,14 @@ def _adam(parts: Parts, directions: TensorList, lr: float) -> None:
     rate = (1 - 0.9**steps).reciprocal() * -lr
     root = (1 - 0.999**steps).sqrt()
     spread = torch._foreach_sqrt(squares)
-    torch._foreach_div_(spread, [_per_lane(root, square) for square in squares])
+    torch._foreach_div_(spread, [_expand_lanes(root, square) for square in squares])
     torch._foreach_add_(spread, 1e-8)
-    updates = torch._foreach_mul(means, [_per_lane(rate, mean) for mean in means])
+    updates = torch._foreach_mul(means, [_expand_lanes(rate, mean) for mean in means])
     torch._foreach_div_(updates, spread)
     torch._foreach_add_(weights, updates)
 
 
-def _norms(tensors: Iterable[Tensor]) -> Tensor:
+def _compute_norms(tensors: Iterable[Tensor]) -> Tensor:
     """Return each lane's norms of the ``tensors`` [a, …], one column per tensor."""
     norms = []
     for tensor in tensors:
@@ -177,12 +179,12 @@ def _norms(tensors: Iterable[Tensor]) -> Tensor:
     return torch.stack(norms, dim=1)
 
 
-def _per_lane(numbers: Tensor, like: Tensor) -> Tensor:
+def _expand_lanes(numbers: Tensor, like: Tensor) -> Tensor:
     """Return numbers [a] in a shape that broadcasts over ``like`` [a, …]."""
     return numbers.view(-1, *[1] * (like.dim() - 1))
 
 
-def slots(training: Training) -> list[str]:
+def list_slots(training: Training) -> list[str]:
     """Return the names of the optimiser's states that have the size of a model."""
     if training.optimizer != "sgd":
         return ["means", "squares"]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from hpcfl.clients import scoring
 from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, choose, is_full
 from hpcfl.clients.losses import HeadModel, Loss, Predict, Tensors
-from hpcfl.clients.optimizers import slots
+from hpcfl.clients.optimizers import list_slots
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.scoring import Blocks
 from hpcfl.clients.setup import Setup
@@ -254,17 +254,17 @@ class Resources:
         """The current maximum number of lanes for whole models, and for heads if there
         is a head kernel.
         """
-        return [kernel.widest for kernel in self._kernels()]
+        return [kernel.widest for kernel in self._list_kernels()]
 
     def limit_lanes(self, lanes: list[int]) -> None:
         """Limit the lanes of each kernel to the numbers in ``lanes``."""
-        for kernel, most in zip(self._kernels(), lanes, strict=True):
+        for kernel, most in zip(self._list_kernels(), lanes, strict=True):
             kernel.widest = min(kernel.widest, most)
 
-    def _kernels(self) -> list[Kernel]:
+    def _list_kernels(self) -> list[Kernel]:
         return [self.kernel, *([self.head.kernel] if self.head else [])]
 
-    def attempts(self, clients: list[int]) -> Iterator["Attempt"]:
+    def list_attempts(self, clients: list[int]) -> Iterator["Attempt"]:
         """Yield an ``Attempt`` for successive groups of clients, each as large as the
         number of lanes.
 
@@ -320,7 +320,7 @@ class Resources:
             )
             return reduce(blocks, chunk)
 
-        for attempt in self.attempts(scoring.order_longest_first(pools)):
+        for attempt in self.list_attempts(scoring.order_longest_first(pools)):
             with attempt:
                 results.append(run(attempt.clients))
                 order += attempt.clients
@@ -418,10 +418,10 @@ def count_lanes(
         of_samples: whether per-sample gradients are computed.
     """
     frozen = constants.count_bytes(module)
-    free = LANE_SHARE * memory - frozen - clients * client_bytes(module, private)
-    lane = lane_bytes(module, samples[:1], training, private)
+    free = LANE_SHARE * memory - frozen - clients * count_client_bytes(module, private)
+    lane = count_lane_bytes(module, samples[:1], training, private)
     if of_samples:
-        lane += SAMPLE_COPIES * PIECE * _model_bytes(module)
+        lane += SAMPLE_COPIES * PIECE * _count_model_bytes(module)
     return max(1, int(free / lane))
 
 
@@ -435,11 +435,11 @@ def fit_clients(module: nn.Module, memory: float, private: int, clients: int) ->
         clients: number of clients, the maximum of the result.
     """
     free = LANE_SHARE * memory - constants.count_bytes(module)
-    fit = int(ROWS_SHARE * free / client_bytes(module, private))
+    fit = int(ROWS_SHARE * free / count_client_bytes(module, private))
     return max(1, min(clients, fit))
 
 
-def client_bytes(module: nn.Module, private: int) -> int:
+def count_client_bytes(module: nn.Module, private: int) -> int:
     """Return the bytes that a rank uses for each client of a round during the whole
     round.
 
@@ -447,10 +447,10 @@ def client_bytes(module: nn.Module, private: int) -> int:
         module: model of one client.
         private: bytes of a client's private state.
     """
-    return ROWS * _model_bytes(module) + STATES * private
+    return ROWS * _count_model_bytes(module) + STATES * private
 
 
-def lane_bytes(
+def count_lane_bytes(
     module: nn.Module, sample: Tensor, training: Training, private: int = 0
 ) -> int:
     """Return the bytes that one lane needs at most to train on a batch or score a
@@ -465,37 +465,37 @@ def lane_bytes(
         training: training section of the experiment.
         private: bytes of a client's private state.
     """
-    model = _model_bytes(module)
+    model = _count_model_bytes(module)
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
-    kept = len(slots(training))
-    saved = _saved_bytes(module, batch)
+    kept = len(list_slots(training))
+    saved = _count_saved_bytes(module, batch)
     trained = (TRAINING_MODELS + SLOT_COPIES * kept) * model + 2 * saved
     # A layer has its input and its output in memory, hence the factor 2.
     scored = (
         (GRADIENT_COPIES + SCORING_MODELS) * model
         + saved
-        + 2 * _largest_result_bytes(module, sample) * scoring.BLOCK
+        + 2 * _count_largest_result(module, sample) * scoring.BLOCK
     )
     return (KEPT_MODELS + kept) * model + max(trained, scored) + private
 
 
-def _model_bytes(module: nn.Module) -> int:
+def _count_model_bytes(module: nn.Module) -> int:
     own = [*module.parameters(), *constants.collect_statistics(module).values()]
     return sum(tensor.nbytes for tensor in own)
 
 
-def _weights(module: nn.Module) -> list[Tensor]:
+def _list_weights(module: nn.Module) -> list[Tensor]:
     """Return a module's parameters, and its constants, of which lanes have no copies."""
     return [*module.parameters(), *constants.collect(module).values()]
 
 
-def _saved_bytes(module: nn.Module, x: Tensor) -> int:
+def _count_saved_bytes(module: nn.Module, x: Tensor) -> int:
     """Return the bytes that the forward pass on ``x`` saves for the backward pass.
 
     Parameters and constants are excluded.
     """
     kept: dict[int, Tensor] = {}
-    weights = {tensor.data_ptr() for tensor in _weights(module)}
+    weights = {tensor.data_ptr() for tensor in _list_weights(module)}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -519,7 +519,7 @@ def _saved_bytes(module: nn.Module, x: Tensor) -> int:
 
 
 @torch.no_grad()
-def _largest_result_bytes(module: nn.Module, sample: Tensor) -> int:
+def _count_largest_result(module: nn.Module, sample: Tensor) -> int:
     """Return the bytes of the largest result of an operator in the forward pass of one
     sample.
     """
@@ -536,6 +536,6 @@ def _largest_result_bytes(module: nn.Module, sample: Tensor) -> int:
     with side_by_side(), OperatorObserver(note):
         module(sample)
     module.train()
-    weights = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}
+    weights = {tensor.untyped_storage().data_ptr() for tensor in _list_weights(module)}
     results = [size for address, size in sizes if address not in weights]
     return max(sample.nbytes, *results)

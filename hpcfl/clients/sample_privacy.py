@@ -214,12 +214,12 @@ class PrivateSession(Session):
         device = next(iter(sums.work.tensors.values())).device
         self._expected = torch.tensor(expected, dtype=torch.float32, device=device)
 
-    def gradients(
+    def compute_gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         self.calls += 1
         own = {name: variables[name] for name in self.work.variables}
-        sums, losses = self._sums.gradients(lanes, batch, own)
+        sums, losses = self._sums.compute_gradients(lanes, batch, own)
         sizes = [total[0].numel() for total in sums.values()]
         noise = self._noise.draw(lanes, sum(sizes))
         parts: Sequence[Tensor | None] = [None] * len(sizes)

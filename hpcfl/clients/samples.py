@@ -156,9 +156,9 @@ class Samples:
         other.parts = self._pools[self._shifts.latest(round)]
         return other
 
-    def tested_alike(self, clients: Sequence[int]) -> np.ndarray:
-        """Number clients by their test samples, [n]; clients with equal test samples
-        share a number.
+    def number_tests(self, clients: Sequence[int]) -> np.ndarray:
+        """Return a number for each client, [n]; clients with equal test samples share a
+        number.
         """
         if not self.has_global_test:
             return np.arange(len(clients))

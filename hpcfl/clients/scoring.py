@@ -38,7 +38,7 @@ def order_longest_first(pools: list[np.ndarray]) -> list[int]:
     return sorted(range(len(pools)), key=lambda i: (-len(pools[i]), i))
 
 
-def _padded(length: int) -> int:
+def _pad_length(length: int) -> int:
     """Return the padded length of a pool: whole blocks and a power of two of at least
     ``SMALLEST``.
 
@@ -51,7 +51,7 @@ def _padded(length: int) -> int:
     return length - rest + max(SMALLEST, power_of_two)
 
 
-def _blocks(
+def _plan_blocks(
     pools: list[np.ndarray], pads: bool
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Yield lanes and their next positions [a, b]: whole blocks, then last blocks by
@@ -64,7 +64,7 @@ def _blocks(
         pools: positions of each lane's samples.
         pads: whether last blocks are padded.
     """
-    lengths = [_padded(len(pool)) if pads else len(pool) for pool in pools]
+    lengths = [_pad_length(len(pool)) if pads else len(pool) for pool in pools]
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
         stop = start + BLOCK
         lanes = [lane for lane, length in enumerate(lengths) if length >= stop]
@@ -119,7 +119,7 @@ def compute_outputs(
         For each block of b samples of ``a`` lanes: the lanes, the outputs ``[a, b,
             …]``, y [a, b], and a mask, bool [a, b], which is False in padding.
     """
-    blocks = list(_blocks(pools, kernel.widest > 1))
+    blocks = list(_plan_blocks(pools, kernel.widest > 1))
     numbers = np.concatenate([positions.ravel() for _, positions in blocks])
     # One transfer moves all positions to the device.
     on_device = mixing.move_to_device(torch.from_numpy(numbers), samples.device)

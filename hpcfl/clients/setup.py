@@ -128,24 +128,24 @@ class Setup:
 
     def learning_rate(self, round: int) -> float:
         """Return the optimiser's learning rate in a round: ``lr`` times
-        ``rate_factor``.
+        ``compute_rate_factor``.
         """
-        return self.training.lr * rate_factor(self.training, round, self.rounds)
+        return self.training.lr * compute_rate_factor(self.training, round, self.rounds)
 
     def plain_rate(self, round: int) -> float:
         """Return the learning rate of a method's own plain gradient steps in a round.
 
-        It is ``plain_lr``, by default ``lr``, times ``rate_factor``.
+        It is ``plain_lr``, by default ``lr``, times ``compute_rate_factor``.
         """
         rate = (
             self.training.lr
             if self.training.plain_lr is None
             else self.training.plain_lr
         )
-        return rate * rate_factor(self.training, round, self.rounds)
+        return rate * compute_rate_factor(self.training, round, self.rounds)
 
 
-def rate_factor(training: Training, round: int, rounds: int) -> float:
+def compute_rate_factor(training: Training, round: int, rounds: int) -> float:
     """Return the factor of the learning rate in a round.
 
     The factor is ``lr_decay^(round − 1)`` times the factors of warm-up and schedule.

@@ -78,7 +78,7 @@ class StepRandom:
         """
         if purpose not in self._tables:
             # The table has all steps of the epoch, for a single transfer.
-            table = self._table(purpose, shape).float()
+            table = self._draw_table(purpose, shape).float()
             self._tables[purpose] = mixing.move_to_device(table, self.device)
         table = self._tables[purpose]
         if table.shape[2:] != shape:
@@ -86,7 +86,7 @@ class StepRandom:
                 f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "
                 f"epoch and cannot be {list(shape)}; name another purpose"
             )
-        return self._of_step(table, lanes)
+        return self._select_step(table, lanes)
 
     def keys(self, lanes: Lanes) -> Tensor:
         """Return keys of the model's random layers, int32 ``[a, layers, 2]``.
@@ -94,20 +94,20 @@ class StepRandom:
         Each call in a step gives the keys for another gradient.
         """
         if self._gradient not in self._key_tables:
-            table = self._drawn_keys(self._gradient)
+            table = self._draw_keys(self._gradient)
             self._key_tables[self._gradient] = mixing.move_to_device(table, self.device)
         table = self._key_tables[self._gradient]
         self._gradient += 1
-        return self._of_step(table, lanes)
+        return self._select_step(table, lanes)
 
-    def _of_step(self, table: Tensor, lanes: Lanes) -> Tensor:
+    def _select_step(self, table: Tensor, lanes: Lanes) -> Tensor:
         """Return the entries of a table ``[L, steps of the epoch, …]`` for the lanes'
         next step.
         """
         steps_in_epoch = self.taken[lanes] - self._taken_before_epoch[lanes]
         return table[self._all_lanes[lanes], steps_in_epoch]
 
-    def _drawn_keys(self, gradient: int) -> Tensor:
+    def _draw_keys(self, gradient: int) -> Tensor:
         """Draw an epoch's keys for one gradient of each step, int32 ``[L, most steps,
         layers, 2]``.
 
@@ -128,7 +128,7 @@ class StepRandom:
             )
         return torch.from_numpy(table)
 
-    def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+    def _draw_table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Draw an epoch's numbers of ``Fleet.uniform``, float64 ``[L, most steps,
         *shape]``.
         """
@@ -183,7 +183,7 @@ class StepContext:
         """Copy the trained columns of the lanes' models, ``[a, width]``."""
         if self._model_rows is not None:
             return self._model_rows.clone()
-        return self._flat(self._weights())
+        return self._flatten(self._weights())
 
     def set_rows(self, rows: Tensor) -> None:
         """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
@@ -223,7 +223,7 @@ class StepContext:
             if self._model_rows is None:
                 self._model_rows = self.rows()
             self._put(rows)
-        return self._flat(self._gradients(batch))
+        return self._flatten(self._gradients(batch))
 
     def regulariser(self, terms: Tensor) -> None:
         """Add a term [a] to the objective of the step.
@@ -261,7 +261,7 @@ class StepContext:
             gradients = dict(zip(self._session.work.trained, clipped, strict=True))
         if self._losses.is_cuda:  # few large operations
             rows = self.rows()
-            function(rows, self._flat(gradients), *others)
+            function(rows, self._flatten(gradients), *others)
             self.set_rows(rows)
             return
         others_by_name = [self._split(other) for other in others]
@@ -288,7 +288,7 @@ class StepContext:
         """Return the gradients by name at the current models. The next call overwrites
         them.
         """
-        gradients, self._losses = self._session.gradients(
+        gradients, self._losses = self._session.compute_gradients(
             self._lanes, self._batches[batch], self.variables
         )
         return gradients
@@ -313,7 +313,7 @@ class StepContext:
         for name, part in self._split(rows).items():
             mixing.index_copy(self._session.work.tensors[name], self._lanes, part)
 
-    def _flat(self, tensors: Tensors) -> Tensor:
+    def _flatten(self, tensors: Tensors) -> Tensor:
         parts = [tensors[name].flatten(1) for name in self._session.work.trained]
         return torch.cat(parts, dim=1)
 

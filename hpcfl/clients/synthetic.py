@@ -76,7 +76,7 @@ def fit(
     return fleet.train(make_row(setup.layout, module), phase="synthetic")[0]
 
 
-def gradient_descent(
+def descend(
     start: Tensors,
     loss: Callable[[Tensors], Tensor],
     lr: float,
@@ -91,12 +91,12 @@ def gradient_descent(
         steps: number of steps.
     """
     everything = torch.arange(0)  # placeholder for a batch, which the loss ignores
-    return stochastic_descent(
+    return descend_by_batches(
         start, lambda free, _: loss(free), lr, [everything] * steps
     )
 
 
-def stochastic_descent(
+def descend_by_batches(
     start: Tensors,
     loss: Callable[[Tensors, Tensor], Tensor],
     lr: float,

@@ -23,11 +23,11 @@ from hpcfl.clients.batch_plan import (
     BatchRun,
     LaneClient,
     MiniBatches,
-    epoch_length,
-    fewest_samples,
+    count_epoch_samples,
+    count_pool,
+    find_fewest_samples,
     order_by_length,
     plan_epoch,
-    pool_size,
 )
 from hpcfl.clients.execution import Work
 from hpcfl.clients.losses import (
@@ -81,11 +81,11 @@ class Task:
     frozen: Frozen = "evaluation"
     step: Callable[[StepContext], None] | None = None
 
-    def step_size(self, resources: Resources) -> int:
+    def count_step_samples(self, resources: Resources) -> int:
         """Return the number of samples in a full step of one client."""
         return resources.training.batch_size * self.batches
 
-    def epochs_of(self, position: int) -> int:
+    def count_epochs(self, position: int) -> int:
         """Return the number of epochs of the client at a position.
 
         It is at least one, unless the task has no epochs.
@@ -111,7 +111,7 @@ class Task:
         """
         if self.share >= 1:
             return samples
-        count = pool_size(len(samples), self.share)
+        count = count_pool(len(samples), self.share)
         order = randomness.permutation(
             len(samples),
             seed,
@@ -171,7 +171,7 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
     change.
     """
     training = LocalTraining(task, resources, start)
-    for attempt in training.attempts():
+    for attempt in training.list_attempts():
         with attempt:
             training.train_chunk(attempt.clients)
     constants.refuse_changed(resources.kernel.module)
@@ -217,16 +217,16 @@ class LocalTraining:
 
     def _list_clients(self) -> list[LaneClient]:
         task, resources = self.task, self.resources
-        size = task.step_size(resources)
+        size = task.count_step_samples(resources)
         has_statistics = resources.buffers.width > 0
-        fewest = task.batches * fewest_samples(resources.training, has_statistics)
+        fewest = task.batches * find_fewest_samples(resources.training, has_statistics)
         rounds, ids = task.rounds.tolist(), self.start.ids.tolist()
         clients = []
         for position, (round, client) in enumerate(zip(rounds, ids, strict=True)):
             samples = resources.samples.train[client]
             pool = task.pool(resources.setup.seed, round, client, samples)
-            length = epoch_length(len(pool), size, fewest, task.steps)
-            epochs = task.epochs_of(position)
+            length = count_epoch_samples(len(pool), size, fewest, task.steps)
+            epochs = task.count_epochs(position)
             clients.append(
                 LaneClient(
                     client=client, round=round, pool=pool, length=length, epochs=epochs
@@ -241,15 +241,15 @@ class LocalTraining:
             asked = self.task.only.tolist()
             trains = [one and other for one, other in zip(trains, asked, strict=True)]
         lengths = [client.length for client in self.clients]
-        order = order_by_length(lengths, self.task.step_size(self.resources))
+        order = order_by_length(lengths, self.task.count_step_samples(self.resources))
         return [position for position in order if trains[position]]
 
-    def attempts(self) -> Iterator[Attempt]:
+    def list_attempts(self) -> Iterator[Attempt]:
         """Yield an attempt for each group of clients that can train side by side."""
         if self.features_once:
             pools = [client.pool for client in self.clients]
-            return heads.attempts(self.resources, self.order, pools)
-        return self.resources.attempts(self.order)
+            return heads.list_attempts(self.resources, self.order, pools)
+        return self.resources.list_attempts(self.order)
 
     def train_chunk(self, positions: list[int]) -> None:
         """Train clients side by side from their first mini-batch to their last.
@@ -260,7 +260,7 @@ class LocalTraining:
         lanes = torch.tensor(positions, device=self.resources.device)
         chunk = self.start_chunk(positions, lanes)
         while chunk.begin_epoch():
-            with chunk.drawn_by_model():
+            with chunk.seed_model():
                 record = chunk.train_epoch()
             chunk.end_epoch(record)
         # Assigned, not added: a chunk that did not fit into memory starts again.
@@ -304,7 +304,7 @@ class LocalTraining:
             samples=resources.samples,
             seed=resources.setup.seed,
             phase=self.task.phase,
-            size=self.task.step_size(resources),
+            size=self.task.count_step_samples(resources),
             lanes=clients,
         )
         return Chunk(self.task, resources, models, batches)
@@ -496,7 +496,9 @@ class Chunk:
                     variables = {
                         key: of[lanes] for key, of in self.models.variables.items()
                     }
-                    gradients, loss = self._session.gradients(lanes, batch, variables)
+                    gradients, loss = self._session.compute_gradients(
+                        lanes, batch, variables
+                    )
                     self._optimizer.step(lanes, gradients)
                 else:
                     loss = self._step_by_method(lanes, batch)
@@ -617,7 +619,7 @@ class Chunk:
             mixing.index_copy(record, lanes, numbers_of_lanes)
         return record
 
-    def drawn_by_model(self) -> AbstractContextManager[None]:
+    def seed_model(self) -> AbstractContextManager[None]:
         """Seed random draws of the model itself by client and epoch, in a block.
 
         Layers with keyed draws are unaffected. A model with draws of its own trains one

@@ -186,14 +186,14 @@ class Duration:
 def epochs_of(share: float, epochs: int) -> int:
     """Return the epochs of a client that does a ``share`` of them, at least one.
 
-    The rounding is that of ``clients.training.Task.epochs_of``.
+    The rounding is that of ``clients.training.Task.count_epochs``.
     """
     return min(epochs, int(share * epochs) + 1)
 
 
 def share_of(done: int, epochs: int) -> float:
-    """Return a share that ``epochs_of`` converts to ``done``, the middle of all such
-    shares.
+    """Return a share that ``Task.count_epochs`` converts to ``done``, the middle of all
+    such shares.
     """
     return (done - 0.5) / epochs
 

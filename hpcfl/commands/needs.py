@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients import resources as lane_memory
-from hpcfl.clients.optimizers import slots
+from hpcfl.clients.optimizers import list_slots
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Entry,
@@ -163,9 +163,9 @@ def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
     module, private = resources.kernel.module, client_bytes(prepared)
     clients = min(hosted, resources.clients_on_device)
     side_by_side = min(clients, at_once(prepared), resources.kernel.widest)
-    rows = clients * lane_memory.client_bytes(module, private)
+    rows = clients * lane_memory.count_client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
-    lane = lane_memory.lane_bytes(module, sample, resources.training, private)
+    lane = lane_memory.count_lane_bytes(module, sample, resources.training, private)
     return GpuNeeds(
         clients=clients,
         side_by_side=side_by_side,
@@ -185,7 +185,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     hosted = len(prepared.store.ids)
     participants = at_once(prepared)
     limit = int(config.runtime.memory * 1e6)
-    of_optimizer = len(slots(config.training))
+    of_optimizer = len(list_slots(config.training))
     lanes = min(participants, resources.kernel.widest)
     rows = participants * (2 * model + client_bytes(prepared))
     if config.time.mode == "asynchronous":

@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.clients import synthetic
-from hpcfl.clients.synthetic import gradient_descent
+from hpcfl.clients.synthetic import descend
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import (
     Audience,
@@ -151,7 +151,7 @@ class CReFF(ServerModel):
             )
 
         start = {"features": features[present]}
-        fitted = gradient_descent(start, objective, self.features_lr, self.match_steps)
+        fitted = descend(start, objective, self.features_lr, self.match_steps)
         features[present] = fitted["features"]
         server["features"] = features.flatten(0, 1)
         server["head"] = self.retrained(cohort, server["features"])

@@ -21,7 +21,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 from torch.func import functional_call
 
-from hpcfl.clients.synthetic import draw_batches, stochastic_descent
+from hpcfl.clients.synthetic import descend_by_batches, draw_batches
 from hpcfl.methods._shared_part import SharedHead
 from hpcfl.methods.base import (
     Cohort,
@@ -78,7 +78,7 @@ class FedGH(SharedHead):
 
         key = "head", cohort.round
         order = draw_batches(setup, len(labels), self.server_epochs, *key)
-        fitted = stochastic_descent(start, objective, self.server_lr, order)
+        fitted = descend_by_batches(start, objective, self.server_lr, order)
         body = server["model"][layout.columns("body")]
         server["model"] = torch.cat(
             [body, *(part.flatten() for part in fitted.values())]

@@ -22,7 +22,7 @@ import torch.nn.functional as functional
 from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
-from hpcfl.clients.synthetic import draw_batches, stochastic_descent
+from hpcfl.clients.synthetic import descend_by_batches, draw_batches
 from hpcfl.methods.base import Cohort, Fleet, Message, Sent, Setup, State, search
 from hpcfl.methods.fedproto import FedProto
 
@@ -95,7 +95,7 @@ class FedTGP(FedProto):
         }
         key = "prototypes", cohort.round
         order = draw_batches(cohort.setup, len(labels), self.server_epochs, *key)
-        fitted = stochastic_descent(start, objective, self.server_lr, order)
+        fitted = descend_by_batches(start, objective, self.server_lr, order)
         server |= {NETWORK + name: tensor for name, tensor in fitted.items()}
         server["prototypes"] = generated(fitted)
         server["present"] = torch.ones_like(server["present"])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.clients.batch_plan import AskedTraining
 from hpcfl.clients.execution import choose
-from hpcfl.clients.fleet import Fleet, Scoring, buffer_name
+from hpcfl.clients.fleet import Fleet, Scoring, name_buffers
 from hpcfl.clients.resources import (
     STATE_SHARE,
     LaneChoice,
@@ -463,7 +463,7 @@ def _private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
     private = hooks.initial_state("client_state", setup)
     if model.buffers.width:
         for name in hooks.method.models:
-            private[buffer_name(name)] = layout.make_row(model.buffers, model.template)
+            private[name_buffers(name)] = layout.make_row(model.buffers, model.template)
     return private
 
 
@@ -632,7 +632,7 @@ def _make_overlays(
         # Clients send only the statistics of their model named "model".
         statistics = layout.make_row(buffers, template)
         averaged = layout.find_floating(buffers, template)
-        name = buffer_name("model")
+        name = name_buffers("model")
         overlays.append(
             AveragedBuffers(
                 name,

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hpcfl.clients.batch_plan import epoch_length, fewest_samples
+from hpcfl.clients.batch_plan import count_epoch_samples, find_fewest_samples
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
@@ -417,8 +417,8 @@ def make_untimed(prepared: Prepared, communicator: Communicator) -> RoundSchedul
 def list_epoch_samples(prepared: Prepared) -> list[int]:
     """Return the number of samples that each client uses in an epoch."""
     training = prepared.config.training
-    fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
+    fewest = find_fewest_samples(training, prepared.resources.buffers.width > 0)
     return [
-        epoch_length(count, training.batch_size, fewest, None)
+        count_epoch_samples(count, training.batch_size, fewest, None)
         for count in prepared.setup.samples.long().tolist()
     ]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from hpcfl.clients.batch_plan import fewest_samples
+from hpcfl.clients.batch_plan import find_fewest_samples
 from hpcfl.errors import UserError
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round_schedule import RoundSchedule
@@ -110,7 +110,7 @@ def find_stepping(prepared: Prepared) -> np.ndarray:
     [clients and newcomers].
     """
     training = prepared.setup.training
-    fewest = fewest_samples(training, prepared.resources.buffers.width > 0)
+    fewest = find_fewest_samples(training, prepared.resources.buffers.width > 0)
     distinct, position = np.unique(prepared.data.sizes, return_inverse=True)
     enough = []
     for count in distinct.tolist():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.adapters.peft import Corrections
-from hpcfl.clients import buffer_name
+from hpcfl.clients import name_buffers
 from hpcfl.clients.scoring import BLOCK
 from hpcfl.errors import UserError, suggest
 from hpcfl.scores.metric_names import MetricName
@@ -315,7 +315,7 @@ class Models:
     def _unscored(self, name: str, row: Tensor, round: int) -> Trained:
         """Return a model [P] of the server before a round."""
         self._refuse_own_statistics(name)
-        slot = buffer_name("model")
+        slot = name_buffers("model")
         statistics = self.replay.server(round).get(slot, torch.zeros(0))
         model, corrections = module(self.replay.prepared.resources, row, statistics)
         return Trained(

@@ -225,7 +225,7 @@ def gradients(kernel, lanes, names, x, y):
             lambda model, batch, lane: cross_entropy(model(batch.x), batch.y),
         )
     )
-    found, _ = session.gradients(slice(0, len(x)), Batch(x, y), {})
+    found, _ = session.compute_gradients(slice(0, len(x)), Batch(x, y), {})
     return found
 
 

@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hpcfl.clients.batch_plan import BatchRun, MiniBatches
 from hpcfl.clients.execution import SerialKernel, Work
-from hpcfl.clients.execution.cuda_graphs import GraphKernel, width
+from hpcfl.clients.execution.cuda_graphs import GraphKernel, round_up
 from hpcfl.clients.losses import Batch
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
 from hpcfl.communication.communicator import Communicator, agreed
@@ -134,7 +134,7 @@ def count_lane_steps(counted: LaneSteps) -> Iterator[None]:
         count(batches, run, *further)
         lanes = computed = len(run.lanes)
         if isinstance(batches.kernel, GraphKernel):
-            computed = width(lanes, len(batches.lanes))
+            computed = round_up(lanes, len(batches.lanes))
         counted.needed += lanes * run.batches
         counted.computed += computed * run.batches
         counted.batched += run.batches
@@ -309,7 +309,7 @@ def _flops(prepared: Prepared) -> float:
     )
     session = kernel.begin(work)
     with FlopCounterMode(display=False) as counter:
-        session.gradients(slice(None), Batch(x[None], y[None]), {})
+        session.compute_gradients(slice(None), Batch(x[None], y[None]), {})
     operations: int = counter.get_total_flops()
     return operations / len(y)
 

@@ -8,8 +8,8 @@ from hpcfl.clients.batch_plan import (
     BatchRun,
     LaneClient,
     MiniBatches,
-    epoch_length,
-    fewest_samples,
+    count_epoch_samples,
+    find_fewest_samples,
     order_by_length,
     plan_epoch,
 )
@@ -78,7 +78,7 @@ def test_lanes_are_sorted_by_full_batches_and_then_by_the_last_one():
 def test_an_epoch_uses_whole_batches_and_a_last_one_that_is_large_enough(
     samples, fewest, steps, used
 ):
-    assert epoch_length(samples, 4, fewest, steps) == used
+    assert count_epoch_samples(samples, 4, fewest, steps) == used
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,13 @@ def test_the_last_batch_is_dropped_unless_it_is_full(
     drop_last, batch_norm, size, fewest
 ):
     training = Training(batch_size=size, drop_last=drop_last)
-    assert fewest_samples(training, batch_norm) == fewest
+    assert find_fewest_samples(training, batch_norm) == fewest
     if drop_last and not batch_norm:
-        assert [epoch_length(n, size, fewest, None) for n in (3, 4, 11)] == [0, 4, 8]
+        assert [count_epoch_samples(n, size, fewest, None) for n in (3, 4, 11)] == [
+            0,
+            4,
+            8,
+        ]
 
 
 @pytest.fixture

@@ -294,7 +294,7 @@ def test_the_features_of_every_model_stand_for_samples(name):
         one = HeadModel(module) if given is above else module
         kernel = choose(one, torch.device("cpu"), 1)
         session = kernel.begin(Work(given, names, cross_entropy))
-        gradients, losses = session.gradients(
+        gradients, losses = session.compute_gradients(
             slice(0, 1), Batch(inputs[None], y[None]), {}
         )
         results.append([*gradients.values(), losses])

@@ -5,11 +5,11 @@ import torch
 
 from hpcfl.clients import scoring
 from hpcfl.clients.resources import (
-    client_bytes,
+    count_client_bytes,
+    count_lane_bytes,
     count_lanes,
     fit_clients,
     is_full,
-    lane_bytes,
 )
 from hpcfl.experiment.config import Training
 from hpcfl.models.mlp import MLP
@@ -33,9 +33,9 @@ def test_a_lane_by_hand(training, rows):
     """
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
     saved = 4 * 500 * (8 + 6 + 3) + 8 * 500 + 4
-    assert lane_bytes(model, x, training) == rows * 4 * PARAMETERS + 2 * saved
+    assert count_lane_bytes(model, x, training) == rows * 4 * PARAMETERS + 2 * saved
     assert (
-        lane_bytes(model, x, training, private=7)
+        count_lane_bytes(model, x, training, private=7)
         == rows * 4 * PARAMETERS + 2 * saved + 7
     )
 
@@ -43,7 +43,7 @@ def test_a_lane_by_hand(training, rows):
 def test_scoring_may_need_more_than_training():
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
     kept = 4 * (8 + 6 + 3) + 8 + 4  # by the graphs of a step on one sample
-    assert lane_bytes(model, x, Training(batch_size=1)) == (
+    assert count_lane_bytes(model, x, Training(batch_size=1)) == (
         8 * 4 * PARAMETERS + kept + 2 * scoring.BLOCK * 4 * 8
     )
 
@@ -54,7 +54,7 @@ def test_lanes_fill_the_memory_and_one_always_trains():
         torch.zeros(1, 8),
         Training(batch_size=500),
     )
-    one = lane_bytes(model, x, training)
+    one = count_lane_bytes(model, x, training)
     assert count_lanes(model, x, training, 10.5 * one / 0.7, 0, clients=0) == 10
     assert count_lanes(model, x, training, 10.5 * one / 0.7, one, clients=0) == 5
     assert count_lanes(model, x, training, 0.1 * one, 0, clients=0) == 1
@@ -65,7 +65,7 @@ def test_the_base_lies_in_the_memory_once():
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
     model.hidden1.requires_grad_(False)
     model, training = constants.hold(model, constants.copy_frozen(model)), Training()
-    one, base = lane_bytes(model, x, training), 4 * (8 * 6 + 6)
+    one, base = count_lane_bytes(model, x, training), 4 * (8 * 6 + 6)
     for room, lanes in ((0, 10), (-0.6 * one, 9)):
         memory = (10.5 * one + base + room) / 0.7
         assert count_lanes(model, x, training, memory, 0, clients=0) == lanes
@@ -80,8 +80,8 @@ def test_rows_of_clients_whose_turn_is_later_take_room():
         torch.zeros(1, 8),
         Training(batch_size=500),
     )
-    one = lane_bytes(model, x, training, private=100)
-    each = client_bytes(model, private=100)
+    one = count_lane_bytes(model, x, training, private=100)
+    each = count_client_bytes(model, private=100)
     assert each == 2 * 4 * PARAMETERS + 2 * 100
     assert (
         count_lanes(model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=40)
@@ -97,7 +97,7 @@ def test_rows_of_clients_whose_turn_is_later_take_room():
 
 def test_rows_take_half_of_the_room_of_lanes_and_rows():
     model = MLP((8,), 3, hidden=(6,))
-    each = client_bytes(model, private=100)
+    each = count_client_bytes(model, private=100)
     memory = 2 * 10.5 * each / 0.7
     for clients, together in ((9, 9), (10, 10), (1000, 10)):
         assert fit_clients(model, memory, 100, clients) == together

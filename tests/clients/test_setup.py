@@ -7,7 +7,7 @@ import pytest
 import torch
 from refusals import expect_refusal
 
-from hpcfl.clients.setup import Setup, rate_factor
+from hpcfl.clients.setup import Setup, compute_rate_factor
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import Cohort
 from hpcfl.rows.layout import Layout
@@ -38,7 +38,7 @@ COUNTS = torch.tensor([[1.0, 2], [3, 4], [0, 5]]).double()
 )
 def test_four_rounds(keys, factors):
     assert [
-        rate_factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)
+        compute_rate_factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)
     ] == pytest.approx(factors)
 
 

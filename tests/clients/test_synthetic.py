@@ -5,10 +5,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.synthetic import (
+    descend,
+    descend_by_batches,
     draw_batches,
     fit,
-    gradient_descent,
-    stochastic_descent,
 )
 from hpcfl.models.mlp import MLP
 
@@ -16,9 +16,7 @@ from hpcfl.models.mlp import MLP
 def test_gradient_descent_on_free_tensors():
     """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
     start = {"z": torch.tensor([7.0, 3.0])}
-    end = gradient_descent(
-        start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3
-    )
+    end = descend(start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3)
     assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
         "z"
     ].tolist() == [7, 3]
@@ -35,8 +33,8 @@ def test_stochastic_descent_takes_a_step_for_each_batch():
 
     start = {"z": torch.zeros(())}
     order = [torch.tensor([0, 1]), torch.tensor([2])]
-    assert stochastic_descent(start, loss, 0.5, order)["z"] == 4
-    assert stochastic_descent(start, loss, 0.5, []) == start
+    assert descend_by_batches(start, loss, 0.5, order)["z"] == 4
+    assert descend_by_batches(start, loss, 0.5, []) == start
 
 
 def test_batches_are_every_sample_once_an_epoch_in_keyed_orders(make_fleet):

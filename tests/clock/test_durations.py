@@ -173,7 +173,7 @@ def test_shares_and_epochs_are_those_of_training(epochs):
     for percent in range(101):
         share = percent / 100
         task = Task(1, None, [], epochs, np.array([share]))
-        assert task.epochs_of(0) == epochs_of(share, epochs)
+        assert task.count_epochs(0) == epochs_of(share, epochs)
 
 
 def test_ticks_in_seconds():

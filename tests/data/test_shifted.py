@@ -124,8 +124,8 @@ def test_shared_samples_have_a_copy_for_each_group_and_share_images():
     samples = three.resources.samples
     assert len(samples.y) == 3 * len(plain.resources.samples.y)
     assert len(samples.x) == len(plain.resources.samples.x)
-    assert samples.tested_alike([0, 1, 2, 5]).tolist() == [0, 0, 1, 2]
-    assert plain.resources.samples.tested_alike([0, 5]).tolist() == [0, 0]
+    assert samples.number_tests([0, 1, 2, 5]).tolist() == [0, 0, 1, 2]
+    assert plain.resources.samples.number_tests([0, 5]).tolist() == [0, 0]
 
 
 def test_one_model_is_scored_once_for_each_group(monkeypatch):

@@ -235,7 +235,7 @@ def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
     lasts = []
     for pace in shares:
         task = Task(1, None, [], 4, pace)
-        lasts.append([task.epochs_of(place) for place in range(10)])
+        lasts.append([task.count_epochs(place) for place in range(10)])
     lasts = np.array(lasts)
     assert all((pace < 1).sum() == 9 for pace in shares)
     counts = np.bincount(lasts[np.stack(shares) < 1], minlength=5)

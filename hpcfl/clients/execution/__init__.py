@@ -3,7 +3,7 @@
 Other modules use only these names:
 
 * ``choose`` returns a kernel. A ``Session`` of it computes the gradients of some lanes
-  (``Session.gradients``); ``Kernel.predict`` returns predictions.
+  (``Session.compute_gradients``); ``Kernel.predict`` returns predictions.
 * ``is_batching_limit`` recognises errors of models that cannot be batched.
 
 Both kernels give the same numbers up to rounding: ``SerialKernel`` is the reference,
@@ -65,7 +65,7 @@ def choose(
             serial kernel does not support.
         form: form of a convolution over lanes, except for per-sample gradients.
     """
-    widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
+    widest = (most or count_by_rule(module, device)) if lanes == "auto" else int(lanes)
     if widest == 1 and not of_samples:
         return SerialKernel(module)
     if device.type == "cpu":
@@ -75,7 +75,7 @@ def choose(
     return GraphKernel(module, widest, form, replay and not of_samples)
 
 
-def by_rule(module: nn.Module, device: torch.device) -> int:
+def count_by_rule(module: nn.Module, device: torch.device) -> int:
     """Return the number of lanes for ``"auto"`` (see ``choose``).
 
     On a CPU it is the number of models that fit into the cache with their gradients, at

@@ -30,7 +30,7 @@ from hpcfl.clients.losses import (
     compute_gradients,
     default_prediction,
     expand_constants,
-    function_key,
+    identify_function,
     stack_data_term,
     wrap_samples,
 )
@@ -45,7 +45,7 @@ from hpcfl.rows import mixing
 SMALL = 16
 
 
-def cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def differentiate_cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean cross-entropy of each lane [a], and the gradient of the sum over
     lanes with respect to ``log_shares``.
 
@@ -129,7 +129,7 @@ class LinearStack:
         return (logits,)
 
     @torch.no_grad()
-    def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
+    def compute_gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of the trained parameters, then losses and data terms
         [a, 2].
 
@@ -139,7 +139,9 @@ class LinearStack:
         """
         inputs, logits = self._forward(given)
         log_shares = logits.log_softmax(dim=2)
-        losses, slope = cross_entropy(log_shares, given[self._parameters + 1])
+        losses, slope = differentiate_cross_entropy(
+            log_shares, given[self._parameters + 1]
+        )
         slope = torch.ops.aten._log_softmax_backward_data(
             slope, log_shares, 2, log_shares.dtype
         )
@@ -216,24 +218,26 @@ class BatchedKernel(Kernel):
     def begin(self, work: Work) -> "BatchedSession":
         buffers = {name for name, _ in self.module.named_buffers()}
         written = [place for place, name in enumerate(work.names) if name in buffers]
-        kind = function_key(work.loss), work.frozen, len(work.trained), work.clip
+        kind = identify_function(work.loss), work.frozen, len(work.trained), work.clip
         key = (*kind, *work.names, *work.variable_names)
-        compute = self.prepare(key, partial(self._differentiate, work), work, written)
+        compute = self.prepare(key, partial(self._build_gradients, work), work, written)
         return BatchedSession(self, work, compute, written)
 
-    def _differentiate(self, work: Work) -> Function:
+    def _build_gradients(self, work: Work) -> Function:
         """Return the function of the tensors of ``work``, x, y and variables that
         computes gradients, then losses and data terms [a, 2].
         """
         if work.clip is not None:
             from hpcfl.clients.execution.sample_sums import SampleSums
 
-            return SampleSums(self.module, work).gradients
-        if work.loss == CROSS_ENTROPY and (layers := self._stacked_layers(work.names)):
-            return LinearStack(layers, work.names, len(work.trained)).gradients
-        return BatchedLoss(self.module, work, self.form).gradients
+            return SampleSums(self.module, work).compute_gradients
+        if work.loss == CROSS_ENTROPY and (
+            layers := self._find_stacked_layers(work.names)
+        ):
+            return LinearStack(layers, work.names, len(work.trained)).compute_gradients
+        return BatchedLoss(self.module, work, self.form).compute_gradients
 
-    def _stacked_layers(self, names: Sequence[str]) -> list[str]:
+    def _find_stacked_layers(self, names: Sequence[str]) -> list[str]:
         """Return the names of the linear layers if ``names`` are their parameters, else
         an empty list.
         """
@@ -251,18 +255,20 @@ class BatchedKernel(Kernel):
     ) -> Tensor:
         self.module.eval()
         names, variable_names = list(tensors), sorted(variables)
-        build = partial(self._prediction, function, names, variable_names)
+        build = partial(self._build_prediction, function, names, variable_names)
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
-        key = ("predict", function_key(function), *names, *variable_names)
+        key = ("predict", identify_function(function), *names, *variable_names)
         return self.prepare_prediction(key, build)(*given)[0]
 
-    def _prediction(
+    def _build_prediction(
         self, function: Predict, names: list[str], variable_names: list[str]
     ) -> Function:
         """Return the function of the tensors ``names``, x and variables that computes a
         prediction.
         """
-        layers = self._stacked_layers(names) if function is default_prediction else []
+        layers = (
+            self._find_stacked_layers(names) if function is default_prediction else []
+        )
         if layers:
             return LinearStack(layers, names, 0).predict
         return partial(self._map_prediction, function, names, variable_names)
@@ -359,10 +365,10 @@ class BatchedSession(Session):
         super().__init__(kernel, work)
         self._compute, self._written = compute, written
 
-    def gradients(
+    def compute_gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
-        variables = self._with_keys(lanes, batch, variables)
+        variables = self._add_keys(lanes, batch, variables)
         tensors, names = self.work.tensors, self.work.names
         chosen = [tensors[name][lanes] for name in names]
         values = [variables[name] for name in self.work.variable_names]
@@ -414,7 +420,7 @@ class BatchedLoss(nn.Module):
             loss = self._loss(self.model, Batch(samples, y), lane)
             return stack_data_term(loss, lane)
 
-    def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
+    def compute_gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients of the trained parameters, ``[a, …]`` each.
 
         The last tensor has losses and data terms [a, 2].
@@ -441,7 +447,7 @@ class BatchedLoss(nn.Module):
                     "expected [samples, classes]"
                 )
             log_shares = outputs.log_softmax(dim=2)
-            losses, slope = cross_entropy(log_shares, y)
+            losses, slope = differentiate_cross_entropy(log_shares, y)
             gradients = compute_gradients(log_shares, leaves, slope)
             return (*gradients, torch.stack([losses, losses], dim=1))
         # A lane's loss depends only on its own tensors, so the gradient of the sum

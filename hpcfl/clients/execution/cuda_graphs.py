@@ -40,7 +40,7 @@ SOON = 3
 Result = TypeVar("Result")
 
 
-def width(lanes: int, most: int) -> int:
+def round_up(lanes: int, most: int) -> int:
     """Round the number of lanes up to three significant binary digits, at most
     ``most``.
 
@@ -98,7 +98,7 @@ class Captures:
         # Only calls of this thread are captured, because another thread may copy from
         # the GPU for a checkpoint.
         with (
-            _no_collection(),
+            _suspend_collection(),
             torch.cuda.graph(
                 graph,
                 pool=self._pool,
@@ -112,7 +112,7 @@ class Captures:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def _suspend_collection() -> Iterator[None]:
     """Disable garbage collection in a block.
 
     A capture fails if Python destroys an older graph during it.
@@ -211,7 +211,7 @@ class Graphed:
             most: maximum number of lanes that fit on the GPU.
             tensors: arguments, ``[a, …]`` each.
         """
-        wide = width(len(tensors[0]), most)
+        wide = round_up(len(tensors[0]), most)
         shapes = [(tensor.shape[1:], tensor.dtype) for tensor in tensors]
         signature = (wide, *shapes)
         self._calls[signature] += 1
@@ -219,9 +219,9 @@ class Graphed:
         if self._calls[signature] > SOON:
             graph = self._find_graph(signature, tensors, wide)
         if graph is None:
-            return self._plain(tensors, wide)
+            return self._call_plainly(tensors, wide)
         *results, last = (
-            graph(tensors) if self._compared else self._checked(graph, tensors)
+            graph(tensors) if self._compared else self._check(graph, tensors)
         )
         return (*results, last.clone())
 
@@ -251,10 +251,10 @@ class Graphed:
             file=sys.stderr,
         )
 
-    def _plain(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
+    def _call_plainly(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
         lanes = len(tensors[0])
         given = [
-            tensor.contiguous() if lanes == wide else _widened(tensor, wide)
+            tensor.contiguous() if lanes == wide else _widen(tensor, wide)
             for tensor in tensors
         ]
         outputs = self._function(*given)
@@ -263,7 +263,7 @@ class Graphed:
                 tensors[position].copy_(given[position][:lanes])
         return tuple(output.contiguous()[:lanes] for output in outputs)
 
-    def _checked(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _check(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay a graph and compare its results with the results of the function.
 
         Returns:
@@ -273,7 +273,7 @@ class Graphed:
         self._compared = True
         lanes = len(tensors[0])
         graph.copy_in(tensors)
-        given = self._copies(graph.inputs)
+        given = self._copy_written(graph.inputs)
         plain = [*self._function(*given), *(given[place] for place in self._written)]
         expected = [result[:lanes] for result in plain]
         outputs = graph(tensors)
@@ -289,7 +289,7 @@ class Graphed:
             tensors[position].copy_(tensor)
         return tuple(expected[: len(outputs)])
 
-    def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def _copy_written(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the arguments, with copies of the arguments that the function changes."""
         given = list(tensors)
         for position in self._written:
@@ -300,21 +300,21 @@ class Graphed:
         self, captures: Captures, tensors: Sequence[Tensor], wide: int
     ) -> Graph:
         inputs = tuple(
-            self._buffer(("input", position), tensor, wide)
+            self._find_buffer(("input", position), tensor, wide)
             for position, tensor in enumerate(tensors)
         )
         # One call gives the shapes of the outputs. Their buffers must be allocated
         # before the capture: what a capture allocates is in memory shared by graphs.
-        results = self._function(*self._copies(inputs))
+        results = self._function(*self._copy_written(inputs))
         outputs = tuple(
-            self._buffer(("output", position), result, wide)
+            self._find_buffer(("output", position), result, wide)
             for position, result in enumerate(results)
         )
         del results
         # Gradients computed by another thread would not be captured.
         with torch.autograd.set_multithreading_enabled(False):
             graph, _ = captures.capture(
-                lambda: self._function(*self._copies(inputs)),
+                lambda: self._function(*self._copy_written(inputs)),
                 lambda: _copy(outputs, self._function(*inputs)),
             )
         return Graph(
@@ -325,13 +325,13 @@ class Graphed:
             written=self._written,
         )
 
-    def _buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
+    def _find_buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
         """Return a contiguous static buffer ``[wide, …]``. A new buffer repeats the row
         of one lane.
         """
         key = (key, like.shape[1:], like.dtype)
         if key not in self._buffers or len(self._buffers[key]) < wide:
-            self._buffers[key] = _widened(like[:1], wide)
+            self._buffers[key] = _widen(like[:1], wide)
         return self._buffers[key][:wide]
 
 
@@ -404,7 +404,7 @@ class GraphKernel(BatchedKernel):
         return build()
 
 
-def _widened(tensor: Tensor, wide: int) -> Tensor:
+def _widen(tensor: Tensor, wide: int) -> Tensor:
     """Copy ``tensor`` [a, …] into a contiguous tensor ``[wide, …]``.
 
     The added rows are copies of its first row.

@@ -183,7 +183,7 @@ class Session(ABC):
         train_mode(kernel.module, work.trained, work.frozen)
 
     @abstractmethod
-    def gradients(
+    def compute_gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
         """Compute the gradients of ``a`` lanes' losses on their mini-batches.
@@ -202,7 +202,7 @@ class Session(ABC):
                 parameter.
         """
 
-    def _with_keys(
+    def _add_keys(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Add the keys of random layers to the variables; count the call and its
@@ -305,10 +305,10 @@ class SerialSession(Session):
         super().__init__(kernel, work)
         self._leaves = leaves
 
-    def gradients(
+    def compute_gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
-        variables = self._with_keys(lanes, batch, variables)
+        variables = self._add_keys(lanes, batch, variables)
         own = {name: value[0] for name, value in variables.items()}
         module = self.kernel.module
         with keyed(self.kernel.random_layers, own.pop(KEYS, None)):

@@ -142,7 +142,7 @@ class SameBits:
             # The operators may depend on shapes, so the function is tried for each new
             # one. It receives copies, because it may update statistics.
             first_lane = [tensor[:1].clone() for tensor in tensors]
-            with dependent_operators() as names:
+            with note_dependent_operators() as names:
                 self._function(*first_lane)
             self._dependent |= names
             self._one_by_one[shapes] = bool(names) and self._keeps_bits
@@ -166,7 +166,7 @@ class SameBits:
 
 
 @contextmanager
-def dependent_operators() -> Iterator[set[str]]:
+def note_dependent_operators() -> Iterator[set[str]]:
     """Collect the names of operators called in a block that are not known to be
     independent of other lanes.
     """

@@ -58,7 +58,7 @@ class SampleSums(nn.Module):
         self._variable_names = work.variable_names
         self._random_layers = random_layers(module)
 
-    def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
+    def compute_gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the sums of the trained parameters' clipped gradients, ``[a, …]``
         each.
 

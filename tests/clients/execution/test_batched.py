@@ -70,7 +70,7 @@ def lanes_of(module):
 
 def gradients(module, loss, tensors, trained, batch):
     session = BatchedKernel(module, LANES).begin(Work(tensors, trained, loss))
-    found, losses = session.gradients(slice(0, LANES), batch, {})
+    found, losses = session.compute_gradients(slice(0, LANES), batch, {})
     return [*found.values(), losses]
 
 

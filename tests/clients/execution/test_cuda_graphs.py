@@ -2,11 +2,11 @@
 
 import torch
 
-from hpcfl.clients.execution.cuda_graphs import is_equal, width
+from hpcfl.clients.execution.cuda_graphs import is_equal, round_up
 
 
 def test_widths_are_few_and_at_most_a_quarter_too_many():
-    widths = [width(lanes, 1000) for lanes in range(1, 101)]
+    widths = [round_up(lanes, 1000) for lanes in range(1, 101)]
     assert widths[:20] == [
         1,
         2,
@@ -33,11 +33,15 @@ def test_widths_are_few_and_at_most_a_quarter_too_many():
     assert all(
         lanes <= wide <= 1.25 * lanes for lanes, wide in enumerate(widths, start=1)
     )
-    assert [width(wide, 1000) for wide in widths] == widths
+    assert [round_up(wide, 1000) for wide in widths] == widths
 
 
 def test_no_more_lanes_are_computed_than_there_are():
-    assert width(100, 100) == 100 and width(97, 100) == 100 and width(90, 100) == 96
+    assert (
+        round_up(100, 100) == 100
+        and round_up(97, 100) == 100
+        and round_up(90, 100) == 96
+    )
 
 
 def test_what_is_no_number_equals_itself():

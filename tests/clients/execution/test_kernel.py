@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from hpcfl.clients import buffer_name
+from hpcfl.clients import name_buffers
 from hpcfl.clients.execution.batched import BatchedSession
 from hpcfl.clients.execution.kernel import (
     SerialKernel,
@@ -73,7 +73,9 @@ def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training)
     )
     fleet.resources.samples.train[EMPTY] = fleet.resources.samples.train[EMPTY][:0]
     if convolves:
-        fleet.state[buffer_name("model")] = fleet.state[buffer_name("model")].to(dtype)
+        fleet.state[name_buffers("model")] = fleet.state[name_buffers("model")].to(
+            dtype
+        )
     return fleet
 
 
@@ -89,7 +91,7 @@ def train(
     return (
         trained,
         fleet.results.losses,
-        fleet.state.get(buffer_name("model"), torch.zeros(0)),
+        fleet.state.get(name_buffers("model"), torch.zeros(0)),
     )
 
 
@@ -155,7 +157,7 @@ def test_a_serial_lane_has_its_samples_in_the_layout_of_its_weights():
     x, y = torch.ones(1, 5, 3, 8, 8), torch.zeros(1, 5, dtype=torch.int64)
     kernel.predict(tensors, x, {}, predict)
     session = kernel.begin(Work(tensors, list(tensors), loss))
-    session.gradients(slice(0, 1), Batch(x, y), {})
+    session.compute_gradients(slice(0, 1), Batch(x, y), {})
     assert len(seen) == 4
     for tensor in seen:
         assert tensor.is_contiguous(memory_format=torch.channels_last)
@@ -173,13 +175,13 @@ def test_no_lane_is_computed_for_a_client_that_has_finished(
     )  # batches of 4
     given = []
     for kind in (SerialSession, BatchedSession):
-        compute = kind.gradients
+        compute = kind.compute_gradients
 
         def counted(session, lanes, batch, variables, compute=compute):
             given.append(batch.x.shape[:2])
             return compute(session, lanes, batch, variables)
 
-        monkeypatch.setattr(kind, "gradients", counted)
+        monkeypatch.setattr(kind, "compute_gradients", counted)
     fleet.train(rows_of(fleet), epochs=1)
     assert sum(lane for lane, _ in given) == 2 + 1 + 2
     assert sum(lane * size for lane, size in given) == 17

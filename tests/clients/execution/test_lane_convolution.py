@@ -91,7 +91,7 @@ def test_a_kernel_has_two_forms_with_the_same_numbers():
         session = kernel.begin(Work(own, trained, CROSS_ENTROPY))
         of_lanes = Batch(batch.x[lanes], batch.y[lanes])
         width = lanes.stop - lanes.start
-        gradients, losses = session.gradients(slice(0, width), of_lanes, {})
+        gradients, losses = session.compute_gradients(slice(0, width), of_lanes, {})
         return [logits, *gradients.values(), losses]
 
     everyone = slice(0, LANES)
@@ -117,11 +117,11 @@ def test_batch_norm_follows_a_convolution_in_autocast_on_a_cpu():
     batch = Batch(x, torch.randint(4, (LANES, BATCH)))
     kernel = BatchedKernel(module, LANES, "loop")
     session = kernel.begin(Work(tensors, trained, CROSS_ENTROPY))
-    found, losses = session.gradients(slice(0, LANES), batch, {})
+    found, losses = session.compute_gradients(slice(0, LANES), batch, {})
     first = {name: value[:1] for name, value in tensors.items()}
     alone = SerialKernel(module).begin(Work(first, trained, CROSS_ENTROPY))
     own = Batch(batch.x[:1], batch.y[:1])
-    expected, own_losses = alone.gradients(slice(0, 1), own, {})
+    expected, own_losses = alone.compute_gradients(slice(0, 1), own, {})
     torch.testing.assert_close(losses[:1], own_losses, rtol=0.05, atol=0.05)
     for name, slope in expected.items():
         torch.testing.assert_close(found[name][:1], slope, rtol=0.1, atol=0.05)

@@ -250,7 +250,7 @@ def computed(kernel, tensors, batch, lanes):
     trained = [name for name, _ in kernel.module.named_parameters()]
     session = kernel.begin(Work(chosen, trained, loss))
     width = slice(0, len(lanes))
-    gradients, losses = session.gradients(width, Batch(x[lanes], y[lanes]), {})
+    gradients, losses = session.compute_gradients(width, Batch(x[lanes], y[lanes]), {})
     predicted = kernel.predict(chosen, x[lanes], {}, outputs)
     return [*gradients.values(), losses, *session.work.tensors.values(), predicted]
 
