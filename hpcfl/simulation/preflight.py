@@ -349,10 +349,10 @@ def describe_dependent(operators: Sequence[str], lanes: int | str) -> str:
     names = ", ".join(operators)
     if lanes == "auto":
         return (
-            f"{names}: the last bits depend on other clients in the batch; code that calls "
-            "these operators runs for one client at a time"
+            f"{names} compute last bits that depend on other clients in the batch; code that "
+            "calls them runs for one client at a time"
         )
     return (
-        f"runtime.lanes = {lanes}: the last bits of {names} depend on other clients in the batch, "
-        "so results depend on the number of ranks; with runtime.lanes = 'auto' they do not"
+        f"runtime.lanes = {lanes}: {names} compute last bits that depend on other clients in the "
+        "batch, so results depend on the number of ranks; with 'auto' they do not"
     )

@@ -346,7 +346,7 @@ def test_a_note_says_what_depends_on_the_clients_beside(kind, lanes, words):
     notes = preflight.run(
         prepare(config.parse(table), OneProcess()), OneProcess()
     ).notes
-    found = [note for note in notes if "beside" in note]
+    found = [note for note in notes if "last bits" in note]
     assert [note[: len(words or "")] for note in found] == ([words] if words else [])
 
 

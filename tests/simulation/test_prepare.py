@@ -36,7 +36,7 @@ def test_clients_that_a_key_names_and_nothing_uses_are_noted(
         "method": {"name": "fedavg"},
     }
     notes = prepare(config.parse(table), OneProcess()).notes
-    assert any("data.client names 2 clients" in note for note in notes) is is_noted
+    assert any("data.client selects 2 clients" in note for note in notes) is is_noted
 
 
 class Blurred(tiny.Blobs):

@@ -287,7 +287,7 @@ class Chosen(Selection):
 @pytest.mark.parametrize(
     ("ids", "problem"),
     [
-        ([0, 1, 2, 3], "4 clients, at most 3"),
+        ([0, 1, 2, 3], "4 clients, but at most 3"),
         ([6], ".* 0 … 5"),
         ([-1], ".* 0 … 5"),
         ([1, 5], "client 5"),
