@@ -1,1 +1,1 @@
-"""Messages, the exchange of rows between ranks, and the placement of clients on ranks."""
+"""Messages, their exchange between ranks, and the placement of clients on ranks."""

@@ -1,8 +1,12 @@
-"""The contract of a communicator, the communicator of a single process, and the
-agreement of all ranks on failures and settings.
+"""Interface of communicators, the communicator of one process, and agreement of ranks.
 
-Rank 0 is the server; the other ranks are workers; a single process is both. The
+Rank 0 is the server; the other ranks are workers. A single process is both. The
 communicator of several ranks is in ``mpi.py``.
+
+* ``Communicator`` is the interface, ``OneProcess`` the communicator of a single
+  process.
+* ``agreed`` raises an exception of one rank on all ranks.
+* ``require_equal`` compares settings between ranks.
 """
 
 import hashlib
@@ -18,23 +22,21 @@ import numpy as np
 
 from hpcfl.errors import RunFailure, UserError, lack_of_memory
 
-# an array of NumPy or a contiguous tensor of torch, which may be on a GPU if
-# ``takes_gpu``
+# A NumPy array or a contiguous tensor of torch, which may be on a GPU if ``takes_gpu``.
 Array = Any
-Empty = Callable[
-    [Any, Any], Array
-]  # of (shape, name of the dtype): an array to receive into
+# A function of (shape, name of the dtype) that allocates an array to receive into.
+Empty = Callable[[Any, Any], Array]
 
 
-SHOWN = 100  # characters of a value in a message
-# seconds of silence that count as a hang until ``watch`` says how many
+SHOWN = 100  # maximum number of characters of a value in a message
+# Seconds without a heartbeat that count as a hang, until ``watch`` sets the number.
 UNTIL_TOLD = 600.0
 
 
 class Process:
     """A process of a job, with its rank, the number of ranks and its host."""
 
-    local_rank, local_size = 0, 1  # among the ranks of this host
+    local_rank, local_size = 0, 1  # rank and number of ranks on this host
     host = os.uname().nodename
 
     def __init__(self, rank: int, size: int) -> None:
@@ -48,35 +50,45 @@ class Process:
 class Communicator(Process, ABC):
     """A process with the exchanges between the ranks of its job.
 
-    All ranks call the methods marked collective in the same order. ``bytes_sent`` and
-    ``bytes_received`` count the array bytes that rank 0 sends and receives.
+    All ranks call the methods marked as collective in the same order.
+
+    Attributes:
+        takes_gpu: whether arrays may be in GPU memory.
+        bytes_sent, bytes_received: bytes of arrays that rank 0 has sent to workers and
+            received from them.
+        ranks: names of the ranks in error messages.
     """
 
-    takes_gpu = False  # whether arrays may be in a GPU's memory
+    takes_gpu = False
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
-        """Set the rank among all ranks and among the ``local_size`` ranks of this host."""
+        """Set the rank and the number of ranks, in the job and on this host.
+
+        Args:
+            rank, size: rank in the job and number of ranks.
+            local_rank, local_size: rank on this host and number of ranks there.
+        """
         super().__init__(rank, size)
         self.local_rank, self.local_size = local_rank, local_size
-        self.bytes_sent = 0  # by rank 0 to the workers, so far
-        self.bytes_received = 0  # by rank 0 from the workers, so far
+        self.bytes_sent = 0
+        self.bytes_received = 0
         self.ranks = [
             f"rank {other}{f' on {self.host}' if other == rank else ''}"
             for other in range(size)
         ]
 
     def introduce(self, ranks: list[str]) -> list[str]:
-        """Set the names of ranks in error lines and return the new names."""
+        """Set the names of ranks in error messages and return the names that are new."""
         before, self.ranks = self.ranks, ranks
         return [rank for rank in ranks if rank not in before]
 
     @abstractmethod
     def watch(self, seconds: float) -> None:
-        """End the job when a rank is silent for so many seconds."""
+        """Set the number of seconds after which a silent rank ends the job."""
 
     @abstractmethod
     def collective_block(self) -> AbstractContextManager[None]:
-        """Begin a block of consecutive exchanges. Collective.
+        """Begin a block of consecutive exchanges. Collective call.
 
         Ranks wait for each other once, at the beginning of the outermost block. A
         waiting rank handles stop signals and ends the job if another rank is silent too
@@ -85,21 +97,21 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def bcast(self, value: Any) -> Any:
-        """Return rank 0's JSON-able value on every rank. Collective."""
+        """Return rank 0's JSON-able value on every rank. Collective call."""
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:
-        """Return all JSON-able values in rank order on rank 0, None elsewhere.
-        Collective.
+        """Return all JSON-able values in rank order on rank 0, else None. Collective
+        call.
         """
 
     @abstractmethod
     def allgather(self, value: Any) -> list[Any]:
-        """Return all JSON-able values in rank order on every rank. Collective."""
+        """Return all JSON-able values in rank order on every rank. Collective call."""
 
     @abstractmethod
     def allreduce_max(self, number: int) -> int:
-        """Return the maximum of all ranks' numbers on every rank. Collective."""
+        """Return the maximum of all ranks' numbers on every rank. Collective call."""
 
     @abstractmethod
     def bcast_row(
@@ -109,11 +121,13 @@ class Communicator(Process, ABC):
         dtype: Any,
         empty: Empty = np.empty,
     ) -> Array:
-        """Return rank 0's array [width] on every rank. Collective.
+        """Return rank 0's array [width] on every rank. Collective call.
 
         Args:
-            row: the array; None on the other ranks.
-            empty: allocates the receive buffer.
+            row: array on rank 0; None on other ranks.
+            width: number of elements.
+            dtype: type of the elements.
+            empty: function that allocates the receive buffer.
         """
 
     @abstractmethod
@@ -125,53 +139,57 @@ class Communicator(Process, ABC):
         dtype: Any,
         empty: Empty,
     ) -> Array:
-        """Send each of rank 0's rows to its owner; return this rank's rows in order.
-        Collective.
+        """Send each of rank 0's rows to its owner. Collective call.
 
         Args:
-            rows: ``[n, width]``; None on the other ranks.
-            owner: the rank of each row, [n].
-            empty: allocates the receive buffer.
+            rows: rows on rank 0, ``[n, width]``; None on other ranks.
+            owner: rank of each row, [n].
+            width: number of columns.
+            dtype: type of the elements.
+            empty: function that allocates the receive buffer.
+
+        Returns:
+            The rows of this rank, in order.
         """
 
     @abstractmethod
     def gather_rows(
         self, rows: Array, owner: Array, empty: Empty = np.empty
     ) -> Array | None:
-        """Return all ranks' rows ``[n, width]`` on rank 0, None elsewhere. Collective.
+        """Return all ranks' rows ``[n, width]`` on rank 0, else None. Collective call.
 
         Args:
-            rows: this rank's rows, ``[its own, width]``.
-            owner: the source rank of each row of the result, [n].
-            empty: allocates the receive buffer.
+            rows: rows of this rank, ``[k, width]``.
+            owner: rank that sends each row of the result, [n].
+            empty: function that allocates the receive buffer.
         """
 
     @abstractmethod
     def allreduce_max_array(self, values: np.ndarray) -> np.ndarray:
-        """Return the elementwise maximum of equally shaped arrays on every rank.
-        Collective.
+        """Return the elementwise maximum of all ranks' arrays on every rank. Collective
+        call.
 
-        values: this rank's array, which may be overwritten.
+        Args:
+            values: array of this rank, which may be overwritten. All ranks have the
+                same shape.
         """
 
     @abstractmethod
     def reduce_sum(self, values: np.ndarray) -> np.ndarray | None:
-        """Return the sum of equally shaped arrays on rank 0, None elsewhere.
-        Collective.
+        """Return the sum of all ranks' arrays on rank 0, else None. Collective call.
 
-        values: this rank's contiguous array of integers or of floats that hold whole
-        numbers. The order of addition therefore does not matter. The array may be
-        overwritten.
+        Args:
+            values: contiguous array of this rank, which may be overwritten. All ranks
+                have the same shape. Elements are integers, or floats with whole
+                numbers, so that the order of addition does not matter.
         """
 
     @abstractmethod
     def finalize(self) -> None:
-        """End all communication; afterwards each rank exits at its own time.
-        Collective.
-        """
+        """End all communication, so that ranks can exit independently. Collective call."""
 
     def end(self, code: int) -> NoReturn:
-        """Exit with a code that all ranks have agreed on. Collective."""
+        """Exit with a code on which all ranks have agreed. Collective call."""
         flush()
         self.finalize()
         sys.exit(code)
@@ -182,15 +200,16 @@ class Communicator(Process, ABC):
 
 
 class OneProcess(Communicator):
-    """A single process, server and worker at once, whose exchanges return their
-    argument.
+    """Communicator of a single process, which is server and worker.
+
+    Exchanges return their argument.
     """
 
     def __init__(self) -> None:
         super().__init__(rank=0, size=1, local_rank=0, local_size=1)
 
     def watch(self, seconds: float) -> None:
-        """Do nothing: there is no other rank."""
+        """Do nothing, because there is no other rank."""
 
     @contextmanager
     def collective_block(self) -> Iterator[None]:
@@ -249,7 +268,7 @@ class OneProcess(Communicator):
 
 
 class Guest(OneProcess):
-    """A single process that hpcfl may not end, such as a notebook's kernel."""
+    """A single process that hpcfl may not end, such as the kernel of a notebook."""
 
     def abort(self, code: int) -> NoReturn:
         raise KeyboardInterrupt
@@ -263,11 +282,11 @@ def flush() -> None:
 
 @contextmanager
 def agreed(communicator: Communicator) -> Iterator[None]:
-    """Raise an exception on all ranks if the block fails on any. Collective.
+    """Raise an exception on all ranks if the block fails on any rank. Collective call.
 
-    A failing rank raises its own exception. The other ranks raise the first failure
-    with its rank and message: a UserError for a UserError, else a RunFailure. A lack of
-    memory is a RunFailure even if it looks like bad input.
+    A failing rank raises its own exception. Other ranks raise the first failure with
+    its rank and message: a UserError for a UserError, else a RunFailure. A lack of
+    memory is a RunFailure even if it looks like invalid input.
     """
     failure: Exception | None = None
     try:
@@ -289,9 +308,7 @@ def agreed(communicator: Communicator) -> Iterator[None]:
 
 
 def _first(report: list[list[Any] | None]) -> list[Any] | None:
-    """Return [is a UserError, message with the rank] of the lowest failing rank, if
-    any.
-    """
+    """Return the first failure as [is a UserError, message with the rank], or None."""
     for rank, mine in enumerate(report):
         if mine:
             return [mine[0], f"rank {rank}: {mine[1]}"]
@@ -301,14 +318,14 @@ def _first(report: list[list[Any] | None]) -> list[Any] | None:
 def require_equal(
     communicator: Communicator, settings: Mapping[str, Any], advice: str
 ) -> None:
-    """Raise UserError on all ranks if a setting differs between ranks. Collective.
+    """Raise UserError on all ranks if a setting differs between ranks. Collective call.
 
-    The message names the first key that differs, with two values and their ranks.
+    The message has the first key that differs, with two values and their ranks.
 
     Args:
-        communicator: The communicator of the ranks.
+        communicator: communicator of the ranks.
         settings: JSON-able values by key.
-        advice: The end of the message.
+        advice: end of the message.
     """
     text = json.dumps(settings, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -317,7 +334,7 @@ def require_equal(
     everyones = communicator.allgather(dict(settings))
     for rank, other in enumerate(everyones):
         keys = everyones[0].keys() | other.keys()
-        # a key such as seed before those that have its value as their default
+        # Keys such as seed come before keys that have its value as their default.
         for key in sorted(keys, key=lambda key: (key.count("."), key)):
             if everyones[0].get(key) != other.get(key):
                 first, second = _shown(everyones[0], key), _shown(other, key)

@@ -1,10 +1,10 @@
-"""The choice of a process's communicator."""
+"""Choice of a process's communicator."""
 
 import os
 
 from hpcfl.communication.communicator import UNTIL_TOLD, Communicator, OneProcess
 
-# environment variables; a launcher of MPI ranks sets at least one of them
+# Environment variables, of which an MPI launcher sets at least one.
 LAUNCHED_BY = (
     "PMI_RANK",
     "PMIX_RANK",
@@ -16,10 +16,13 @@ LAUNCHED_BY = (
 
 
 def connect(patience: float = UNTIL_TOLD) -> Communicator:
-    """Return the communicator of this process, of MPI if there are several ranks.
+    """Return the communicator of this process: MPI if there are several ranks.
 
-    Call it before any heavy import: a rank that dies before MPI is initialised leaves
-    the others waiting. They end after ``patience`` seconds.
+    Call it before any heavy import. If a rank exits before MPI is initialised, the
+    other ranks wait for it.
+
+    Args:
+        patience: number of seconds after which ranks exit if not all have connected.
     """
     if not any(name in os.environ for name in LAUNCHED_BY):
         return OneProcess()
@@ -29,7 +32,7 @@ def connect(patience: float = UNTIL_TOLD) -> Communicator:
 
 
 def launched_world_size() -> int | None:
-    """Return the number of ranks that the launcher reports; None without a report."""
+    """Return the number of ranks according to the launcher; None without a launcher."""
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
         if name in os.environ and (
             name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ

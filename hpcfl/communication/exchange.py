@@ -1,12 +1,12 @@
 """The placement of clients on ranks, and the exchange of messages between ranks.
 
-Every rank computes the placement by itself. The server's rows go to the ranks of the
-clients. The clients' rows come back in client order, or as their mean.
+Every rank computes the placement itself. The server's rows are sent to the ranks of the
+clients. The clients' rows are gathered in client order, or as their mean.
 
-A mean has the same bits for any number of ranks. Each rank adds its own clients' rows,
-so that one row travels for each rank and not for each client. The ranks first agree on
-the magnitude of each column, which fixes the column's unit. Then they add whole numbers
-of units (``rows/sums.py``).
+A mean has the same bits for any number of ranks. Each rank adds the rows of its own
+clients, so one row is sent per rank instead of one per client. The ranks first agree on
+the magnitude of each column, which determines the column's unit. Then they add whole
+numbers of units (``rows/sums.py``).
 """
 
 import heapq
@@ -37,8 +37,11 @@ from hpcfl.rows import mixing, sums
 
 @dataclass(frozen=True)
 class Placement:
-    """The rank of each client, ``owner`` [clients], among ``size`` ranks, fixed for a
-    run.
+    """The rank of each client, fixed for a run.
+
+    Attributes:
+        owner: rank of each client, [clients].
+        size: number of ranks.
     """
 
     owner: np.ndarray
@@ -50,22 +53,25 @@ class Placement:
 
     @property
     def idle(self) -> list[int]:
-        """Return the worker ranks that have no client."""
+        """Return the worker ranks without clients."""
         return [rank for rank in range(1, self.size) if rank not in self.owner]
 
 
 def place(
     cost: Sequence[float], size: int, kind: Sequence[Any] | None = None
 ) -> Placement:
-    """Place clients on the worker ranks 1 … size − 1, or on rank 0 if it is alone.
+    """Place clients on the worker ranks 1 … size − 1, or on rank 0 without workers.
 
-    The most costly clients come first, each to the least loaded worker. This keeps the
-    slowest rank within 4/3 of the optimum (Graham, 1969). Ties go to the lower client
-    id and the lower rank, so the result depends on the arguments only. Clients of equal
-    cost then change places, so that those of one kind share ranks; all loads stay.
+    Clients are assigned in the order of their costs, largest first, each to the least
+    loaded worker. This keeps the slowest rank within 4/3 of the optimum (Graham, 1969).
+    Ties go to the lower client id and the lower rank, so the result depends only on the
+    arguments. Clients of equal cost are then exchanged so that clients of one kind
+    share ranks; loads do not change.
 
-    cost: the local steps in an epoch of each client. size: the number of ranks. kind: a
-    sortable value of each client; without it no clients change places.
+    Args:
+        cost: number of local steps of each client in an epoch.
+        size: number of ranks.
+        kind: sortable value of each client; without it no clients are exchanged.
     """
     workers = range(1, size) if size > 1 else range(1)
     loads = [(0.0, rank) for rank in workers]
@@ -94,16 +100,22 @@ def send(
     message: Message | None,
     device: torch.device,
 ) -> tuple[Inbox, float]:
-    """Send rank 0's message to the clients ``ids``; return this rank's inbox.
-    Collective.
+    """Send rank 0's message to some clients. Collective call.
 
-    A field with a row for each client arrives as this rank's rows, in the order of
-    ``ids``; so does a mixture. A shared field is [width]; a pool has all its rows and
-    the picks of this rank's clients. Tensors are on ``device``. The second result is
-    the mean number of floats for each client, as the method counts them; 0 on the other
-    ranks.
+    A field with a row for each client is received as the rows of this rank's clients,
+    in the order of ``ids``; so is a mixture. A shared field is received as [width]. A
+    pool has all its rows and the picks of this rank's clients.
 
-    message: None on the other ranks.
+    Args:
+        communicator: communicator of all ranks.
+        placement: rank of each client.
+        ids: ids of the clients.
+        message: message on rank 0; None on other ranks.
+        device: device of the received tensors.
+
+    Returns:
+        This rank's inbox, and the mean number of floats per client, as the method
+        counts them (0 on other ranks than 0).
     """
     lighter: dict[str, Any] = {}
     for name, value in (message or {}).items():
@@ -133,9 +145,8 @@ def send(
 
 
 def floats(message: Message) -> float:
-    """Return the mean number of floats that the server sends to a client.
-
-    The number follows the method's own count.
+    """Return the mean number of floats that the server sends to a client, as the method
+    counts them.
     """
     total = 0.0
     outgoing, _ = split(message)
@@ -145,8 +156,11 @@ def floats(message: Message) -> float:
 
 
 def choose_lighter(mixture: Mixture, size: int) -> Mixture | Field:
-    """Return a mixture or each client's own row, depending on the bytes to ``size``
-    ranks.
+    """Return the form of a mixture with fewer bytes: the mixture, or each client's row.
+
+    Args:
+        mixture: mixture to send.
+        size: number of ranks.
     """
     own = len(mixture.weights) * mixture.rows.shape[1] * mixture.dtype.itemsize
     models = max(1, size - 1) * mixture.rows.nbytes + mixture.weights.nbytes
@@ -154,11 +168,11 @@ def choose_lighter(mixture: Mixture, size: int) -> Mixture | Field:
 
 
 def make_header(message: Message) -> list[list[Any]]:
-    """Return the JSON-able description of this rank's message that ``gather`` needs.
+    """Return the JSON-able description of this rank's message for ``gather``.
 
     Each entry has a name and a kind, which is the same on all ranks. The kind of a
-    field is its width and type, that of a Mean ``describe_mean``. A Mean has this rank's
-    ``sum_weights`` in third place.
+    field is its width and type, the kind of a Mean is the result of ``describe_mean``.
+    An entry of a Mean also has this rank's ``sum_weights``.
     """
     rows, added = split(message)
     header: list[list[Any]] = []
@@ -171,11 +185,13 @@ def make_header(message: Message) -> list[list[Any]]:
 
 
 def make_empty_uplink(header: Sequence[list[Any]]) -> dict[str, Tensor]:
-    """Return what arrives on rank 0 from a cohort without clients: no rows, and zeros
-    in place of means.
+    """Return the messages that rank 0 receives from a cohort without clients.
 
-    header: the ``make_header`` of a client's message, in which each client has a single
-    row for each mean.
+    There are no rows, and means are zero.
+
+    Args:
+        header: result of ``make_header`` for a message in which each client has a
+            single row for each mean.
     """
     uplink = {}
     for name, (size, dtype, *_), *_ in header:
@@ -191,19 +207,23 @@ def gather(
     message: Message,
     headers: Sequence[list[list[Any]]],
 ) -> dict[str, Tensor] | None:
-    """Return the messages of the clients ``ids`` by name on rank 0, else None.
-    Collective.
-
-    A field arrives as ``[n, width]``, with rows in the order of ``ids``, a Mean as
-    ``[width]`` or ``[k, width]``. The tensors are on the CPU.
+    """Gather the messages of some clients on rank 0. Collective call.
 
     Args:
-        message: the messages of this rank's clients, in the order of ``ids``; empty
-            where it hosts none of them.
-        headers: the ``make_header`` of every rank's message, by rank.
+        communicator: communicator of all ranks.
+        placement: rank of each client.
+        ids: ids of the clients.
+        message: messages of this rank's clients, in the order of ``ids``; empty if none
+            of them is on this rank.
+        headers: result of ``make_header`` for every rank's message, by rank.
+
+    Returns:
+        On rank 0 tensors by name, on the CPU: a field as ``[n, width]`` with rows in
+            the order of ``ids``, a Mean as ``[width]`` or ``[k, width]``. None on other
+            ranks.
 
     Raises:
-        ValueError: ranks send different fields.
+        ValueError: Ranks send different fields.
     """
     rows, added = split(message)
     kinds, weights = find_common(headers)
@@ -228,8 +248,10 @@ def find_common(
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """Return the kind of each entry, and the ranks' weights of each Mean in rank order.
 
-    All ranks with clients of the cohort have the same kinds; other ranks have empty
-    headers.
+    Ranks without clients of the cohort have empty headers.
+
+    Raises:
+        ValueError: Ranks send entries of different kinds.
     """
     kinds = [{name: kind for name, kind, *_ in header} for header in headers if header]
     if any(other != kinds[0] for other in kinds):
@@ -242,31 +264,28 @@ def find_common(
 
 
 def make_array(tensor: Tensor, takes_gpu: bool) -> Array:
-    """Return the rows in a form that the communicator reads.
+    """Return rows in a form that the communicator can read.
 
-    Rows of a GPU are copied to page-locked memory unless the communicator takes them.
+    Rows on a GPU are copied to page-locked memory unless the communicator accepts them.
     """
     tensor = tensor.detach().contiguous()
     if not (tensor.is_cuda and takes_gpu):
         return mixing.move_to_host(tensor).numpy()
-    torch.cuda.synchronize(
-        tensor.device
-    )  # MPI does not wait for pending GPU computations
+    torch.cuda.synchronize(tensor.device)  # MPI does not wait for the GPU
     return tensor
 
 
 def choose_allocator(device: torch.device, takes_gpu: bool) -> Empty:
     """Return the function that allocates receive buffers for ``device``.
 
-    A buffer is on the device if the communicator can write there. Otherwise a GPU gets
-    page-locked memory up to ``mixing.LOCKED`` bytes, which it copies faster.
+    A buffer is on the device if the communicator can write there. Otherwise the buffer
+    for a GPU is in page-locked memory, up to ``mixing.LOCKED`` bytes, from which copies
+    are faster.
     """
 
     def there(shape: Any, dtype: str) -> Tensor:
         rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-        torch.cuda.synchronize(
-            device
-        )  # the memory may still be in use for its earlier contents
+        torch.cuda.synchronize(device)  # pending GPU work may still use this memory
         return rows
 
     def locked(shape: Any, dtype: str) -> np.ndarray:
@@ -284,15 +303,15 @@ def allocate_rows(shape: Sequence[int], dtype: str) -> np.ndarray:
     return mixing.get_large_memory().empty(shape, getattr(torch, dtype)).numpy()
 
 
-Kind = Sequence[Any]  # the result of ``describe_mean``, or a copy from another rank
-Weights = Sequence[Any]  # the result of ``sum_weights``, or a copy from another rank
+Kind = Sequence[Any]  # result of ``describe_mean``, possibly from another rank
+Weights = Sequence[Any]  # result of ``sum_weights``, possibly from another rank
 
 
 def describe_mean(mean: Mean) -> list[Any]:
-    """Return the JSON-able description of a mean that is the same on all ranks.
+    """Return the JSON-able description of a mean, which is the same on all ranks.
 
     It has a client's shape, the type, and the number of means. The number is None for a
-    single mean, which arrives as [width].
+    single mean, which is received as [width].
     """
     return [
         list(mean.tensor.shape[1:]),
@@ -302,10 +321,8 @@ def describe_mean(mean: Mean) -> list[Any]:
 
 
 def sum_weights(mean: Mean) -> list[Any]:
-    """Return this rank's sums of weights, one for each of the k means, and its largest
-    weight.
-
-    The result is JSON-able.
+    """Return this rank's sums of weights for the k means, and its largest weight,
+    JSON-able.
     """
     table = _table(mean).double()
     return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
@@ -317,15 +334,19 @@ def average_over_ranks(
     kinds: Mapping[str, Kind],
     weights_by_rank: Mapping[str, Sequence[Weights]],
 ) -> dict[str, Tensor]:
-    """Return the means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU.
-    Collective.
-
-    Other ranks return {}.
+    """Return means over the clients of all ranks. Collective call.
 
     Args:
-        own: the means of this rank's clients; empty if it hosts none of the cohort.
-        kinds: the kind of each mean.
-        weights_by_rank: the weights of each mean, from every rank that hosts clients of it.
+        communicator: communicator of all ranks.
+        own: means over this rank's clients by name; empty without clients of the
+            cohort.
+        kinds: kind of each mean.
+        weights_by_rank: weights of each mean from every rank with clients of the
+            cohort.
+
+    Returns:
+        Means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {} on other
+        ranks.
     """
     if not kinds:
         return {}
@@ -336,8 +357,8 @@ def average_over_ranks(
         for name, part in parts.items()
     }
     units, added = {}, {}
-    # Ranks wait for each other once and not again before the sums: adding takes about as
-    # long on each of them, and less than another wait where models are small.
+    # Ranks wait for each other only once. Before the sums they need not wait again: the
+    # additions take a similar time on all ranks, for small models less than a wait.
     with communicator.collective_block():
         for name, part in parts.items():
             exponents = communicator.allreduce_max_array(magnitudes[name])
@@ -373,7 +394,7 @@ def _table(mean: Mean) -> Tensor:
 def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
     """Return this rank's rows and weights [n, k].
 
-    n is 0 for a rank that hosts none of the cohort and has no ``mean``.
+    Without ``mean``, on a rank without clients of the cohort, n is 0.
     """
     if mean is not None:
         return mean.tensor.detach(), _table(mean)
@@ -384,10 +405,14 @@ def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
 
 
 def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
-    """Return the mean, [k, width] or [width] as ``kind`` says, in the type of the rows.
+    """Return the mean, [k, width] or [width] depending on ``kind``, in the type of the
+    rows.
 
-    added: the sums over all ranks in whole ``units``. totals: the sums of all weights
-    [k].
+    Args:
+        added: sums over all ranks in whole units.
+        units: exponents of the units.
+        totals: sums of all weights, [k].
+        kind: kind of the mean.
     """
     _, dtype, count = kind
     found = sums.divide_sums(added, units, totals, getattr(torch, dtype))

@@ -1,4 +1,9 @@
-"""Messages: named tensors that travel between the server and the clients."""
+"""Messages: named tensors that the server and the clients send to each other.
+
+Entries of a message are tensors, ``Field``, ``Pool``, ``Mixture`` or ``Mean``.
+``fields`` reduces them to the two forms that are sent, and ``unwrap`` restores them on
+receipt.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +20,11 @@ class Field:
     """A named tensor of a message.
 
     Attributes:
-        tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all,
-            which travels once to each rank.
-        floats: the counted traffic of a client in floats, by default ``width``. A
-            number, or [n] where clients differ (FedNH sends prototypes only of classes
-            that the client holds). A bit counts 1/32.
+        tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all
+            clients. A shared tensor is sent once to each rank.
+        floats: number of floats counted as a client's traffic, by default ``width``. A
+            number, or [n] if clients differ (FedNH sends a client only the prototypes
+            of its classes). A bit counts 1/32.
     """
 
     tensor: Tensor
@@ -31,48 +36,53 @@ class Field:
         return self.tensor.dim() == 1
 
     def logical_floats(self) -> float | Tensor:
-        """Return the counted floats of each client, a number or [n]."""
+        """Return the number of floats counted for each client, a number or [n]."""
         return self.tensor.shape[-1] if self.floats is None else self.floats
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Models of the server, of which each client receives some; they travel once to
-    each rank.
+    """Models of the server, of which each client receives some.
+
+    The models are sent once to each rank.
 
     Attributes:
-        rows: the models ``[q, width]``.
-        picks: the models of each client, as indices int64 ``[n, m]``; −1 for none.
+        rows: models ``[q, width]``.
+        picks: indices of the models of each client, int64 ``[n, m]``; −1 for none.
     """
 
     rows: Tensor
     picks: Tensor
 
     def __getitem__(self, clients: Tensor) -> "Pool":
-        """Return the pool of the clients at positions [k]: all models, and the clients'
-        picks.
+        """Return the pool for some clients: all models, and the clients' picks.
+
+        Args:
+            clients: positions of the clients [k].
         """
         return Pool(self.rows, self.picks[clients])
 
     def logical_floats(self) -> Tensor:
-        """Return the floats of each client's models [n], without the picks."""
+        """Return the number of floats of each client's models [n], without the picks."""
         return (self.picks >= 0).sum(dim=1) * self.rows.shape[1]
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Models of the server, of which each client receives its own weighted sum.
+    """Models of the server, of which each client receives a weighted sum.
 
-    Client i receives the row Σ_j weights_ij·rows_j, rounded once, so that plain rows
-    ``[n, width]`` arrive. Either these rows travel, or the models travel once to each
-    rank, which mixes them: whichever needs fewer bytes. The bits are the same.
-
-    Raises ValueError for other shapes.
+    Client i receives the row Σ_j weights_ij·rows_j, rounded once. Clients receive plain
+    rows ``[n, width]``. Either these rows are sent, or the models are sent once to each
+    rank, which mixes them; the smaller number of bytes decides. The bits are the same.
 
     Attributes:
-        rows: the models ``[q, width]``, in float64 unless they are exact in less.
-        weights: the weights of each client ``[n, q]``, float64.
-        dtype: the type of the rows that arrive.
+        rows: models ``[q, width]``, in float64 unless a smaller type holds them
+            exactly.
+        weights: weights of each client ``[n, q]``, float64.
+        dtype: type of the received rows.
+
+    Raises:
+        ValueError: The shapes do not fit.
     """
 
     rows: Tensor
@@ -91,37 +101,38 @@ class Mixture:
         return mixing.combine(self.weights, self.rows, self.dtype)
 
     def logical_floats(self) -> int:
-        """Return the floats of the one model that a client receives."""
+        """Return the number of floats of the one model that a client receives."""
         return self.rows.shape[1]
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Clients' rows of which the server needs only the weighted mean.
+    """Rows of clients, of which the server needs only the weighted mean.
 
     The server receives Σ_i weights_i·tensor_i / Σ_i weights_i over the cohort,
-    ``[width]`` or ``[k, width]``, and NaN where all weights are 0. Each rank adds its
-    own clients' rows, so no row of a client travels. The bits are the same for any
-    number of ranks; the result is rounded once, to the type of the rows.
-
-    Raises ValueError for other shapes, types or weights.
+    ``[width]`` or ``[k, width]``, and NaN if all weights are 0. Each rank adds the rows
+    of its clients, so no client's row is sent. The bits are the same for any number of
+    ranks. The result is rounded once, to the type of the rows.
 
     Attributes:
         tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means
             over different rows.
-        weights: the weight of each client, a whole number such as its samples: ``[n]``,
-            or ``[n, k]`` for k means, also over the same rows ``[n, width]``.
+        weights: weight of each client, a whole number such as its number of samples:
+            ``[n]``, or ``[n, k]`` for k means, which may share the rows ``[n, width]``.
         floats: as for a ``Field``; by default the size of a client's tensor.
-        change_of: the name of the received value that the rows are changes of; None if
-            they are new values of what was received under the entry's own name. Only
-            ``hpcfl.updates`` reads it.
+        change_of: name of the received value, if the rows are changes relative to it.
+            None if the rows are new values of the entry received under the same name.
+            Only ``hpcfl.updates`` reads it.
+
+    Raises:
+        ValueError: Shapes, types or weights are invalid.
     """
 
     tensor: Tensor
     weights: Tensor
     floats: float | Tensor | None = None
     change_of: str | None = None
-    shared = False  # as for a Field: clients have rows of their own
+    shared = False  # as for a Field: each client has a row
 
     def __post_init__(self) -> None:
         rows, weights = self.tensor.shape, self.weights.shape
@@ -137,8 +148,8 @@ class Mean:
             )
         if (self.weights < 0).any() or (self.weights != self.weights.round()).any():
             raise ValueError(
-                "the weights of a Mean must be whole numbers, such as samples; others would not "
-                "add up to the same on any number of ranks"
+                "the weights of a Mean must be whole numbers, such as numbers of samples; other "
+                "sums depend on the number of ranks"
             )
 
     def logical_floats(self) -> float | Tensor:
@@ -146,18 +157,20 @@ class Mean:
         return self.tensor.shape[1:].numel() if self.floats is None else self.floats
 
 
-Entry = Field | Mean  # the two forms of an entry as ``fields`` returns it
+Entry = Field | Mean  # the two forms of an entry that ``fields`` returns
 Message = Mapping[str, Tensor | Field | Pool | Mixture | Mean]
-Inbox = dict[str, Any]  # the received values: a Tensor, or a Pool if a Pool was sent
+Inbox = dict[str, Any]  # received values: a Tensor, or a Pool if a Pool was sent
 PICKS, WEIGHTS = ".picks", ".weights"
 
 
 def fields(message: Message) -> dict[str, Entry]:
     """Return a message with every entry as a Field or a Mean, sorted by name.
 
-    A pool becomes two entries: NAME, its rows one after the other [q·width], and
-    NAME.picks. A mixture becomes NAME and NAME.weights. Raises ValueError for a tensor
-    that is neither ``[n, width]`` nor ``[width]``.
+    A pool becomes two entries: NAME, its concatenated rows [q·width], and NAME.picks. A
+    mixture becomes NAME and NAME.weights.
+
+    Raises:
+        ValueError: A tensor is neither ``[n, width]`` nor ``[width]``.
     """
     wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
@@ -180,9 +193,7 @@ def fields(message: Message) -> dict[str, Entry]:
 
 
 def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
-    """Return the entries whose rows travel and those that are added up, as from
-    ``fields``.
-    """
+    """Split the entries from ``fields`` into those sent as rows and those sent as sums."""
     entries = fields(message)
     return (
         {name: entry for name, entry in entries.items() if isinstance(entry, Field)},
@@ -191,9 +202,13 @@ def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
 
 
 def only(message: Message, sound: Tensor) -> Message:
-    """Return a message without the clients that are not ``sound``, bool [n].
+    """Return a message without some clients.
 
-    The result drops the counted floats of its entries.
+    The result has no counted floats.
+
+    Args:
+        message: message of n clients.
+        sound: mask of the clients to keep, bool [n].
     """
     if sound.all():
         return message
@@ -209,10 +224,10 @@ def only(message: Message, sound: Tensor) -> Message:
 
 
 def composed(message: Message) -> dict[str, list[Any]]:
-    """Return the JSON-able description of the entries that ``fields`` splits in two.
+    """Return a JSON-able description of the entries that ``fields`` splits in two.
 
-    Each has its number of models and, for a mixture, the type of the rows; None for a
-    pool.
+    It has the number of models of each entry, and the type of the rows of a mixture or
+    None for a pool.
     """
     return {
         name: [
@@ -227,11 +242,12 @@ def composed(message: Message) -> dict[str, list[Any]]:
 def unwrap(
     arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]
 ) -> Inbox:
-    """Return the inbox of the arrived tensors: the reverse of ``fields``, with mixtures
-    mixed.
+    """Return the inbox of received tensors: the inverse of ``fields``, with mixtures
+    computed.
 
     Args:
-        composed: the result of the function of this name, or a copy from another rank.
+        arrived: received tensors by name.
+        composed: result of ``composed``, possibly from another rank.
     """
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():
@@ -245,7 +261,7 @@ def unwrap(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return a type's name for NumPy and JSON, such as ``float32``."""
+    """Return the name of a type for NumPy and JSON, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -260,7 +276,7 @@ def select(inbox: Inbox, clients: Tensor) -> Inbox:
 
 
 def move(inbox: Inbox, device: torch.device) -> Inbox:
-    """Return an inbox on a device."""
+    """Return an inbox with all tensors on a device."""
     moved: Inbox = {}
     for name, value in inbox.items():
         if isinstance(value, Pool):

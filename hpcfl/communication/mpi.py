@@ -1,8 +1,8 @@
 """MPI: the communicator of several ranks.
 
-Every exchange begins when all ranks have arrived. Waiting ranks poll with a short
-sleep: a Python signal handler cannot run inside a blocking MPI call, and idle ranks
-leave their core to others. The exchange itself is a blocking call at full speed.
+Every exchange begins when all ranks have reached it. Waiting ranks poll with a short
+sleep: a Python signal handler cannot run inside a blocking MPI call, and a sleeping
+rank frees its core. The exchange itself is a blocking call at full speed.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ from hpcfl.communication.watchdog import Watchdog
 from hpcfl.files import heartbeat, output
 
 SHORTEST_PAUSE = 5e-5  # seconds between two polls of the barrier
-# A pause is a share of the time waited so far, up to so many seconds: the longest of
-# these and the shortest.
+# Pairs of a fraction of the time waited so far and a maximum in seconds. A pause is the
+# longest of these and SHORTEST_PAUSE.
 PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
 CHECK_EVERY = 0.02  # seconds between two checks for silent ranks
-# the most that one call moves: before version 4 MPI counts in 32 bits, also the sum
-# over all ranks
+# Maximum number of bytes in one call. Before version 4 MPI counts in 32 bits, also for
+# the sum over all ranks.
 BLOCK_BYTES = 1 << 28
-# bytes of sums that are added at once, so that they stay in a core's cache
+# Number of bytes of sums that are added at once, so that they stay in a core's cache.
 PIECE_BYTES = 1 << 19
-# Rows of this size or more travel straight from place to place, one at a time; smaller
-# ones travel in blocks of clients, copied into the order of ranks.
+# Rows of at least this size are sent one at a time, without a copy. Smaller rows are
+# sent in blocks of clients, copied into the order of ranks.
 WIDE_BYTES = 1 << 16
 
 
@@ -46,6 +46,11 @@ class World(Communicator):
     """The ranks of an MPI job."""
 
     def __init__(self, mpi: Any):
+        """Begin with the ranks of ``MPI_COMM_WORLD``.
+
+        Args:
+            mpi: module ``mpi4py.MPI``.
+        """
         self._mpi = mpi
         self._world = mpi.COMM_WORLD
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
@@ -61,18 +66,25 @@ class World(Communicator):
         self._watchdog.allow(seconds)
 
     def _give_up(self, silent: int | None, seconds: float) -> NoReturn:
-        """Print which rank has been silent for so many seconds and end the job."""
-        lost = "a rank that this one exchanges with"
+        """Print the silent rank and end the job.
+
+        Args:
+            silent: silent rank, or None if it is unknown.
+            seconds: number of seconds without a heartbeat.
+        """
+        lost = "a rank in an exchange with this one"
         if silent is not None:
             lost = self.ranks[silent]
         output.complain(
             f"{lost} has been silent for {seconds:g} s (runtime.hang_after); "
-            "ending the job, the same command resumes it"
+            "ending the job. The same command resumes it"
         )
         self.abort(1)
 
     def _wait_for_all(self) -> None:
-        """Wait until every rank is here by polling; end the job if a rank stays silent."""
+        """Poll until every rank has reached this call; end the job if a rank stays
+        silent.
+        """
         begun = checked = time.monotonic()
         barrier = self._world.Ibarrier()
         while not barrier.Test():
@@ -97,7 +109,7 @@ class World(Communicator):
 
     @contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Begin a block of blocking calls as soon as every rank is here."""
+        """Begin a block of blocking calls after every rank has reached it."""
         with self.collective_block(), self._watchdog.blocking():
             yield
 
@@ -193,10 +205,11 @@ class World(Communicator):
         """Exchange the rows of all ranks.
 
         Args:
-            all_rows: rank 0's ``[n, width]``; None elsewhere.
-            mine: this rank's rows, ``[its own, width]``.
-            owner: the rank of each row, [n].
-            gathers: whether ``mine`` goes to rank 0; else it comes from there.
+            all_rows: rows on rank 0, ``[n, width]``; None on other ranks.
+            mine: rows of this rank, ``[k, width]``.
+            owner: rank of each row, [n].
+            gathers: whether ``mine`` is sent to rank 0; otherwise it is received from
+                rank 0.
         """
         row_bytes = mine.shape[1] * mine.itemsize
         if row_bytes >= WIDE_BYTES:
@@ -217,8 +230,10 @@ class World(Communicator):
         owner: Array,
         gathers: bool,
     ) -> None:
-        """Exchange rows through a copy in the order of ranks. Arguments as for
-        ``_move``.
+        """Exchange rows through a copy in the order of ranks.
+
+        Args:
+            all_rows, mine, owner, gathers: as for ``_move``.
         """
         inner, outer, packed = [mine, self._mpi.BYTE], None, None
         order = np.argsort(owner, kind="stable")
@@ -241,12 +256,14 @@ class World(Communicator):
         owner: Array,
         gathers: bool,
     ) -> None:
-        """Exchange the first row of every rank, then the second, and so on. Arguments as
-        for ``_move``.
+        """Exchange the first row of every rank, then the second row, and so on.
 
-        Rows move straight to their place and are not copied in rank order first. All
-        exchanges are under way at once, except for arrays that may be on a GPU: some
-        MPI libraries take GPU memory only in blocking calls.
+        Rows are received at their final place, without a copy in the order of ranks.
+        All exchanges run at the same time, except for arrays that may be on a GPU: some
+        MPI libraries accept GPU memory only in blocking calls.
+
+        Args:
+            all_rows, mine, owner, gathers: as for ``_move``.
         """
         positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
         row = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit()
@@ -272,24 +289,25 @@ class World(Communicator):
             self._watchdog.receive_all()
         with self._watchdog.blocking():
             self._mpi.Finalize()
-        # From here the process must not leave by os._exit: MPICH tells mpiexec in an
-        # exit hook; without that it kills the ranks that are slower.
+        # From here on the process must not call os._exit: MPICH informs mpiexec in an
+        # exit hook; otherwise mpiexec kills the ranks that are still running.
 
     def abort(self, code: int) -> NoReturn:
         flush()
-        # When mpiexec kills the ranks, it drops output that it has not passed on yet.
+        # When mpiexec kills the ranks, it drops output that it has not forwarded yet.
         time.sleep(0.3)
         try:
             self._world.Abort(code)
         finally:
-            os._exit(code)  # MPI may be gone already
+            os._exit(code)  # for an MPI that has already been finalised
 
 
 def reaches_gpus(kinds: str) -> bool:
-    """Return whether MPI accepts a GPU's memory.
+    """Return whether MPI accepts GPU memory.
 
-    kinds: a list such as ``system,cuda:device,mpi``; a kind without restrictors
-    includes all its memory.
+    Args:
+        kinds: memory kinds such as ``system,cuda:device,mpi``. A kind without
+            restrictors includes all its memory.
     """
     for kind in kinds.split(","):
         name, *restrictors = kind.strip().split(":")
@@ -299,20 +317,19 @@ def reaches_gpus(kinds: str) -> bool:
 
 
 def _settled(rows: Array) -> Array:
-    """Return rows after a GPU has finished computing them, because MPI does not wait
-    for it.
-    """
+    """Return rows after a GPU has finished computing them. MPI does not wait for a GPU."""
     if getattr(rows, "is_cuda", False):
-        import torch  # after MPI, which comes before any heavy import
+        import torch  # MPI must be initialised before heavy imports
 
         torch.cuda.synchronize(rows.device)
     return rows
 
 
 def join(patience: float) -> Communicator:
-    """Return the communicator of a process that a launcher of MPI ranks has started.
+    """Return the communicator of a process started by an MPI launcher.
 
-    Ranks that do not meet end after ``patience`` seconds.
+    Args:
+        patience: number of seconds after which ranks exit if not all have connected.
     """
     with _giving_up(patience):
         mpi = _initialised()
@@ -320,11 +337,11 @@ def join(patience: float) -> Communicator:
 
 
 def _initialised() -> Any:
-    """Return the module ``mpi4py.MPI`` after initialising MPI.
+    """Initialise MPI and return the module ``mpi4py.MPI``.
 
-    A thread of Python can end this process meanwhile, because ctypes releases the
-    interpreter's lock. The import of mpi4py, which initialises MPI by default, does
-    not.
+    MPI is initialised through ctypes, which releases the interpreter's lock, so that
+    another Python thread can end this process meanwhile. The import of mpi4py, which
+    initialises MPI by default, does not release the lock.
     """
     import mpi4py
 
@@ -343,7 +360,7 @@ def _initialised() -> Any:
 
 @contextmanager
 def _giving_up(seconds: float) -> Iterator[None]:
-    """End this process if the ranks do not meet in the block within so many seconds."""
+    """End this process if the ranks do not connect in the block within ``seconds``."""
     met = threading.Event()
 
     def guard() -> None:
@@ -351,7 +368,7 @@ def _giving_up(seconds: float) -> Iterator[None]:
             return
         output.complain(
             f"not all ranks have connected within {seconds:g} s (runtime.hang_after); "
-            "another rank has failed or left before; ending the job"
+            "another rank has failed or exited; ending the job"
         )
         _abort(sys.modules.get("mpi4py.MPI"))
 

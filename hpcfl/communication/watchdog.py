@@ -1,4 +1,4 @@
-"""Heartbeats between ranks, and the end of a job in which a rank sends none.
+"""Heartbeats between ranks; a job ends if a rank sends none.
 
 Rank 0 and the workers send each other heartbeats while they work and while they wait.
 """
@@ -11,41 +11,41 @@ from typing import Any, NoReturn
 
 from hpcfl.communication.communicator import UNTIL_TOLD
 
-TAG = 77  # the tag of heartbeats, the only messages between two ranks
-LONGEST_PAUSE = 5.0  # seconds between two heartbeats of a rank that works
+TAG = 77  # tag of heartbeats, the only messages between two ranks
+LONGEST_PAUSE = 5.0  # seconds between two heartbeats of a working rank
 NEVER = float("inf")
 
 
 class Watchdog:
-    """The times of the last heartbeats from other ranks.
+    """Times of the last heartbeats from other ranks.
 
     Rank 0 receives heartbeats from all workers, a worker from rank 0.
     """
 
     def __init__(self, mpi: Any, give_up: Callable[[int | None, float], NoReturn]):
-        """Start the thread that watches blocking calls.
+        """Start the thread that monitors blocking calls.
 
         Args:
-            mpi: the module ``mpi4py.MPI``.
-            give_up: ends the job. Its arguments are the silent rank, or None if it is
-                unknown, and the seconds allowed.
+            mpi: module ``mpi4py.MPI``.
+            give_up: function that ends the job. Its arguments are the silent rank, or
+                None if it is unknown, and the allowed number of seconds.
         """
         self._mpi, self._world = mpi, mpi.COMM_WORLD
         self._give_up = give_up
         size = self._world.size
         self._peers = range(1, size) if self._world.rank == 0 else range(1)
-        self._last_beat = 0.0  # when this rank sent its last heartbeat
-        # requests of heartbeats that may still be under way
+        self._last_beat = 0.0  # time of the last heartbeat from this rank
+        # Requests of heartbeats that may not have been received yet.
         self._pending: list[Any] = []
-        # heartbeats so far, by the other rank
+        # Numbers of heartbeats so far, by the other rank.
         self._sent = [0] * size
         self._received = [0] * size
-        self._blocked_since = NEVER  # when the main thread entered a blocking call
+        self._blocked_since = NEVER  # time at which the main thread began to block
         self.allow(UNTIL_TOLD)
         threading.Thread(target=self._guard, daemon=True).start()
 
     def allow(self, seconds: float) -> None:
-        """End the job when a rank is silent for so many seconds."""
+        """Set the number of seconds after which a silent rank ends the job."""
         self._allowed = seconds
         self.record_all_alive()
 
@@ -54,13 +54,13 @@ class Watchdog:
         self._heard = [time.monotonic()] * self._world.size
 
     def beat(self) -> None:
-        """Send heartbeats unless the last ones are recent, and receive those of others."""
+        """Send heartbeats unless the last ones are recent, and receive heartbeats."""
         now = time.monotonic()
         if now - self._last_beat < min(LONGEST_PAUSE, self._allowed / 10):
             return
         self._last_beat = now
         self._pending = [request for request in self._pending if not request.Test()]
-        # No heartbeats are sent while earlier ones have not been received.
+        # New heartbeats are sent only after all earlier ones have been received.
         if not self._pending:
             for peer in self._peers:
                 empty = [bytearray(1), self._mpi.BYTE]
@@ -87,7 +87,7 @@ class Watchdog:
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
-        """Mark a block of blocking calls, which end the job when they take too long."""
+        """Mark a block of blocking calls. The job ends if they take too long."""
         self._blocked_since = time.monotonic()
         try:
             yield
@@ -95,17 +95,17 @@ class Watchdog:
             self._blocked_since = NEVER
 
     def _guard(self) -> None:
-        """End the job when a blocking call takes too long; runs in a thread of its own.
+        """End the job if a blocking call takes too long, in a separate thread.
 
-        A rank inside a blocking call cannot check which rank is silent.
+        A rank in a blocking call cannot determine which rank is silent.
         """
         while time.monotonic() - self._blocked_since < self._allowed:
             time.sleep(min(1.0, self._allowed / 10))
         self._give_up(None, self._allowed)
 
     def receive_all(self) -> None:
-        """Receive all heartbeats under way, because MPI must not end before.
-        Collective.
+        """Receive all outstanding heartbeats, which MPI requires before it is
+        finalised. Collective call.
         """
         expected = self._world.alltoall(self._sent)
         while self._received != expected:
