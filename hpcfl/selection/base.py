@@ -1,11 +1,11 @@
-"""The contract of a selection: which of the available clients take part.
+"""Interface of selections, which choose the clients of a round.
 
-A selection is the section ``[participation]`` of the experiment file, and its one
-function chooses ids from the server's knowledge. Availability, dropout and waiting are
-the same for all selections.
+A selection is the section ``[participation]`` of the experiment file. Its function
+``choose`` returns client ids, given the server's knowledge. Availability, dropout and
+waiting are the same for all selections.
 
 Every rank calls the function, and a resumed run calls it again for earlier rounds. It
-must therefore depend on its arguments only and draw random numbers from
+must therefore depend only on its arguments and draw random numbers from
 ``Known.random``.
 """
 
@@ -22,22 +22,26 @@ from pydantic import Field
 from hpcfl.experiment import sections
 from hpcfl.rows import randomness
 
-MANY = 100_000  # clients
+MANY = 100_000  # number of clients above which no order of all clients is drawn
 
 
 class LossReports:
-    """The clients' reports of their training losses that the server has received.
+    """Training losses that clients have reported to the server.
 
     Attributes:
-        losses: float64 [clients], the mean loss of each client's last counted training
-            on its own samples; NaN without a report.
-        last_rounds: int64 [clients], the round of that report; 0 without one.
-        times: int64 [clients], the number of its counted trainings.
-        totals: the sum of samples times loss over the clients of each round.
+        losses: mean loss of each client's last recorded training on its own samples,
+            float64 [clients]; NaN without a report.
+        last_rounds: round of that report, int64 [clients]; 0 without a report.
+        times: number of each client's reports, int64 [clients].
+        totals: sum of samples times loss over the clients of each round.
     """
 
     def __init__(self, samples: NDArray[np.int64]) -> None:
-        """Set the number of samples of each client, int64 [clients]."""
+        """Begin without reports.
+
+        Args:
+            samples: number of samples of each client, int64 [clients].
+        """
         clients = len(samples)
         self._samples = samples
         self.losses = np.full(clients, np.nan)
@@ -53,18 +57,22 @@ class LossReports:
 
     @property
     def history(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return all reports in order: the clients, int64 [n], and their losses,
-        float64 [n].
+        """Return all reports in order: client ids, int64 [n], and their losses, float64
+        [n].
         """
         ids = [np.zeros(0, np.int64), *(ids for ids, _ in self._history)]
         losses = [np.zeros(0), *(losses for _, losses in self._history)]
         return np.concatenate(ids), np.concatenate(losses)
 
     def add(self, ids: NDArray[np.int64], losses: NDArray[np.float64]) -> None:
-        """Record the reports of the clients ``ids`` of the next round.
+        """Record the reports of the next round.
 
-        A loss that is no number counts as 0. Otherwise a selection of large losses
-        would always choose clients that diverged or have no training samples.
+        A loss that is NaN or infinite is recorded as 0. Otherwise a selection of large
+        losses would always choose clients that diverged or have no training samples.
+
+        Args:
+            ids: ids of the clients, [n].
+            losses: their losses, [n].
         """
         losses = np.nan_to_num(losses, nan=0.0, posinf=0.0, neginf=0.0)
         self.losses[ids] = losses
@@ -76,18 +84,18 @@ class LossReports:
 
 @dataclass(frozen=True)
 class Known:
-    """The server's knowledge when it chooses the clients of a round.
+    """Knowledge of the server when it chooses the clients of a round.
 
     Attributes:
-        key: of the draws: the number of the round, from 1, and further numbers for
+        key: key of the draws: the number of the round, from 1, and further numbers for
             several choices in a round.
-        seed: the experiment's.
-        candidates: bool [clients], the clients that may be chosen.
-        samples: int64 [clients], the samples of an epoch of each client.
-        ticks: int64 [clients], the working microseconds of each client with all epochs;
-            None without ``[time]``.
-        reports: the clients' reports of their trainings so far; empty unless the selection
-            is ``by_losses``.
+        seed: seed of the experiment.
+        candidates: mask of the clients that may be chosen, bool [clients].
+        samples: number of samples that each client uses in an epoch, int64 [clients].
+        ticks: working time of each client with all epochs, in microseconds, int64
+            [clients]; None without ``[time]``.
+        reports: losses that clients have reported so far; empty unless the selection is
+            ``by_losses``.
     """
 
     key: tuple[int, ...]
@@ -110,8 +118,8 @@ class Known:
     def order(self) -> np.ndarray:
         """Return the ids of the candidates in random order.
 
-        The key determines one order of all clients; clients that are no candidates are
-        left out.
+        The key determines one order of all clients, from which other clients are
+        removed.
         """
         clients = len(self.candidates)
         order = randomness.permutation(clients, self.seed, "cohort", *self.key)
@@ -119,12 +127,11 @@ class Known:
         return allowed
 
     def drawn(self, count: int) -> np.ndarray:
-        """Return at most ``count`` ids of candidates, drawn uniformly without
-        replacement.
+        """Draw at most ``count`` ids of candidates uniformly without replacement.
 
-        Up to ``MANY`` clients they are the first in ``order``. Ordering a million
-        clients takes longer than many a round, so that only ``count`` are drawn of more
-        clients.
+        Up to ``MANY`` clients the result is the beginning of ``order``. With more
+        clients only ``count`` are drawn, because ordering a million clients takes
+        longer than many a round.
         """
         if len(self.candidates) <= MANY:
             return self.order()[:count]
@@ -140,42 +147,58 @@ class Known:
 
 
 class Selection(sections.Participation, ABC):
-    """The base class of selections.
+    """Base class of selections.
 
-    Subclass it in one file with ``plugin = YourSelection`` at its end. Further declared
-    attributes are its own keys in ``[participation]``.
+    A subclass is a file with ``plugin = YourSelection`` at its end. Declared attributes
+    become keys in ``[participation]``.
 
     Attributes:
-        by_losses: whether it reads ``Known.reports``. Clients then send the mean loss of
-            their training in addition to the method's message, one more float.
-        by_time: whether it reads ``Known.ticks``.
+        by_losses: whether the selection reads ``Known.reports``. Clients then send the
+            mean loss of their training in addition to the method's message, one more
+            float.
+        by_time: whether the selection reads ``Known.ticks``.
     """
 
     @abstractmethod
     def choose(self, known: Known, count: int) -> np.ndarray | Sequence[int]:
-        """Return at most ``count`` ids of candidates, each once; at least one."""
+        """Choose clients among the candidates.
+
+        Args:
+            known: knowledge of the server.
+            count: maximum number of clients.
+
+        Returns:
+            Distinct ids of candidates: at least one, at most ``count``.
+        """
 
 
 class BestOfDrawn(Selection):
-    """The base of selections that draw more clients than they need and take the best."""
+    """Base class of selections that draw more clients than needed and choose the best."""
 
     candidates: float = Field(
         2.0,
         ge=1,
         le=1e6,
-        description="times as many clients are drawn as are chosen of them",
+        description="number of clients drawn for each client chosen",
     )
 
     def drawn(self, known: Known, count: int) -> np.ndarray:
         """Return the ids of uniformly drawn clients, in the order of the draw.
 
-        With ``candidates = 1`` only ``count`` are drawn, which is the uniform choice.
+        With ``candidates = 1`` only ``count`` clients are drawn, which is the uniform
+        selection.
         """
-        # 1e-9: 1.1 · 10 is above 11 in floating point
+        # 1.1 · 10 is above 11 in floating point, hence 1e-9.
         return known.drawn(ceil(self.candidates * count - 1e-9))
 
 
 def take_cheapest(ids: np.ndarray, costs: np.ndarray, count: int) -> np.ndarray:
-    """Return the ``count`` ids [n] with the least ``costs`` [n]; earlier ones win ties."""
+    """Return the ``count`` ids with the lowest costs; ties go to earlier ids.
+
+    Args:
+        ids: ids [n].
+        costs: cost of each id, [n].
+        count: number of ids to return.
+    """
     chosen: np.ndarray = ids[np.argsort(costs, kind="stable")[:count]]
     return chosen

@@ -1,9 +1,9 @@
 """Fastest: the fastest clients of a uniformly drawn group.
 
-This follows FedCS (Nishio & Yonetani, ICC 2019): the clients of a random group report
-their durations, and the server chooses among them. FedCS takes as many clients as fit
-into a deadline, one after the other over a shared link. Here the number is given, and
-links are not shared.
+This follows FedCS (Nishio & Yonetani, ICC 2019), in which the clients of a random group
+report their durations, and the server chooses among them. FedCS chooses as many clients
+as fit before a deadline, with transfers one after another over a shared link. Here the
+number of clients is fixed, and links are not shared.
 """
 
 import numpy as np

@@ -1,24 +1,24 @@
 """Oort: clients with large utility for the model and high speed (Lai, Zhu, Madhyastha &
 Chowdhury, OSDI 2021, Algorithm 1; the authors' code is in FedScale).
 
-Of the K clients of a round, a share ε explores: it is drawn, in proportion to speed,
-from clients that have never taken part. The others are drawn in proportion to their
-utility
+Of the K clients of a round, a fraction ε is drawn for exploration, in proportion to
+speed, from clients that have never taken part. The other clients are drawn in
+proportion to their utility
 
-    (U_i − min U) / range U + √(0.1 ln R / L_i),    times (T/t_i)^α where t_i > T,
+    (U_i − min U) / range U + √(0.1 ln R / L_i),    times (T/t_i)^α if t_i > T,
 
 from clients with at least 95 % of the utility of the last of the best clients. U_i is a
-client's samples times its loss, cut off at the 95 % quantile. R is the round, L_i the
-client's last round, and t_i its working time. T is a quantile of all t_i. Every W
-rounds it is raised, unless the rounds since then have brought more utility than the W
-before them (the pacer).
+client's number of samples times its loss, clipped at the 95 % quantile. R is the round,
+L_i the client's last round, and t_i its working time. T is a quantile of all t_i. Every
+W rounds the quantile is raised, unless these W rounds had more utility than the W
+rounds before (the pacer).
 
-Deviations. For U_i the paper takes the root of the mean of the squared losses of a
-client's samples; here it is their mean, which clients send. As in the code, U is scaled
-to its range before the uncertainty is added, and T is a quantile; the paper's T is in
-seconds. The paper leaves out clients that were chosen more than 10 times; the code does
+Deviations. For U_i the paper uses the root mean square of the losses of a client's
+samples; here it is their mean, which clients send. As in the code, U is scaled to its
+range before the uncertainty is added, and T is a quantile; in the paper T is in
+seconds. The paper excludes clients that were chosen more than 10 times; the code does
 so only on request, and this selection never does. If too few clients have never taken
-part, the others fill the cohort.
+part, other clients fill the cohort.
 """
 
 from decimal import Decimal
@@ -29,11 +29,11 @@ from pydantic import Field, PositiveInt
 
 from hpcfl.selection.base import Known, Selection
 
-DECAY = 0.98  # of the share that explores, from round to round
-LEAST = 0.2  # of it
-CUT_OFF = 0.95  # of the utility of the last of the best clients
-CLIP = 0.95  # quantile at which U is cut off
-PACER = 0.05  # the increment of the quantile of T
+DECAY = 0.98  # factor of ε from round to round
+LEAST = 0.2  # minimum of ε
+CUT_OFF = 0.95  # minimum utility, relative to the last of the best clients
+CLIP = 0.95  # quantile at which U is clipped
+PACER = 0.05  # increment of the quantile of T
 
 
 class Oort(Selection):
@@ -43,20 +43,20 @@ class Oort(Selection):
         0.9,
         ge=0,
         le=1,
-        description="share of round 1 for clients that have never taken part; times 0.98 "
-        "from round to round, down to 0.2",
+        description="ε, fraction of a round's clients that have never taken part, in round 1; "
+        "multiplied by 0.98 in each round, down to 0.2",
     )
     preferred: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="share of the clients that are fast enough, in the first rounds",
+        description="fraction of the clients that are fast enough, in the first rounds",
     )
     penalty: PositiveInt = Field(
-        2, le=10, description="α, how much less the slower ones count"
+        2, le=10, description="α, exponent of the penalty for slower clients"
     )
     window: PositiveInt = Field(
-        20, description="rounds after which more clients may be fast enough"
+        20, description="W, number of rounds after which the time limit can be raised"
     )
 
     def choose(self, known: Known, count: int) -> np.ndarray:
@@ -73,7 +73,7 @@ class Oort(Selection):
         return np.concatenate([best, fast])
 
     def share(self, round: int) -> float:
-        """Return ε, the share of a round's clients that have never taken part."""
+        """Return ε, the fraction of a round's clients that have never taken part."""
         share = self.explore
         for _ in range(round - 1):
             if share <= LEAST:
@@ -82,7 +82,7 @@ class Oort(Selection):
         return share
 
     def _best(self, known: Known, old: np.ndarray, count: int) -> np.ndarray:
-        """Return at most ``count`` of the ids ``old``, drawn by utility among the best."""
+        """Draw at most ``count`` of the ids ``old`` by utility, among the best ones."""
         count = min(count, len(old))
         if not count:
             return old[:0]
@@ -99,7 +99,7 @@ class Oort(Selection):
         clip = ordered[min(int(CLIP * len(ordered)), len(ordered) - 1)]
         width = max(ordered[-1] - ordered[0], 1e-4)
         learnt = (np.minimum(gains, clip) - ordered[0]) / width
-        # rounded correctly, so that it is the same on every machine
+        # Decimal rounds the logarithm correctly, so it is the same on every machine.
         logarithm = float(Decimal(known.round).ln())
         utilities = learnt + np.sqrt(0.1 * logarithm / reports.last_rounds[old])
         assert known.ticks is not None
@@ -110,7 +110,9 @@ class Oort(Selection):
         return result
 
     def limit(self, known: Known) -> int:
-        """Return T, the ticks within which a client is fast enough."""
+        """Return T, the largest working time, in microseconds, of a client that is fast
+        enough.
+        """
         assert known.ticks is not None
         totals = known.reports.totals
         share = self.preferred
@@ -127,14 +129,17 @@ class Oort(Selection):
 def _draw(
     random: np.random.Generator, ids: np.ndarray, weights: np.ndarray, count: int
 ) -> np.ndarray:
-    """Draw ``count`` of the ids [n] without replacement, in proportion to ``weights``
-    [n].
+    """Draw ``count`` of the ids without replacement, in proportion to weights.
 
-    The weights are above 0.
+    Args:
+        random: generator of random numbers.
+        ids: ids [n].
+        weights: weights [n], greater than 0.
+        count: number of ids to draw.
     """
     if not count:
         return ids[:0]
-    # added one after the other, in the same way on every machine
+    # cumsum adds in order, so that the sum is the same on every machine.
     shares = weights / weights.cumsum()[-1]
     drawn: np.ndarray = random.choice(ids, count, replace=False, p=shares)
     return drawn
