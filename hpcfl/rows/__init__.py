@@ -1,3 +1,3 @@
-"""Models as rows of one matrix: the layout of parameters, products of rows, and keyed
-random numbers.
+"""Models as rows of one matrix: layout, products, exact sums, constants, keyed
+randomness.
 """

@@ -1,15 +1,15 @@
-"""Constants of a model: frozen parameters, statistics of frozen norms, and buffers that
-no forward pass changes.
+"""Constants of a model: frozen parameters, statistics of frozen norms, constant
+buffers.
 
-Position numbers and masks are such buffers. Constants lie in no row, and training
-leaves them unchanged. A model freezes a parameter by ``requires_grad_(False)`` in its
-constructor. A layer with only frozen parameters is in evaluation mode, so that its
-statistics stay fixed, too.
+Constant buffers, such as position numbers and masks, are not changed by a forward pass.
+Constants are not part of a row, and training does not change them. A model freezes a
+parameter by ``requires_grad_(False)`` in its constructor. A layer with only frozen
+parameters is in evaluation mode, so that its statistics are constant, too.
 
-``hold`` registers frozen parameters as buffers, so that ``parameters()`` yields the
-contents of a row for every caller, such as a loss. All models of all clients and ranks
-share one set of values. The values follow from the configuration and from the files
-that a user's module reads.
+``hold`` registers frozen parameters as buffers, so that ``parameters()`` yields exactly
+the contents of a row, for example in a loss. All models of all clients and ranks share
+one set of values. The values follow from the configuration and from files that a user's
+module reads.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -27,13 +27,13 @@ NORMS = *BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of a module, which has them as its attribute ``constants``.
+    """The constants of a module, stored as its attribute ``constants``.
 
     Attributes:
-        names: The names of the constants, with those of tied ones.
-        order: The names of all parameters in registration order, tied ones once.
-        frozen: The names of those that were parameters, with those of tied ones.
-        own_buffers: The values of the constant buffers outside norms, by name.
+        names: names of the constants, including tied ones.
+        order: names of all parameters in registration order, tied ones once.
+        frozen: names of the constants that were parameters, including tied ones.
+        own_buffers: values of the constant buffers outside norms, by name.
     """
 
     names: frozenset[str] = frozenset()
@@ -51,13 +51,15 @@ def find_constants(module: nn.Module) -> Constants:
 def copy_frozen(
     module: nn.Module, adapted: bool = False, statistics: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Return copies of a module's frozen parameters and constant buffers by name; tied
-    ones once.
+    """Return copies of a module's frozen parameters and constant buffers by name.
+
+    Tied tensors are returned once.
 
     Args:
-        adapted: True for a model with an adapter, in which every norm without
-            parameters is frozen.
-        statistics: The names of buffers outside norms that a forward pass changes.
+        module: model of one client.
+        adapted: whether the model has an adapter, which freezes every norm without
+            parameters.
+        statistics: names of buffers outside norms that a forward pass changes.
     """
     values = {
         name: parameter.detach().clone()
@@ -77,7 +79,7 @@ def copy_frozen(
 
 
 def list_own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the buffers by name that lie in no norm of torch; tied ones once."""
+    """Yield the buffers by name that are not in a norm of torch; tied ones once."""
     of_norms = {
         id(buffer)
         for part in module.modules()
@@ -90,11 +92,13 @@ def list_own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
-    """Turn a module's frozen tensors into constants with ``values``, and return the
+    """Turn a module's frozen tensors into constants with given values, and return the
     module.
 
-    values: by name, as ``copy_frozen`` returns them, perhaps in another type. An empty
-    mapping changes nothing.
+    Args:
+        module: model of one client.
+        values: values by name, from ``copy_frozen``, possibly in another type. An empty
+            mapping changes nothing.
     """
     if not values:
         return module
@@ -119,8 +123,11 @@ def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
 
 
 def hold_part(part: nn.Module, module: nn.Module) -> None:
-    """Make the constants of a module those of a part that has some of its tensors, under
-    the same names.
+    """Give a part of a module the module's constants, under the same names.
+
+    Args:
+        part: module that has some of the tensors of ``module``.
+        module: module with constants.
     """
     held, inside = find_constants(module), part.state_dict().keys()
     if held.names & inside:
@@ -132,19 +139,19 @@ def hold_part(part: nn.Module, module: nn.Module) -> None:
 
 
 def _find_owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """Return the layer of a tensor, and the tensor's name there."""
+    """Return the layer of a tensor, and the name of the tensor in this layer."""
     path, _, leaf = name.rpartition(".")
     return module.get_submodule(path), leaf
 
 
 def refuse_changed(module: nn.Module) -> None:
-    """Raise RunFailure where a forward pass has changed a buffer that is a constant."""
+    """Raise RunFailure if a forward pass has changed a constant buffer."""
     for name, value in find_constants(module).own_buffers.items():
         now = module.get_buffer(name)
         if not torch.equal(now.detach().cpu(), value):
             raise RunFailure(
-                f"the model has changed its buffer '{name}', which a first forward pass left as "
-                "it was, so that it counts as constant; change it in every forward pass in "
+                f"the model has changed its buffer '{name}', which is treated as constant because "
+                "the first forward pass did not change it; change it in every forward pass in "
                 "training mode, or never"
             )
 
@@ -156,13 +163,13 @@ def collect(module: nn.Module) -> dict[str, Tensor]:
 
 
 def collect_statistics(module: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers of a module that each client has of its own, by name."""
+    """Return the buffers of a module that differ between clients, by name."""
     names = find_constants(module).names
     return {name: one for name, one in module.named_buffers() if name not in names}
 
 
 def list_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield a module's parameters and frozen ones by name in registration order."""
+    """Yield a module's trained and frozen parameters by name, in registration order."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name in find_constants(module).order or dict(module.named_parameters()):
         yield name, tensors[name]
@@ -174,12 +181,12 @@ def count_bytes(module: nn.Module) -> int:
 
 
 def release(module: nn.Module) -> nn.Module:
-    """Turn a module's constants back into ordinary frozen parameters and buffers, and
-    return the module.
+    """Turn a module's constants back into frozen parameters and buffers, and return the
+    module.
     """
     held = find_constants(module)
     known: dict[int, Parameter] = {}
-    # All are registered anew, so that they have their order again.
+    # All parameters are registered again, to restore their order.
     for name in [*held.order, *sorted(held.frozen - set(held.order))]:
         owner, leaf = _find_owner(module, name)
         value = getattr(owner, leaf)

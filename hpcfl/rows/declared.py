@@ -1,8 +1,8 @@
-"""Dictionaries of tensors with a fixed set of names, and tensors that must not change.
+"""Dictionaries of tensors with a fixed set of names, and detection of in-place changes.
 
 The server's state, the clients' state, variables and messages are such dictionaries.
-Changes of a tensor in place are found without a copy or a checksum: autograd counts them,
-and refuses to return a tensor that it has saved for a gradient and that was changed since.
+In-place changes of a tensor are detected without a copy or a checksum: autograd counts
+changes, and raises an error when it returns a saved tensor that was changed.
 """
 
 from collections import UserDict
@@ -16,16 +16,14 @@ from hpcfl.errors import UserError, suggest
 
 
 class UnknownName(UserError, KeyError):
-    """Error for reading or assigning an unknown name, or a value of another type or
-    shape.
-    """
+    """Error for an unknown name, or for a value of another type or shape."""
 
 
 class NamedTensors(UserDict[str, Any]):
-    """Tensors by name; reading another name raises UnknownName with all names.
+    """Tensors by name. Reading an unknown name raises UnknownName with all names.
 
     Attributes:
-        place: The dictionary's name in a method, such as ``inbox``.
+        place: name of the dictionary in a method, such as ``inbox``.
     """
 
     def __init__(self, values: Mapping[str, Any], place: str) -> None:
@@ -52,9 +50,7 @@ class FixedTensors(NamedTensors):
     """Tensors by name that a hook may read but not assign."""
 
     def __setitem__(self, name: str, value: Any) -> None:
-        raise UnknownName(
-            f"{self.place}['{name}'] may be assigned in 'aggregate' alone"
-        )
+        raise UnknownName(f"{self.place}['{name}'] may be assigned only in 'aggregate'")
 
     def __delitem__(self, name: str) -> None:
         raise UnknownName(f"{self.place}['{name}'] cannot be deleted")
@@ -68,9 +64,9 @@ class DeclaredTensors(FixedTensors):
     """Tensors by name, each with a fixed type and shape.
 
     Attributes:
-        source: The hook that declares the names.
-        varying: Names that may be added or change their shape. A tensor without
-            elements may always change its shape.
+        source: hook that declares the names.
+        varying: names that may be added, or whose shapes may change. An empty tensor
+            may always change its shape.
     """
 
     def __init__(
@@ -94,7 +90,7 @@ class DeclaredTensors(FixedTensors):
         self.data[name] = value
 
     def _refuse_other(self, name: str, value: Any, declared: Tensor) -> None:
-        """Raise UnknownName for a value of another type or shape than before."""
+        """Raise UnknownName for a value of another type or shape than declared."""
         if not isinstance(value, Tensor):
             kind = type(value).__name__
             raise UnknownName(f"{self.place}['{name}'] is a {kind}; expected a tensor")
@@ -109,7 +105,12 @@ class DeclaredTensors(FixedTensors):
 
 
 def refuse_other_than_tensors(state: Any, hook: str) -> None:
-    """Raise UserError where a hook has declared anything but tensors by name."""
+    """Raise UserError if a hook has declared anything except tensors by name.
+
+    Args:
+        state: result of the hook.
+        hook: name of the hook.
+    """
     if not isinstance(state, Mapping):
         kind = type(state).__name__
         raise UserError(f"'{hook}' returns a {kind}; expected tensors by name")
@@ -137,9 +138,9 @@ class Saved(torch.autograd.Function):
 
 
 class Watch:
-    """Tensors that must not change; none of them is copied.
+    """Detection of in-place changes of tensors, without copies.
 
-    Tensors of ``torch.inference_mode`` are left out, because autograd saves none.
+    Tensors of ``torch.inference_mode`` are skipped, because autograd cannot save them.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -151,10 +152,11 @@ class Watch:
                     self._results[name] = Saved.apply(number, tensor)  # type: ignore[no-untyped-call]
 
     def end(self) -> list[str]:
-        """Let go of the tensors. Return the names of those that an operation of torch
-        has changed in place since, also by a view.
+        """Release the tensors and return the names of those that torch has changed in
+        place.
 
-        Changes of their memory by NumPy or by ``Tensor.data`` are not counted.
+        Changes through a view are detected. Changes through NumPy or ``Tensor.data``
+        are not.
         """
         results, self._results = self._results, {}
         changed = []

@@ -1,8 +1,8 @@
-"""Flat rows ↔ named parameters: the columns of each parameter of a model in its row.
+"""Layout of flat rows: the columns of each parameter of a model.
 
-Parameters lie in registration order. So the body is a prefix of the row, and the head
-and "the upper p layers" are suffixes. A method that treats layers differently slices
-columns.
+Parameters are in registration order. The body is therefore a prefix of the row, and the
+head and "the upper p layers" are suffixes. A method that treats layers differently
+slices columns.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,21 +21,25 @@ Group = str | int
 class Layout:
     """The order and shape of named tensors in a flat row of ``width`` floats.
 
-    A *layer* is a direct child of the model that holds parameters (protocols.md B4).
-    *Groups* of columns are ``"all"``; ``"head"`` or ``"output"``, the child named head,
-    or else the last one; ``"body"``, all before the head; ``"neck"``, the body's last
-    layer; an integer p, the upper p layers; and every module or parameter by its dotted
-    name.
+    A *layer* is a direct child of the model with parameters (protocols.md B4). A
+    *group* of columns is one of these:
 
-    Frozen tensors lie in no row. A layer has at least one tensor that is not frozen,
-    and a group of frozen tensors has no column.
+    * ``"all"``: all columns.
+    * ``"head"`` or ``"output"``: the child named head, otherwise the last child.
+    * ``"body"``: all columns before the head.
+    * ``"neck"``: the last layer of the body.
+    * an integer p: the upper p layers.
+    * the dotted name of a module or parameter.
+
+    Frozen tensors are not part of a row. A layer has at least one tensor that is not
+    frozen, and a group of frozen tensors has no columns.
 
     Attributes:
-        places: The columns of each tensor by name, in the order of a row.
-        names, shapes: Of the tensors, in the same order.
-        layers: The columns of each layer.
-        batch_norm: The columns of batch norm's scales and shifts, int64 ascending.
-        frozen: The number of frozen floats.
+        places: columns of each tensor by name, in the order of a row.
+        names, shapes: names and shapes of the tensors, in the same order.
+        layers: columns of each layer.
+        batch_norm: columns of batch norm's scales and shifts, int64 ascending.
+        frozen: number of frozen floats.
     """
 
     def __init__(
@@ -47,14 +51,15 @@ class Layout:
         """Compute the columns of each tensor.
 
         Args:
-            named: The tensors by name, in registration order.
-            batch_norm: The names of batch norm's parameters.
-            frozen: The names of tensors that lie in no row.
+            named: tensors by name, in registration order.
+            batch_norm: names of batch norm's parameters.
+            frozen: names of the tensors that are not part of a row.
         """
         self.places: dict[str, slice] = {}
         self.shapes: list[tuple[int, ...]] = []
         self.width = self.frozen = 0
-        # a frozen tensor has the column where it would begin
+        # The first column of each tensor, or the column before which a frozen tensor
+        # would be.
         self._begins: dict[str, int] = {}
         for name, tensor in named:
             self._begins[name] = self.width
@@ -76,7 +81,7 @@ class Layout:
         """Return the columns of a module or parameter.
 
         Raises:
-            UserError: The name is unknown, or other parameters lie between its own.
+            UserError: The name is unknown, or its parameters are not consecutive.
         """
         named = [name for name in self._begins if _belongs(name, prefix)]
         inside = [self.places[name] for name in named if name in self.places]
@@ -88,7 +93,7 @@ class Layout:
             )
         if any(after.start != place.stop for place, after in pairwise(inside)):
             raise UserError(
-                f"parameters of '{prefix}' do not lie side by side; register them one "
+                f"parameters of '{prefix}' are not consecutive; register them one "
                 "after the other"
             )
         return slice(inside[0].start, inside[-1].stop)
@@ -106,8 +111,10 @@ class Layout:
         ]
 
     def columns(self, group: Group) -> slice:
-        """Return the columns of a group. Raises UserError if the model has no such
-        group.
+        """Return the columns of a group.
+
+        Raises:
+            UserError: The model has no such group.
         """
         if isinstance(group, int):
             if not 1 <= group <= len(self.layers):
@@ -146,7 +153,7 @@ class Layout:
         ]
 
     def columns_of(self, names: Iterable[str]) -> Tensor:
-        """Return the columns of parameters one after the other, int64."""
+        """Return the concatenated columns of parameters, int64."""
         spans = [torch.arange(0)]
         for name in names:
             columns = self.columns(name)
@@ -156,7 +163,7 @@ class Layout:
     def split(self, rows: Tensor) -> dict[str, Tensor]:
         """Return views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name.
 
-        ``lead`` may be any dimensions.
+        Rows may have any leading dimensions.
         """
         lead = rows.shape[:-1]
         return {
@@ -169,10 +176,14 @@ class Layout:
     def write(
         self, tensors: Mapping[str, Tensor], rows: Tensor, chosen: Tensor
     ) -> None:
-        """Write tensors ``[k, *shape]`` by name into the rows at positions ``chosen``
-        of ``rows`` [n, width].
+        """Write tensors into some rows.
 
-        Columns without a tensor stay unchanged; names outside the layout are ignored.
+        Columns without a tensor do not change; names outside the layout are ignored.
+
+        Args:
+            tensors: tensors ``[k, *shape]`` by name.
+            rows: rows [n, width], which change in place.
+            chosen: positions [k] of the rows to write.
         """
         for name, view in self.split(rows).items():
             if name in tensors:
@@ -180,7 +191,7 @@ class Layout:
 
 
 def _list_children(names: Iterable[str]) -> list[str]:
-    """Return the direct children of the model that hold tensors, in order."""
+    """Return the direct children of the model that have tensors, in order."""
     return list(dict.fromkeys(name.split(".")[0] for name in names))
 
 
@@ -190,7 +201,9 @@ def _belongs(name: str, prefix: str) -> bool:
 
 
 def lay_out_parameters(module: nn.Module) -> Layout:
-    """Return the layout of a module's parameters; its constants are the frozen ones."""
+    """Return the layout of a module's parameters. Constants of the module are its
+    frozen parameters.
+    """
     normalising = {
         f"{path}.{name}"
         for path, part in module.named_modules()
@@ -202,7 +215,7 @@ def lay_out_parameters(module: nn.Module) -> Layout:
 
 
 def lay_out_buffers(module: nn.Module) -> Layout:
-    """Return the layout of a module's statistics: its buffers without constants.
+    """Return the layout of a module's statistics: its buffers except constants.
 
     Integer counters become floats.
     """
@@ -210,10 +223,10 @@ def lay_out_buffers(module: nn.Module) -> Layout:
 
 
 def find_floating(layout: Layout, module: nn.Module) -> Tensor:
-    """Return which columns of a row of buffers hold floating-point numbers, bool
-    [width].
+    """Return a mask of the columns with floating-point numbers in a row of buffers,
+    bool [width].
 
-    The other columns hold counters.
+    The other columns are counters.
     """
     buffers = dict(module.named_buffers())
     return torch.cat(
@@ -225,8 +238,11 @@ def find_floating(layout: Layout, module: nn.Module) -> Tensor:
 
 
 def make_row(layout: Layout, module: nn.Module) -> Tensor:
-    """Return a module's parameters or buffers, those of the layout, as one float32 row
-    ``[width]``.
+    """Return a module's parameters or buffers as one float32 row ``[width]``.
+
+    Args:
+        layout: layout that lists the tensors of the row.
+        module: module with these tensors.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     pieces = [tensors[name].detach().reshape(-1).float() for name in layout.names]
@@ -234,13 +250,15 @@ def make_row(layout: Layout, module: nn.Module) -> Tensor:
 
 
 def match_names(patterns: Sequence[str], names: Iterable[str], key: str) -> list[str]:
-    """Return the names that a pattern matches, in their own order.
+    """Return the names that match a pattern, in their own order.
 
     A pattern also matches the contents of a module: ``blocks.1`` matches all of
-    ``blocks.1.*``. In a pattern ``*`` stands for any characters, dots included.
+    ``blocks.1.*``. In a pattern ``*`` matches any characters, including dots.
 
     Args:
-        key: The key of the experiment that holds the patterns, for errors.
+        patterns: patterns to match.
+        names: names to select from.
+        key: key of the experiment with the patterns, for errors.
 
     Raises:
         UserError: A pattern matches none of the names.
@@ -258,7 +276,9 @@ def match_names(patterns: Sequence[str], names: Iterable[str], key: str) -> list
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether a pattern matches a name, or that of a module around it."""
+    """Return whether a pattern matches a name, or the name of a module that contains
+    it.
+    """
     parts = name.split(".")
     around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return any(fnmatchcase(one, pattern) for one in around)

@@ -1,16 +1,16 @@
-"""Products ``A·W``: mixing matrices applied to stacked models.
+"""Products ``A·W`` of mixing matrices and stacked models, and other operations on rows.
 
-The server computes them, and every rank does so for mixtures. Sums run in client order
-in float64 and are rounded once. So equal models mix to exactly themselves, and a single
-client's average is exactly its model.
+The server computes the products, and every rank does so for mixtures. Sums run in
+client order in float64 and are rounded once. A mixture of equal models is therefore
+exactly this model, and so is the average of a single client.
 
 Columns are processed in blocks, which are copied to the rank's device. This bounds the
-memory for any number of clients and any model size. A CPU processes several blocks at
-once; the bits of a block do not depend on the number of cores. Results on the CPU are
-allocated by ``files.scratch``, where they may be larger than memory.
+memory for any number of clients and any size of models. A CPU processes several blocks
+at once; the bits of a block do not depend on the number of cores. Results on the CPU
+are allocated by ``files.scratch``, so they may be larger than memory.
 
 ``index_copy`` changes torch's deterministic mode during a copy on a GPU, because torch
-lets a caller choose a kernel by that setting of the process alone.
+selects the kernel only by this process-wide setting.
 """
 
 import os
@@ -31,34 +31,38 @@ from hpcfl.files import heartbeat
 from hpcfl.files.scratch import Scratch
 
 Found = TypeVar("Found")
-BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
-GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
-# relative to ‖a‖² + ‖b‖²; a smaller ‖a − b‖² would have fewer than twelve correct
-# digits if computed from products
+# Number of float64 elements in a block: 1 MB, which fits into a core's cache.
+BLOCK_FLOATS = 1 << 17
+GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, enough to occupy a GPU
+# Threshold of ‖a − b‖² relative to ‖a‖² + ‖b‖². A smaller value computed from products
+# would have fewer than twelve correct digits.
 CLOSE = 0.01
-HELD = 1 << 27  # the most bytes of results that wait for the caller
-# Bytes of the largest page-locked copy. Larger tensors are copied through the driver's own
-# page-locked memory, which is slower.
+HELD = 1 << 27  # maximum number of bytes of results that wait for the caller
+# Number of bytes of the largest page-locked copy. Larger tensors are copied through the
+# driver's own page-locked memory, which is slower.
 LOCKED = 1 << 28
-PRODUCTS, CHECKPOINTS = (0, 1), 2  # numbers of streams of a GPU beside that of training
-# Settings of the thread that plays a run. Products are computed at many places, which
-# would all have to hand them on.
+# Numbers of the GPU streams for products and checkpoints, besides the default stream.
+PRODUCTS, CHECKPOINTS = (0, 1), 2
+# Device, number of cores and memory of the thread that plays a run. A context variable
+# avoids passing them to all functions that compute products.
 _place = ContextVar("place", default=(torch.device("cpu"), 1, Scratch()))
 
 
 def use_device(
     device: torch.device, cores: int = 1, memory: Scratch | None = None
 ) -> None:
-    """Set the device for blocks of matrices that lie on the CPU, in this thread.
+    """Set the device that processes blocks of matrices on the CPU, for this thread.
 
-    cores: the number of blocks to process at once if the device is the CPU. memory:
-    allocates large matrices on the CPU.
+    Args:
+        device: device of the rank.
+        cores: number of blocks to process at once if the device is the CPU.
+        memory: allocator of large matrices on the CPU.
     """
     _place.set((device, max(1, cores), memory or Scratch()))
 
 
 def get_place() -> tuple[torch.device, int, Scratch]:
-    """Return the device, the number of cores and the memory that are set."""
+    """Return the current device, number of cores and allocator of large matrices."""
     return _place.get()
 
 
@@ -68,31 +72,41 @@ def get_large_memory() -> Scratch:
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return ``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives
-    ``[m, width]``.
+    """Return ``matrix @ rows``, computed in float64, ``[m, width]``.
 
-    dtype: the type of the result, by default that of ``rows``.
+    Args:
+        matrix: mixing matrix ``[m, n]``.
+        rows: models ``[n, width]``.
+        dtype: type of the result, by default the type of ``rows``.
     """
     return _multiply(torch.matmul, matrix, rows, dtype or rows.dtype)
 
 
 def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return ``mix(matrix, rows)`` in a fixed order, with bits independent of the other
-    rows of ``matrix``.
+    """Return ``mix(matrix, rows)`` in a fixed order of additions.
 
-    The bits are the same on every device, too. A library's product may add in another
-    order for matrices of another shape, but is about four times as fast.
+    The bits of a result do not depend on the other rows of ``matrix`` or on the device.
+    A library's product may add in another order for matrices of another shape, but is
+    about four times as fast.
+
+    Args:
+        matrix: mixing matrix ``[m, n]``.
+        rows: models ``[n, width]``.
+        dtype: type of the result.
     """
     return _multiply(_multiply_in_order, matrix, rows, dtype)
 
 
 def multiply_lanes(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Return ``matrix @ rows`` in their own type, where each row of ``matrix`` is a
-    lane's in local training.
+    """Return ``matrix @ rows`` in their own type, with one lane per row of ``matrix``.
 
     On a CPU the product is computed row by row, so that a lane's bits do not depend on
-    the other lanes. On a GPU equal bits are promised for equal lanes only; there one
-    product reads ``rows`` once.
+    other lanes. On a GPU equal bits are guaranteed only for equal lanes, so one product
+    reads ``rows`` once.
+
+    Args:
+        matrix: coefficients of the lanes, ``[a, n]``.
+        rows: rows to combine, ``[n, width]``.
     """
     if matrix.is_cuda:
         return matrix @ rows
@@ -100,18 +114,21 @@ def multiply_lanes(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def average(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return the weighted mean ``[width]`` of ``rows`` [n, width]; the weights [n] must
-    sum to one.
+    """Return the weighted mean ``[width]`` of rows.
+
+    Args:
+        weights: weights [n], which must sum to one.
+        rows: rows [n, width].
     """
     return mix(weights[None], rows)[0]
 
 
 def sum_rows(rows: Tensor) -> Tensor:
-    """Return the sum of each row of ``rows`` [n, width], ``[n]``, with bits independent
-    of the other rows.
+    """Return the sum of each row of ``rows`` [n, width], with bits independent of other
+    rows.
 
-    torch adds up a single long row in pieces on ``runtime.threads`` threads, and each
-    of several rows on one thread. So a single row is added up beside a copy of itself.
+    torch sums a single long row in pieces on ``runtime.threads`` threads, but each of
+    several rows on one thread. A single row is therefore summed together with a copy.
     """
     if len(rows) == 1 and rows.device.type == "cpu":
         return rows.expand(2, -1).sum(dim=1)[:1]
@@ -124,10 +141,14 @@ def pick(rows: Tensor, positions: Tensor) -> Tensor:
 
 
 def replace(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
-    """Return a copy of ``rows`` [M, width] with ``new`` [n, width] at the ascending
-    ``positions`` [n].
+    """Return a copy of ``rows`` in which some rows are replaced.
 
-    If the positions are all of the rows, the result is ``new`` itself.
+    If all rows are replaced, the result is ``new`` itself.
+
+    Args:
+        rows: rows [M, width].
+        positions: positions [n] of the rows to replace, ascending.
+        new: new rows [n, width].
     """
     if len(positions) == len(rows):
         return new
@@ -138,12 +159,16 @@ def replace(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
 def index_copy(whole: Tensor, index: slice | Tensor, rows: Tensor) -> None:
     """Set ``whole[index] = rows`` in place, along the first dimension.
 
-    With equal indices a GPU would keep a random one of the rows. torch's deterministic
-    kernels sort the indices first and need about thirty launches instead of one. The
-    indices here are distinct, so both kernels give the same bits. torch offers the
-    choice between them as a setting of the process alone, which is put back at once.
+    With equal indices a GPU would store an arbitrary one of the rows. torch's
+    deterministic kernels therefore sort the indices first and need about thirty
+    launches instead of one. The indices here are distinct, so both kernels give the
+    same bits. torch selects the kernel only by a process-wide setting, which is
+    restored immediately.
 
-    index: a slice, or distinct indices [k].
+    Args:
+        whole: tensor to change.
+        index: slice, or distinct indices [k].
+        rows: new values.
     """
     if isinstance(index, slice):
         whole[index] = rows
@@ -159,16 +184,19 @@ def index_copy(whole: Tensor, index: slice | Tensor, rows: Tensor) -> None:
 
 
 def repeat(row: Tensor, count: int) -> Tensor:
-    """Return the same row [width] for every client, ``[count, width]``."""
+    """Return ``count`` copies of a row [width] as ``[count, width]``."""
     return _allocate(row[None], count).copy_(row)
 
 
 def compute_distances(rows: Tensor, others: Tensor) -> Tensor:
-    """Return Euclidean distances ``[m, n]``, float64, from ``rows`` [m, width] to
-    ``others`` [n, width].
+    """Return the Euclidean distances between rows, ``[m, n]``, float64.
 
-    They are computed from differences: the Gram expansion ‖a‖² + ‖b‖² − 2ab loses every
-    digit for nearly equal models (methods-1.md §2).
+    They are computed from differences, because the Gram expansion ‖a‖² + ‖b‖² − 2ab has
+    no correct digits for nearly equal models (methods-1.md §2).
+
+    Args:
+        rows: rows [m, width].
+        others: rows [n, width].
     """
 
     def squares_of(left: Tensor, right: Tensor) -> Tensor:
@@ -178,12 +206,17 @@ def compute_distances(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def compute_distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return ``compute_distances(rows[first], rows[second])`` for positions [m] and [n],
-    without copies of whole rows.
+    """Return ``compute_distances(rows[first], rows[second])`` without copies of whole
+    rows.
 
-    The function computes products, which take half the time of differences: ‖a − b‖² =
-    ‖a‖² + ‖b‖² − 2ab. Here a and b are relative to the mean of all chosen rows.
-    Distances of close pairs are computed from differences nevertheless.
+    Products take half the time of differences, so distances are computed as ‖a − b‖² =
+    ‖a‖² + ‖b‖² − 2ab, with a and b relative to the mean of all chosen rows. Only
+    distances of close pairs are computed from differences.
+
+    Args:
+        rows: rows of all models.
+        first: positions [m].
+        second: positions [n].
     """
     chosen, place = torch.unique(torch.cat([first, second]), return_inverse=True)
 
@@ -213,10 +246,10 @@ def sum_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """Return the sum of ``part(*blocks)`` over blocks of columns.
 
     Args:
-        part: A function that may run in several threads at once, and so changes only
-            its own data.
-        matrices: ``[n, width]``, or rows ``[width]``; ``part`` receives the same
-            columns of each.
+        part: function of blocks. It may run in several threads at once, so it must
+            change only its own data.
+        matrices: matrices ``[n, width]`` or rows ``[width]``; ``part`` receives the
+            same columns of each.
     """
     device = _choose_device(matrices[0])
     width = matrices[0].shape[-1]
@@ -237,12 +270,12 @@ def _multiply(
     rows: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return ``multiply(matrix, rows)`` of matrices in float64, rounded once to
+    """Return ``multiply(matrix, rows)``, computed in float64 and rounded once to
     ``dtype``.
     """
     device = _choose_device(rows)
-    # The device converts to float64: half as many bytes are sent, and the host converts
-    # nothing.
+    # The device converts to float64, which halves the bytes to transfer and saves work
+    # on the host.
     matrix = matrix.to(device).double()
     products = _allocate(rows, len(matrix), dtype)
 
@@ -250,7 +283,7 @@ def _multiply(
         return multiply(matrix, move_to_device(rows[:, columns], device).double())
 
     def work(columns: slice) -> None:
-        products[:, columns] = multiplied(columns)  # rounded while it is copied
+        products[:, columns] = multiplied(columns)  # the copy rounds to dtype
 
     cuts = cut_blocks(rows.shape[1], sum(matrix.shape), device)
     if device == products.device:
@@ -269,10 +302,14 @@ def _multiply(
 def compute_on_two_streams(
     work: Callable[[slice], Tensor], cuts: Iterator[slice], device: torch.device
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield each of the cuts with the result of ``work`` of a GPU, copied to the CPU.
+    """Yield each of the cuts with the result of ``work`` on a GPU, copied to the CPU.
 
-    While the caller and ``work`` copy on the host, the GPU works on the block before,
-    on another stream.
+    The GPU computes the previous block on another stream while the host copies.
+
+    Args:
+        work: function of a slice of columns that returns a tensor on the GPU.
+        cuts: slices of columns.
+        device: GPU.
     """
     under_way: deque[tuple[torch.cuda.Stream, slice, Tensor]] = deque()
     streams = [open_side_stream(device, number) for number in PRODUCTS]
@@ -293,15 +330,13 @@ def compute_on_two_streams(
 def _await(
     stream: torch.cuda.Stream, columns: slice, copy: Tensor
 ) -> tuple[slice, Tensor]:
-    """Wait until a copy is there."""
+    """Wait until a copy is complete."""
     stream.synchronize()
     return columns, copy
 
 
 def open_side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """Return a stream of a GPU that waits for the work that the GPU has been given so
-    far, and for none that follows.
-    """
+    """Return a stream of a GPU that waits only for work submitted to the GPU so far."""
     stream = _make_stream(device, number)
     stream.wait_stream(torch.cuda.current_stream(device))
     return stream
@@ -309,13 +344,16 @@ def open_side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 
 @cache
 def _make_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """Return the stream of a number, one for all calls: libraries keep memory for each."""
+    """Return the stream with a number. It is shared by all calls, because libraries
+    keep memory for each stream.
+    """
     return torch.cuda.Stream(device)
 
 
 def copy_beside_training() -> AbstractContextManager[object]:
-    """Return a block for another thread, in which copies from this rank's GPU wait for
-    the work that it has been given so far, and not for training that follows.
+    """Return a block for copies from this rank's GPU in another thread.
+
+    The copies wait for work submitted so far, but not for later training.
     """
     device, _, _ = get_place()
     if device.type == "cpu":
@@ -327,11 +365,15 @@ def compute_on_all_cores(
     work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device
 ) -> Iterator[Found]:
     """Yield the result of ``work`` for each of the cuts in order; a CPU processes
-    several at once.
+    several cuts at once.
 
-    The results in progress take at most ``HELD`` bytes, if they are as large as the
-    first one. In its own thread ``work`` is outside the caller's contexts such as
-    ``torch.no_grad``.
+    Results in progress take at most ``HELD`` bytes, estimated from the first result. In
+    a thread ``work`` runs outside contexts of the caller such as ``torch.no_grad``.
+
+    Args:
+        work: function of a slice of columns.
+        cuts: slices of columns.
+        device: device on which ``work`` computes.
     """
     _, cores, _ = get_place()
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -342,7 +384,7 @@ def compute_on_all_cores(
         yield first
         if several:
             size = first.nbytes if isinstance(first, Tensor) else 0
-            # one more than cores, so that no core waits for the caller
+            # One more than the number of cores, so that no core waits for the caller.
             at_once = min(cores + 1, HELD // max(1, size))
     if at_once < 2:
         yield from map(work, cuts)
@@ -356,28 +398,28 @@ def compute_on_all_cores(
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
-    finally:  # after a failure no other task continues in the background
+    finally:  # after a failure, wait for tasks in the background
         wait([future for future in under_way if not future.cancel()])
 
 
 @cache
 def _make_pool(cores: int, threads: int) -> ThreadPoolExecutor:
     """Return the thread pool for blocks, with ``threads`` threads for each operation."""
-    # A thread keeps its first number of threads, and products with another number may
+    # A thread keeps its first setting, and products with another number of threads may
     # have other bits.
     return ThreadPoolExecutor(cores, "blocks", lambda: torch.set_num_threads(threads))
 
 
-# A forked process has none of its parent's threads.
+# A forked process does not have the threads of its parent.
 os.register_at_fork(after_in_child=_make_pool.cache_clear)
 
 
 def _multiply_in_order(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Return ``matrix @ rows`` with each product rounded and then added, in the order
-    of ``rows``.
+    """Return ``matrix @ rows``; products are rounded and added in the order of
+    ``rows``.
 
-    ``addcmul`` rounds product and sum together, but not for every element, so it is
-    unsuitable.
+    ``addcmul`` is unsuitable, because it rounds product and sum together for some
+    elements only.
     """
     total = matrix[:, :1] * rows[0]
     product = torch.empty_like(total)
@@ -402,10 +444,10 @@ def _choose_device(rows: Tensor) -> torch.device:
 
 
 def _allocate(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Allocate ``count`` rows of the width and device of ``like``, without initial
-    values.
+    """Allocate ``count`` uninitialised rows with the width and device of ``like``.
 
-    dtype: the type of the rows, by default that of ``like``.
+    Args:
+        dtype: type of the rows, by default the type of ``like``.
     """
     shape = [count, like.shape[1]]
     dtype = dtype or like.dtype
@@ -417,11 +459,14 @@ def _allocate(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Ten
 def cut_blocks(
     width: int, rows: int, device: torch.device, floats: int | None = None
 ) -> Iterator[slice]:
-    """Cut ``width`` columns into blocks of ``rows`` rows whose size suits the device.
+    """Cut columns into blocks whose size suits the device, and send a heartbeat for
+    each block.
 
-    Each request for a block sends a heartbeat.
-
-    floats: the number of elements of a block on the CPU, instead of BLOCK_FLOATS.
+    Args:
+        width: number of columns.
+        rows: number of rows in a block.
+        device: device that processes the blocks.
+        floats: number of elements of a block on the CPU, by default BLOCK_FLOATS.
     """
     in_block = GPU_BLOCK_FLOATS
     if device.type == "cpu":
@@ -429,15 +474,16 @@ def cut_blocks(
     step = max(1, in_block // max(1, rows))
     for start in range(0, width, step):
         yield slice(start, start + step)
-        heartbeat.beat()  # reading rows from files may take long
+        heartbeat.beat()  # reading rows from files may take a long time
 
 
-# Transfers pass through page-locked memory, which a GPU copies faster, up to LOCKED bytes.
+# Transfers of up to LOCKED bytes use page-locked memory, which a GPU copies faster.
 
 
 def move_to_host(tensor: Tensor) -> Tensor:
-    """Return a tensor on the CPU unchanged, and a copy of one on a GPU, page-locked up
-    to LOCKED bytes.
+    """Return a tensor on the CPU unchanged, or a copy of a tensor on a GPU.
+
+    The copy is page-locked up to LOCKED bytes.
     """
     if not tensor.is_cuda:
         return tensor
@@ -449,10 +495,10 @@ def move_to_host(tensor: Tensor) -> Tensor:
 
 
 def move_to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Move a tensor to ``device``, up to LOCKED bytes without blocking the host.
+    """Move a tensor to ``device``, without blocking the host up to LOCKED bytes.
 
-    A transfer from the CPU to a GPU passes through page-locked memory. A tensor that is
-    larger, on the device already, or in page-locked memory, is moved directly.
+    A transfer from the CPU to a GPU uses page-locked memory. Tensors that are larger,
+    already on a GPU, or in page-locked memory are moved directly.
     """
     is_direct = device.type == "cpu" or tensor.is_cuda or tensor.is_pinned()
     if is_direct or tensor.nbytes > LOCKED:
@@ -464,8 +510,11 @@ def move_to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def stack_on_device(rows: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Stack tensors ``[*shape]``, each on the CPU or on ``device``, into ``[n,
-    *shape]`` on ``device``.
+    """Stack tensors ``[*shape]`` into ``[n, *shape]`` on ``device``.
+
+    Args:
+        rows: tensors, each on the CPU or on ``device``.
+        device: device of the result.
     """
     if device.type == "cpu":
         stacked = get_large_memory().empty((len(rows), *rows[0].shape), rows[0].dtype)

@@ -1,10 +1,10 @@
 """Keyed randomness: every draw is a function of a seed and a key, independent of
 earlier draws.
 
-The key is a purpose and mostly the round and the client. No generator state has to be
-saved. A resumed run, another number of ranks or another order of clients draws the same
-numbers. Philox is a counter-based generator; its own key is a hash of the seed and the
-draw's key.
+The key is a purpose, usually with the round and the client. No generator state has to
+be saved. A resumed run, another number of ranks or another order of clients gives the
+same numbers. The generator is Philox, a counter-based one. Its key is a hash of the
+seed and the key of the draw.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,13 +17,13 @@ import torch
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import DTypeLike
 
-PHILOX_WORDS = 4  # numbers of 64 bits that Philox draws for each value of its counter
+PHILOX_WORDS = 4  # 64-bit numbers that Philox draws for each value of its counter
 
 
 class _Key(ISeedSequence):
-    """Seed sequence that passes Philox its key, two words of 64 bits, unchanged.
+    """Seed sequence that passes Philox its key, two 64-bit words, unchanged.
 
-    ``Philox(key=…)`` would do the same, but reads entropy from the system first and
+    ``Philox(key=…)`` has the same effect, but first reads entropy from the system and
     discards it.
     """
 
@@ -35,9 +35,7 @@ class _Key(ISeedSequence):
 
 
 def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
-    """Return 16 bytes that differ for different seeds and keys; the keys 1 and "1"
-    differ, too.
-    """
+    """Return 16 bytes that identify a seed and a key. The keys 1 and "1" differ."""
     parts = [str(seed)]
     for part in key:
         parts.append(f"{type(part).__name__}:{part}")
@@ -46,8 +44,12 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
-    """Return a NumPy generator for one purpose, e.g. ``generator(seed, "shuffle",
+    """Return a NumPy generator for one purpose, such as ``generator(seed, "shuffle",
     round, client)``.
+
+    Args:
+        seed: seed of the experiment.
+        key: purpose, usually followed by round and client.
     """
     philox_key = _Key(_digest(seed, key))
     # NumPy documents that any ISeedSequence is allowed; its annotation permits
@@ -57,13 +59,17 @@ def generator(seed: int, *key: int | str) -> np.random.Generator:
 
 
 def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
-    """Return uniform numbers in [0, 1) of ``generator(seed, *key)``, float64 [count],
-    after the first ``skip``.
+    """Return uniform numbers in [0, 1) of ``generator(seed, *key)``, float64 [count].
+
+    Args:
+        seed, key: as for ``generator``.
+        skip: number of numbers to skip.
+        count: number of numbers to return.
     """
     random = generator(seed, *key)
     philox = cast(np.random.Philox, random.bit_generator)
-    # Philox skips whole values of the counter for free; the remaining numbers are
-    # drawn.
+    # Philox skips whole values of the counter without computing them. The remaining
+    # numbers are drawn and discarded.
     philox.advance(skip // PHILOX_WORDS)
     random.random(skip % PHILOX_WORDS)
     return random.random(count)
@@ -79,8 +85,8 @@ def permutations(
 ) -> Iterator[np.ndarray]:
     """Yield ``permutation(size, seed, *key)`` for each size and key.
 
-    One generator gets the keys one after the other, which takes less time than a
-    generator for each.
+    All keys use one generator in turn, which is faster than a new generator for each
+    key.
     """
     philox = np.random.Philox(_Key(bytes(16)))  # type: ignore[arg-type]
     random = np.random.Generator(philox)
@@ -93,16 +99,19 @@ def permutations(
 
 @contextmanager
 def seeded(seed: int, *key: int | str) -> Iterator[None]:
-    """Seed torch's own generators by the key within a block, for module constructors
-    and dropout.
+    """Seed torch's own generators by the key in a block, for module constructors and
+    dropout.
 
-    Afterwards the CPU's generator has its previous state. A GPU's generator has not,
+    After the block the CPU's generator is restored. A GPU's generator is not restored,
     because no other code draws from it.
+
+    Args:
+        seed, key: as for ``generator``.
     """
     with torch.random.fork_rng(devices=[]):
         number = int.from_bytes(_digest(seed, key)[:8], "little") >> 1
         # ``torch.manual_seed`` would store the request and the call stack for every
-        # kind of device not used yet. This costs more than the draws.
+        # unused kind of device, which takes longer than the draws.
         torch.default_generator.manual_seed(number)
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(number)
