@@ -89,7 +89,10 @@ def run(
     patience = _hang_after(config)
     try:
         communicator = _communicator(patience)
-        with _noted_errors(communicator), nullcontext() if progress else output.quiet():
+        with (
+            _noted_errors(communicator),
+            nullcontext() if progress else output.suppress_lines(),
+        ):
             plan = agree_on_plan(lambda: _plan(config, folder), fresh, communicator)
             run_plan(plan, fresh, communicator, on_round)
             first, *_ = plan.cells.values()

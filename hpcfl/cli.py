@@ -18,7 +18,7 @@ from hpcfl import __version__
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.files import atomic, output
-from hpcfl.files.atomic import reason
+from hpcfl.files.atomic import describe_reason
 from hpcfl.report.text import plain
 from hpcfl.simulation import signals
 
@@ -144,12 +144,12 @@ def printing(action: Callable[..., None]) -> Callable[..., int]:
 
 def _printed(communicator: Communicator) -> int:
     """Return a command's exit code by its output. A failed write prints an error."""
-    failure = output.failure()
+    failure = output.find_failure()
     if failure is None:
         return DONE
     if failure.errno == errno.EPIPE:
         return UNREAD
-    return _say(communicator, FAILED, f"standard output: {reason(failure)}")
+    return _say(communicator, FAILED, f"standard output: {describe_reason(failure)}")
 
 
 def traced(action: Callable[..., None]) -> Callable[..., None]:
@@ -193,7 +193,7 @@ def quietly(action: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(action)
     def carry_out(*arguments: Any, quiet: bool, **options: Any) -> None:
-        with output.quiet() if quiet else nullcontext():
+        with output.suppress_lines() if quiet else nullcontext():
             action(*arguments, **options)
 
     return carry_out

@@ -24,7 +24,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import place
-from hpcfl.communication.message import Message, fields
+from hpcfl.communication.message import Message, wrap_entries
 from hpcfl.data import datasets
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, sections
@@ -264,7 +264,7 @@ def arrived():
     """
 
     def gather(message: Message) -> dict[str, torch.Tensor]:
-        ids = np.arange(len(next(iter(fields(message).values())).tensor))
+        ids = np.arange(len(next(iter(wrap_entries(message).values())).tensor))
         placed = place([1.0] * len(ids), 1)
         return exchange.gather(
             OneProcess(), placed, ids, message, [exchange.make_header(message)]

@@ -65,13 +65,15 @@ def digest_of(
 
     from hpcfl.commands.run import run
     from hpcfl.experiment import config
-    from hpcfl.storage.manifest import latest
+    from hpcfl.storage.manifest import find_latest
 
     method, counts, sections = arguments_of(case)
     table = tiny.table(method, counts, **sections, checkpoint={"every": 3})
     with contextlib.redirect_stdout(io.StringIO()):
         run(config.parse(table), folder, communicator)
-    digest = latest(folder / "checkpoints").digest if communicator.is_server else None
+    digest = (
+        find_latest(folder / "checkpoints").digest if communicator.is_server else None
+    )
     return communicator.bcast(digest)
 
 

@@ -109,7 +109,7 @@ def describe(base: str) -> list[str]:
             untrusted_files.refuse_unreadable(path),
             untrusted_files.open_user_file(path) as file,
         ):
-            digest = untrusted_files.sha256(file)
+            digest = untrusted_files.compute_sha256(file)
         lines.append(
             f"{path}: SHA-256 {digest}, {len(slices):,} tensors, {numbers:,} parameters, "
             f"{kinds or 'none'}"

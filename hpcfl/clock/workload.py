@@ -18,7 +18,7 @@ from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.losses import CROSS_ENTROPY
 from hpcfl.clock.durations import Work
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Message, fields
+from hpcfl.communication.message import Message, wrap_entries
 from hpcfl.errors import UserError
 from hpcfl.simulation.dry_round import (
     AFTER_WORK,
@@ -117,7 +117,7 @@ def _operations_of_pass(small: Prepared) -> int:
 def _floats(message: Message) -> Fraction:
     """Return the floats that client 0 receives or sends."""
     total = Fraction(0)
-    for entry in fields(message).values():
+    for entry in wrap_entries(message).values():
         floats = torch.as_tensor(entry.logical_floats(), dtype=torch.float64)
         total += Fraction(float(floats.flatten()[0]))
     return total

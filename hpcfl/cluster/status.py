@@ -74,7 +74,9 @@ def show(folder: Path, watch: bool) -> None:
         console.print(_table(cells))
         return
     with Live(_table(cells), console=console, auto_refresh=False) as live:
-        while any(cell.state in UNDER_WAY for cell in cells) and not output.failure():
+        while (
+            any(cell.state in UNDER_WAY for cell in cells) and not output.find_failure()
+        ):
             time.sleep(INTERVAL)
             cells = look(folder)
             live.update(_table(cells), refresh=True)

@@ -169,7 +169,7 @@ def report_complete(experiment: Config, folder: Path) -> None:
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
     checked = "metrics and checkpoints are whole"
-    if manifest.latest(folder / run_folder.CHECKPOINTS, verified=True) is None:
+    if manifest.find_latest(folder / run_folder.CHECKPOINTS, verified=True) is None:
         checked = "its metrics are whole, no checkpoint with its models can be read"
     output.say(
         f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"

@@ -18,8 +18,8 @@ from hpcfl.communication.message import (
     Mean,
     Mixture,
     Pool,
-    dtype_name,
-    fields,
+    name_dtype,
+    wrap_entries,
 )
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
@@ -250,7 +250,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
         size = sent_bytes(entry, few, models, audience)
         sent += size
         pools += size if isinstance(entry, Pool) else 0
-    uploads = fields(messages.returned)
+    uploads = wrap_entries(messages.returned)
     received = sum(received_bytes(entry, cohort) for entry in uploads.values())
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
     for overlay in prepared.hooks.overlays:
@@ -282,7 +282,7 @@ def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Par
     size = prod(shape) * dtype.itemsize
     if not server_state.is_large(shape, size, limits):
         return []
-    return server_state.cut("", shape, dtype_name(dtype), limits)
+    return server_state.cut("", shape, name_dtype(dtype), limits)
 
 
 def worker_share(needs: Needs) -> int:

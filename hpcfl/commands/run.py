@@ -12,7 +12,7 @@ from typing import Any
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import Communicator, agreed, require_equal
-from hpcfl.communication.connection import launched_world_size
+from hpcfl.communication.connection import read_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import experiment_file, measures, user_code
@@ -220,7 +220,7 @@ class ClaimedRun:
 
     def make_writer(self, claim: Claim) -> MetricsWriter:
         """Return the writer of metrics on rank 0, with the header that readers need."""
-        origin = provenance.header()
+        origin = provenance.collect_header()
         starts: list[dict[str, Any]] = []
         with suppress(UserError):
             recorded = results.read(claim.folder, self.prepared.config.fingerprint())
@@ -267,9 +267,9 @@ class ClaimedRun:
             "rounds": config.rounds,
             "frozen": self.prepared.frozen,
             "decisions": start_checks.describe_decisions(self.prepared, self.schedule),
-            "versions": provenance.versions(),
-            "processor": provenance.processor(),
-            "arithmetic": provenance.arithmetic(),
+            "versions": provenance.collect_versions(),
+            "processor": provenance.read_processor(),
+            "arithmetic": provenance.digest_arithmetic(),
             "threads": config.runtime.threads,
             "kernel": [
                 str(self.prepared.resources.device.type),
@@ -485,11 +485,11 @@ def require_same_settings(
         for key, value in computed_by(config).items():
             asked[cell + key] = value
     packages = {
-        f"version of {name}": is_ for name, is_ in provenance.versions().items()
+        f"version of {name}": is_ for name, is_ in provenance.collect_versions().items()
     }
     require_equal(
         communicator,
-        asked | packages | provenance.settings(),
+        asked | packages | provenance.collect_settings(),
         "all ranks of a job need the same configuration, packages and settings; a script "
         "must not draw a value on each rank",
     )
@@ -512,7 +512,7 @@ def check_world(communicator: Communicator) -> None:
 
     With the wrong flavour of MPI, ``srun`` silently starts N worlds of size 1.
     """
-    expected = launched_world_size()
+    expected = read_world_size()
     if expected is not None and expected != communicator.size:
         raise UserError(
             f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; "

@@ -22,7 +22,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError, suggest
 from hpcfl.experiment import config, plugins
 from hpcfl.files import atomic
-from hpcfl.files.atomic import reason
+from hpcfl.files.atomic import describe_reason
 from hpcfl.report.text import plain
 from hpcfl.scores.metric_names import SECONDS, MetricName
 from hpcfl.simulation import start_checks
@@ -71,11 +71,11 @@ def verify(
                 tables = [make_table(run, root, own) for run in chosen]
                 try:
                     # in the working folder, which the ranks of all hosts see
-                    place = atomic.temporary_folder(Path(), "hpcfl-verify")
+                    place = atomic.make_temporary_folder(Path(), "hpcfl-verify")
                     folder = stack.enter_context(place)
                 except OSError as error:
                     raise UserError(
-                        f"the working folder cannot be written ({reason(error)}), and "
+                        f"the working folder cannot be written ({describe_reason(error)}), and "
                         "verify plays runs in it; go to another folder"
                     ) from None
         tables, name = communicator.bcast([tables, str(folder)])

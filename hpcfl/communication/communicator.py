@@ -300,14 +300,14 @@ def agreed(communicator: Communicator) -> Iterator[None]:
         if failure is None
         else [isinstance(failure, UserError), str(failure) or type(failure).__name__]
     )
-    first = _first(communicator.allgather(report))
+    first = _find_first(communicator.allgather(report))
     if failure is not None:
         raise failure
     if first:
         raise (UserError if first[0] else RunFailure)(first[1])
 
 
-def _first(report: list[list[Any] | None]) -> list[Any] | None:
+def _find_first(report: list[list[Any] | None]) -> list[Any] | None:
     """Return the first failure as [is a UserError, message with the rank], or None."""
     for rank, mine in enumerate(report):
         if mine:
@@ -337,13 +337,13 @@ def require_equal(
         # Keys such as seed come before keys that have its value as their default.
         for key in sorted(keys, key=lambda key: (key.count("."), key)):
             if everyones[0].get(key) != other.get(key):
-                first, second = _shown(everyones[0], key), _shown(other, key)
+                first, second = _show(everyones[0], key), _show(other, key)
                 raise UserError(
                     f"{key}: {first} on rank 0, {second} on rank {rank}; {advice}"
                 )
 
 
-def _shown(settings: Mapping[str, Any], key: str) -> str:
+def _show(settings: Mapping[str, Any], key: str) -> str:
     """Return a value as text of limited length."""
     if key not in settings:
         return "no value"

@@ -31,7 +31,7 @@ def connect(patience: float = UNTIL_TOLD) -> Communicator:
     return mpi.join(patience)
 
 
-def launched_world_size() -> int | None:
+def read_world_size() -> int | None:
     """Return the number of ranks according to the launcher; None without a launcher."""
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
         if name in os.environ and (

@@ -27,8 +27,8 @@ from hpcfl.communication.message import (
     Mean,
     Message,
     Mixture,
-    composed,
-    dtype_name,
+    describe_composed,
+    name_dtype,
     split,
     unwrap,
 )
@@ -126,12 +126,12 @@ def send(
     rows, header = {}, []
     for name, field in outgoing.items():
         rows[name] = make_array(field.tensor, communicator.takes_gpu)
-        dtype = dtype_name(field.tensor.dtype)
+        dtype = name_dtype(field.tensor.dtype)
         header.append([name, field.shared, field.tensor.shape[-1], dtype])
     owner, arrived = placement.owner[ids], {}
     empty = choose_allocator(device, communicator.takes_gpu)
     with communicator.collective_block():
-        header, of_two = communicator.bcast([header, composed(lighter)])
+        header, of_two = communicator.bcast([header, describe_composed(lighter)])
         for name, shared, width, dtype in header:
             own = rows.get(name)
             if shared:
@@ -141,10 +141,10 @@ def send(
                     own, owner, width=width, dtype=dtype, empty=empty
                 )
             arrived[name] = mixing.move_to_device(torch.as_tensor(received), device)
-    return unwrap(arrived, of_two), floats(lighter)
+    return unwrap(arrived, of_two), count_floats(lighter)
 
 
-def floats(message: Message) -> float:
+def count_floats(message: Message) -> float:
     """Return the mean number of floats that the server sends to a client, as the method
     counts them.
     """
@@ -177,7 +177,7 @@ def make_header(message: Message) -> list[list[Any]]:
     rows, added = split(message)
     header: list[list[Any]] = []
     for name, field in rows.items():
-        kind = [field.tensor.shape[1], dtype_name(field.tensor.dtype)]
+        kind = [field.tensor.shape[1], name_dtype(field.tensor.dtype)]
         header.append([name, kind])
     for name, mean in added.items():
         header.append([name, describe_mean(mean), sum_weights(mean)])
@@ -315,7 +315,7 @@ def describe_mean(mean: Mean) -> list[Any]:
     """
     return [
         list(mean.tensor.shape[1:]),
-        dtype_name(mean.tensor.dtype),
+        name_dtype(mean.tensor.dtype),
         mean.weights.shape[1] if mean.weights.dim() == 2 else None,
     ]
 
@@ -324,7 +324,7 @@ def sum_weights(mean: Mean) -> list[Any]:
     """Return this rank's sums of weights for the k means, and its largest weight,
     JSON-able.
     """
-    table = _table(mean).double()
+    table = _make_table(mean).double()
     return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
 
 
@@ -350,8 +350,8 @@ def average_over_ranks(
     """
     if not kinds:
         return {}
-    parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
-    totals = {name: _total_weights(weights_by_rank[name]) for name in kinds}
+    parts = {name: _select_part(own.get(name), one) for name, one in kinds.items()}
+    totals = {name: _add_weights(weights_by_rank[name]) for name in kinds}
     magnitudes = {
         name: mixing.move_to_host(sums.find_magnitudes(*part)).numpy()
         for name, part in parts.items()
@@ -371,19 +371,19 @@ def average_over_ranks(
             ).numpy()
             added[name] = communicator.reduce_sum(own_sums)
     return {
-        name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
+        name: _divide(torch.from_numpy(values), units[name], totals[name], kinds[name])
         for name, values in added.items()
         if values is not None
     }
 
 
-def _total_weights(weights_by_rank: Sequence[Weights]) -> list[float]:
+def _add_weights(weights_by_rank: Sequence[Weights]) -> list[float]:
     """Return the sum of all ranks' weights for each of the k means."""
     sums_of_ranks = [of_rank for of_rank, _ in weights_by_rank]
     return [sum(of_mean) for of_mean in zip(*sums_of_ranks, strict=True)]
 
 
-def _table(mean: Mean) -> Tensor:
+def _make_table(mean: Mean) -> Tensor:
     """Return the weights [n, k] on the CPU."""
     weights = mean.weights
     if weights.dim() == 1:
@@ -391,20 +391,22 @@ def _table(mean: Mean) -> Tensor:
     return weights.cpu()
 
 
-def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
+def _select_part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
     """Return this rank's rows and weights [n, k].
 
     Without ``mean``, on a rank without clients of the cohort, n is 0.
     """
     if mean is not None:
-        return mean.tensor.detach(), _table(mean)
+        return mean.tensor.detach(), _make_table(mean)
     shape, dtype, count = kind
     no_rows = torch.empty(0, *shape, dtype=getattr(torch, dtype))
     no_weights = torch.empty(0, count or 1)
     return no_rows, no_weights
 
 
-def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
+def _divide(
+    added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind
+) -> Tensor:
     """Return the mean, [k, width] or [width] depending on ``kind``, in the type of the
     rows.
 

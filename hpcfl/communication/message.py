@@ -1,7 +1,7 @@
 """Messages: named tensors that the server and the clients send to each other.
 
 Entries of a message are tensors, ``Field``, ``Pool``, ``Mixture`` or ``Mean``.
-``fields`` reduces them to the two forms that are sent, and ``unwrap`` restores them on
+``wrap_entries`` reduces them to the two forms that are sent, and ``unwrap`` restores them on
 receipt.
 """
 
@@ -157,13 +157,13 @@ class Mean:
         return self.tensor.shape[1:].numel() if self.floats is None else self.floats
 
 
-Entry = Field | Mean  # the two forms of an entry that ``fields`` returns
+Entry = Field | Mean  # the two forms of an entry that ``wrap_entries`` returns
 Message = Mapping[str, Tensor | Field | Pool | Mixture | Mean]
 Inbox = dict[str, Any]  # received values: a Tensor, or a Pool if a Pool was sent
 PICKS, WEIGHTS = ".picks", ".weights"
 
 
-def fields(message: Message) -> dict[str, Entry]:
+def wrap_entries(message: Message) -> dict[str, Entry]:
     """Return a message with every entry as a Field or a Mean, sorted by name.
 
     A pool becomes two entries: NAME, its concatenated rows [q·width], and NAME.picks. A
@@ -193,15 +193,15 @@ def fields(message: Message) -> dict[str, Entry]:
 
 
 def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
-    """Split the entries from ``fields`` into those sent as rows and those sent as sums."""
-    entries = fields(message)
+    """Split the entries from ``wrap_entries`` into those sent as rows and those sent as sums."""
+    entries = wrap_entries(message)
     return (
         {name: entry for name, entry in entries.items() if isinstance(entry, Field)},
         {name: entry for name, entry in entries.items() if isinstance(entry, Mean)},
     )
 
 
-def only(message: Message, sound: Tensor) -> Message:
+def select_sound(message: Message, sound: Tensor) -> Message:
     """Return a message without some clients.
 
     The result has no counted floats.
@@ -219,12 +219,12 @@ def only(message: Message, sound: Tensor) -> Message:
             entry.tensor[sound.to(entry.tensor.device)],
             entry.weights[sound.to(entry.weights.device)],
         )
-        for name, entry in fields(message).items()
+        for name, entry in wrap_entries(message).items()
     }
 
 
-def composed(message: Message) -> dict[str, list[Any]]:
-    """Return a JSON-able description of the entries that ``fields`` splits in two.
+def describe_composed(message: Message) -> dict[str, list[Any]]:
+    """Return a JSON-able description of the entries that ``wrap_entries`` splits in two.
 
     It has the number of models of each entry, and the type of the rows of a mixture or
     None for a pool.
@@ -232,7 +232,7 @@ def composed(message: Message) -> dict[str, list[Any]]:
     return {
         name: [
             len(value.rows),
-            None if isinstance(value, Pool) else dtype_name(value.dtype),
+            None if isinstance(value, Pool) else name_dtype(value.dtype),
         ]
         for name, value in message.items()
         if isinstance(value, Pool | Mixture)
@@ -242,12 +242,12 @@ def composed(message: Message) -> dict[str, list[Any]]:
 def unwrap(
     arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]
 ) -> Inbox:
-    """Return the inbox of received tensors: the inverse of ``fields``, with mixtures
+    """Return the inbox of received tensors: the inverse of ``wrap_entries``, with mixtures
     computed.
 
     Args:
         arrived: received tensors by name.
-        composed: result of ``composed``, possibly from another rank.
+        composed: result of ``describe_composed``, possibly from another rank.
     """
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():
@@ -260,7 +260,7 @@ def unwrap(
     return inbox
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def name_dtype(dtype: torch.dtype) -> str:
     """Return the name of a type for NumPy and JSON, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
 
@@ -270,7 +270,7 @@ def select(inbox: Inbox, clients: Tensor) -> Inbox:
     return {
         name: value
         if isinstance(value, Tensor) and value.dim() == 1
-        else value[clients.to(_device(value))]
+        else value[clients.to(_find_device(value))]
         for name, value in inbox.items()
     }
 
@@ -287,5 +287,5 @@ def move(inbox: Inbox, device: torch.device) -> Inbox:
     return moved
 
 
-def _device(value: Tensor | Pool) -> torch.device:
+def _find_device(value: Tensor | Pool) -> torch.device:
     return value.device if isinstance(value, Tensor) else value.picks.device

@@ -238,7 +238,7 @@ class World(Communicator):
         inner, outer, packed = [mine, self._mpi.BYTE], None, None
         order = np.argsort(owner, kind="stable")
         if all_rows is not None:
-            packed = np.empty_like(all_rows) if gathers else _settled(all_rows[order])
+            packed = np.empty_like(all_rows) if gathers else _await_gpu(all_rows[order])
             row_bytes = mine.shape[1] * mine.itemsize
             sizes = (np.bincount(owner, minlength=self.size) * row_bytes).tolist()
             outer = [packed, sizes, None, self._mpi.BYTE]
@@ -316,7 +316,7 @@ def reaches_gpus(kinds: str) -> bool:
     return False
 
 
-def _settled(rows: Array) -> Array:
+def _await_gpu(rows: Array) -> Array:
     """Return rows after a GPU has finished computing them. MPI does not wait for a GPU."""
     if getattr(rows, "is_cuda", False):
         import torch  # MPI must be initialised before heavy imports
@@ -331,12 +331,12 @@ def join(patience: float) -> Communicator:
     Args:
         patience: number of seconds after which ranks exit if not all have connected.
     """
-    with _giving_up(patience):
-        mpi = _initialised()
+    with _give_up_after(patience):
+        mpi = _initialise()
         return World(mpi) if mpi.COMM_WORLD.size > 1 else OneProcess()
 
 
-def _initialised() -> Any:
+def _initialise() -> Any:
     """Initialise MPI and return the module ``mpi4py.MPI``.
 
     MPI is initialised through ctypes, which releases the interpreter's lock, so that
@@ -359,7 +359,7 @@ def _initialised() -> Any:
 
 
 @contextmanager
-def _giving_up(seconds: float) -> Iterator[None]:
+def _give_up_after(seconds: float) -> Iterator[None]:
     """End this process if the ranks do not connect in the block within ``seconds``."""
     met = threading.Event()
 

@@ -60,10 +60,14 @@ def parsed(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
+        raise UserError(
+            f"{path}: cannot be read ({atomic.describe_reason(error)})"
+        ) from None
     except (ValueError, RecursionError) as error:
         # An integer with more digits than Python reads is a ValueError.
-        raise UserError(f"{path}: not valid {kind} ({atomic.reason(error)})") from None
+        raise UserError(
+            f"{path}: not valid {kind} ({atomic.describe_reason(error)})"
+        ) from None
     if not isinstance(table, dict):
         raise UserError(f"{path}: must hold a table, not {type(table).__name__}")
     check_plain(table, str(path))

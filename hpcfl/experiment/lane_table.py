@@ -31,7 +31,7 @@ def _read_file(path: str | os.PathLike[str]) -> Any:
         text = untrusted_files.read_user_file(os.fspath(path), MOST_BYTES)
         content = untrusted_files.parsed(text)
     except (OSError, Damaged) as error:
-        raise ValueError(f"cannot be read ({atomic.reason(error)})") from None
+        raise ValueError(f"cannot be read ({atomic.describe_reason(error)})") from None
     if isinstance(content, dict):
         content["sha256"] = hashlib.sha256(text).hexdigest()
     return content

@@ -10,8 +10,8 @@ from hpcfl.scores.metric_names import (
     Described,
     Measure,
     name_held_out,
+    parse_score,
     resolve,
-    score_of,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def asked(evaluation: "Evaluation") -> "dict[str, Score]":
     for an unusable score of the user.
     """
     scores = {name: _made("evaluation.scores", name) for name in evaluation.scores}
-    name = score_of(evaluation.metric)
+    name = parse_score(evaluation.metric)
     if ":" in name:
         scores[name] = _made("evaluation.metric", name)
     known = built_in(_may_mean(evaluation.metric)) | scores

@@ -27,7 +27,7 @@ class Damaged(Exception):
     """An existing file that is not as it was written, with the reason in one line."""
 
 
-def reason(error: Exception) -> str:
+def describe_reason(error: Exception) -> str:
     """Return an exception as a short line, such as 'No space left on device'."""
     number = getattr(error, "errno", None)
     return (
@@ -46,7 +46,7 @@ def explained(path: str | Path) -> Iterator[None]:
         advice = (
             "; make room and give the same command again" if error.errno in FULL else ""
         )
-        raise RunFailure(f"{path}: {reason(error)}{advice}") from error
+        raise RunFailure(f"{path}: {describe_reason(error)}{advice}") from error
 
 
 def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
@@ -74,7 +74,7 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def write_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to ``folder`` at the end of the block.
 
     ``folder`` may exist if it is empty. An exception in the block leaves neither
@@ -85,7 +85,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     there = next(above for above in folder.parents if above.exists())
     with ExitStack() as stack:
         with explained(folder):
-            opened = temporary_folder(there, folder.name)
+            opened = make_temporary_folder(there, folder.name)
             temporary = stack.enter_context(opened)
         yield temporary
         with explained(folder):
@@ -95,7 +95,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def temporary_folder(above: Path, name: str) -> Iterator[Path]:
+def make_temporary_folder(above: Path, name: str) -> Iterator[Path]:
     """Make a folder in ``above`` and remove it at the end of the block.
 
     A kill leaves the folder; the next call with the same ``name`` removes it. Raises
@@ -180,7 +180,7 @@ def check_working_folder() -> None:
         os.getcwd()
     except OSError as error:
         raise UserError(
-            f"the working folder cannot be used: {reason(error)}; go to another folder"
+            f"the working folder cannot be used: {describe_reason(error)}; go to another folder"
         ) from None
 
 
@@ -191,7 +191,9 @@ def check_folder(path: Path) -> None:
     """
     _check(path)
     if os.path.lexists(path) and not path.is_dir():
-        raise UserError(f"{path}: {_kind(path)}, not a folder; choose another --out")
+        raise UserError(
+            f"{path}: {_describe_kind(path)}, not a folder; choose another --out"
+        )
 
 
 def check_file(path: Path) -> None:
@@ -201,7 +203,9 @@ def check_file(path: Path) -> None:
     """
     _check(path)
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
-        raise UserError(f"{path}: {_kind(path)}, not a file; choose another --out")
+        raise UserError(
+            f"{path}: {_describe_kind(path)}, not a file; choose another --out"
+        )
 
 
 def _check(path: Path) -> None:
@@ -228,12 +232,16 @@ def _check(path: Path) -> None:
             raise UserError(f"{path}: the root of all folders; choose another --out")
         above = next(one for one in path.absolute().parents if os.path.lexists(one))
         if not stat.S_ISDIR(above.stat().st_mode):
-            raise NotADirectoryError(f"{above} is {_kind(above)}, not a folder")
+            raise NotADirectoryError(
+                f"{above} is {_describe_kind(above)}, not a folder"
+            )
     except OSError as error:
-        raise UserError(f"{path}: {reason(error)}; choose another --out") from None
+        raise UserError(
+            f"{path}: {describe_reason(error)}; choose another --out"
+        ) from None
 
 
-def _kind(path: Path) -> str:
+def _describe_kind(path: Path) -> str:
     """Return the kind of file at a path in words."""
     if path.is_symlink():
         return "a link" if path.exists() else "a link that leads nowhere"

@@ -22,7 +22,7 @@ import numpy as np
 from h5py import h5a, h5d, h5p, h5s, h5t
 
 from hpcfl.files import scratch, untrusted_files
-from hpcfl.files.atomic import Damaged, reason
+from hpcfl.files.atomic import Damaged, describe_reason
 
 # the oldest format whose metadata carry checksums: a flipped bit is an error, not a
 # crash
@@ -110,7 +110,7 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
         _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets),
     ):
         return {
-            name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
+            name: _read_whole(dataset) if rows is None else np.asarray(dataset[rows])
             for name, dataset in datasets.items()
         }
 
@@ -154,10 +154,10 @@ def _opened(
         TypeError,
         MemoryError,
     ) as error:
-        raise Damaged(reason(error)) from error
+        raise Damaged(describe_reason(error)) from error
 
 
-def _whole(dataset: h5py.Dataset) -> np.ndarray:
+def _read_whole(dataset: h5py.Dataset) -> np.ndarray:
     """Read a whole dataset into an array that may be larger than memory."""
     flat = scratch.allocate(dataset.size * dataset.dtype.itemsize)
     array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
@@ -181,12 +181,12 @@ def list_datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
                 f"more than {OBJECTS} objects, or groups nested more than {DEPTH} deep"
             )
         for name in group:
-            item = _item(group, name)
+            item = _get_item(group, name)
             if isinstance(item, h5py.Group):
                 groups.append((f"{path}{name}/", item))
             else:
                 by_path[path + name] = item
-                left -= _bytes(item)
+                left -= _count_bytes(item)
                 if (
                     left < 0
                 ):  # hard links to the same data count each time, for each would be read
@@ -218,7 +218,7 @@ def read_texts(file: h5py.File, size: int) -> dict[str, str]:
     return texts
 
 
-def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+def _get_item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     """Return the group or dataset ``name`` of a group. Raises Damaged for anything
     else.
     """
@@ -234,7 +234,7 @@ def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     return item
 
 
-def _bytes(dataset: h5py.Dataset) -> int:
+def _count_bytes(dataset: h5py.Dataset) -> int:
     """Return the size of a dataset with plain contiguous storage. Raises Damaged for
     others.
     """

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: a single process has no other ranks."""
 
 
-_listener: Callable[[], None] = _nobody
+_listener: Callable[[], None] = _do_nothing
 
 
 def set_listener(listener: Callable[[], None]) -> None:

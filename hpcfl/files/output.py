@@ -59,10 +59,10 @@ def guard() -> None:
     out, err = (Unfailing(number, "w", closefd=False) for number in (1, 2))
     if out.fileno() in closed:
         out.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
-    sys.stdout, sys.stderr = _text(out, sys.stdout), _text(err, sys.stderr)
+    sys.stdout, sys.stderr = _make_text(out, sys.stdout), _make_text(err, sys.stderr)
 
 
-def failure() -> OSError | None:
+def find_failure() -> OSError | None:
     """Return the first error of writing standard output; None without errors, and for
     a stream that ``guard`` did not make.
     """
@@ -74,7 +74,7 @@ def failure() -> OSError | None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def suppress_lines() -> Iterator[None]:
     """Suppress hpcfl's own lines in the block.
 
     Prints of user code and of other threads stay.
@@ -87,12 +87,12 @@ def quiet() -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Return whether a block of ``quiet`` is open."""
+    """Return whether a block of ``suppress_lines`` is open."""
     return _is_quiet.get()
 
 
 def say(text: str) -> None:
-    """Print a line unless a block of ``quiet`` is open."""
+    """Print a line unless a block of ``suppress_lines`` is open."""
     if not is_quiet():
         print(text, flush=True)
 
@@ -113,9 +113,9 @@ def complain(text: str) -> None:
 
 def keep_note(folder: Path) -> None:
     """Write a note into a folder if standard output could not be written."""
-    if error := failure():
+    if error := find_failure():
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        line = f"{now}: standard output could not be written: {atomic.reason(error)}\n"
+        line = f"{now}: standard output could not be written: {atomic.describe_reason(error)}\n"
         with suppress(RunFailure):  # the disk may be the one that is full
             atomic.write(folder / NOTE, line.encode())
 
@@ -128,7 +128,7 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _text(raw: Unfailing, like: TextIO | None) -> TextIO:
+def _make_text(raw: Unfailing, like: TextIO | None) -> TextIO:
     """Return a text stream above ``raw`` with the settings of Python's original stream.
 
     The stream escapes letters that it cannot encode, such as those of an undecodable
@@ -143,7 +143,7 @@ def _text(raw: Unfailing, like: TextIO | None) -> TextIO:
     )
 
 
-def seconds_since_start() -> float:
+def count_seconds_since_start() -> float:
     """Return the seconds since the job's supervisor started the ranks; 0 without one."""
     started = os.environ.get(STARTED)
     return max(0.0, time.time() - float(started)) if started else 0.0

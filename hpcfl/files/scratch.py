@@ -106,8 +106,8 @@ class Scratch:
         import torch
 
         found = self.empty(tensor.shape, tensor.dtype)
-        targets = parts(torch.atleast_1d(found))
-        sources = parts(torch.atleast_1d(tensor.detach()))
+        targets = split_rows(torch.atleast_1d(found))
+        sources = split_rows(torch.atleast_1d(tensor.detach()))
         for target, part in zip(targets, sources, strict=True):
             target.copy_(part)
         return found
@@ -141,7 +141,7 @@ def map_file(size: int) -> np.ndarray:
     """Return an array of ``size`` bytes in a file. Raises RunFailure where $TMPDIR is
     full.
     """
-    place = folder()
+    place = find_folder()
     with (
         atomic.explained(place),
         tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file,
@@ -156,7 +156,7 @@ def allocate(size: int) -> np.ndarray:
     return map_file(size) if size > LARGE else np.empty(size, np.uint8)
 
 
-def parts(matrix: "Tensor") -> "Iterator[Tensor]":
+def split_rows(matrix: "Tensor") -> "Iterator[Tensor]":
     """Yield blocks of neighbouring rows, with a heartbeat after each block.
 
     Matrices in files are as slow as a disk that other processes use as well.
@@ -166,7 +166,7 @@ def parts(matrix: "Tensor") -> "Iterator[Tensor]":
         heartbeat.beat()
 
 
-def folder() -> str:
+def find_folder() -> str:
     """Return the folder for temporary files, $TMPDIR or the system's. Raises
     RunFailure.
     """
@@ -179,11 +179,11 @@ def folder() -> str:
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Make a folder below ``folder`` and remove it at the end of the block. Raises
+def make_temporary_folder() -> Iterator[Path]:
+    """Make a folder below ``find_folder`` and remove it at the end of the block. Raises
     RunFailure.
     """
-    place = folder()
+    place = find_folder()
     with atomic.explained(place):
         temporary = tempfile.TemporaryDirectory(
             prefix="hpcfl-", dir=place, ignore_cleanup_errors=True

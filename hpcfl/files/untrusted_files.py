@@ -24,7 +24,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from hpcfl.errors import UserError
 from hpcfl.files import heartbeat
-from hpcfl.files.atomic import Damaged, reason
+from hpcfl.files.atomic import Damaged, describe_reason
 
 Form = TypeVar("Form")
 CHUNK = 8 << 20  # bytes hashed at a time
@@ -42,10 +42,10 @@ def opened(path: Path) -> BinaryIO:
 
     Raises FileNotFoundError, or Damaged for a link or any other kind of file.
     """
-    return open(descriptor(path), "rb")
+    return open(open_descriptor(path), "rb")
 
 
-def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a file like ``opened`` and return its descriptor, which the caller closes.
 
     flags: as for ``os.open``; with ``os.O_RDWR | os.O_CREAT`` a missing file is made,
@@ -61,7 +61,7 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
         raise Damaged(
             "a link, which is not followed here"
             if os.path.islink(path)
-            else reason(error)
+            else describe_reason(error)
         ) from None
 
 
@@ -93,7 +93,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
         try:
             return file.read()
         except (OSError, MemoryError) as error:
-            raise Damaged(reason(error)) from None
+            raise Damaged(describe_reason(error)) from None
 
 
 def open_user_file(path: str | Path) -> BinaryIO:
@@ -128,7 +128,9 @@ def refuse_unreadable(
         raise UserError(f"{path}: no such file{advice}") from None
     except Exception as error:
         read = f"read as {kind}" if kind else "read"
-        raise UserError(f"{path}: cannot be {read} ({reason(error)})") from None
+        raise UserError(
+            f"{path}: cannot be {read} ({describe_reason(error)})"
+        ) from None
     heartbeat.beat()
 
 
@@ -141,7 +143,7 @@ def read_user_json(path: Path, form: type[Form], kind: str = "JSON") -> Form:
         return checked(parsed(read_user_file(path, USERS_JSON_LIMIT)), form)
 
 
-def sha256(file: BinaryIO) -> str:
+def compute_sha256(file: BinaryIO) -> str:
     """Return the hexadecimal SHA-256 of the rest of an open file. Raises Damaged."""
     digest = hashlib.sha256()
     try:
@@ -149,7 +151,7 @@ def sha256(file: BinaryIO) -> str:
             digest.update(chunk)
             heartbeat.beat()
     except OSError as error:
-        raise Damaged(reason(error)) from None
+        raise Damaged(describe_reason(error)) from None
     return digest.hexdigest()
 
 
@@ -171,18 +173,18 @@ def parsed(text: str | bytes) -> Any:
     try:
         value = json.loads(
             text,
-            parse_int=_integer,
+            parse_int=_parse_integer,
             parse_constant=_refuse,
-            object_pairs_hook=without_repeats,
+            object_pairs_hook=refuse_repeats,
         )
     except RecursionError:
         raise Damaged("nested too deeply") from None
     except ValueError as error:
-        raise Damaged(f"not JSON, {reason(error)}") from None
+        raise Damaged(f"not JSON, {describe_reason(error)}") from None
     return _validated(value, _ANY_JSON)
 
 
-def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object as a dictionary. Raises ValueError for a repeated key."""
     table = dict(pairs)
     if len(table) < len(pairs):
@@ -228,7 +230,7 @@ def _explain(error: pydantic.ValidationError) -> str:
     return f"{place[:SHOWN]!r}: {first['msg']}{found}"
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     if len(text) > DIGITS:
         raise ValueError(f"an integer of {len(text)} digits")
     return int(text)

@@ -13,7 +13,7 @@ def score_models(fleet: Fleet, models: dict[str, ClientModel], trained: bool) ->
     """
     own = next(iter(models.values()))
     if not trained and 0 in fleet.scoring.tune_epochs:
-        models = models | {metric_names.tuned(0): own}
+        models = models | {metric_names.name_tuned(0): own}
     for columns, model in _group_columns(models):
         fleet.score(
             columns,
@@ -38,7 +38,7 @@ def _score_tuned(fleet: Fleet, model: ClientModel) -> None:
     for epochs in fleet.scoring.tune_epochs:
         if not epochs:
             continue
-        column = metric_names.tuned(epochs)
+        column = metric_names.name_tuned(epochs)
         with fleet.trial():
             rows = fleet.train(
                 model.rows,

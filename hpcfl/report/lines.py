@@ -9,7 +9,7 @@ from pandas import DataFrame
 
 from hpcfl.report.metric_values import At, name_measure, resolve_metric
 from hpcfl.report.sheet import Sheet, choose_looks
-from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, models_of
+from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, strip_held_out
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def name_scores(runs: Sequence[Run], metric: str) -> str:
     if measure is None:
         return (name.number if name.column == RECORDED else metric).replace("_", " ")
     samples = "validation" if is_held_out(name.column) else "test"
-    columns = {models_of(of_run.column) for of_run in metrics}
+    columns = {strip_held_out(of_run.column) for of_run in metrics}
     models = "each method's own models"
     if len(columns) == 1:
         [column] = columns

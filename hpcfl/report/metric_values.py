@@ -17,9 +17,9 @@ from hpcfl.scores.metric_names import (
     Measure,
     MetricName,
     is_of_newcomers,
-    models_of,
     name_held_out,
     resolve,
+    strip_held_out,
 )
 from hpcfl.storage import metrics
 from hpcfl.trained.run import Run
@@ -211,7 +211,7 @@ def find_virtual_seconds(run: Run, column: str) -> np.ndarray:
     """Return the virtual seconds until the models of a column existed, [T]; NaN without
     ``[time]``.
     """
-    name = "seconds" if models_of(column) == "post" else "started"
+    name = "seconds" if strip_held_out(column) == "post" else "started"
     seconds: np.ndarray = run.results.series(MetricName(name, TIME)).astype(float)
     return seconds
 

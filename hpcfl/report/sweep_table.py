@@ -35,7 +35,7 @@ from hpcfl.report.text import (
     stdout_console,
     warn_of_other_clients,
 )
-from hpcfl.scores.metric_names import Measure, MetricName, models_of
+from hpcfl.scores.metric_names import Measure, MetricName, strip_held_out
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
 
@@ -236,7 +236,7 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
             "column": placed.column,
             "number": shown,
             "clients": number.clients,
-            "models": models_of(name.column),
+            "models": strip_held_out(name.column),
             "best_by": run.summary.best_by if (at, target) == ("best", None) else "",
             "partition": comparison.partition_of(placed),
         }

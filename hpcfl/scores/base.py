@@ -81,10 +81,10 @@ class Block:
         """
         # A model may have, and so predict, more outputs than there are classes.
         outputs = self.logits.shape[2]
-        return histogram(chosen, counted.double(), outputs)[:, : self.classes]
+        return sum_in_bins(chosen, counted.double(), outputs)[:, : self.classes]
 
 
-def histogram(bins: Tensor, weights: Tensor, count: int) -> Tensor:
+def sum_in_bins(bins: Tensor, weights: Tensor, count: int) -> Tensor:
     """Return the sums of weights that fall into each bin, float64 [L, count].
 
     Args:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from hpcfl.scores.base import KINDS, Block, Numbers, Ratio, Score, histogram
+from hpcfl.scores.base import KINDS, Block, Numbers, Ratio, Score, sum_in_bins
 
 TOP = 5
 CONFIDENCE_BINS = 15
@@ -162,9 +162,9 @@ class CalibrationError(Score):
             1, CONFIDENCE_BINS
         ) - 1
         counted = block.mask.double()
-        right = histogram(bins, block.right.double(), CONFIDENCE_BINS)
-        confident = histogram(bins, confidence * counted, CONFIDENCE_BINS)
-        samples = histogram(bins, counted, CONFIDENCE_BINS)
+        right = sum_in_bins(bins, block.right.double(), CONFIDENCE_BINS)
+        confident = sum_in_bins(bins, confidence * counted, CONFIDENCE_BINS)
+        samples = sum_in_bins(bins, counted, CONFIDENCE_BINS)
         return torch.cat([right, confident, samples], dim=1)
 
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
@@ -199,8 +199,8 @@ class AreaUnderCurve(Score):
         counted = block.mask[:, :, None]
         of_right = own_class & counted
         of_wrong = ~own_class & counted
-        right = histogram(bins, of_right.double().flatten(1), ODDS_BINS)
-        wrong = histogram(bins, of_wrong.double().flatten(1), ODDS_BINS)
+        right = sum_in_bins(bins, of_right.double().flatten(1), ODDS_BINS)
+        wrong = sum_in_bins(bins, of_wrong.double().flatten(1), ODDS_BINS)
         return torch.cat([right, wrong], dim=1)
 
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:

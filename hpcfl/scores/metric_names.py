@@ -76,14 +76,14 @@ def is_held_out(column: str) -> bool:
     return column.removeprefix(f"{ATTACKERS}/").startswith(f"{VALIDATION}/")
 
 
-def models_of(column: str) -> str:
+def strip_held_out(column: str) -> str:
     """Return the scored models of a column, without the samples that they were scored
     on.
     """
     return column.removeprefix(f"{VALIDATION}/")
 
 
-def tuned(epochs: int | str) -> str:
+def name_tuned(epochs: int | str) -> str:
     """Return the column of start models after some epochs of plain training at scoring."""
     return f"tuned_{epochs}"
 
@@ -171,7 +171,7 @@ class Measure:
         return f"{100 * number:.2f}" if self.is_percent else f"{number:.4g}"
 
 
-def score_of(wanted: str) -> str:
+def parse_score(wanted: str) -> str:
     """Return the score in SCORE or SCORE/SUMMARY."""
     return wanted.partition("/")[0]
 

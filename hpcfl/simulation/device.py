@@ -129,14 +129,17 @@ def share_device_facts(
         communicator: communicator of all ranks.
         precision: value of ``runtime.precision``.
     """
-    mine = [f"{communicator.host} {_device_id(device)}", kind(device, precision)]
+    mine = [
+        f"{communicator.host} {_find_device_id(device)}",
+        describe_gpu(device, precision),
+    ]
     numbers, kinds = zip(*communicator.allgather(mine), strict=True)
     sharing = numbers.count(mine[0])
     gpu_kinds = {kind_of_rank for kind_of_rank in kinds if kind_of_rank}
     return Device(device, sharing, tuple(sorted(gpu_kinds)))
 
 
-def kind(device: torch.device, precision: str) -> str:
+def describe_gpu(device: torch.device, precision: str) -> str:
     """Describe the GPU properties that determine the last bits of results; "" on a CPU."""
     if device.type == "cpu":
         return ""
@@ -170,7 +173,7 @@ def list_device_notes(device: torch.device, runtime: Runtime) -> list[str]:
     return notes
 
 
-def _device_id(device: torch.device) -> str:
+def _find_device_id(device: torch.device) -> str:
     """Return the UUID of a GPU or MIG slice; "cpu" for the CPU."""
     if device.type != "cuda":
         return "cpu"

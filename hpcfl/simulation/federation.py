@@ -180,7 +180,7 @@ class Federation:
             RunFailure: Diverged clients end the run.
         """
         rounds = self.prepared.config.rounds
-        self._started_in = output.seconds_since_start()
+        self._started_in = output.count_seconds_since_start()
         for number in range(done + 1, rounds + 1):
             begun = time.monotonic()
             if self.best is not None:

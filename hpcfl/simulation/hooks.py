@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.clients import Fleet
-from hpcfl.communication.message import Inbox, Mean, Message, fields
+from hpcfl.communication.message import Inbox, Mean, Message, wrap_entries
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, Setup, State
@@ -51,7 +51,7 @@ def check_message(hook: str, message: Any, clients: int, downwards: bool) -> Mes
         kind = type(message).__name__
         raise MessageError(hook, f"a {kind}; expected a dictionary of tensors by name")
     try:
-        entries = fields(message)
+        entries = wrap_entries(message)
     except ValueError as error:
         raise MessageError(hook, f"an invalid message: {error}") from None
     for name, entry in entries.items():

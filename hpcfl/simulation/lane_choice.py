@@ -130,7 +130,7 @@ def find_row(
             f"{PRECISIONS[runtime.precision]} with at most {fits} lanes"
         )
         return None
-    version = provenance.versions()["torch"]
+    version = provenance.collect_versions()["torch"]
     if table.torch != version:
         notes.append(
             f"runtime.lane_table: measured with torch {table.torch}, but this is {version}"

@@ -262,7 +262,7 @@ def prepare_together(
         prepared = prepare(config, communicator, adapter, rank_device)
     require_equal(
         communicator,
-        _checksums(prepared),
+        _compute_checksums(prepared),
         "data and code must be the same on all hosts, and a plugin must draw random "
         "numbers only by hpcfl's keys",
     )
@@ -277,7 +277,7 @@ def _note_other_processors(communicator: Communicator) -> list[str]:
     """
     if communicator.size == 1:
         return []
-    arithmetics = communicator.allgather(provenance.arithmetic())
+    arithmetics = communicator.allgather(provenance.digest_arithmetic())
     for rank, arithmetic in enumerate(arithmetics):
         if arithmetic != arithmetics[0]:
             return [
@@ -287,7 +287,7 @@ def _note_other_processors(communicator: Communicator) -> list[str]:
     return []
 
 
-def _checksums(prepared: Prepared) -> dict[str, str | int | None]:
+def _compute_checksums(prepared: Prepared) -> dict[str, str | int | None]:
     """Return checksums of the parts that every rank prepares itself and that must be
     equal on all ranks.
     """
@@ -397,7 +397,7 @@ def _make_parts(config: Config, size: int, adapter: ModelAdapter | None) -> Part
         setup=setup,
         hooks=hooks,
         placement=_place_clients(data.counts, config, size),
-        private=_private_state(hooks, setup, model),
+        private=_make_private_state(hooks, setup, model),
         scores=scores,
     )
 
@@ -458,7 +458,7 @@ def _make_privacy(parts: Parts) -> "SamplePrivacy | None":
     return make_sample_privacy(config, parts.hooks.method, clients, has_statistics)
 
 
-def _private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
+def _make_private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
     """Return the private state of a client before round 1."""
     private = hooks.initial_state("client_state", setup)
     if model.buffers.width:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hpcfl.clients.fleet import Fleet
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.exchange import Placement
-from hpcfl.communication.message import Message, fields
+from hpcfl.communication.message import Message, wrap_entries
 from hpcfl.files import scratch
 from hpcfl.scores.base import Score, summarise
 from hpcfl.scores.metric_names import (
@@ -48,7 +48,7 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
         A mask of the clients without NaN and Inf, bool [n] on the CPU.
     """
     tensors = list(fleet.state.values())
-    for entry in fields(uplink).values():
+    for entry in wrap_entries(uplink).values():
         if not entry.shared:
             tensors.append(entry.tensor)
     if fleet.results.losses is not None:
@@ -57,7 +57,7 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
     for tensor in tensors:
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        parts = scratch.parts(tensor.flatten(1))
+        parts = scratch.split_rows(tensor.flatten(1))
         # NaN propagates through both; absolute values would need a copy of all rows.
         largest = [torch.maximum(part.amax(dim=1), -part.amin(dim=1)) for part in parts]
         result &= torch.cat(largest).isfinite().cpu()
@@ -99,9 +99,9 @@ def compute_numbers(
         on_host = values.detach().double().cpu()
         numbers[str(MetricName(name, RECORDED))] = on_host.numpy()
     if uplink is not None and finite is not None:
-        numbers["floats_up"] = _floats(uplink, len(fleet.ids))
+        numbers["floats_up"] = _count_floats(uplink, len(fleet.ids))
         numbers["diverged"] = (~finite).double().numpy()
-        numbers |= _losses(fleet)
+        numbers |= _select_losses(fleet)
     is_attacker = np.isin(fleet.ids, fleet.resources.attackers)
     return set_apart(numbers, is_attacker) if is_attacker.any() else numbers
 
@@ -125,16 +125,16 @@ def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
     return result
 
 
-def _floats(uplink: Message, clients: int) -> NDArray[np.float64]:
+def _count_floats(uplink: Message, clients: int) -> NDArray[np.float64]:
     """Return the number of floats that each client sends, [n]."""
     total = torch.zeros(clients, dtype=torch.float64)
-    for entry in fields(uplink).values():
+    for entry in wrap_entries(uplink).values():
         floats = entry.logical_floats()
         total += torch.as_tensor(floats, dtype=torch.float64, device="cpu")
     return total.numpy()
 
 
-def _losses(fleet: Fleet) -> Numbers:
+def _select_losses(fleet: Fleet) -> Numbers:
     """Return the losses of a fleet's last training, NaN for clients without samples."""
     empty = fleet.samples.cpu() == 0
     losses = {

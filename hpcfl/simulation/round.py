@@ -23,9 +23,9 @@ from hpcfl.communication.message import (
     Inbox,
     Mean,
     Message,
-    fields,
     move,
-    only,
+    select_sound,
+    wrap_entries,
 )
 from hpcfl.communication.message import select as part_of
 from hpcfl.errors import Diverged, UserError
@@ -66,7 +66,7 @@ class LocalWork:
     @cached_property
     def upload(self) -> Message:
         """The messages of the participants that did not diverge."""
-        return only(self.message, self.finite)
+        return select_sound(self.message, self.finite)
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ class JoinedWork:
         """Copy the results of the next group."""
         for name, tensor in work.state.items():
             self._put(self._state, name, tensor)
-        for name, entry in fields(work.message).items():
+        for name, entry in wrap_entries(work.message).items():
             self._put(self._rows, name, entry.tensor)
             if isinstance(entry, Mean):
                 self._put(self._weights, name, entry.weights)

@@ -94,11 +94,11 @@ def check(
     """
     block = make_block(classes, device)
     with locate_score_errors(name, score, "sums"):
-        check_additive(score, block, checked(score.sums(block), "width"))
+        check_additive(score, block, require_rows(score.sums(block), "width"))
     of_clients = {}
     with locate_score_errors(name, score, "number"):
         for number, values in compute_numbers(name, score, block).items():
-            of_clients[number] = checked(values).double().numpy()
+            of_clients[number] = require_rows(values).double().numpy()
     with locate_score_errors(name, score, "summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
@@ -185,7 +185,7 @@ def select_part(block: Block, clients: slice, samples: slice) -> Block:
     return Block(logits, labels, mask, block.classes)
 
 
-def checked(value: Tensor, *widths: str) -> Tensor:
+def require_rows(value: Tensor, *widths: str) -> Tensor:
     """Return the result of a score's function after a check of its shape.
 
     Args:

@@ -52,7 +52,7 @@ class Setting(NamedTuple):
     plain: Any
 
 
-def _backend(name: str, plain: Any) -> Setting:
+def _make_backend(name: str, plain: Any) -> Setting:
     """Return the setting for an attribute of ``torch.backends``."""
     owner, _, attribute = name.rpartition(".")
     module = attrgetter(owner)(torch.backends) if owner else torch.backends
@@ -63,7 +63,7 @@ def _backend(name: str, plain: Any) -> Setting:
     return Setting(lambda: getattr(module, attribute), write, plain)
 
 
-def _autocast(kind: str) -> Setting:
+def _make_autocast(kind: str) -> Setting:
     return Setting(
         lambda: torch.is_autocast_enabled(kind),
         lambda value: torch.set_autocast_enabled(kind, value),
@@ -90,8 +90,8 @@ SETTINGS = {
     "torch.set_grad_enabled": Setting(
         torch.is_grad_enabled, torch.set_grad_enabled, True
     ),
-    "torch.autocast('cpu')": _autocast("cpu"),
-    "torch.autocast('cuda')": _autocast("cuda"),
+    "torch.autocast('cpu')": _make_autocast("cpu"),
+    "torch.autocast('cuda')": _make_autocast("cuda"),
     "torch.set_num_threads": Setting(
         torch.get_num_threads, torch.set_num_threads, KEEP
     ),
@@ -103,7 +103,7 @@ SETTINGS = {
         torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, False
     ),
     **{
-        f"torch.backends.{name}": _backend(name, plain)
+        f"torch.backends.{name}": _make_backend(name, plain)
         for name, plain in BACKENDS.items()
     },
     "torch.set_float32_matmul_precision": Setting(

@@ -173,7 +173,7 @@ class Checkpoints:
         self._committed = {
             shard.content: shard
             for part in report["states"]
-            for shard in _shards(part["files"])
+            for shard in _parse_shards(part["files"])
         }
         run_digest: str | None = self.communicator.bcast(committed)
         return run_digest
@@ -271,7 +271,7 @@ class Checkpoints:
 
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
         """Return the newest checkpoint's file with the same content, if any."""
-        shard = self._committed.get(manifest.content_key(ids, digests))
+        shard = self._committed.get(manifest.make_content_key(ids, digests))
         return shard if shard and shard.is_present(self.folder) else None
 
     def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:
@@ -310,7 +310,7 @@ class Checkpoints:
 
         parts: each rank's part of the state.
         """
-        files = [shard for part in parts for shard in _shards(part["files"])]
+        files = [shard for part in parts for shard in _parse_shards(part["files"])]
         files.sort(key=lambda shard: shard.part.begin if shard.part else 0)
         clients = [
             ClientDigests(self._hosted[rank], part["template"], dict(part["clients"]))
@@ -342,7 +342,7 @@ class Checkpoints:
         damaged.
         """
         with agreed(self.communicator):
-            found = manifest.newest_first(self.folder)
+            found = manifest.list_newest_first(self.folder)
         notes: list[str] = []
         names = self.communicator.bcast([path.name for path in found])
         paths = [self.folder / name for name in names]
@@ -352,7 +352,7 @@ class Checkpoints:
                 notes.append(f"{path}: damaged checkpoint ({damage})")
                 continue
             if self.communicator.is_server:
-                older = manifest.readable(reversed(paths[position + 1 :]), self.run)
+                older = manifest.read_all(reversed(paths[position + 1 :]), self.run)
                 self._kept = [*older, newest]
             self._best = newest.best
             # the run does not need the best state to continue
@@ -389,7 +389,7 @@ class Checkpoints:
                     f"{path}: missing on a rank's host; the results folder must lie on a "
                     "file system that all hosts share"
                 )
-        newest = manifest.of_table(table)
+        newest = manifest.parse_manifest(table)
         damage = self._find_damage(newest.files)
         return (None if damage else newest), damage
 
@@ -431,8 +431,8 @@ def read_clients(folder: Path, chosen: Manifest, clients: ClientStore) -> None:
             clients.put([ids[row] for row in rows], state)
 
 
-def _shards(files: list[dict[str, Any]]) -> list[Shard]:
-    return [manifest.shard_of_table(file) for file in files]
+def _parse_shards(files: list[dict[str, Any]]) -> list[Shard]:
+    return [manifest.parse_shard(file) for file in files]
 
 
 class CheckpointSchedule:

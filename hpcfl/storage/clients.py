@@ -155,7 +155,7 @@ class Snapshot(Mapping[int, Row]):
         return ClientDigests(self.ids, self.template.digest, written)
 
     def __getitem__(self, client: int) -> Row:
-        if not _among(np.array([client]), self.ids).all():
+        if not _are_among(np.array([client]), self.ids).all():
             raise KeyError(client)
         return self.written.get(client, self.template)
 
@@ -206,7 +206,7 @@ class ClientStore:
 
     def hosts(self, ids: np.ndarray) -> np.ndarray:
         """Return whether each of the ``ids`` [n] is on this rank, bool [n]."""
-        return _among(ids, self._ids)
+        return _are_among(ids, self._ids)
 
     def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
         """Return copies of the state of n clients, name → tensor [n, *shape] on
@@ -303,7 +303,7 @@ def _move_whole(tensor: Tensor) -> Tensor:
     return moved if is_whole else moved.clone()
 
 
-def _among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:
+def _are_among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:
     """Return whether each of the ``ids`` [n] is in the ascending ``hosted``, bool [n]."""
     places = np.searchsorted(hosted, ids)
     among = places < len(hosted)

@@ -106,7 +106,7 @@ class FolderLock:
         try:
             with atomic.explained(self._path):
                 flags = os.O_RDWR | os.O_CREAT
-                descriptor = untrusted_files.descriptor(self._path, flags)
+                descriptor = untrusted_files.open_descriptor(self._path, flags)
         except Damaged as error:
             raise UserError(f"{self._path}: {error}; choose another --out") from None
         try:
@@ -118,7 +118,7 @@ class FolderLock:
             os.close(descriptor)
             raise UserError(
                 f"{self._path.parent}: this file system offers no locks (flock: "
-                f"{atomic.reason(error)}), choose another folder with --out"
+                f"{atomic.describe_reason(error)}), choose another folder with --out"
             ) from error
         os.close(descriptor)
         return False

@@ -108,7 +108,7 @@ class Shard:
             ids = []
         elif ids is None:
             ids = [0]
-        if self.name != _name(self.ids, self.sha256):
+        if self.name != _name_file(self.ids, self.sha256):
             raise ValueError(f"{self.name!r} is not the name of this file")
         if ids != sorted(set(ids)) or len(ids) != len(self.digests):
             raise ValueError(f"{self.name}: its ids and digests do not belong together")
@@ -125,7 +125,7 @@ class Shard:
         """
         if self.part is not None:
             return (self.name,)
-        return content_key(self.ids, self.digests)
+        return make_content_key(self.ids, self.digests)
 
     def is_present(self, folder: Path) -> bool:
         """Return whether the file exists with its size; its bytes are not checked."""
@@ -140,10 +140,10 @@ class Shard:
             with untrusted_files.opened(folder / self.name) as file:
                 right = (
                     os.fstat(file.fileno()).st_size == self.size
-                    and untrusted_files.sha256(file) == self.sha256
+                    and untrusted_files.compute_sha256(file) == self.sha256
                 )
         except (FileNotFoundError, Damaged) as error:
-            raise Damaged(f"{self.name}: {atomic.reason(error)}") from error
+            raise Damaged(f"{self.name}: {atomic.describe_reason(error)}") from error
         if not right:
             raise Damaged(
                 f"{self.name}: its SHA-256 is not the one it was written with"
@@ -189,7 +189,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        return name_after(self.round)
+        return name_manifest(self.round)
 
     @property
     def server_file(self) -> Shard:
@@ -232,7 +232,7 @@ class Manifest:
             shard.verify(folder)
 
 
-def name_after(round: int) -> str:
+def name_manifest(round: int) -> str:
     """Return the name of the manifest's file after a round; names sort by round."""
     return f"manifest-{round:08d}.json"
 
@@ -249,9 +249,9 @@ def read(path: Path, run: str | None = None) -> Manifest:
             raise Damaged("its content does not have the checksum it was written with")
         if body.pop("format", None) not in READABLE:
             raise Damaged("written in another format by another version of hpcfl")
-        manifest = of_table(body)
+        manifest = parse_manifest(body)
     except FileNotFoundError as error:
-        raise Damaged(atomic.reason(error)) from error
+        raise Damaged(atomic.describe_reason(error)) from error
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged("not a complete manifest") from error
     if manifest.name != path.name:
@@ -260,7 +260,7 @@ def read(path: Path, run: str | None = None) -> Manifest:
     return manifest
 
 
-def of_table(table: dict[str, Any]) -> Manifest:
+def parse_manifest(table: dict[str, Any]) -> Manifest:
     """Return the manifest from the result of ``asdict``.
 
     Raises ValueError, KeyError or TypeError for other tables.
@@ -269,19 +269,19 @@ def of_table(table: dict[str, Any]) -> Manifest:
     return Manifest(
         **{
             **table,
-            "files": [shard_of_table(shard) for shard in table["files"]],
-            "best": None if best is None else of_table(best),
+            "files": [parse_shard(shard) for shard in table["files"]],
+            "best": None if best is None else parse_manifest(best),
         }
     )
 
 
-def shard_of_table(table: dict[str, Any]) -> Shard:
-    """Return the file from the result of ``asdict``. Raises as ``of_table``."""
+def parse_shard(table: dict[str, Any]) -> Shard:
+    """Return the file from the result of ``asdict``. Raises as ``parse_manifest``."""
     part = table.get("part")
     return Shard(**{**table, "part": None if part is None else Part(**part)})
 
 
-def newest_first(folder: Path) -> list[Path]:
+def list_newest_first(folder: Path) -> list[Path]:
     """Return the paths of a folder's manifests, including damaged ones. Raises
     RunFailure.
 
@@ -291,13 +291,13 @@ def newest_first(folder: Path) -> list[Path]:
         return sorted(folder.glob(PATTERN), reverse=True)
 
 
-def states(folder: Path, run: str) -> dict[int, Manifest]:
+def find_states(folder: Path, run: str) -> dict[int, Manifest]:
     """Return a run's stored states, including best ones, by the last round before them.
 
     Their files exist; the content is not read.
     """
     found: dict[int, Manifest] = {}
-    for newest in readable(newest_first(folder), run):
+    for newest in read_all(list_newest_first(folder), run):
         for one in (newest, newest.best):
             if one is not None and all(shard.is_present(folder) for shard in one.files):
                 found.setdefault(one.round, one)
@@ -314,14 +314,14 @@ def find_damage(folder: Path, files: Iterable[Shard]) -> str | None:
     return None
 
 
-def damaged(folder: Path, run: str) -> dict[str, str]:
+def list_damaged(folder: Path, run: str) -> dict[str, str]:
     """Return the damage of each unreadable checkpoint by its manifest's name, newest
     first.
 
     The function reads all files.
     """
     found: dict[str, str] = {}
-    for path in newest_first(folder):
+    for path in list_newest_first(folder):
         try:
             read(path, run).verify(folder)
         except Damaged as error:
@@ -329,7 +329,7 @@ def damaged(folder: Path, run: str) -> dict[str, str]:
     return found
 
 
-def latest(
+def find_latest(
     folder: str | Path, run: str | None = None, verified: bool = False
 ) -> Manifest | None:
     """Return the newest checkpoint with an intact manifest and existing files.
@@ -338,7 +338,7 @@ def latest(
     all files of the checkpoint. Raises RunFailure if the folder cannot be listed.
     """
     folder = Path(folder)
-    for found in readable(newest_first(folder), run):
+    for found in read_all(list_newest_first(folder), run):
         with suppress(Damaged):
             if verified:
                 found.verify(folder)
@@ -347,7 +347,7 @@ def latest(
     return None
 
 
-def readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
+def read_all(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
     """Return the intact manifests of a run among ``paths``, in the same order."""
     manifests = []
     for path in paths:
@@ -363,7 +363,7 @@ def compute_checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
-def content_key(
+def make_content_key(
     ids: Sequence[int] | None, digests: Sequence[str]
 ) -> tuple[object, ...]:
     """Return the ``Shard.content`` of clients' digests, or the server's if ``ids`` is
@@ -427,7 +427,7 @@ def group_clients(rows: "Snapshot", limits: FileLimits = AUTO) -> Iterator[list[
     most = limits.count_clients(rows.template.size)
     written = np.array(sorted(rows.written), np.int64)
     clients_per_written = len(rows.ids) // max(1, len(written))
-    span = most * _power_of_two_below(clients_per_written)
+    span = most * _find_power_of_two(clients_per_written)
     of_group = np.searchsorted(rows.ids, written) // span
     begins = np.flatnonzero(np.diff(of_group)) + 1
     for group in np.split(written, begins):
@@ -435,7 +435,7 @@ def group_clients(rows: "Snapshot", limits: FileLimits = AUTO) -> Iterator[list[
             yield group[begin : begin + most].tolist()
 
 
-def _power_of_two_below(number: int) -> int:
+def _find_power_of_two(number: int) -> int:
     """Return the largest power of two up to ``number``, at least 1."""
     return 1 << max(0, number.bit_length() - 1)
 
@@ -520,7 +520,7 @@ def _encode_file(
     data = hdf5.encode(arrays, {})
     sha256 = hashlib.sha256(data).hexdigest()
     return Shard(
-        name=_name(ids, sha256),
+        name=_name_file(ids, sha256),
         sha256=sha256,
         size=len(data),
         ids=ids,
@@ -529,7 +529,7 @@ def _encode_file(
     ), data
 
 
-def _name(ids: list[int] | None, sha256: str) -> str:
+def _name_file(ids: list[int] | None, sha256: str) -> str:
     """Return the name of a file of the server, or of clients if it has ``ids``."""
     return f"{'server' if ids is None else 'clients'}-{sha256}.h5"
 

@@ -39,7 +39,7 @@ def unpacked(path: Path) -> Iterator[Path]:
     Raises UserError for a damaged or different file, RunFailure if the folder cannot be
     written.
     """
-    with scratch.temporary_folder() as folder:
+    with scratch.make_temporary_folder() as folder:
         try:
             with (
                 untrusted_files.open_user_file(path) as source,
@@ -68,7 +68,7 @@ def _decompress(source: BinaryIO, target: BinaryIO) -> None:
         left -= len(part)
         if left < 0:
             raise ValueError("it holds more than packed runs may")
-        with atomic.explained(scratch.folder()):
+        with atomic.explained(scratch.find_folder()):
             target.write(part)
     if unpacker.unused_data or source.read(1):
         raise ValueError("more follows its end")

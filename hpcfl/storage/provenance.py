@@ -32,23 +32,23 @@ VARIABLES = (
 PACKAGES = ("numpy", "torch", "torchvision", "mpi4py", "h5py", "pydantic")
 
 
-def versions() -> dict[str, str]:
+def collect_versions() -> dict[str, str]:
     """Return the versions of hpcfl, Python and PACKAGES; "none" for a missing package."""
     versions = {"hpcfl": hpcfl.__version__, "python": platform.python_version()}
     for package in PACKAGES:
-        versions[package] = _version(package)
+        versions[package] = _find_version(package)
     return versions
 
 
 @cache
-def _version(package: str) -> str:
+def _find_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         return "none"
 
 
-def processor() -> str:
+def read_processor() -> str:
     """Return the CPU's model name, because another model may round differently."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -59,7 +59,7 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def arithmetic() -> str:
+def digest_arithmetic() -> str:
     """Return a fingerprint of this process's arithmetic.
 
     It is the first 16 digits of a SHA-256 over the results of some torch kernels on
@@ -87,7 +87,7 @@ def arithmetic() -> str:
     return digest.hexdigest()[:16]
 
 
-def settings() -> dict[str, Any]:
+def collect_settings() -> dict[str, Any]:
     """Return the settings of this process that change computed numbers, by name.
 
     They are torch's settings and the VARIABLES that are set in the environment.
@@ -111,7 +111,7 @@ def settings() -> dict[str, Any]:
     return found
 
 
-def commit() -> str | None:
+def find_commit() -> str | None:
     """Return the commit of the running source tree, with '+' for changes.
 
     The result is None outside a git repository.
@@ -138,12 +138,12 @@ def commit() -> str | None:
     return answer.stdout.strip()
 
 
-def header() -> dict[str, Any]:
+def collect_header() -> dict[str, Any]:
     """Return the whole provenance, JSON-able, for the header of results."""
     return {
-        "versions": versions(),
-        "processor": processor(),
-        "arithmetic": arithmetic(),
+        "versions": collect_versions(),
+        "processor": read_processor(),
+        "arithmetic": digest_arithmetic(),
         "command": sys.argv,
-        "commit": commit(),
+        "commit": find_commit(),
     }

@@ -83,7 +83,7 @@ class Metrics(Mapping[str, np.ndarray]):
                 f"would be {size:,} bytes, more than {LIMIT:,}"
             )
         column = self.columns[name]
-        series = missing((rounds, self.clients), column.dtype)
+        series = make_missing((rounds, self.clients), column.dtype)
         series[self.rounds, self.ids] = column
         return series
 
@@ -200,7 +200,7 @@ def make_round(
     of_rounds, of_all = {}, {}
     count = clients.clients
     for name, value in values.items():
-        array = long(np.asarray(value))
+        array = widen(np.asarray(value))
         if array.ndim:
             of_all[name] = array
             count = len(array)
@@ -208,7 +208,7 @@ def make_round(
             of_rounds[name] = array[None]
     if of_all:
         for name, column in clients.columns.items():
-            of_all[name] = missing(count, column.dtype)
+            of_all[name] = make_missing(count, column.dtype)
             of_all[name][clients.ids] = column
         clients = make_one_round(np.arange(count), of_all, count)
     metrics = replace(clients, of_rounds=of_rounds)
@@ -296,17 +296,17 @@ def _join_columns(
         dtype = np.result_type(*(part[name] for part in parts if name in part))
         columns = []
         for part, length in zip(parts, lengths, strict=True):
-            columns.append(part[name] if name in part else missing(length, dtype))
+            columns.append(part[name] if name in part else make_missing(length, dtype))
         joined[name] = np.concatenate(columns)
     return joined
 
 
-def missing(shape: int | tuple[int, int], dtype: np.dtype) -> np.ndarray:
+def make_missing(shape: int | tuple[int, int], dtype: np.dtype) -> np.ndarray:
     """Return an array of missing values: NaN, or −1 for integers."""
     return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
 
 
-def long(array: np.ndarray) -> np.ndarray:
+def widen(array: np.ndarray) -> np.ndarray:
     """Return whole numbers as int64, in which -1 marks missing ones, and others
     unchanged.
     """
@@ -399,11 +399,11 @@ def encode(results: Results) -> bytes:
     }
     datasets = {
         "rounds": results.rounds,
-        IDS: _short(metrics.ids),
-        STARTS: _short(metrics.starts),
+        IDS: _shrink(metrics.ids),
+        STARTS: _shrink(metrics.starts),
     }
     for name, array in results.static.items():
-        datasets[STATIC + name] = _short(array)
+        datasets[STATIC + name] = _shrink(array)
     for name, array in {**metrics.of_rounds, **metrics.columns}.items():
         datasets[VALUES + name] = array
     attributes = {name: json.dumps(value) for name, value in header.items()}
@@ -426,16 +426,16 @@ def load(path: Path) -> Results:
     for path_inside, array in datasets.items():
         name = path_inside.partition("/")[2]
         if path_inside.startswith(STATIC):
-            static[name] = long(array)
+            static[name] = widen(array)
         elif path_inside.startswith(VALUES):
             if MetricName.parse(name).of_clients:
-                columns[name] = long(array)
+                columns[name] = widen(array)
             else:
                 of_rounds[name] = array
     metrics = Metrics(
         of_rounds=of_rounds,
-        starts=long(datasets[STARTS]),
-        ids=long(datasets[IDS]),
+        starts=widen(datasets[STARTS]),
+        ids=widen(datasets[IDS]),
         columns=columns,
         clients=header.pop(CLIENT_COUNT, None),
     )
@@ -510,7 +510,7 @@ def _check(results: Results, of_rounds: Mapping[str, np.ndarray]) -> None:
         raise Damaged("its arrays are of different numbers of clients")
 
 
-def _short(array: np.ndarray) -> np.ndarray:
+def _shrink(array: np.ndarray) -> np.ndarray:
     """Return non-negative whole numbers in the smallest integer type, others unchanged."""
     if array.dtype.kind not in "iu" or not array.size or array.min() < 0:
         return array

@@ -93,14 +93,14 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
             "--fresh to move all aside"
         )
     run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
-    newest = _newest(checkpoints, run)
+    newest = _find_newest(checkpoints, run)
     _refuse_another(folder, config)
     others, completed = results.examine(folder, run)
     if others:
         raise UserError(f"{others[0]}; {REMOVE_OTHERS}")
     done = newest.round if newest else 0
     if is_finished(config.rounds, done, completed):
-        whole = manifest.latest(checkpoints, run, verified=True)
+        whole = manifest.find_latest(checkpoints, run, verified=True)
         return is_finished(config.rounds, whole.round if whole else 0, completed)
     if done > config.rounds:
         raise UserError(
@@ -166,7 +166,7 @@ class Claim:
             None  # for the user: a note on a damaged ``run.json``, which is written again
         )
         self.begun = False
-        self.failure = failure(
+        self.failure = read_failure(
             folder
         )  # why the attempt before this one failed; ``begin`` removes the file
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
@@ -197,11 +197,11 @@ class Claim:
     def _begin(self) -> None:
         if self.fresh and not self._is_new:
             with atomic.explained(self.folder):
-                self.folder.rename(_aside(self.folder))
+                self.folder.rename(_find_free_path(self.folder))
                 self.folder.mkdir()
             self.lock.relock()
-        text = described(self.config.resolved())
-        if _content(self.folder / RUN) != text:
+        text = encode_run(self.config.resolved())
+        if _read_content(self.folder / RUN) != text:
             atomic.write(self.folder / RUN, text)
         with atomic.explained(self.folder):
             (self.folder / FAILURE).unlink(missing_ok=True)
@@ -263,12 +263,12 @@ def read(folder: Path) -> RunFile | None:
         ) from None
 
 
-def described(config: Mapping[str, Any]) -> bytes:
+def encode_run(config: Mapping[str, Any]) -> bytes:
     """Return the bytes of a ``run.json`` with a resolved configuration."""
     return json.dumps({"format": FORMAT, "config": config}, indent=1).encode()
 
 
-def failure(folder: Path) -> str | None:
+def read_failure(folder: Path) -> str | None:
     """Return why the last attempt in the folder failed; None without a failure or a
     reason.
     """
@@ -342,24 +342,24 @@ def _refuse_another(folder: Path, config: "Config") -> None:
         return
     begun = experiment_file.flat(identity(run_file["config"]))
     asked = experiment_file.flat(identity(config.resolved()))
-    if differences := _differences(begun, asked):
+    if differences := _list_differences(begun, asked):
         raise UserError(
             f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
             "choose another --out or name, or --fresh to move it aside"
         )
 
 
-def _newest(checkpoints: Path, run: str) -> Manifest | None:
-    """Return the newest checkpoint, as ``manifest.latest`` finds it. Raises UserError."""
+def _find_newest(checkpoints: Path, run: str) -> Manifest | None:
+    """Return the newest checkpoint, as ``manifest.find_latest`` finds it. Raises UserError."""
     try:
-        return manifest.latest(checkpoints, run)
+        return manifest.find_latest(checkpoints, run)
     except RunFailure as error:
         raise UserError(
             f"{error}; choose another --out, or make it readable"
         ) from error
 
 
-def _content(path: Path) -> bytes | None:
+def _read_content(path: Path) -> bytes | None:
     """Return the bytes of a small file; None if it is missing or unreadable."""
     try:
         return untrusted_files.read_bytes(path, untrusted_files.JSON_LIMIT)
@@ -367,7 +367,7 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+def _list_differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Return a text for each key in which two flat tables differ, with both values."""
     missing = "(nothing)"
     return [
@@ -382,7 +382,7 @@ def is_aside(name: str) -> bool:
     return re.search(r"\.\d{8}-\d{6}(-\d+)?$", name) is not None
 
 
-def _aside(folder: Path) -> Path:
+def _find_free_path(folder: Path) -> Path:
     """Return a free path beside the folder: its name and the time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = [

@@ -17,7 +17,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from hpcfl.storage import lock, run_folder
-from hpcfl.storage.manifest import latest, newest_first
+from hpcfl.storage.manifest import find_latest, list_newest_first
 from hpcfl.storage.results import Results
 
 
@@ -80,9 +80,9 @@ def look(
     checkpoints cannot be listed.
     """
     checkpoints = folder / run_folder.CHECKPOINTS
-    checkpoint = latest(checkpoints, run)
+    checkpoint = find_latest(checkpoints, run)
     done = checkpoint.round if checkpoint else 0
-    stage = _stage(folder, rounds_requested, done, results)
+    stage = _find_stage(folder, rounds_requested, done, results)
     return RunStatus(
         stage=stage,
         rounds_requested=rounds_requested,
@@ -90,12 +90,12 @@ def look(
         digest=checkpoint.digest if checkpoint else None,
         completed=results.completed,
         locked=lock.is_held(folder),
-        failure=None if stage == Stage.FINISHED else run_folder.failure(folder),
-        checkpoints_lost=checkpoint is None and bool(newest_first(checkpoints)),
+        failure=None if stage == Stage.FINISHED else run_folder.read_failure(folder),
+        checkpoints_lost=checkpoint is None and bool(list_newest_first(checkpoints)),
     )
 
 
-def _stage(
+def _find_stage(
     folder: Path, rounds_requested: int | None, done: int, results: Results
 ) -> Stage:
     if rounds_requested is not None and run_folder.is_finished(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.communication.exchange import allocate_rows
-from hpcfl.communication.message import dtype_name
+from hpcfl.communication.message import name_dtype
 from hpcfl.files import heartbeat
 from hpcfl.rows import mixing
 from hpcfl.storage import manifest
@@ -68,7 +68,7 @@ def cut(name: str, shape: Sequence[int], dtype: str, limits: FileLimits) -> list
     return parts
 
 
-def owners(count: int, size: int) -> list[int]:
+def assign_owners(count: int, size: int) -> list[int]:
     """Return the rank of each of ``count`` parts: they go round the ranks with clients."""
     workers = max(1, size - 1)
     first = size - workers
@@ -96,7 +96,7 @@ def share(
         else:
             large[name] = tensor.detach()
     heads = [
-        [name, list(tensor.shape), dtype_name(tensor.dtype)]
+        [name, list(tensor.shape), name_dtype(tensor.dtype)]
         for name, tensor in large.items()
     ]
     parts = []
@@ -116,7 +116,7 @@ def _scatter(
     tensor: None on all ranks but 0.
     """
     width = prod(parts[0].row)
-    ranks = owners(len(parts), communicator.size)
+    ranks = assign_owners(len(parts), communicator.size)
     owner = np.repeat(ranks, [part.rows for part in parts])
     flat = None if tensor is None else tensor.view(-1, width).numpy()
     mine = communicator.scatter_rows(
@@ -142,7 +142,7 @@ def read_share(folder: Path, chosen: Manifest, process: Communicator) -> ReadSha
         small = manifest.read_tensors(folder / chosen.server_file.name, None)
     rows = {}
     for tensor, files in chosen.parts.items():
-        ranks = owners(len(files), process.size)
+        ranks = assign_owners(len(files), process.size)
         mine = [
             file
             for file, rank in zip(files, ranks, strict=True)
@@ -170,7 +170,7 @@ def gather(
     """
     large = {}
     for tensor, files in chosen.parts.items():
-        ranks = owners(len(files), communicator.size)
+        ranks = assign_owners(len(files), communicator.size)
         owner = np.repeat(ranks, [part.rows for _, part in files])
         mine = read.rows[tensor]
         row = mine.shape[1:]

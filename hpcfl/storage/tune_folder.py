@@ -133,12 +133,12 @@ def _make_folders(folder: Path) -> None:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
 
-def result(folder: Path, cell: str, step: str) -> Result | None:
+def read_result(folder: Path, cell: str, step: str) -> Result | None:
     """Return the result of a step of a run, or None before its end.
 
     Raises UserError if its file is damaged.
     """
-    path = _path(folder, cell, step)
+    path = _make_path(folder, cell, step)
     try:
         return untrusted_files.read_json(path, Result)
     except FileNotFoundError:
@@ -152,8 +152,8 @@ def result(folder: Path, cell: str, step: str) -> Result | None:
 def keep(folder: Path, cell: str, step: str, result: Result) -> None:
     """Write the result of a step of a run. Raises RunFailure."""
     text = json.dumps(result, indent=1, allow_nan=False)
-    atomic.write(_path(folder, cell, step), text.encode())
+    atomic.write(_make_path(folder, cell, step), text.encode())
 
 
-def _path(folder: Path, cell: str, step: str) -> Path:
+def _make_path(folder: Path, cell: str, step: str) -> Path:
     return folder / RESULTS / f"{cell},{step}.json"

@@ -51,7 +51,7 @@ def export(
             raise UserError(f"{out}: is there already; choose another --out")
     if adapters:
         _require_corrections(models)
-    with atomic.whole_folder(out) as folder:
+    with atomic.write_folder(out) as folder:
         if adapters:
             return _written_adapters(models, chosen, folder)
         return _written(models, chosen, folder)

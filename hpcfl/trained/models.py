@@ -16,7 +16,7 @@ from hpcfl.clients.scoring import BLOCK
 from hpcfl.errors import UserError, suggest
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.simulation import torch_settings
-from hpcfl.storage.manifest import damaged, name_after
+from hpcfl.storage.manifest import list_damaged, name_manifest
 from hpcfl.storage.metrics import AFTER, BEFORE, compute_client_scores
 from hpcfl.storage.results import Results
 from hpcfl.trained.module import module
@@ -245,8 +245,8 @@ class Models:
         if round in kept:
             return
         only = f"only that before {', '.join(map(str, sorted(kept)))}"
-        lost = damaged(self.replay.checkpoints, self.replay.run)
-        why = lost.get(name_after(round - 1))
+        lost = list_damaged(self.replay.checkpoints, self.replay.run)
+        why = lost.get(name_manifest(round - 1))
         if why is None and kept == {1}:  # nothing can be read
             why = next(iter(lost.values()), None)
         if why is not None:

@@ -24,7 +24,7 @@ from hpcfl.experiment import measures
 from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import atomic
 from hpcfl.scores.base import Ratio
-from hpcfl.scores.metric_names import has_scores, name_held_out, tuned
+from hpcfl.scores.metric_names import has_scores, name_held_out, name_tuned
 from hpcfl.storage import metrics, results, run_folder
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
@@ -53,7 +53,7 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
             zip(names, finished, strict=True), key=lambda one: one[0]
         ):
             config = _without_paths(run.config)
-            _add(archive, f"{name}/{run_folder.RUN}", run_folder.described(config))
+            _add(archive, f"{name}/{run_folder.RUN}", run_folder.encode_run(config))
             _add(archive, f"{name}/{MERGED}", results.encode(_of_table(run, config)))
     try:
         atomic.write(out, content.getvalue())
@@ -82,7 +82,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
             )
     rows = sorted(kept)
     epochs = run.config["evaluation"].get("tune_epochs", [])
-    columns = (run.score, name_held_out(run.score), *map(tuned, epochs))
+    columns = (run.score, name_held_out(run.score), *map(name_tuned, epochs))
     of_score = _parts(run.measure.score)
     read = recorded.select_rounds(rows)
     names = []

@@ -75,7 +75,7 @@ class RoundReplay:
         prepared = prepare(config, alone, make_adapter(config.adapter))
         prepared = preflight.run(prepared, alone)
         schedule = make_schedule(prepared, alone)
-        newest = manifests.latest(self.checkpoints)
+        newest = manifests.find_latest(self.checkpoints)
         if newest is not None:
             start_checks.refuse_other_decisions(
                 prepared, schedule, newest.meta, self.folder
@@ -95,7 +95,7 @@ class RoundReplay:
     @property
     def rounds(self) -> set[int]:
         """Return the rounds whose earlier state is stored; the last may be yet to come."""
-        states = manifests.states(self.checkpoints, self.run)
+        states = manifests.find_states(self.checkpoints, self.run)
         return {1, *(done + 1 for done in states)}
 
     def digest(self, number: int) -> str | None:
@@ -186,7 +186,7 @@ class RoundReplay:
 
         Raises UserError if it cannot be read.
         """
-        manifest = manifests.states(self.checkpoints, self.run).get(number - 1)
+        manifest = manifests.find_states(self.checkpoints, self.run).get(number - 1)
         try:
             if manifest is not None:
                 manifest.verify(self.checkpoints)

@@ -20,7 +20,7 @@ from hpcfl.experiment.sweep import configured
 from hpcfl.files.file_names import make_file_name
 from hpcfl.report import variance
 from hpcfl.rows import randomness
-from hpcfl.scores.metric_names import tuned
+from hpcfl.scores.metric_names import name_tuned
 from hpcfl.tuning import halving
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.section import Range, Tune, as_range, parse, split_entry
@@ -378,7 +378,7 @@ def _check(plan: Plan, cell: str) -> None:
 def _check_column(plan: Plan, method: str, config: Config) -> None:
     """Raise UserError for a moment after epochs of tuning that nothing scores."""
     column = plan.column(method)
-    epochs = column.removeprefix(tuned(""))
+    epochs = column.removeprefix(name_tuned(""))
     scored = map(str, config.evaluation.tune_epochs)
     if column != epochs and epochs not in scored:
         raise UserError(

@@ -46,7 +46,7 @@ class SearchResults:
 
     def result(self, cell: Cell, step: str) -> Result | None:
         """Return the result of a run's step, or None before its end."""
-        return tune_folder.result(self.folder, cell.name, step)
+        return tune_folder.read_result(self.folder, cell.name, step)
 
     def results(self, candidate: Candidate, rung: int) -> list[Result]:
         """Return a candidate's results in a rung, by search seed.

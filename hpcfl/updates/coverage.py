@@ -5,7 +5,7 @@ alike, or changes of such values.
 import torch
 from torch import Tensor
 
-from hpcfl.communication.message import Field, Inbox, Mean, Message, fields
+from hpcfl.communication.message import Field, Inbox, Mean, Message, wrap_entries
 from hpcfl.errors import UserError
 from hpcfl.methods.base import Method
 
@@ -29,7 +29,7 @@ def check_upload(inbox: Inbox, message: Message) -> dict[str, Mean]:
     Raises UserError that names another entry.
     """
     means: dict[str, Mean] = {}
-    for name, entry in fields(message).items():
+    for name, entry in wrap_entries(message).items():
         if problem := find_problem(name, entry, inbox):
             raise UserError(
                 f"the clients' upload '{name}' {problem}; {SECTIONS} need means of what "

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.communication.message import Field, Message, fields
+from hpcfl.communication.message import Field, Message, wrap_entries
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
@@ -61,7 +61,7 @@ class Downloads(Overlay):
         if audience.are_newcomers or not (message and len(audience.ids)):
             return message
         widths = find_widths(message)
-        if others := sorted(fields(message).keys() - widths.keys()):
+        if others := sorted(wrap_entries(message).keys() - widths.keys()):
             raise UserError(
                 f"compression.downloads = 'qsgd': '{others[0]}' is not sent to all "
                 "clients alike; take 'whole'"
@@ -100,7 +100,7 @@ class Downloads(Overlay):
     def _make_version(self, server: State, round: int, message: Message) -> Tensor:
         """Return the version [W] of a round: the last one plus the quantised change."""
         widths = find_widths(message)
-        entries = fields(message)
+        entries = wrap_entries(message)
         whole = join([entries[name].tensor for name in widths])
         if not server[NUMBER].item():
             return whole

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients import Fleet
-from hpcfl.communication.message import Field, Inbox, Mean, Message, fields
+from hpcfl.communication.message import Field, Inbox, Mean, Message, wrap_entries
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
 from hpcfl.rows import mixing
@@ -120,7 +120,7 @@ class Updates(Overlay):
         if self._adapts_clip:
             sent[CLIP] = server[CLIP][:1]
         if DOWNLOAD not in sent:
-            bits = count_message_bits(fields(sent).values(), len(audience.ids))
+            bits = count_message_bits(wrap_entries(sent).values(), len(audience.ids))
             sent[DOWNLOAD] = Field(bits[:, None], floats=0)
         return sent
 
@@ -180,7 +180,7 @@ class Updates(Overlay):
         if not widths or not self._has_effect(sum(widths.values())):
             return uplink
         sent = self.compose(server, Audience(cohort.ids, cohort.setup, cohort.round))
-        before = {name: entry.tensor for name, entry in fields(sent).items()}
+        before = {name: entry.tensor for name, entry in wrap_entries(sent).items()}
         columns = find_columns(before, arrived.received)
         context = Context(
             seed=self.seed,

@@ -289,7 +289,7 @@ def words_of_run(place: Place, folder: Path, *settings: str) -> list[str]:
 
 def machine(place: Place) -> Iterator[Found]:
     """Describe the GPU and the libraries."""
-    facts: Found = {"device": provenance.processor()}
+    facts: Found = {"device": provenance.read_processor()}
     if place.is_gpu:
         if not torch.cuda.is_available():
             raise Missing(
@@ -302,15 +302,15 @@ def machine(place: Place) -> Iterator[Found]:
             "memory, bytes": properties.total_memory,
             "CUDA": torch.version.cuda,
             "cuDNN": torch.backends.cudnn.version(),
-            "processor": provenance.processor(),
+            "processor": provenance.read_processor(),
         }
     yield {
         **facts,
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[1],
         "system": platform.platform(),
-        **provenance.versions(),
-        "commit": provenance.commit(),
+        **provenance.collect_versions(),
+        "commit": provenance.find_commit(),
     }
 
 

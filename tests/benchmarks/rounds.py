@@ -583,9 +583,9 @@ def main() -> None:
                 "load": os.getloadavg()[1],
                 "quick": options.quick,
                 "when": time.strftime("%Y-%m-%d"),
-                "machine": f"{provenance.processor()}, {os.cpu_count()} cores",
-                "versions": provenance.versions(),
-                "commit": provenance.commit(),
+                "machine": f"{provenance.read_processor()}, {os.cpu_count()} cores",
+                "versions": provenance.collect_versions(),
+                "commit": provenance.find_commit(),
             }
             path.write_text(json.dumps(results, indent=1) + "\n")
             table.update(RESULTS)

@@ -30,9 +30,9 @@ def add(folder: Path, events: list[Event], seconds: float, command: str) -> None
         {
             "command": command,
             "seconds": round(seconds),
-            "commit": provenance.commit(),
+            "commit": provenance.find_commit(),
             "cores": os.cpu_count(),
-            "processor": provenance.processor(),
+            "processor": provenance.read_processor(),
             "python": platform.python_version(),
             "events": [asdict(event) for event in events],
         }

@@ -78,7 +78,7 @@ class Undisturbed:
     @cached_property
     def others_digest(self) -> str:
         """The digest of the other run."""
-        [newest, *_] = manifest.newest_first(self.other / "checkpoints")
+        [newest, *_] = manifest.list_newest_first(self.other / "checkpoints")
         return manifest.read(newest).digest
 
 
@@ -145,7 +145,7 @@ class Scene:
     def manifests(self) -> list[tuple[Path, Manifest]]:
         """The checkpoints that are intact to the last byte, newest first."""
         found = []
-        for path in manifest.newest_first(self.folder / "checkpoints"):
+        for path in manifest.list_newest_first(self.folder / "checkpoints"):
             try:
                 one = manifest.read(path)
                 one.verify(self.folder / "checkpoints")
@@ -163,7 +163,7 @@ class Scene:
     def _complete(self) -> list[Manifest]:
         """The checkpoints whose files are all there, of the right size."""
         folder, found = self.folder / "checkpoints", []
-        for path in manifest.newest_first(folder):
+        for path in manifest.list_newest_first(folder):
             with suppress(Damaged, OSError):
                 one = manifest.read(path)
                 if all(
@@ -233,7 +233,7 @@ def undisturbed(zygote: Zygote, file: Path, place: Path) -> Undisturbed:
     folder, other = place / "run", place / "other"
     job = _alone(zygote, file, folder)
     _alone(zygote, file, other, "--set", "seed=9")
-    newest = manifest.read(manifest.newest_first(folder / "checkpoints")[0])
+    newest = manifest.read(manifest.list_newest_first(folder / "checkpoints")[0])
     return Undisturbed(newest.digest, results.read(folder), job.operations(), other)
 
 

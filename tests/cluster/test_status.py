@@ -218,7 +218,7 @@ def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, capsys):
 
 def test_watching_ends_when_nobody_can_see_it(sweep, queue, monkeypatch):
     queue("RUNNING", "None", 0)
-    monkeypatch.setattr(output, "failure", lambda: OSError(errno.EPIPE, "gone"))
+    monkeypatch.setattr(output, "find_failure", lambda: OSError(errno.EPIPE, "gone"))
     status.show(sweep, watch=True)
 
 

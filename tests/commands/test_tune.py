@@ -127,7 +127,7 @@ def rows(folder):
 
 
 def result(folder, cell, step):
-    return tune_folder.result(folder, cell, step)
+    return tune_folder.read_result(folder, cell, step)
 
 
 def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
@@ -478,7 +478,7 @@ def test_a_hard_cap_is_kept_whatever_rounds_cost(
     cell = Cell(tuning.untuned("fedavg"), 7)
     for number in range(3):
         tune.play_steps(player.play_rung(cell, number, ""), OneProcess())
-        found = tune_folder.result(tmp_path, cell.name, f"rung={number}")
+        found = tune_folder.read_result(tmp_path, cell.name, f"rung={number}")
         share = 50 * 2**number
         if number < len(rounds):
             assert found["rounds"] == rounds[number] and found["failure"] is None

@@ -30,4 +30,4 @@ def test_a_process_that_no_launcher_started_is_alone():
 def test_the_launcher_reports_the_number_of_ranks(monkeypatch, variables, size):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert connection.launched_world_size() == size
+    assert connection.read_world_size() == size

@@ -10,7 +10,7 @@ import torch
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import place
-from hpcfl.communication.message import Field, Mean, fields, only
+from hpcfl.communication.message import Field, Mean, select_sound, wrap_entries
 
 ROWS, SAMPLES = torch.tensor([[1.0, 2], [3, 6], [5, 1]]), torch.tensor([1, 2, 1])
 
@@ -71,16 +71,16 @@ def test_other_weights_are_refused(weights):
 
 def test_those_who_are_left_out_do_not_count(arrived):
     sent = {"mean": Mean(ROWS, SAMPLES, torch.ones(3)), "rows": Field(ROWS)}
-    left = only(sent, torch.tensor([True, False, True]))
+    left = select_sound(sent, torch.tensor([True, False, True]))
     found = arrived(left)
     assert found["mean"].tolist() == [3.0, 1.5] and torch.equal(
         found["rows"], ROWS[[0, 2]]
     )
-    assert set(fields(left)) == {"mean", "rows"}
+    assert set(wrap_entries(left)) == {"mean", "rows"}
 
 
 def test_with_nobody_left_there_is_no_mean():
-    left = only({"mean": Mean(ROWS, SAMPLES)}, torch.zeros(3, dtype=torch.bool))
+    left = select_sound({"mean": Mean(ROWS, SAMPLES)}, torch.zeros(3, dtype=torch.bool))
     found = exchange.gather(
         OneProcess(),
         place([1.0], 1),

@@ -11,7 +11,7 @@ from hpcfl.data import datasets, partition
 from hpcfl.experiment import config
 from hpcfl.report import configuration
 from hpcfl.simulation.prepare import prepare
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import find_latest
 
 DIGITS = datasets.load(config.Data())
 
@@ -160,7 +160,7 @@ def test_a_run_with_identities_alone_equals_one_without(tmp_path):
     for number, shifts in enumerate([[], [rotation], [share], [{**SWAP, "at": [9]}]]):
         asked = experiment(*shifts, clients=4, rounds=2)
         run(asked, tmp_path / str(number), OneProcess())
-        digests.add(latest(tmp_path / str(number) / "checkpoints").digest)
+        digests.add(find_latest(tmp_path / str(number) / "checkpoints").digest)
     assert len(digests) == 1
 
 

@@ -78,7 +78,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch, made):
 
     with (
         pytest.raises(ValueError, match="second"),
-        atomic.whole_folder(folder) as place,
+        atomic.write_folder(folder) as place,
     ):
         atomic.write(place / "first", b"1")
         raise ValueError("second")
@@ -91,12 +91,12 @@ def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch, made):
         patched.setattr(Path, "rename", full)
         with (
             pytest.raises(RunFailure, match="No space left on device"),
-            atomic.whole_folder(folder) as place,
+            atomic.write_folder(folder) as place,
         ):
             for name in ("first", "second"):
                 atomic.write(place / name, b"1")
     assert unchanged()
-    with atomic.whole_folder(folder) as place:
+    with atomic.write_folder(folder) as place:
         for name in ("first", "second"):
             atomic.write(place / name, b"1")
         assert not (folder / "first").exists()
@@ -108,7 +108,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from hpcfl.files import atomic
-with atomic.whole_folder(Path(sys.argv[1])) as place:
+with atomic.write_folder(Path(sys.argv[1])) as place:
     (place / "first").write_text("half")
     print("begun", flush=True)
     sys.stdin.read()
@@ -136,7 +136,7 @@ def test_what_a_killed_writer_of_a_folder_left_is_in_nobodys_way(tmp_path, half_
     assert list(tmp_path.iterdir()) == [rest]  # somebody is writing it
     half_done.stdin.close()
     half_done.wait()
-    with atomic.whole_folder(tmp_path / "other"):
+    with atomic.write_folder(tmp_path / "other"):
         pass
     assert rest.exists()  # of another folder
     atomic.remove_temporaries(tmp_path)
@@ -148,7 +148,7 @@ def test_the_next_that_writes_a_folder_removes_what_a_killed_one_left(
 ):
     half_done.stdin.close()
     half_done.wait()
-    with atomic.whole_folder(tmp_path / "out") as place:
+    with atomic.write_folder(tmp_path / "out") as place:
         atomic.write(place / "whole", b"1")
     assert os.listdir(tmp_path) == ["out"] and os.listdir(tmp_path / "out") == ["whole"]
 

@@ -18,7 +18,7 @@ with open("first", "w") as file:  # would be standard output where that is close
         print(number)
     print("error", file=sys.stderr)
     print("caf\\udce9")  # a path that is no text
-    file.write(str(output.failure()))
+    file.write(str(output.find_failure()))
 """
 
 

@@ -123,9 +123,11 @@ def test_a_long_copy_sends_heartbeats(monkeypatch):
         and len(beats) >= 3
     )
     beats.clear()
-    assert [len(part) for part in scratch.parts(row.expand(5, 8))] == [2, 2, 1] and len(
-        beats
-    ) == 3
+    assert [len(part) for part in scratch.split_rows(row.expand(5, 8))] == [
+        2,
+        2,
+        1,
+    ] and len(beats) == 3
 
 
 def test_the_next_array_of_a_size_has_the_memory_of_one_that_nobody_uses(monkeypatch):

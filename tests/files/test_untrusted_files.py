@@ -43,7 +43,7 @@ def plant(path, kind):
 def test_only_regular_files_are_opened(tmp_path, kind, flags):
     plant(tmp_path / "file", kind)
     with pytest.raises(Damaged) as caught:
-        untrusted_files.descriptor(tmp_path / "file", flags)
+        untrusted_files.open_descriptor(tmp_path / "file", flags)
     assert str(caught.value) and "\n" not in str(caught.value)
     assert (tmp_path / "secret").read_bytes() == b"secret" and not (
         tmp_path / "nothing"
@@ -53,7 +53,7 @@ def test_only_regular_files_are_opened(tmp_path, kind, flags):
 def test_a_file_is_made_or_stays_as_it_is(tmp_path):
     for content in (b"content", b""):
         path, flags = tmp_path / "file", os.O_RDWR | os.O_CREAT
-        with open(untrusted_files.descriptor(path, flags), "rb+") as file:
+        with open(untrusted_files.open_descriptor(path, flags), "rb+") as file:
             file.write(content)
     assert untrusted_files.read_bytes(tmp_path / "file", 7) == b"content"
 
@@ -77,7 +77,9 @@ def test_hashing_shows_that_the_rank_is_alive(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"12345")
     listening = heartbeat.use_listener(lambda: beats.append(1))
     with listening, untrusted_files.opened(tmp_path / "file") as file:
-        assert untrusted_files.sha256(file) == hashlib.sha256(b"12345").hexdigest()
+        assert (
+            untrusted_files.compute_sha256(file) == hashlib.sha256(b"12345").hexdigest()
+        )
     assert len(beats) == 3
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from zygote import PATHS, Zygote
 
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import find_latest
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 GIGABYTES_PROGRAM = str(Path(__file__).with_name("gigabytes.py"))
@@ -130,13 +130,13 @@ class Job:
 
 def digest(folder: Path) -> str | None:
     """Of a run's newest checkpoint."""
-    found = latest(folder / "checkpoints") if folder.exists() else None
+    found = find_latest(folder / "checkpoints") if folder.exists() else None
     return found and found.digest
 
 
 def round_of(folder: Path) -> int:
     """The newest checkpoint's round, 0 without one."""
-    found = latest(folder / "checkpoints") if folder.exists() else None
+    found = find_latest(folder / "checkpoints") if folder.exists() else None
     return found.round if found else 0
 
 

@@ -10,7 +10,7 @@ import pytest
 from recorded import assert_alike
 
 from hpcfl.storage import results
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import find_latest
 
 pytestmark = pytest.mark.mpi
 
@@ -60,7 +60,7 @@ def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(
     assert alone(file, folder) == 0
     assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")
     calm, disturbed = (
-        latest(one / "checkpoints").best for one in (tmp_path / "calm", folder)
+        find_latest(one / "checkpoints").best for one in (tmp_path / "calm", folder)
     )
     assert (calm is not None) == (method == "diversifed")
     if calm is not None:
@@ -96,12 +96,15 @@ def test_server_state_in_parts_survives_kills_on_any_number_of_ranks(
         time.sleep(chance.uniform(0, 0.1))
         job.signal(signal.SIGKILL, job.ranks())
         job.wait()
-    parts = [shard.part for shard in latest(folder / "checkpoints").files]
+    parts = [shard.part for shard in find_latest(folder / "checkpoints").files]
     assert [part.rows for part in parts if part] == [4, 1]
     calm = tmp_path / "calm"
     assert alone(file, folder, *wide) == alone(file, calm, *wide) == 0
     assert jobs.digest(folder) == jobs.digest(calm)
-    first, second = latest(folder / "checkpoints"), latest(calm / "checkpoints")
+    first, second = (
+        find_latest(folder / "checkpoints"),
+        find_latest(calm / "checkpoints"),
+    )
     assert first.best.digest == second.best.digest
     assert sum(bool(shard.part) for shard in first.best.files) == 2
 

@@ -7,10 +7,10 @@ from hpcfl.scores.metric_names import (
     MetricName,
     is_held_out,
     is_of_newcomers,
-    models_of,
     name_held_out,
     name_newcomers,
     resolve,
+    strip_held_out,
 )
 
 BUILT_IN = measures.describe(measures.built_in())
@@ -36,7 +36,7 @@ def test_the_parts_of_a_name(text, name):
 
 def test_a_column_is_of_models_and_of_samples_or_clients():
     assert is_held_out(name_held_out("pre")) and not is_held_out("pre")
-    assert models_of(name_held_out("pre")) == models_of("pre") == "pre"
+    assert strip_held_out(name_held_out("pre")) == strip_held_out("pre") == "pre"
     assert is_of_newcomers(name_newcomers("after")) and not is_of_newcomers("after")
     assert not is_held_out(name_newcomers("after"))
 

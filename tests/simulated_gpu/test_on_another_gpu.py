@@ -10,7 +10,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation import lane_choice, prepare
 from hpcfl.simulation.round_schedule import make_untimed
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import find_latest
 
 
 def experiment(rounds):
@@ -26,7 +26,7 @@ def experiment(rounds):
 def play(folder, rounds):
     """So many rounds in all, the last of them with a checkpoint; its digest."""
     run(config.parse(experiment(rounds)), folder, OneProcess())
-    return latest(folder / "checkpoints").digest
+    return find_latest(folder / "checkpoints").digest
 
 
 def test_a_resumed_run_says_that_it_has_another_gpu(gpu, tmp_path, monkeypatch, capfd):
@@ -66,7 +66,7 @@ def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
     too small is the run that was not.
     """
     play(tmp_path, 1)
-    newest = latest(tmp_path / "checkpoints")
+    newest = find_latest(tmp_path / "checkpoints")
     (wide, heads), *others = newest.meta["lanes"]
     assert wide > 1 and not others
     prepared = prepare.prepare_together(config.parse(experiment(2)), OneProcess())

@@ -143,7 +143,7 @@ def test_an_amd_gpu_is_used_with_a_note(gpus, monkeypatch):
     assert device.list_device_notes(chosen, Runtime()) == []
     monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert "ROCm 6.4, MIOpen" in device.kind(chosen, "exact")
+    assert "ROCm 6.4, MIOpen" in device.describe_gpu(chosen, "exact")
     (note,) = device.list_device_notes(chosen, Runtime())
     assert "ROCm" in note and "\n" not in note
     assert device.list_device_notes(torch.device("cpu"), Runtime()) == []

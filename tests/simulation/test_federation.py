@@ -21,7 +21,7 @@ from hpcfl.rows import mixing
 from hpcfl.scores.metric_names import Measure
 from hpcfl.simulation.federation import BestRound
 from hpcfl.storage.clients import ClientStore
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import find_latest
 from hpcfl.trained import loading
 from hpcfl.trained.models import predicted
 
@@ -76,7 +76,7 @@ def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
 
 
 def best_state(run):
-    return latest(run.folder / "checkpoints").best
+    return find_latest(run.folder / "checkpoints").best
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_no_best_state_is_kept_without_the_option(tmp_path):
 @pytest.mark.slow
 def test_a_run_continues_without_a_damaged_best_state(calm, tmp_path):
     found = play(tmp_path / "run", "diversifed", rounds=7)
-    newest = latest(found.folder / "checkpoints")
+    newest = find_latest(found.folder / "checkpoints")
     [server] = [shard.name for shard in newest.best.files if shard.ids is None]
     (found.folder / "checkpoints" / server).write_bytes(b"damaged")
     again = play(found.folder, "diversifed")

@@ -12,7 +12,7 @@ from hpcfl.experiment import config, measures
 from hpcfl.report import sweep_table, tables
 from hpcfl.report.metric_values import Reading
 from hpcfl.simulation.prepare import prepare
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import find_latest
 
 HELD_OUT = {"lr": 0.5, "validation": 0.25}
 
@@ -72,7 +72,7 @@ def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(
         4,
         5,
     ]
-    kept = latest(run.folder / "checkpoints").best
+    kept = find_latest(run.folder / "checkpoints").best
     assert (
         kept.meta["number"] == chosen[:-1].min() and kept.round == chosen[:-1].argmin()
     )

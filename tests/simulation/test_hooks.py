@@ -9,7 +9,7 @@ import torch
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Mean, fields
+from hpcfl.communication.message import Mean, wrap_entries
 from hpcfl.errors import RankFailure
 from hpcfl.experiment import config
 from hpcfl.methods.base import Overlay
@@ -51,7 +51,7 @@ class Clip(Overlay):
     norms: list = field(default_factory=list)
 
     def upload(self, fleet, inbox, message):
-        entries = fields(message)
+        entries = wrap_entries(message)
         changes = {name: entry.tensor - inbox[name] for name, entry in entries.items()}
         norms = torch.cat([*changes.values()], dim=1).norm(dim=1, keepdim=True)
         factor = self.norm / norms.clamp(min=self.norm)

@@ -34,7 +34,7 @@ def table(device=HERE, **row):
         "peak_bytes": 1,
         **row,
     }
-    versions = provenance.versions()
+    versions = provenance.collect_versions()
     return {"format": 1, "device": device, "torch": versions["torch"], "rows": [row]}
 
 

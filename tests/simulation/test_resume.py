@@ -15,7 +15,7 @@ from hpcfl.experiment import config
 from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.prepare import Tried
 from hpcfl.storage import results
-from hpcfl.storage.manifest import latest
+from hpcfl.storage.manifest import find_latest
 from hpcfl.trained import loading
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def play(folder, method="cwfedavg", rounds=4, fresh=False, **sections):
         method, tiny.FEW, rounds=rounds, **{"checkpoint": {"every": 2}, **sections}
     )
     run(config.parse(table), folder, OneProcess(), fresh)
-    return latest(folder / "checkpoints").digest
+    return find_latest(folder / "checkpoints").digest
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def calm(tmp_path_factory):
 
 
 def digest(folder):
-    return latest(folder / "checkpoints").digest
+    return find_latest(folder / "checkpoints").digest
 
 
 @pytest.fixture

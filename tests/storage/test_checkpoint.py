@@ -12,7 +12,7 @@ from hpcfl.files import atomic
 from hpcfl.storage import manifest
 from hpcfl.storage.checkpoint import Checkpoints, CheckpointSchedule
 from hpcfl.storage.clients import ClientStore, digest_tensors
-from hpcfl.storage.manifest import FileLimits, latest
+from hpcfl.storage.manifest import FileLimits, find_latest
 
 TEMPLATE = {
     "layer.weight": torch.zeros(2, 3),
@@ -144,13 +144,13 @@ def test_digest_is_that_of_the_state(tmp_path, alone):
         for state in ({"m": torch.ones(2)}, {"a": torch.zeros(1)})
     )
     expected = hashlib.sha256(server + row + row).hexdigest()
-    assert checkpoints.finish() == expected == latest(tmp_path).digest
+    assert checkpoints.finish() == expected == find_latest(tmp_path).digest
     assert not names(tmp_path, "clients")  # nobody wrote
 
 
 def test_nothing_there_and_nothing_started(tmp_path, on_ranks):
     folder = tmp_path / "[strange] ünï*?"
-    assert latest(folder) is None
+    assert find_latest(folder) is None
     assert on_ranks(3, lambda rank: load(rank, folder)[0]) == [None] * 3
     assert on_ranks(3, lambda rank: Checkpoints(folder, rank).finish()) == [None] * 3
     on_ranks(3, lambda rank: save(rank, folder, [1]))
@@ -189,7 +189,8 @@ def test_unchanged_shards_are_referenced(tmp_path, alone, small_groups):
     assert len(after.items() - before.items()) == 1 and before.items() < after.items()
     save(alone, tmp_path, [3, 4], writers=[])
     assert names(tmp_path, "clients") == sorted(
-        {shard.name for shard in latest(tmp_path).files} - {*names(tmp_path, "server")}
+        {shard.name for shard in find_latest(tmp_path).files}
+        - {*names(tmp_path, "server")}
     )
 
 
@@ -229,11 +230,11 @@ def damages(data):
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, alone, kind):
     save(alone, tmp_path, [1, 2])
     name = (
-        latest(tmp_path).name
+        find_latest(tmp_path).name
         if kind == "manifest"
         else next(
             shard.name
-            for shard in latest(tmp_path).files
+            for shard in find_latest(tmp_path).files
             if shard.name.startswith(kind)
         )
     )
@@ -264,7 +265,7 @@ def test_all_damaged_ends_every_rank_with_one_line(tmp_path, on_ranks):
         assert isinstance(failure, UserError) and "\n" not in str(failure)
         for part in ("manifest-00000001.json", "manifest-00000002.json", "--fresh"):
             assert part in str(failure)
-    assert latest(tmp_path) is None
+    assert find_latest(tmp_path) is None
 
 
 def test_a_damaged_checkpoint_does_not_count_among_the_kept(tmp_path, alone):
@@ -340,7 +341,7 @@ def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(
 
     monkeypatch.setattr(os, "replace", fail_for_manifests)
     assert len(set(on_ranks(2, work))) == 1
-    assert latest(tmp_path).round == 2
+    assert find_latest(tmp_path).round == 2
 
 
 def test_full_disk_leaves_the_last_checkpoint(small_disk, alone):

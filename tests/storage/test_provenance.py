@@ -10,13 +10,17 @@ import torch
 
 from hpcfl.storage import provenance
 
-PRINTED = "from hpcfl.storage import provenance; print(provenance.arithmetic())"
+PRINTED = "from hpcfl.storage import provenance; print(provenance.digest_arithmetic())"
 
 
 def test_the_arithmetic_is_the_same_in_every_call():
-    first = provenance.arithmetic()
+    first = provenance.digest_arithmetic()
     assert re.fullmatch(r"[0-9a-f]{16}", first)
-    assert provenance.arithmetic() == first == provenance.header()["arithmetic"]
+    assert (
+        provenance.digest_arithmetic()
+        == first
+        == provenance.collect_header()["arithmetic"]
+    )
 
 
 @pytest.mark.slow
@@ -33,4 +37,4 @@ def test_other_kernels_are_another_arithmetic():
         text=True,
         check=True,
     )
-    assert done.stdout.strip() != provenance.arithmetic()
+    assert done.stdout.strip() != provenance.digest_arithmetic()

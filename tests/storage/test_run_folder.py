@@ -163,13 +163,13 @@ def test_only_what_fails_after_the_beginning_is_kept_as_the_reason(tmp_path):
     ):
         ours.begin()
         raise ValueError("first")
-    assert run_folder.failure(tmp_path / "run") == "first"
+    assert run_folder.read_failure(tmp_path / "run") == "first"
     with (
         pytest.raises(ValueError, match="second"),
         run_folder.claim(tmp_path / "run", CONFIG, False),
     ):
         raise ValueError("second")
-    assert run_folder.failure(tmp_path / "run") == "first"
+    assert run_folder.read_failure(tmp_path / "run") == "first"
 
 
 def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):

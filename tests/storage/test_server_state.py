@@ -12,7 +12,7 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, server_state
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore, digest_run, digest_tensors
-from hpcfl.storage.manifest import FileLimits, Part, latest
+from hpcfl.storage.manifest import FileLimits, Part, find_latest
 
 LIMITS = FileLimits(100)  # bytes: two rows of ten float32 numbers
 
@@ -57,7 +57,7 @@ def load(rank, folder):
 def part_names(folder):
     return {
         shard.part.begin: shard.name
-        for shard in latest(folder).files
+        for shard in find_latest(folder).files
         if shard.part and shard.part.tensor == "models"
     }
 
@@ -82,7 +82,7 @@ def test_any_number_of_ranks_reads_what_any_number_wrote(
     restored, *others = on_ranks(read_by, lambda rank: load(rank, tmp_path))
     assert is_equal(restored.server, state) and restored.digest == written
     assert [other.server for other in others] == [None] * (read_by - 1)
-    assert is_equal(server_state.read(tmp_path, latest(tmp_path)), state)
+    assert is_equal(server_state.read(tmp_path, find_latest(tmp_path)), state)
 
 
 def test_files_are_the_same_on_any_number_of_ranks(tmp_path, on_ranks):
@@ -116,9 +116,9 @@ def test_a_tensor_of_many_rows_has_a_bounded_number_of_parts():
 
 
 def test_workers_write_the_parts():
-    assert server_state.owners(3, 1) == [0, 0, 0]
-    assert server_state.owners(3, 2) == [1, 1, 1]
-    assert server_state.owners(5, 4) == [1, 2, 3, 1, 2]
+    assert server_state.assign_owners(3, 1) == [0, 0, 0]
+    assert server_state.assign_owners(3, 2) == [1, 1, 1]
+    assert server_state.assign_owners(5, 4) == [1, 2, 3, 1, 2]
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -214,7 +214,7 @@ def test_a_manifest_of_the_format_before_is_read(tmp_path, on_ranks):
         for file in body["files"]:
             del file["part"]
 
-    change_manifest(tmp_path / manifest.name_after(1), to_format_2)
+    change_manifest(tmp_path / manifest.name_manifest(1), to_format_2)
     restored, _ = on_ranks(2, lambda rank: load(rank, tmp_path))
     assert is_equal(restored.server, state)
 
@@ -246,14 +246,14 @@ def test_parts_that_do_not_fit_are_refused(tmp_path, alone, change):
         ]
         file["part"].update(change)
 
-    change_manifest(tmp_path / manifest.name_after(1), forge)
+    change_manifest(tmp_path / manifest.name_manifest(1), forge)
     with expect_refusal(r"manifest-00000001\.json: "):
         load(alone, tmp_path)
 
 
 def test_a_file_with_other_rows_than_its_part_is_damaged(tmp_path, alone):
     save(alone, tmp_path, {1: {"models": torch.zeros(7, 10)}})
-    [shard] = [shard for shard in latest(tmp_path).files if shard.part][:1]
+    [shard] = [shard for shard in find_latest(tmp_path).files if shard.part][:1]
     for dtype, row in (("int32", [10]), ("float32", [9])):
         part = Part("models", 0, 2, row, dtype)
         target = torch.empty(2, *row, dtype=getattr(torch, dtype)).numpy()

@@ -19,4 +19,4 @@ def test_a_damaged_result_is_named(tmp_path):
     path = tmp_path / tune_folder.RESULTS / "fedavg,rung=0.json"
     path.write_text('{"rounds": -1}')
     with expect_refusal(rf"^{path}: .*'rounds'.* -1"):
-        tune_folder.result(tmp_path, "fedavg", "rung=0")
+        tune_folder.read_result(tmp_path, "fedavg", "rung=0")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hpcfl.clients.fleet import Fleet
 from hpcfl.clock.calendar import Calendar, Job, Step
-from hpcfl.communication.message import Inbox, Mean, Message, fields
+from hpcfl.communication.message import Inbox, Mean, Message, wrap_entries
 from hpcfl.methods.base import State
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
@@ -82,7 +82,7 @@ class InFlight:
 
     def keep_message(self, version: int, message: Message) -> None:
         """Keep the message of one of the server's models, on rank 0."""
-        entries = fields(message)
+        entries = wrap_entries(message)
         self.sent[version] = {name: entry.tensor for name, entry in entries.items()}
 
     def forget_messages(self, awaited: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class InFlight:
         of_fleet = record.compute_numbers(fleet, message, finite)
         rows: State = {}
         weights = {}
-        for name, entry in fields(message).items():
+        for name, entry in wrap_entries(message).items():
             assert isinstance(entry, Mean)
             rows[name] = entry.tensor
             weights[name] = entry.weights.tolist()

@@ -154,7 +154,7 @@ class Arrivals:
         if round.communicator.is_server:
             message = round.make_message("send", self.plan.audience)
             self.flights.keep_message(self.version, message)
-            round.floats_down = exchange.floats(message)
+            round.floats_down = exchange.count_floats(message)
 
     def send(self, round: Round) -> None:
         """Send all messages that are not sent yet to all ranks."""

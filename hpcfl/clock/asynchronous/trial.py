@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator, agreed
-from hpcfl.communication.message import Field, Inbox, Message, Mixture, Pool, fields
+from hpcfl.communication.message import (
+    Field,
+    Inbox,
+    Message,
+    Mixture,
+    Pool,
+    wrap_entries,
+)
 from hpcfl.errors import UserError, is_shortage
 from hpcfl.simulation.dry_round import record_two_rounds, shrink
 from hpcfl.simulation.prepare import Prepared
@@ -59,10 +66,10 @@ def needs_a_round(sent: Message, returned: Message) -> str:
     """
     for name, value in sent.items():
         models = isinstance(value, Pool | Mixture)
-        if models or not fields({name: value})[name].shared:
+        if models or not wrap_entries({name: value})[name].shared:
             return f"its server sends clients a '{name}' of their own"
-    down = fields(sent)
-    for name, entry in fields(returned).items():
+    down = wrap_entries(sent)
+    for name, entry in wrap_entries(returned).items():
         if isinstance(entry, Field):
             return f"its server needs each client's own '{name}' and not their mean"
         if entry.weights.dim() == 2:
@@ -138,7 +145,7 @@ def _messages(small: Prepared) -> list[Inbox]:
     device = small.resources.device
     server = small.hooks.initial_state("server_state", small.setup)
     audience = small.make_audience(np.array(small.store.ids), 1)
-    sent = fields(small.hooks.compose("send", server, audience))
+    sent = wrap_entries(small.hooks.compose("send", server, audience))
     first = {name: entry.tensor.to(device) for name, entry in sent.items()}
     second = {
         name: tensor + AWAY if tensor.is_floating_point() else tensor
@@ -162,7 +169,7 @@ def train_small(
     fleet.scoring.scores_starts = False
     received = small.hooks.receive(fleet, inbox)
     returned = small.method.update(fleet, received[-1])
-    uploads = fields(small.hooks.upload(fleet, received, returned))
+    uploads = wrap_entries(small.hooks.upload(fleet, received, returned))
     made = {f"upload {name}": entry.tensor for name, entry in uploads.items()}
     made |= {f"private {name}": rows for name, rows in fleet.state.items()}
     for column, sums in fleet.results.scores.items():

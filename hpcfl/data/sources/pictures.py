@@ -181,7 +181,7 @@ class DecodedPictures(Source):
             temporary.replace(path)
         except OSError as error:
             raise UserError(
-                f"{path}: cannot be written ({atomic.reason(error)})"
+                f"{path}: cannot be written ({atomic.describe_reason(error)})"
             ) from None
         finally:
             temporary.unlink(missing_ok=True)

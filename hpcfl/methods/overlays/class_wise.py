@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hpcfl.communication.message import fields
+from hpcfl.communication.message import wrap_entries
 from hpcfl.errors import UserError
 from hpcfl.methods.base import (
     Audience,
@@ -216,7 +216,7 @@ class ClassWise(Overlay):
                 "method.aggregation = 'class-wise': the clients' message has no 'model'; "
                 "leave the key out"
             )
-        models = fields(message)["model"].tensor
+        models = wrap_entries(message)["model"].tensor
         truth = true_distribution(fleet.counts)
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))

@@ -33,7 +33,7 @@ from hpcfl.scores.metric_names import (
     SECONDS,
     Measure,
     MetricName,
-    models_of,
+    strip_held_out,
 )
 from hpcfl.trained.run import Run
 
@@ -48,7 +48,7 @@ def _rounds(run: Run, column: str) -> np.ndarray:
     """Return the rounds that were over when the models of a column existed, [T]: their
     own round is among them only after local training.
     """
-    trained = run.results.played & (models_of(column) == "post")
+    trained = run.results.played & (strip_held_out(column) == "post")
     rounds: np.ndarray = np.where(trained, run.results.rounds, run.results.rounds - 1)
     return rounds
 
@@ -102,7 +102,7 @@ def _spent(cost: np.ndarray, column: str) -> np.ndarray:
     if np.isnan(cost).all():
         return cost
     total: np.ndarray = np.nancumsum(cost.astype(float))
-    if models_of(column) != "post":
+    if strip_held_out(column) != "post":
         total -= np.nan_to_num(cost)
     return total
 

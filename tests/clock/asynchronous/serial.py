@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcfl.clock.calendar import Calendar, Job
-from hpcfl.communication.message import fields
+from hpcfl.communication.message import wrap_entries
 from hpcfl.rows import sums
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
@@ -53,7 +53,7 @@ def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
             np.arange(prepared.setup.clients), step.number
         )
         sent = method.send(server, audience)
-        messages.append({name: one.tensor for name, one in fields(sent).items()})
+        messages.append({name: one.tensor for name, one in wrap_entries(sent).items()})
         for later in steps:
             for job in later.jobs:
                 if job.version == version:
