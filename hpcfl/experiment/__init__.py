@@ -1,1 +1,1 @@
-"""The experiment: its file, keys and limits, sweeps, and the plugins that it names."""
+"""Experiment files: keys and their limits, sweeps, and plugins by name."""

@@ -1,7 +1,7 @@
-"""The whole configuration of an experiment, read from a TOML file and validated once.
+"""Configuration of an experiment, read from a TOML file and validated once.
 
 ``load`` converts a file and ``--set`` overrides to a ``Config``. Each mistake becomes a
-line of a ``UserError``: the file, the key, the value, the allowed values and the
+line of a ``UserError`` with the file, the key, the value, the allowed values and the
 nearest valid name.
 """
 
@@ -56,7 +56,7 @@ Made = TypeVar("Made")
 MOST_SHIFTS = 10
 LONGEST = 200  # bytes of a folder's name; file systems take 255
 
-# Sections of a file that make many runs; a single run's configuration lacks them.
+# Sections that define several runs. The configuration of a single run lacks them.
 OF_MANY_RUNS = ("sweep", "tune")
 
 
@@ -67,42 +67,42 @@ def _short(name: str) -> str:
 
 
 class Config(Section):
-    """A whole experiment, made by ``parse``; every key except ``method.name`` has a
-    default.
+    """Configuration of one experiment, made by ``parse``. Every key except
+    ``method.name`` has a default.
     """
 
     name: Annotated[str, AfterValidator(_short)] = Field(
         "experiment",
         pattern=r"^[\w+=,][\w.+=,-]*$",
-        description="names the results folder",
+        description="name of the experiment and of its results folder",
     )
     seed: Seed = Field(
         0,
-        description="seed of everything that is drawn; of the partition see partition.seed",
+        description="seed of all random numbers except the partition's (partition.seed)",
     )
     protocol: str | None = Field(
         None,
-        description="a paper's settings as defaults: cwfedavg, fedala, "
+        description="paper whose settings are the defaults: cwfedavg, fedala, "
         "diversifed, fednh",
     )
-    rounds: PositiveInt = Field(100, description="federated rounds")
+    rounds: PositiveInt = Field(100, description="number of federated rounds")
     data: Data = Data()
     partition: SerializeAsAny[Partition]
     shift: list[SerializeAsAny[Shift]] = Field(
         default_factory=list,
         max_length=MOST_SHIFTS,
-        description="what else sets clients apart, in this order",
+        description="distribution shifts between clients, applied in this order",
     )
     model: Model
     adapter: Adapter = Adapter()
     method: SerializeAsAny[MethodSection]
     overlay: list[SerializeAsAny[OverlaySection]] = Field(
         default_factory=list,
-        description="your own changes of all messages, the innermost first",
+        description="your own overlays, which change all messages, the innermost first",
     )
     transform: list[SerializeAsAny[TransformSection]] = Field(
         default_factory=list,
-        description="changes of the clients' updates before they are sent, in this order",
+        description="transforms of the clients' updates before they are sent, in this order",
     )
     compression: SerializeAsAny[TransformSection] | None = None
     aggregation: SerializeAsAny[AggregationSection] | None = None
@@ -126,18 +126,18 @@ class Config(Section):
 
     @property
     def hides_clients(self) -> bool:
-        """Return whether ``[privacy]`` hides clients, and not samples of theirs."""
+        """Return whether ``[privacy]`` protects clients (``unit = "client"``)."""
         return self.privacy is not None and self.privacy.unit == "client"
 
     @property
     def hides_samples(self) -> bool:
-        """Return whether ``[privacy]`` hides samples of clients."""
+        """Return whether ``[privacy]`` protects samples (``unit = "sample"``)."""
         return self.privacy is not None and self.privacy.unit == "sample"
 
     @property
     def needs_rounds(self) -> bool:
-        """Return whether a round depends on the number of rounds, which must not change
-        then.
+        """Return whether a round depends on the total number of rounds, so that a
+        resumed run must keep it.
         """
         spends_epsilon = self.privacy is not None and self.privacy.epsilon is not None
         depends = self.method.needs_rounds or self.training.schedule == "cosine"
@@ -145,11 +145,12 @@ class Config(Section):
 
     @property
     def notes(self) -> list[str]:
-        """Return a line for each key that differs from its default without any effect."""
+        """Return a note for each key that was changed without effect."""
         training, lines = self.training, []
         if training.warmup > self.rounds:
             lines.append(
-                f"training.warmup = {training.warmup}: no round of {self.rounds} has the whole rate"
+                f"training.warmup = {training.warmup}: with rounds = {self.rounds} the learning rate "
+                "never reaches its full value"
             )
         if late := [round for round in training.milestones if round >= self.rounds]:
             lines.append(
@@ -157,7 +158,7 @@ class Config(Section):
             )
         if self.newcomers.epochs and not self.newcomers.clients:
             lines.append(
-                f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0"
+                f"newcomers.epochs = {self.newcomers.epochs}: has no effect with newcomers.clients = 0"
             )
         if unread := self._unread_of_time():
             lines.append(
@@ -173,8 +174,8 @@ class Config(Section):
                 )
             if shift.test == "clean":
                 lines.append(
-                    f"shift.{place}.test = 'clean': test samples are as in the data set, not as "
-                    "clients see theirs"
+                    f"shift.{place}.test = 'clean': test samples are unchanged, unlike the clients' "
+                    "training samples"
                 )
         if unheeded := [
             f"training.{key} = {getattr(training, key)!r}"
@@ -182,8 +183,8 @@ class Config(Section):
             if getattr(training, key) != Training.model_fields[key].default
         ]:
             lines.append(
-                f"{', '.join(unheeded)}: ignored, {self.method.name} takes plain SGD steps "
-                "of its own"
+                f"{', '.join(unheeded)}: ignored in the separate plain SGD steps of "
+                f"{self.method.name}"
             )
         return lines
 
@@ -197,19 +198,19 @@ class Config(Section):
         return [f"time.{key}" for key in sorted(keys)]
 
     def resolved(self) -> dict[str, Any]:
-        """Return every key with its value, JSON-able, as nested as in the experiment
-        file.
+        """Return all keys with their values as a table for JSON, nested like an
+        experiment file.
         """
         table = self.model_dump(mode="json")
         for section in ("data", "model"):
             table[section] |= table[section].pop("options")
         for section in (*OPTIONAL, "overlay", "transform"):
             if not table[section]:
-                del table[section]  # which runs of earlier versions lack
+                del table[section]  # keeps the identity of runs of earlier versions
         return table
 
     def fingerprint(self) -> str:
-        """Return the configuration's fingerprint, as from ``experiment_file``."""
+        """Return the configuration's fingerprint, see ``experiment_file.fingerprint``."""
         return fingerprint(self.resolved())
 
 
@@ -228,7 +229,7 @@ SECTIONS: dict[str, type[Section]] = {
     "runtime": Runtime,
 }
 
-# Sections that an experiment lacks unless its file has them, and that no defaults fill.
+# Sections without defaults: a configuration has them only if its file does.
 OPTIONAL: dict[str, type[Section]] = {
     "compression": TransformSection,
     "aggregation": AggregationSection,
@@ -240,8 +241,12 @@ OPTIONAL: dict[str, type[Section]] = {
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     """Return the configuration of a nested table.
 
-    source: the origin of the table, for errors. Raises UserError with a line for each
-    mistake.
+    Args:
+        table: Keys and values, nested like an experiment file.
+        source: The table's origin, for error messages.
+
+    Raises:
+        UserError: The table has mistakes; the error has one line for each.
     """
     config, mistakes = checked(table)
     if config is None:
@@ -250,9 +255,9 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
 
 
 def _complete_from_folder(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the nested table with the keys that a pretrained folder determines.
+    """Return the nested table with the keys that its pretrained folders set.
 
-    Raises UserError for keys that contradict the folder.
+    Raises UserError for keys that contradict a folder.
     """
     if "adapter" not in table:
         return table
@@ -264,7 +269,7 @@ def _complete_from_folder(table: dict[str, Any]) -> dict[str, Any]:
 def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """Return the configuration of a nested table, or None and a line for each mistake.
 
-    A section with a mistake does not hide those in others.
+    The lines report the mistakes of all sections.
     """
     mistakes: list[str] = []
 
@@ -284,7 +289,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     completed = tried(lambda: experiment_file.complete(table))
     if completed is None:
         completed = {key: value for key, value in table.items() if key != "protocol"}
-    # keys that contradict a pretrained folder would be wrong in other lines, too
+    # A key that contradicts a pretrained folder would cause further, misleading lines.
     found = tried(partial(_complete_from_folder, completed))
     if found is None:
         return None, mistakes
@@ -296,7 +301,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         place: tried(partial(_section, place, kind, table.get(place, {})), place)
         for place, kind in kinds.items()
     }
-    # the stand-in of a section with mistakes is not checked
+    # An unchecked default replaces a section with mistakes.
     valid = {
         place: section
         or (kinds[place].model_construct() if place in SECTIONS else None)
@@ -323,10 +328,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
 
 
 def _tables(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables in LISTS by their place, ``shift.0`` and so on.
-
-    A key that is no list has none.
-    """
+    """Return the tables of the keys in LISTS by their place, such as ``shift.0``."""
     places = {}
     for name in plugins.LISTS:
         given = table.get(name)
@@ -336,11 +338,17 @@ def _tables(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _section(place: str, kind: type[Section], given: Any) -> Section:
-    """Return a section of the experiment file, with the keys of the plugin that it
-    names.
+    """Return a section of the experiment file, with the keys of its plugin.
 
-    kind: the class that all such sections share. Raises UserError, with file and line
-    for a failure in a user's code, or pydantic's ValidationError.
+    Args:
+        place: The section, or a place such as ``shift.0``.
+        kind: The class with the section's common keys.
+        given: The section's value in the file.
+
+    Raises:
+        UserError: The value is no table, or a user's code fails; then the error names
+            file and line.
+        pydantic.ValidationError: A key or value is wrong.
     """
     if not isinstance(given, dict):
         raise UserError(
@@ -356,7 +364,7 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
     except (UserError, pydantic.ValidationError):
         raise
     except Exception as error:
-        # wrong arguments of its __init__ fail outside of its code
+        # Wrong arguments of the plugin's __init__ raise outside the plugin's code.
         plugin = plugins.find_in_section(place, given)
         where = user_code.locate(plugin, error)
         if not where:
@@ -365,32 +373,31 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
 
 
 def _check_stragglers(participation: Participation, training: Training) -> None:
-    """Raise UserError if no client can do fewer local epochs than others."""
+    """Raise UserError if there are stragglers but only one local epoch."""
     if (share := participation.stragglers) and training.epochs == 1:
         raise UserError(
-            f"participation.stragglers = {share}: no client can do less than one local "
-            "epoch; set training.epochs to more than 1"
+            f"participation.stragglers = {share}: a straggler cannot train for less than 1 "
+            "local epoch; set training.epochs to more than 1"
         )
 
 
 def _check_selection(participation: Participation, time: Time) -> None:
-    """Raise UserError if the inputs of a selection are unknown when it chooses."""
+    """Raise UserError if the inputs of a selection are unknown when it is made."""
     key = f"participation.select = '{participation.select}'"
     if participation.by_time and time.mode == "none":
         raise UserError(
-            f"{key}: goes by how long clients are at work; set time.mode, such as "
+            f"{key}: depends on the clients' durations; set time.mode, for example to "
             "'synchronous'"
         )
     if participation.by_losses and time.mode == "asynchronous":
         raise UserError(
-            f"{key}: goes by the losses that clients tell, and with time.mode = "
-            "'asynchronous' who starts when must be known before anybody trains; take "
-            "'uniform' or 'fastest'"
+            f"{key}: depends on reported losses, but with time.mode = 'asynchronous' the "
+            "clients are selected before training; take 'uniform' or 'fastest'"
         )
     if participation.scheme == "poisson" and participation.select != "uniform":
         raise UserError(
-            f"{key}: participation.scheme = 'poisson' draws each client by itself; take "
-            "'uniform'"
+            f"{key}: participation.scheme = 'poisson' draws each client independently; "
+            "take 'uniform'"
         )
     if participation.scheme == "poisson" and time.mode != "none":
         raise UserError(
@@ -400,11 +407,15 @@ def _check_selection(participation: Participation, time: Time) -> None:
 
 
 def _check_base(model: Model, adapter: Adapter) -> None:
-    """Raise UserError for names without their file, and for two files of one model."""
+    """Raise UserError for ``adapter.names`` or ``adapter.init`` without a base, and for
+    two files with initial weights.
+    """
     if adapter.names and adapter.base is None:
-        raise UserError("adapter.names: needs adapter.base, the file that has them")
+        raise UserError(
+            "adapter.names: needs adapter.base, the file with the named tensors"
+        )
     if adapter.init and adapter.base is None:
-        raise UserError("adapter.init: needs adapter.base, the model that it corrects")
+        raise UserError("adapter.init: needs adapter.base, the adapter's base model")
     if adapter.base is not None and model.init is not None:
         raise UserError("model.init and adapter.base exclude each other")
 
@@ -415,48 +426,51 @@ def _check_time(time: Time) -> None:
         return
     for key, file in (("devices", "file"), ("availability", "availability_file")):
         if getattr(time, key) == "file" and getattr(time, file) is None:
-            raise UserError(f"time.{key} = 'file': give its name as time.{file}")
+            raise UserError(f"time.{key} = 'file': set time.{file} to the file's path")
     if time.mode == "asynchronous" and time.rule == "semi" and time.period is None:
         raise UserError(
-            "time.rule = 'semi': give the seconds between steps as time.period"
+            "time.rule = 'semi': set time.period, the seconds between two steps"
         )
     if len(time.shares) != len(time.factors):
         raise UserError(
-            f"time.shares = {time.shares}: as many as time.factors, {len(time.factors)}"
+            f"time.shares = {time.shares}: must have the length of time.factors, "
+            f"{len(time.factors)}"
         )
     if min(time.shares, default=0) < 0 or sum(time.shares) <= 0:
-        raise UserError(f"time.shares = {time.shares}: 0 or more each, and not all 0")
+        raise UserError(
+            f"time.shares = {time.shares}: each must be at least 0, one above 0"
+        )
     if min(time.factors) <= 0:
-        raise UserError(f"time.factors = {time.factors}: more than 0 each")
+        raise UserError(f"time.factors = {time.factors}: each must be above 0")
 
 
 def _check_samples(data: Data, partition: Partition) -> None:
-    """Raise UserError for a part of a data set that cannot be drawn or dealt out."""
+    """Raise UserError if the keys for a part of a data set contradict others."""
     if data.redraw and data.samples is None:
         raise UserError(
-            "data.redraw = true: there is nothing to draw; set data.samples, the number of "
-            "training samples"
+            "data.redraw = true: needs data.samples; set it to the number of training samples "
+            "to draw"
         )
     if data.redraw and partition.file is not None:
         raise UserError(
-            f"data.redraw = true: partition.file = '{partition.file}' deals out the samples of "
-            "one draw; leave out one of the two keys"
+            f"data.redraw = true: partition.file = '{partition.file}' contains the samples of "
+            "another draw; leave out one of the two keys"
         )
     if partition.scheme != "by-client":
         return
     if data.imbalance > 1:
         raise UserError(
-            f"data.imbalance = {data.imbalance:g}: with partition.scheme = 'by-client' each client "
-            "has samples of its own; take another scheme"
+            f"data.imbalance = {data.imbalance:g}: with partition.scheme = 'by-client' the data set "
+            "defines the samples of each client; take another scheme"
         )
     if data.samples:
         raise UserError(
-            f"data.samples = {data.samples}: with partition.scheme = 'by-client' each client has "
-            "samples of its own; a smaller partition.clients takes fewer of the clients"
+            f"data.samples = {data.samples}: with partition.scheme = 'by-client' the data set "
+            "defines the samples of each client; reduce partition.clients instead"
         )
 
 
-# checks of several sections, with the sections of each
+# Checks that compare sections, with the sections that each one takes.
 CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
     _check_samples: ("data", "partition"),
     _check_base: ("model", "adapter"),
@@ -469,23 +483,21 @@ CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
 
 
 def _without_word(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the section ``[partition]`` without ``seed = "seed"``, which is the
-    default.
-    """
+    """Return ``[partition]`` without ``seed = "seed"``, which means the default."""
     return {
         key: value for key, value in given.items() if (key, value) != ("seed", "seed")
     }
 
 
 def _change(config: Config, section: str, **values: Any) -> Config:
-    """Return the configuration with other values in a section."""
+    """Return the configuration with changed values in a section."""
     changed = getattr(config, section).model_copy(update=values)
     return config.model_copy(update={section: changed})
 
 
 def _with_partition_seed(config: Config) -> Config:
-    """Return the configuration with a partition seed, by default the experiment's plus
-    one.
+    """Return the configuration with a partition seed, by default the experiment's seed
+    plus one.
     """
     if "seed" in config.partition.model_fields_set:
         return config
@@ -493,8 +505,8 @@ def _with_partition_seed(config: Config) -> Config:
 
 
 def _with_equal_weights(config: Config) -> Config:
-    """Return the configuration with ``method.weights = "uniform"`` where ``[privacy]``
-    is given and the file has no weights.
+    """Return the configuration with ``method.weights = "uniform"`` if ``[privacy]``
+    protects clients and the file sets no weights.
     """
     method = config.method
     known = "weights" in type(method).model_fields
@@ -504,8 +516,8 @@ def _with_equal_weights(config: Config) -> Config:
 
 
 def _with_lane_rows(config: Config) -> Config:
-    """Return the configuration with those rows of ``runtime.lane_table`` alone that its
-    model and precision may use.
+    """Return the configuration with only the rows of ``runtime.lane_table`` for its
+    model and precision.
     """
     runtime = config.runtime
     if runtime.lane_table is None:
@@ -515,10 +527,10 @@ def _with_lane_rows(config: Config) -> Config:
 
 
 def _with_assignment(config: Config) -> Config:
-    """Return the configuration with an assignment of groups in each shift.
+    """Return the configuration with ``assign`` set in each shift.
 
-    The default is random if the scheme depends on the clients' numbers, so that groups
-    differ from the scheme's own order of clients.
+    The default is random if the partition scheme depends on the clients' numbers, so
+    that groups do not coincide with the scheme's order of clients.
     """
     by_default = "random" if config.partition.by_number else "blocks"
     shifts = []
@@ -531,9 +543,16 @@ def _with_assignment(config: Config) -> Config:
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """Return the nested table of an experiment file with overrides, not validated.
 
-    Overrides have the form ``section.key=value``. If an override names another plugin
-    (``model.name``, ``method.name``, ``partition.scheme``), the file's keys that only
-    the old plugin has are removed. Keys of other overrides stay. Raises UserError.
+    If an override selects another plugin (``model.name``, ``method.name``,
+    ``partition.scheme``), the file's keys that only the old plugin has are removed;
+    keys of other overrides stay.
+
+    Args:
+        path: The experiment file.
+        overrides: Overrides of the form ``section.key=value``.
+
+    Raises:
+        UserError: The file cannot be read, or an override is wrong.
     """
     table = parsed(path)
     try:
@@ -550,9 +569,8 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
-    """Raise UserError for a key that every cell of the file's ``[sweep]`` sets.
-
-    The override would have no effect.
+    """Raise UserError for a key that every cell of the file's ``[sweep]`` sets, because
+    overriding it would have no effect.
     """
     sweep = table.get("sweep")
     axes = experiment_file.flat(sweep) if isinstance(sweep, dict) else {}
@@ -568,15 +586,15 @@ def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
         if key in swept:
             instead = f", by --set 'sweep.{key}=[…]'" if key in axes else ""
             raise UserError(
-                f"{key}: every cell of [sweep] sets it anew; change it there{instead}"
+                f"{key}: every cell of [sweep] sets this key; change it there{instead}"
             )
 
 
 def choose(table: dict[str, Any], key: str, value: Any) -> None:
     """Set the dotted ``key`` to ``value`` in a nested table.
 
-    If the key names another plugin for a section, the keys that only the old plugin has
-    are removed. Raises UserError.
+    If this selects another plugin for a section, the keys that only the old plugin has
+    are removed. Raises UserError for a key below a value.
     """
     section, _, selector = key.partition(".")
     given = table.get(section)
@@ -591,12 +609,15 @@ def choose(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
-    """Return the experiment in a TOML file. Raises UserError."""
+    """Return the configuration in a TOML file, with overrides as for ``read``.
+
+    Raises UserError with a line for each mistake.
+    """
     return parse(read(path, overrides), str(path))
 
 
 def _fields_of(place: str, table: dict[str, Any]) -> Iterable[str]:
-    """Return the valid keys of a section, or of the whole file for ""."""
+    """Return the valid keys of the section at ``place``, or of the whole file for ""."""
     if not place:
         return [*Config.model_fields, *OF_MANY_RUNS]
     if place.partition(".")[0] in plugins.PLUGINS:

@@ -1,10 +1,12 @@
-"""An experiment file as a nested table, read with size limits and changed by dotted
-keys; the settings of papers as its defaults, such as ``protocol = "fedala"``; and the
-identity of a run.
+"""Experiment files as nested tables:
 
-Each file in ``papers/`` is a list of rules: where the experiment has the values in
-``when``, those in ``then`` are its defaults. Later rules win over earlier ones, and the
-user's own keys win over all. The sources are protocols.md B, C, E1 and the
+* reading with size limits, and changes by dotted keys,
+* settings of papers as defaults, such as ``protocol = "fedala"``,
+* the identity of a run.
+
+Each file in ``papers/`` is a list of rules. If the experiment has the values in
+``when``, the values in ``then`` become its defaults. Later rules override earlier ones,
+and the user's keys override all rules. The sources are protocols.md B, C, E1 and the
 hyperparameters that the papers print for their baselines.
 """
 
@@ -19,22 +21,22 @@ from hpcfl.errors import UserError, suggest
 from hpcfl.files import atomic, untrusted_files
 
 MOST_BYTES = 1_000_000  # of a file
-MOST_LEVELS = 10  # of tables and lists in each other
+MOST_LEVELS = 10  # of nested tables and lists
 MOST_BITS = 64  # of an integer
 Setting = dict[str, Any]  # dotted key → value
 FOLDER = Path(__file__).with_name("papers")
 DIGITS = 16  # of a digest in a fingerprint
-# Keys outside a run's identity: they change place, speed and length of a run, and no
-# result of a round.
+# Keys outside a run's identity. They change the place, speed and length of a run, but
+# not the results of a round.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
-# The value of ``runtime.precision`` that belongs to a run's identity: rounding to 8 bits
-# changes more than last bits.
+# The one value of ``runtime.precision`` that belongs to a run's identity, because
+# rounding to 8 bits changes more than last bits.
 MIXED = "bf16"
-# Paths, by section and key: the same data may lie elsewhere. The path of a user's own
-# data, ``data.file``, belongs to the identity all the same.
+# Paths outside the identity, by section and key, because the same data may be in another
+# folder. The path of a user's own data, ``data.file``, belongs to the identity.
 PATHS = (("data", "root"), ("data", "images"), ("partition", "file"))
-# Keys that earlier versions lack, with their defaults. The default value does not change
-# a run's identity.
+# Keys that earlier versions lack, with their defaults. A key with its default is not
+# part of a run's identity, so that earlier runs resume.
 ADDED = {
     ("data", "encode"): None,
     ("data", "redraw"): False,
@@ -47,12 +49,13 @@ ADDED = {
 
 
 def parsed(path: str | Path) -> dict[str, Any]:
-    """Return the table in a TOML file, or in a ``.json`` file from ``Config.resolved``.
+    """Return the table in a TOML file, or in a ``.json`` file with the result of
+    ``Config.resolved``.
 
-    Raises UserError.
+    Raises UserError for a file that cannot be read, is too large or not valid.
     """
     if Path(path).is_dir():
-        raise UserError(f"{path}: is a folder; name an experiment file")
+        raise UserError(f"{path}: is a folder; give the path of an experiment file")
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
     try:
         text = untrusted_files.read_user_file(path, MOST_BYTES).decode()
@@ -64,29 +67,31 @@ def parsed(path: str | Path) -> dict[str, Any]:
             f"{path}: cannot be read ({atomic.describe_reason(error)})"
         ) from None
     except (ValueError, RecursionError) as error:
-        # An integer with more digits than Python reads is a ValueError.
+        # Python also raises ValueError for an integer with too many digits.
         raise UserError(
             f"{path}: not valid {kind} ({atomic.describe_reason(error)})"
         ) from None
     if not isinstance(table, dict):
-        raise UserError(f"{path}: must hold a table, not {type(table).__name__}")
+        raise UserError(f"{path}: must contain a table, not {type(table).__name__}")
     check_plain(table, str(path))
     return table
 
 
 def check_plain(table: dict[str, Any], source: str) -> None:
-    """Raise UserError for a table that is nested deeply or has integers beyond
-    MOST_BITS.
+    """Raise UserError for a table nested deeper than MOST_LEVELS or with integers of
+    more than MOST_BITS bits. ``source`` begins the message.
     """
     if not _within(table, MOST_LEVELS):
         raise UserError(
-            f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, "
-            f"integers have at most {MOST_BITS} bits"
+            f"{source}: tables and lists may be nested at most {MOST_LEVELS} deep, "
+            f"integers may have at most {MOST_BITS} bits"
         )
 
 
 def _within(value: Any, levels: int) -> bool:
-    """Return whether a value nests at most ``levels`` deep and its integers are short."""
+    """Return whether a value is nested at most ``levels`` deep and its integers have at
+    most MOST_BITS bits.
+    """
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
         return levels > 0 and all(_within(entry, levels - 1) for entry in inner)
@@ -96,7 +101,8 @@ def _within(value: Any, levels: int) -> bool:
 def split(override: str) -> tuple[str, Any]:
     """Return the dotted key and the value of ``section.key=value``.
 
-    A text that is no TOML value is a string. Raises UserError without key or ``=``.
+    A text that is not a TOML value becomes a string. Raises UserError for a missing key
+    or ``=``.
     """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -109,9 +115,10 @@ def split(override: str) -> tuple[str, Any]:
 
 
 def assign(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``table["a"]["b"] = value`` for the key ``a.b`` and make missing tables.
+    """Set ``table["a"]["b"] = value`` for the key ``a.b`` and add missing tables.
 
-    In a list of tables a number is a position: ``shift.0.angles``. Raises UserError.
+    A number is a position in a list of tables: ``shift.0.angles``. Raises UserError for
+    a key below a value or below a missing position.
     """
     *sections, last = key.split(".")
     inner: Any = table
@@ -120,14 +127,14 @@ def assign(table: dict[str, Any], key: str, value: Any) -> None:
         if not isinstance(inner, dict | list):
             raise UserError(f"{key}: '{section}' is a value, not a section")
     if isinstance(inner, list):
-        raise UserError(f"{key}: name the key of one of the tables, as in {key}.KEY")
+        raise UserError(f"{key}: add the key of the table to set, as in {key}.KEY")
     inner[last] = value
 
 
 def _inside(outer: Any, part: str, key: str) -> Any:
     """Return the entry for a part of a dotted key, in a table or in a list of tables.
 
-    A missing entry of a table is made. Raises UserError if a list has no such table.
+    A missing entry of a table is added. Raises UserError for a missing position.
     """
     if isinstance(outer, dict):
         return outer.setdefault(part, {})
@@ -137,7 +144,7 @@ def _inside(outer: Any, part: str, key: str) -> Any:
 
 
 def _read_paper(protocol: str) -> dict[str, Any]:
-    """Read a paper's file. Raises UserError for an unknown protocol."""
+    """Read the file of a protocol. Raises UserError for an unknown protocol."""
     known = sorted(path.stem for path in FOLDER.glob("*.toml"))
     if protocol not in known:
         raise UserError(
@@ -161,9 +168,8 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsourced(resolved: Mapping[str, Any]) -> list[str]:
-    """Return a note for each value of a resolved configuration without a source.
-
-    These are defaults of the protocol that neither the paper nor its code prints.
+    """Return a note for each value of a resolved configuration that is a default of its
+    protocol but printed neither in the paper nor in its code.
     """
     if resolved["protocol"] is None:
         return []
@@ -172,7 +178,9 @@ def unsourced(resolved: Mapping[str, Any]) -> list[str]:
 
 
 def _holds(rule: Mapping[str, Any], setting: Setting) -> bool:
-    """Return whether a setting has the values in ``when``; a list has alternatives."""
+    """Return whether a setting has the values in the rule's ``when``, where a list
+    means alternatives.
+    """
     for key, value in flat(rule.get("when", {})).items():
         if setting.get(key) not in (value if isinstance(value, list) else [value]):
             return False
@@ -184,9 +192,13 @@ def flat(
     prefix: str = "",
     is_value: Callable[[Mapping[str, Any]], bool] = lambda table: False,
 ) -> Setting:
-    """Return a nested table by dotted keys.
+    """Return a nested table as one table with dotted keys.
 
-    is_value: whether an inner table is a value and stays whole.
+    Args:
+        table: The nested table.
+        prefix: The beginning of all keys.
+        is_value: Function that returns whether an inner table is a value and stays
+            whole.
     """
     setting: Setting = {}
     for key, value in table.items():
@@ -200,7 +212,7 @@ def flat(
 def _with_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
     """Return a copy of a nested table with ``defaults`` for its missing keys.
 
-    A section that is no table stays as it is; a later check refuses it.
+    A section that is not a table stays unchanged; a later check refuses it.
     """
     result = {
         key: dict(value) if isinstance(value, dict) else value
@@ -216,9 +228,8 @@ def _with_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
 
 
 def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a configuration's table without the keys in NOT_IDENTITY.
-
-    MIXED precision of ``[runtime]`` stays.
+    """Return a copy of a configuration's table without the keys in NOT_IDENTITY, but
+    with MIXED precision.
     """
     table = {
         key: dict(value) if isinstance(value, dict) else value
@@ -231,9 +242,8 @@ def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a run: a reduced resolved configuration.
-
-    It lacks NOT_IDENTITY, PATHS and defaults of ADDED, but keeps MIXED precision.
+    """Return the identity of a run: its resolved configuration without NOT_IDENTITY,
+    PATHS and defaults of ADDED, but with MIXED precision.
     """
     table = identifying(resolved)
     for section, key in PATHS:
@@ -246,10 +256,8 @@ def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(resolved: Mapping[str, Any]) -> str:
-    """Return one line that names a run in its files, the same for the same identity.
-
-    It has method, data set and seed for readers, and the beginning of the identity's
-    SHA-256.
+    """Return the line that identifies a run in its files: method, data set, seed and
+    the first DIGITS digits of the SHA-256 of its identity.
     """
     text = json.dumps(identity(resolved), sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -1,8 +1,8 @@
-"""Times of lanes measured on a GPU: the file that ``tests/benchmarks/gpu.sh`` writes, as
-``runtime.lane_table`` names it.
+"""Lane tables: the files of ``runtime.lane_table``, with times of lanes that
+``tests/benchmarks/gpu.sh`` measured on a GPU.
 
-A configuration holds the content of the file, and a resolved one the rows that its run
-may use. So a run is repeated without the file.
+A configuration contains the content of the file, and a resolved configuration the rows
+for its run, so that a run can be repeated without the file.
 """
 
 import hashlib
@@ -18,9 +18,8 @@ MOST_BYTES = 1_000_000  # of a file
 
 
 def read_content(given: Any) -> Any:
-    """Return the content of the file that ``given`` names, or else ``given``.
-
-    Raises ValueError with one line.
+    """Return the content of the file at the path ``given``; return other values
+    unchanged. Raises ValueError with one line.
     """
     return _read_file(given) if isinstance(given, str) else given
 
@@ -40,7 +39,13 @@ def _read_file(path: str | os.PathLike[str]) -> Any:
 def explain(
     error: ValidationError, table: type[BaseModel], row: type[BaseModel]
 ) -> str:
-    """Return a line on the first mistake of a table. ``table``, ``row``: their keys."""
+    """Return a line on the first mistake of a lane table.
+
+    Args:
+        error: The mistakes that pydantic found.
+        table: The class with the keys of a table.
+        row: The class with the keys of a row.
+    """
     mistake = error.errors(include_url=False)[0]
     place = ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "extra_forbidden":

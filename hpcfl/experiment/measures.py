@@ -1,4 +1,4 @@
-"""The scores that an experiment names, and the number that selects the best round."""
+"""Scores that an experiment records, and the metric that selects its best round."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
-# The built-in scores that every run computes, and those that it computes where all
-# clients are tested on the same samples, or where an attack has a success.
+# Built-in scores that are always recorded, those of runs whose clients share the test
+# samples, and those of runs with an attack that measures its success.
 BY_DEFAULT, ON_SHARED_TEST = ("accuracy", "loss"), ("pm_l", "pm_v")
 ON_ATTACK = ("attack_success",)
 
 
 @cache
 def find_built_in(name: str) -> "Score | None":
-    """Return the score in a file of the package; None for other names."""
+    """Return the built-in score of this name, or None."""
     if name not in plugins.names(PACKAGE):
         return None
     score: Score = plugins.find(PACKAGE, "evaluation.scores", name)()
@@ -35,7 +35,7 @@ def find_built_in(name: str) -> "Score | None":
 
 
 def built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
-    """Return scores of the package by name, by default all."""
+    """Return the built-in scores of these names, by default all, by name."""
     found = {}
     for name in plugins.names(PACKAGE) if names is None else names:
         score = find_built_in(name)
@@ -45,10 +45,9 @@ def built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
 
 
 def asked(evaluation: "Evaluation") -> "dict[str, Score]":
-    """Return the scores that the section ``[evaluation]`` names, by name.
+    """Return the scores in ``evaluation.scores`` and ``evaluation.metric``, by name.
 
-    They are those of ``scores`` and ``metric``. Raises UserError for unknown names and
-    for an unusable score of the user.
+    Raises UserError for unknown names and for an invalid class of the user.
     """
     scores = {name: _made("evaluation.scores", name) for name in evaluation.scores}
     name = parse_score(evaluation.metric)
@@ -60,9 +59,8 @@ def asked(evaluation: "Evaluation") -> "dict[str, Score]":
 
 
 def _may_mean(metric: str) -> list[str]:
-    """Return the built-in scores of which a metric may be a number.
-
-    Its name begins with that of its score, except for the accuracy.
+    """Return the built-in scores that a metric may belong to: the scores whose names
+    begin the metric's name, and the accuracy, whose metrics have other names.
     """
     return [
         name
@@ -72,15 +70,15 @@ def _may_mean(metric: str) -> list[str]:
 
 
 def measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
-    """Return the number of ``evaluation.metric``, which selects the best round.
+    """Return the measure of ``evaluation.metric``, which selects the best round.
 
-    Raises UserError for a name of no score, and for a standard deviation.
+    Raises UserError for an unknown metric and for a standard deviation.
     """
     described = describe(scores)
     meant = resolve(evaluation.metric, described)
     if meant is None or meant.kind == "std":
         described = describe(built_in()) | described
-        short = []  # names of summaries that do not begin with their score's
+        short = []  # names of summaries that do not begin with the score's name
         for score, description in described.items():
             for kind, name in description["recorded"].items():
                 if kind != "std" and not name.startswith(score):
@@ -94,9 +92,8 @@ def measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
 
 
 def best_by(config: Mapping[str, Any]) -> str:
-    """Return the samples that choose the best round: "test" or "validation".
-
-    config: a resolved configuration.
+    """Return the samples that select the best round, "test" or "validation", in a
+    resolved configuration.
     """
     asked = config["evaluation"].get("best_by")
     held_out = config.get("training", {}).get("validation")
@@ -106,7 +103,7 @@ def best_by(config: Mapping[str, Any]) -> str:
 
 
 def chosen_in(config: Mapping[str, Any], column: str) -> str:
-    """Return the column that chooses the best round if ``column`` is the primary one."""
+    """Return the column that selects the best round if ``column`` is the primary one."""
     return name_held_out(column) if best_by(config) == "validation" else column
 
 
@@ -114,21 +111,26 @@ def check_best_by(evaluation: "Evaluation", training: "Training") -> None:
     """Raise UserError if the best round needs held-out samples that do not exist."""
     if evaluation.best_by == "validation" and not training.validation:
         raise UserError(
-            "evaluation.best_by = 'validation': nothing is held out to choose on; set "
+            "evaluation.best_by = 'validation': no samples are held out; set "
             "training.validation = 0.1 or another share"
         )
 
 
 def describe(scores: "Mapping[str, Score]") -> dict[str, Described]:
-    """Return the description of each score for readers of results, by its name."""
+    """Return the description of each score that a run stores beside its results."""
     return {name: score.described(name) for name, score in scores.items()}
 
 
 def _made(key: str, name: str) -> "Score":
-    """Return a score by its name; a user's score must have valid unit, direction,
-    summaries.
+    """Return the score of a name.
 
-    key: of the configuration, for errors. Raises UserError.
+    Args:
+        key: The key of the configuration, for error messages.
+        name: The name, built-in or a user's ``module:Class``.
+
+    Raises:
+        UserError: The name is unknown, or a user's class has an invalid ``unit``,
+            ``better`` or ``summaries``.
     """
     known = find_built_in(name)
     if known is not None:

@@ -1,5 +1,5 @@
-"""Methods, models, scores and other plugins by name: built-in files, or a user's
-``module:object``; and the keys of sections that name a plugin, which has keys of its own.
+"""Plugins (methods, models, scores and others) by name, built-in or a user's
+``module:object``, and the sections of an experiment that contain a plugin's keys.
 """
 
 import importlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hpcfl.experiment.sections import Section
 
-# The base class of a user's own object, by package; a model is any callable.
+# Base class of a user's plugin, by package. A model may be any callable.
 CONTRACTS = {
     "hpcfl.selection": "hpcfl.selection.base.Selection",
     "hpcfl.methods": "hpcfl.methods.base.Method",
@@ -38,14 +38,15 @@ CONTRACTS = {
     "hpcfl.scores": "hpcfl.scores.base.Score",
     "hpcfl.tracking": "hpcfl.tracking.base.Tracker",
 }
-# The line by which a module of a package declares itself one of its plugins.
+# Line that marks a module of a package as a plugin.
 PLUGIN_LINE = re.compile(r"^(plugin = |def plugin\()", re.MULTILINE)
-FAMILIES = "families.toml"  # in a package, by file: the names of its several plugins
+FAMILIES = "families.toml"  # in a package: the files with several plugins, with names
 AS_FILES = (
     "hpcfl.scores",
 )  # packages whose built-in names keep ``_``, like the metrics in the results
-# The key that names the plugin, the package of the plugins and the class of their
-# common keys in ``sections``, which readers of results do not need.
+# By section: the key with the plugin's name, the package of the plugins, and the class
+# of their common keys in ``sections``. The class is a name, because commands that only
+# read results do not import ``sections``.
 PLUGINS = {
     "data": ("dataset", "hpcfl.data.sources", "Data"),
     "partition": ("scheme", "hpcfl.data.partitions", "Partition"),
@@ -59,7 +60,7 @@ PLUGINS = {
     "attack": ("kind", "hpcfl.updates.attacks", "AttackSection"),
     "participation": ("select", "hpcfl.selection", "Participation"),
 }
-# the lists of tables among them, such as ``[[shift]]``
+# Sections that are lists of tables, such as ``[[shift]]``.
 LISTS = ("shift", "overlay", "transform")
 SELECTORS = {
     section: key for section, (key, *_) in PLUGINS.items() if section not in LISTS
@@ -68,9 +69,10 @@ SELECTORS = {
 
 @cache
 def names(package: str) -> tuple[str, ...]:
-    """Return the built-in names of a package: those of its files with a ``plugin``.
+    """Return the names of a package's built-in plugins.
 
-    ``-`` replaces ``_`` except in AS_FILES. FAMILIES lists files with several names.
+    A file with a ``plugin`` gives its name, with ``-`` for ``_`` except in AS_FILES.
+    FAMILIES lists the names in files with several plugins.
     """
     return tuple(_files(package))
 
@@ -78,7 +80,7 @@ def names(package: str) -> tuple[str, ...]:
 @cache
 def _files(package: str) -> dict[str, str]:
     """Return the file of each built-in name of a package, in the order of names."""
-    found = importlib.util.find_spec(package)  # without importing it
+    found = importlib.util.find_spec(package)  # does not import the package
     assert found is not None and found.origin is not None
     folder = Path(found.origin).parent
     files = {}
@@ -96,8 +98,9 @@ def _files(package: str) -> dict[str, str]:
 def find_built_in(package: str, name: str) -> tuple[Any, str]:
     """Import a built-in plugin and return it with its description.
 
-    The plugin is ``plugins[name]`` of a file with several, else ``plugin``. The description
-    is its ``about`` or docstring in a file with several, else the docstring of the file.
+    In a file with several plugins, the plugin is ``plugins[name]`` and the description
+    its ``about`` or docstring. Otherwise the plugin is ``plugin`` and the description
+    the docstring of the file.
     """
     module = importlib.import_module(f"{package}.{_files(package)[name]}")
     if hasattr(module, "plugin"):
@@ -107,13 +110,19 @@ def find_built_in(package: str, name: str) -> tuple[Any, str]:
 
 
 def find(package: str, key: str, name: str) -> Any:
-    """Return the plugin of ``package`` that the configuration names at ``key``.
+    """Return the plugin that the configuration names at ``key``.
 
-    A built-in name such as ``fedavg-c`` means the attribute ``plugin`` of
-    ``package.fedavg_c``, or an entry of ``plugins`` in a file with several. Any name
-    ``module:object`` means a user's own, imported from the current folder or Python's
-    path. Raises UserError with the nearest valid name, or with the file and line of a
-    failure in the user's module.
+    Args:
+        package: The package of the built-in plugins.
+        key: The key of the configuration, for error messages.
+        name: A built-in name such as ``fedavg-c``, which is the attribute ``plugin`` of
+            ``package.fedavg_c`` or an entry of ``plugins`` in a file with several
+            plugins; or a user's ``module:object``, which is imported from the current
+            folder or Python's path.
+
+    Raises:
+        UserError: The name is unknown; the message has the nearest valid one. Or the
+            import of the user's module fails; the message has file and line.
     """
     if not isinstance(name, str):
         raise UserError(
@@ -131,7 +140,10 @@ def find(package: str, key: str, name: str) -> Any:
 
 
 def _user_object(package: str, key: str, name: str) -> Any:
-    """Return a user's own plugin, ``module:object``. Raises UserError."""
+    """Return a user's plugin ``module:object``.
+
+    Raises UserError if it cannot be imported or has the wrong type.
+    """
     module_name, _, attribute = name.partition(":")
     with _from_here():
         module = _imported(key, name, module_name)
@@ -151,13 +163,12 @@ def _user_object(package: str, key: str, name: str) -> Any:
 def _imported(key: str, name: str, module_name: str) -> ModuleType:
     """Import and return a user's module.
 
-    Raises UserError with the file and line of a failure in the module.
+    Raises UserError, with file and line if the module's code fails.
     """
     first = module_name.partition(".")[0]
     if (other := _hidden_by(first)) is not None:
         raise UserError(
-            f"{key} = '{name}': '{first}' is the name of {other}; give your {first}.py "
-            "another name"
+            f"{key} = '{name}': '{first}' is the name of {other}; rename your {first}.py"
         )
     try:
         return importlib.import_module(module_name)
@@ -167,14 +178,13 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
         raise UserError(
             f"{key} = '{name}': cannot import '{module_name}' ({user_code.describe_error(error)}); "
-            "run from its folder or put that folder on PYTHONPATH"
+            "run in the folder of the file or add this folder to PYTHONPATH"
         ) from error
 
 
 def _hidden_by(module_name: str) -> str | None:
-    """Return the other module that hides the user's file of this name, or None.
-
-    The file is in the current folder.
+    """Return the module that hides the file of this name in the current folder, or
+    None.
     """
     here, loaded = Path.cwd() / f"{module_name}.py", sys.modules.get(module_name)
     if not here.exists():
@@ -187,7 +197,7 @@ def _hidden_by(module_name: str) -> str | None:
 
 @contextmanager
 def _from_here() -> Iterator[None]:
-    """Search the current folder first for modules, inside the block only."""
+    """Let imports inside the block search the current folder first."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -197,10 +207,10 @@ def _from_here() -> Iterator[None]:
 
 
 def _misfit(package: str, thing: Any) -> str | None:
-    """Return why a user's object is no plugin of the package; None if it is one.
+    """Return the reason why a user's object is no plugin of the package, or None.
 
-    It must be a subclass of the package's contract, for data sources an instance of
-    one, and for models any callable.
+    A plugin must be a subclass of the package's entry in CONTRACTS, a data source an
+    instance of such a subclass, a model a callable.
     """
     kind = (
         f"the class {thing.__name__}"
@@ -211,7 +221,7 @@ def _misfit(package: str, thing: Any) -> str | None:
         return (
             None
             if callable(thing)
-            else f"is {kind}; expected a class or function that makes the model"
+            else f"is {kind}; expected a class or function that returns the model"
         )
     whole = CONTRACTS[package]
     module, _, name = whole.rpartition(".")
@@ -229,7 +239,7 @@ def _misfit(package: str, thing: Any) -> str | None:
 
 
 def find_common_keys(section: str) -> "type[Section]":
-    """Return the class of the common keys of a section that names a plugin."""
+    """Return the class with the common keys of a section in PLUGINS."""
     from hpcfl.experiment import sections
 
     *_, name = PLUGINS[section]
@@ -239,7 +249,12 @@ def find_common_keys(section: str) -> "type[Section]":
 def find_in_section(place: str, given: Mapping[str, Any]) -> Any:
     """Return the plugin that a section names.
 
-    place: the section, or ``shift.0`` for a table of ``[[shift]]``. Raises UserError.
+    Args:
+        place: The section, or ``shift.0`` for a table of ``[[shift]]``.
+        given: The keys and values of the section.
+
+    Raises:
+        UserError: The name is missing, unknown or unusable.
     """
     section = place.partition(".")[0]
     key, package, _ = PLUGINS[section]
@@ -252,12 +267,15 @@ def find_in_section(place: str, given: Mapping[str, Any]) -> Any:
 
 @cache
 def _options(make: Callable[..., Any], *first: str) -> "type[BaseModel]":
-    """Return a section with a callable's parameters after the ``first`` ones as keys.
+    """Return a section class whose keys are a callable's parameters after the ``first``
+    ones, with their types, defaults and constraints.
 
-    The keys have the parameters' types, defaults and constraints. Each callable's
-    section is made once, because making it takes longer than reading one. Raises
-    TypeError for other first parameters, and the exceptions of inspect and pydantic for
-    types that no file can hold.
+    The result is cached, because making a class is slow.
+
+    Raises:
+        TypeError: The callable has other first parameters.
+        ValueError, NameError, PydanticUserError: A type cannot be resolved, or no file
+            can contain it.
     """
     import pydantic
 
@@ -284,9 +302,16 @@ def _options(make: Callable[..., Any], *first: str) -> "type[BaseModel]":
 def _own_keys(
     make: Callable[..., Any], first: list[str], what: str
 ) -> "type[BaseModel]":
-    """Return the section of the own keys of ``make``.
+    """Return the section class with the parameters of ``make`` after the ``first``
+    ones.
 
-    Raises UserError with the required signature of ``what`` the user named.
+    Args:
+        make: The callable.
+        first: The names of its required first parameters.
+        what: The callable's name at the beginning of an error message.
+
+    Raises:
+        UserError: The signature is wrong; the message has the required one.
     """
     from pydantic import PydanticUserError
 
@@ -300,10 +325,13 @@ def _own_keys(
 
 
 def make_section(place: str, given: Mapping[str, Any]) -> "Section":
-    """Return a section that names a plugin, with the plugin's own keys.
+    """Return a section with the common keys and the keys of its plugin.
 
-    place: as for ``find_in_section``. Raises UserError, or pydantic's ValidationError for wrong
-    values.
+    The arguments are those of ``find_in_section``.
+
+    Raises:
+        UserError: The plugin is missing, unknown or unusable.
+        pydantic.ValidationError: A key or value is wrong.
     """
     if place not in ("data", "model"):
         return cast("Section", find_in_section(place, given)(**given))
@@ -315,10 +343,10 @@ def make_section(place: str, given: Mapping[str, Any]) -> "Section":
 
 
 def fields_class(place: str, given: Mapping[str, Any]) -> "type[BaseModel]":
-    """Return the class whose fields are the own keys of a section's plugin.
+    """Return the class whose fields are the keys of a section's plugin.
 
-    For a data set they are the parameters of its source's ``read``, for a model those
-    of the callable that makes it. Raises UserError.
+    For a data set these are the parameters of its source's ``read``, for a model the
+    parameters of its callable. Raises UserError as ``find_in_section``.
     """
     plugin = find_in_section(place, given)
     if place not in ("data", "model"):
@@ -332,9 +360,9 @@ def fields_class(place: str, given: Mapping[str, Any]) -> "type[BaseModel]":
 
 
 def list_fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the valid keys of a section that names a plugin, with pydantic's fields.
+    """Return pydantic's field of each valid key of a section in PLUGINS.
 
-    Raises UserError.
+    Raises UserError as ``find_in_section``.
     """
     own = fields_class(place, given).model_fields
     if place not in ("data", "model"):
@@ -345,16 +373,14 @@ def list_fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_selector(key: str) -> bool:
-    """Return whether a dotted key names a section's plugin, as ``model.name`` does."""
+    """Return whether a dotted key selects a section's plugin, such as ``model.name``."""
     section, _, selector = key.partition(".")
     return SELECTORS.get(section) == selector
 
 
 def list_stale_keys(section: str, given: dict[str, Any], name: Any) -> set[str]:
-    """Return the keys that a section has with the plugin of ``given`` but not with
-    ``name``.
-
-    The result is empty if either plugin is unknown.
+    """Return the keys that a section has with the plugin of ``given``, but not with the
+    plugin ``name``; an empty set if either is unknown.
     """
     try:
         keys = set(list_fields(section, given))
@@ -365,8 +391,8 @@ def list_stale_keys(section: str, given: dict[str, Any], name: Any) -> set[str]:
 
 
 def find_own_names(table: Mapping[str, Any]) -> set[str]:
-    """Return the user's own plugins, ``module:object``, that a resolved configuration
-    names.
+    """Return the names ``module:object`` of the user's plugins in a resolved
+    configuration.
     """
     evaluation = table.get("evaluation", {})
     names = [*evaluation.get("scores", []), evaluation.get("metric")]
@@ -378,15 +404,19 @@ def find_own_names(table: Mapping[str, Any]) -> set[str]:
 
 
 def refuse_unnamed(table: Mapping[str, Any], own: Collection[str], run: object) -> None:
-    """Raise UserError for a user's own plugin in the configuration of a stored run that
-    is not in ``own``: code that only a folder names is never imported.
+    """Raise UserError if a stored run used a plugin of a user that is not in ``own``,
+    because code is imported only if the user names it in the command.
+
+    Args:
+        table: The run's resolved configuration.
+        own: The names ``module:object`` that the user has given.
+        run: The run's folder, for error messages.
     """
     with refuse_unreadable(run, "a configuration"):
         unnamed = sorted(find_own_names(table) - set(own))
     if unnamed:
         options = " ".join(f"--own {name}" for name in unnamed)
         raise UserError(
-            f"{run}: was run with your own {', '.join(unnamed)}, which is imported "
-            f"only where you name it: {options}, from Python "
-            f"hpcfl.load(…, own={unnamed})"
+            f"{run}: uses your own {', '.join(unnamed)}, which is imported only if "
+            f"you name it: {options}, or in Python hpcfl.load(…, own={unnamed})"
         )

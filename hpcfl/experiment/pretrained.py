@@ -1,8 +1,9 @@
-"""Keys of ``[model]`` and ``[adapter]`` that a pretrained folder determines.
+"""Keys of ``[model]`` and ``[adapter]`` that are read from a pretrained folder.
 
-``config.json`` of the library transformers, beside the file of ``adapter.base``, has
+``config.json`` of the library transformers, in the folder of ``adapter.base``, contains
 the sizes of the model. ``adapter_config.json`` of PEFT, in the folder ``adapter.init``,
-has those of an adapter. The experiment may repeat such a key, and must not contradict.
+contains the sizes of an adapter. An experiment may repeat such a key only with the same
+value.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
-# Keys that no tensor depends on: the experiment may set others than the file.
+# Keys that the experiment may set to other values than the file, because no tensor
+# depends on them.
 FREE = ("dropout",)
 
 
@@ -25,7 +27,7 @@ class Form:
     Attributes:
         model: The value of ``model.name``.
         keys: The key of the file for each key of ``[model]``.
-        built_in: Values of the file that hpcfl's model has and cannot change.
+        built_in: Keys of the file with the only value that hpcfl's model supports.
     """
 
     model: str
@@ -60,7 +62,7 @@ GPT2 = {
 EXACT = {"hidden_act": "gelu"}
 ABSOLUTE = {**EXACT, "position_embedding_type": "absolute"}
 TANH = {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
-# by the file's model_type, which is also the value of ``adapter.names``
+# Forms by ``model_type`` of the file, which is also the value of ``adapter.names``.
 FORMS = {
     "bert": Form("bert", BERT, ABSOLUTE),
     "roberta": Form("bert", BERT, ABSOLUTE),
@@ -70,11 +72,10 @@ FORMS = {
 
 
 def complete(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the experiment's nested table with the keys that its pretrained folders
-    determine.
+    """Return the experiment's nested table with the keys of its pretrained folders.
 
-    Raises UserError for a key that contradicts a folder, and for a folder whose model
-    hpcfl does not have.
+    Raises UserError for a key that contradicts a folder, and for a folder with a model
+    that hpcfl does not support.
     """
     adapter, model = table.get("adapter"), table.get("model", {})
     if not isinstance(adapter, dict) or not isinstance(model, dict):
@@ -90,9 +91,9 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
 def _complete_model(
     base: Path, model: dict[str, Any], adapter: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the sections that ``config.json`` beside a base completes.
+    """Return ``[model]`` and ``[adapter]`` with the keys of the base's ``config.json``.
 
-    A model of the user's own, and names of the user's own, need no such file.
+    The result is empty for a user's model, for a table of names, and without a file.
     """
     path = (base if base.is_dir() else base.parent) / CONFIG
     names, name = adapter.get("names"), model.get("name", "")
@@ -106,8 +107,8 @@ def _complete_model(
     for key, value in form.built_in.items():
         if content.get(key, value) != value:
             raise UserError(
-                f"{path}: {key} = {content[key]!r}, and hpcfl's model '{form.model}' has "
-                f"{value!r} alone"
+                f"{path}: {key} = {content[key]!r}: hpcfl's model '{form.model}' supports "
+                f"only {value!r}"
             )
     found = {
         key: content[of] for key, of in form.keys.items() if content.get(of) is not None
@@ -131,19 +132,22 @@ def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
     path = folder / ADAPTER_CONFIG
     content = untrusted_files.read_user_json(path, dict[str, Any])
     if content.get("peft_type") != "LORA" or content.get("alpha_pattern"):
-        raise UserError(f"{path}: must be a LoRA (peft_type = 'LORA') of one alpha")
+        raise UserError(
+            f"{path}: must be a LoRA (peft_type = 'LORA') with one alpha for all layers"
+        )
     found = {"kind": "lora", "rank": _number(content, "r", path)}
     found["scale"] = "alpha/sqrt(r)" if content.get("use_rslora") else "alpha/r"
     renamed = {"alpha": "lora_alpha", "dropout": "lora_dropout"}
     found |= {key: content[of] for key, of in renamed.items() if of in content}
     targets = content.get("target_modules")
-    if isinstance(targets, list):  # ends of names; a text is an expression of PEFT
+    # A list has ends of names; a string is a regular expression, which is not read.
+    if isinstance(targets, list):
         found["targets"] = [f"*{target}" for target in targets]
     return _agree("adapter", adapter, found, path)
 
 
 def _number(content: dict[str, Any], key: str, path: Path) -> int:
-    """Return a positive whole number of a file. Raises UserError."""
+    """Return the positive integer at a key of a file's content. Raises UserError."""
     number = content.get(key)
     if not isinstance(number, int) or number < 1:
         raise UserError(f"{path}: {key} = {number!r}: must be a whole number above 0")
@@ -153,8 +157,16 @@ def _number(content: dict[str, Any], key: str, path: Path) -> int:
 def _agree(
     section: str, given: dict[str, Any], found: dict[str, Any], path: Path
 ) -> dict[str, Any]:
-    """Return a section with the values of a file. Raises UserError for one key that has
-    another value.
+    """Return a section with the values of a file added.
+
+    Args:
+        section: The section's name, for error messages.
+        given: The section in the experiment.
+        found: The keys and values in the file.
+        path: The file.
+
+    Raises:
+        UserError: The experiment has another value for a key outside FREE.
     """
     for key, value in found.items():
         if key not in FREE and given.get(key, value) != value:

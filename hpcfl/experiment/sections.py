@@ -1,4 +1,4 @@
-"""The sections of an experiment file: every key with its type, limits and meaning."""
+"""Sections of an experiment file: every key with its type, limits and description."""
 
 import math
 from collections.abc import Mapping
@@ -20,14 +20,15 @@ from pydantic import (
     model_validator,
 )
 
-# the largest integer but a seed; larger sizes would fill the memory before any error
+# The largest integer allowed except for seeds; larger sizes would exhaust the memory
+# before any check.
 LARGEST = 10_000_000
 
 
 class Section(BaseModel):
     """A table of the experiment file.
 
-    It refuses unknown keys, wrong types, NaN and infinities.
+    Unknown keys, wrong types, NaN and infinities are errors.
     """
 
     model_config = ConfigDict(
@@ -45,7 +46,8 @@ class Section(BaseModel):
 def changed(section: Section) -> set[str]:
     """Return the keys whose values differ from their defaults.
 
-    A stored configuration has all keys, so it does not matter which ones the user set.
+    A key that the user set to its default does not count: a stored configuration has
+    all keys, so the difference is lost.
     """
     return set(section.model_dump(exclude_defaults=True))
 
@@ -69,125 +71,133 @@ class Data(Section):
     )
     file: str | None = Field(
         None,
-        description="your own file or folder, for data sets such as npz, leaf and pfllib",
+        description="path of your own file or folder, for data sets such as npz, leaf and pfllib",
     )
     samples: PositiveInt | None = Field(
         None,
-        description="for a quick try only so many training samples, of all where there is no "
-        "official split, and as large a share of the test samples",
+        description="number of training samples to use, for quick trials (of all samples if there "
+        "is no official split); test samples are reduced by the same factor",
     )
     redraw: bool = Field(
         False,
-        description="draw data.samples by the partition's seed, so that each partition has "
-        "samples of its own; otherwise all partitions have the same",
+        description="draw the data.samples with partition.seed, so that partitions use different "
+        "samples; false: all partitions use the same samples",
     )
     imbalance: float = Field(
         1.0,
         ge=1,
         le=1e6,
-        description="long tail: how many times as many training samples the most frequent class "
-        "keeps as the least frequent one",
+        description="long tail: ratio of training samples between the most and the least frequent "
+        "class",
     )
     imbalance_order: Literal["index", "random"] = Field(
-        "index", description="which class is the most frequent: 0, or drawn"
+        "index",
+        description="order of the classes by frequency: from class 0 down, or random",
     )
     normalise: Literal["half", "statistics"] = Field(
         "half",
-        description="subtract and divide by 0.5, or by the mean and standard deviation of the data "
-        "set, by channel or column; where they are not known, of all training samples",
+        description="half: subtract 0.5 and divide by 0.5; statistics: use the data set's mean and "
+        "standard deviation per channel or column, computed from all training samples if unknown",
     )
     augment: bool = Field(
         False,
-        description="train on images cropped at random after padding by 4, and flipped",
+        description="train on randomly flipped images, cropped at random after padding by 4",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="the data set's own keys, checked by how it is read",
+        description="further keys of the data set: the parameters of its `read`",
     )
 
 
 class Partition(Section):
-    """The common keys of partition schemes; a scheme adds its own (see
-    ``hpcfl/data/partitions``).
+    """Common keys of partition schemes. Schemes add keys (``hpcfl/data/partitions``).
 
-    by_number: whether a client's samples depend on its number, so that neighbours are
-    alike or sizes ascend.
+    Attributes:
+        by_number: Whether a client's samples depend on its number, so that neighbouring
+            clients are similar or sizes ascend.
     """
 
     by_number: ClassVar[bool] = False
 
-    scheme: str = Field("dirichlet", description="how samples are spread over clients")
-    clients: PositiveInt = Field(20, description="number of clients in total")
+    scheme: str = Field(
+        "dirichlet", description="rule that splits the samples between clients"
+    )
+    clients: PositiveInt = Field(20, description="total number of clients")
     seed: Seed = Field(
         1,
-        description="seed of the partition; default 'seed': that of the experiment + 1, so "
-        "that each has its own",
+        description="seed of the partition; default 'seed': the experiment's seed + 1",
     )
     train: float = Field(
         0.75, gt=0, lt=1, description="share of a client's samples used for training"
     )
     file: str | None = Field(
         None,
-        description="reuse the partition stored in this file instead of drawing one",
+        description="file with a stored partition, which is used instead of drawing one",
     )
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
-# The clients that two shifts change: neither, the first alone, the second alone, both.
+# Groups of clients under two shifts: unchanged, only by the first, only by the second,
+# by both.
 CELLS = ("plain", "first", "second", "both")
 
 
 class Shift(Section):
-    """The common keys of shifts, tables of ``[[shift]]``; a kind adds its own (see
-    ``hpcfl/data/shifts``).
+    """Common keys of distribution shifts, the tables of ``[[shift]]``. Kinds add keys
+    (``hpcfl/data/shifts``).
     """
 
-    kind: str = Field(description="what the clients of a group see differently")
+    kind: str = Field(
+        description="kind of distribution shift between groups of clients"
+    )
     assign: Literal["blocks", "random"] | None = Field(
         None,
-        description="groups of neighbouring clients, or of clients drawn at random; default: "
-        "blocks, but random where the partition's scheme goes by the clients' numbers itself",
+        description="groups of neighbouring clients, or of random clients; default: blocks, or "
+        "random if the partition's scheme depends on the clients' numbers",
     )
     share: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="share of clients that are changed, in equal groups; the others stay as "
-        "they are. Default: the groups of the kind are of equal size",
+        description="share of clients with a shift, in groups of equal size; the rest is "
+        "unchanged. Default: all groups of the kind have equal size",
     )
     cells: dict[str, Share] | None = Field(
         None,
-        description="of the second of two shifts: the shares of clients that are plain, changed "
-        "by the first, by the second, by both",
+        description="only for the second of two shifts: shares of clients that are unchanged "
+        "(plain), changed by the first shift only, by the second only, by both",
     )
     replicate: bool = Field(
         False,
-        description="deal out the whole data set to each group, not to all clients together",
+        description="split the whole data set once for each group of clients, so that groups share "
+        "samples; false: split it once for all clients",
     )
     test: Literal["shifted", "clean"] = Field(
-        "shifted", description="clean leaves test samples as they are in the data set"
+        "shifted",
+        description="test samples: shifted like the training samples, or unchanged",
     )
     at: list[Annotated[int, Field(ge=2)]] = Field(
         default_factory=list,
         validate_default=True,
-        description="drift: the rounds from which on clients see the next of the kind's groups",
+        description="drift: rounds at which clients move to the next group of the kind",
     )
     who: Literal["all", "staggered"] | Share = Field(
         "all",
-        description="drift: all clients, a share of them, or each once in its own of the rounds",
+        description="drift: clients that drift: all, a share of them, or staggered: each client "
+        "once, in equal parts at the rounds in at",
     )
     gradual: PositiveInt = Field(
         1,
-        description="drift: rounds over which the share of samples that follow grows to all",
+        description="drift: number of rounds over which the share of drifted samples grows to 1",
     )
     score: Literal["same", "next"] = Field(
         "same",
-        description="drift: test samples as in this round, or as in the next one",
+        description="drift: test on the distribution of this round, or of the next one",
     )
     table: str | None = Field(
         None,
-        description="drift: file of whole numbers, the group of each client (columns) at the "
-        "beginning and from each of the rounds in at (rows)",
+        description="drift: file of integers, the group of each client (columns) at the beginning "
+        "and from each round in at (rows)",
     )
 
     @model_validator(mode="after")
@@ -206,7 +216,7 @@ class Shift(Section):
         if without := [
             key for key in of_drift if getattr(self, key) != fields[key].default
         ]:
-            return f"{without[0]} is about a drift, which needs at = [rounds]"
+            return f"{without[0]} describes a drift, which needs at = [rounds]"
         if self.cells is None:
             return ""
         if set(self.cells) != set(CELLS) or abs(sum(self.cells.values()) - 1) > 1e-6:
@@ -216,70 +226,74 @@ class Shift(Section):
     def _problem_of_drift(self) -> str:
         for key in ("share", "cells", "replicate"):
             if getattr(self, key):
-                return f"{key} is about groups that stay; a drift has who and table"
+                return f"{key} cannot be combined with a drift (at); use who or table"
         for before, after in pairwise(self.at):
             if after - before < self.gradual:
                 return f"at must ascend in steps of at least gradual = {self.gradual}"
         if self.table is not None and self.who != "all":
-            return "table says who drifts; leave out who"
+            return "table already defines the clients that drift; leave out who"
         return ""
 
 
 class Model(Section):
     name: str = Field(
-        "mlp", description="a built-in model or your own 'module:callable'"
+        "mlp", description="name of a built-in model, or your own 'module:callable'"
     )
     head: Literal["linear", "cosine"] = Field(
-        "linear", description="cosine: features and rows of the head at unit length"
+        "linear",
+        description="output layer; cosine: features and weight rows are scaled to unit length",
     )
     head_scale: float = Field(
-        1.0, gt=0, description="initial scale of a cosine head's logits, learnable"
+        1.0,
+        gt=0,
+        description="cosine: initial value of the learnable scale of the logits",
     )
     init: str | None = Field(
         None,
-        description="safetensors file of the model that all begin with, its tensors named as in "
-        "the module; default: drawn",
+        description="safetensors file with the initial model, with the module's names of tensors; "
+        "default: random initialisation",
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
-        description="the model's own keys, checked by its signature",
+        description="further keys of the model: the parameters of its callable",
     )
 
 
 class Adapter(Section):
-    """The trained part of a model above a frozen base that all clients share.
+    """Adapter: the trained part of a model above a frozen base that all clients share.
 
     The specification is ``models/adapters.md``.
 
     Attributes:
-        of_kind: the keys that only one kind reads.
+        of_kind: Keys that only one kind reads, by kind.
     """
 
     kind: Literal["none", "lora", "bottleneck", "prompt", "head", "bias"] = Field(
         "none",
-        description="what is trained beside the output layer: all; corrections of low rank; "
-        "narrow layers behind blocks; tokens in front of a sequence; nothing; biases. "
-        "The rest is frozen",
+        description="parameters to train in addition to the output layer; none: all parameters; "
+        "lora: low-rank corrections; bottleneck: narrow layers after blocks; prompt: tokens in "
+        "front of a sequence; head: no others; bias: biases. All other parameters are frozen",
     )
     base: str | None = Field(
         None,
-        description="safetensors file, or folder of such, with what is frozen; default: "
-        "model.init, or drawn",
+        description="safetensors file, or folder of such files, with the frozen parameters; "
+        "default: model.init, or random initialisation",
     )
     init: str | None = Field(
         None,
-        description="folder with an adapter of PEFT that all begin with, above the base; "
-        "its adapter_config.json sets kind, rank, alpha, scale and targets",
+        description="folder with the initial adapter in PEFT's format, for the base; its "
+        "adapter_config.json sets kind, rank, alpha, scale and targets",
     )
     names: str | dict[str, str | list[str]] = Field(
         default_factory=dict,
-        description="names in the base: 'bert', 'roberta', 'gpt2', 'vit', or a table of patterns, "
-        "such as 'encoder.*.q.*', and the model's names",
+        description="naming of the tensors in the base: 'bert', 'roberta', 'gpt2', 'vit', or a "
+        "table from patterns such as 'encoder.*.q.*' to the model's names",
     )
     targets: list[str] = Field(
         default_factory=list,
         description="lora: patterns of the layers to correct, such as 'blocks.*.qkv'; default: "
-        "queries and values. bottleneck: of those that it follows; default: the blocks",
+        "queries and values. bottleneck: patterns of the modules that it follows; default: the "
+        "blocks",
     )
     train: list[str] = Field(
         default_factory=list,
@@ -287,26 +301,29 @@ class Adapter(Section):
     )
     rank: PositiveInt = Field(8, description="lora: rank r of a correction")
     alpha: float = Field(
-        16.0, gt=0, le=1e6, description="lora: α, by which corrections are scaled"
+        16.0,
+        gt=0,
+        le=1e6,
+        description="lora: numerator α of the factor on a correction",
     )
     scale: Literal["alpha/r", "alpha/sqrt(r)"] = Field(
         "alpha/r", description="lora: factor on a correction; alpha/sqrt(r) is rsLoRA"
     )
     dropout: float = Field(
-        0.0, ge=0, lt=1, description="lora: dropout of what enters a correction"
+        0.0, ge=0, lt=1, description="lora: dropout rate of the input of a correction"
     )
     train_a: bool = Field(
         True,
-        description="lora: train A, too; false leaves it, of an embedding B, as it was "
-        "drawn (FFA-LoRA)",
+        description="lora: train matrix A; false keeps its random initial value (FFA-LoRA), for an "
+        "embedding that of B",
     )
     width: int = Field(
-        64, ge=1, le=1 << 16, description="bottleneck: numbers at the narrowest place"
+        64, ge=1, le=1 << 16, description="bottleneck: width of the narrowest layer"
     )
     tokens: int = Field(
-        20, ge=1, le=1 << 16, description="prompt: tokens in front of a sequence"
+        20, ge=1, le=1 << 16, description="prompt: number of tokens before a sequence"
     )
-    norms: bool = Field(False, description="bias: train layer norm, too")
+    norms: bool = Field(False, description="bias: also train layer norm")
 
     of_kind: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "lora": ("targets", "rank", "alpha", "scale", "dropout", "train_a"),
@@ -331,7 +348,8 @@ class Adapter(Section):
 
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
-        # Without an adapter these keys may stay, so that one key switches it off.
+        # With kind = "none" the other keys may stay, so that changing one key is enough
+        # to switch the adapter off.
         if self.kind != "none" and self.unread:
             key = self.unread[0]
             kinds = [kind for kind, keys in self.of_kind.items() if key in keys]
@@ -341,12 +359,13 @@ class Adapter(Section):
 
 
 class MethodSection(Section):
-    """The common keys of methods; ``hpcfl/methods/base.py`` extends it, and methods add
+    """Common keys of methods. ``hpcfl/methods/base.py`` extends it, and methods add
     keys.
 
-    needs_rounds: whether a round depends on the number of rounds, so that a run cannot
-    go on with another number. unheeded: keys of ``[training]`` without effect on the
-    steps that the method takes itself.
+    Attributes:
+        needs_rounds: Whether a round depends on the total number of rounds, so that a
+            run cannot be continued with another number.
+        unheeded: Keys of ``[training]`` that the method's separate steps ignore.
     """
 
     name: str = Field(
@@ -358,54 +377,59 @@ class MethodSection(Section):
 
 
 class OverlaySection(Section):
-    """The common key of overlays, tables of ``[[overlay]]``;
+    """Common key of overlays, the tables of ``[[overlay]]``.
+
     ``hpcfl/methods/overlays/base.py`` extends it, and overlays add keys.
     """
 
-    kind: str = Field(description="your own 'module:Class'")
+    kind: str = Field(description="class of the overlay, your own 'module:Class'")
 
 
 class TransformSection(Section):
-    """The common key of transforms of the clients' updates, ``[compression]`` and tables
-    of ``[[transform]]``; ``hpcfl/updates/base.py`` extends it, and transforms add keys.
+    """Common key of transforms of the clients' updates: ``[compression]`` and the
+    tables of ``[[transform]]``.
+
+    ``hpcfl/updates/base.py`` extends it, and transforms add keys.
     """
 
-    kind: str = Field(description="what happens to an update before it is sent")
+    kind: str = Field(description="transform of an update before it is sent")
 
 
 class AggregationSection(Section):
-    """The common keys of aggregation rules; ``hpcfl/updates/base.py`` extends it, and
-    rules add keys.
+    """Common keys of aggregation rules. ``hpcfl/updates/base.py`` extends it, and rules
+    add keys.
     """
 
     rule: str = Field(
-        "mean", description="how the server combines the clients' updates"
+        "mean", description="rule by which the server combines the clients' updates"
     )
     secure: bool = Field(
         False,
-        description="simulated secure aggregation: the server learns the sum of the "
-        "updates alone, as whole numbers modulo 2^bits",
+        description="simulated secure aggregation: the server learns only the sum of the "
+        "updates, as integers modulo 2^bits",
     )
 
 
 class AttackSection(Section):
-    """The common keys of attacks; ``hpcfl/updates/base.py`` extends it, and attacks add
+    """Common keys of attacks. ``hpcfl/updates/base.py`` extends it, and attacks add
     keys.
 
-    changes_updates: whether attackers forge updates, not only their samples.
+    Attributes:
+        changes_updates: Whether attackers forge updates and do not only change their
+            samples.
     """
 
-    kind: str = Field(description="what attackers send, or train on")
+    kind: str = Field(description="attack on the updates or on the training samples")
     share: Share | None = Field(None, description="share of the clients that attack")
     clients: list[NonNegativeInt] | None = Field(
-        None, description="the numbers of the clients that attack, instead of a share"
+        None, description="numbers of the clients that attack, instead of share"
     )
     since: PositiveInt = Field(1, description="first round with an attack")
 
     changes_updates: ClassVar[bool] = True
 
 
-# keys of ``[privacy]`` for updates of clients
+# Keys of ``[privacy]`` that only unit = "client" reads.
 CLIENT_KEYS = {
     *("clip_per", "accountant", "local"),
     *("adaptive_clip", "clip_quantile", "clip_rate", "clip_noise"),
@@ -413,64 +437,63 @@ CLIENT_KEYS = {
 
 
 class Privacy(Section):
-    """Differential privacy of what clients upload (``updates/updates.md``, U1), or of
-    their samples (U2).
-    """
+    """Differential privacy of clients (``updates/updates.md``, U1) or of samples (U2)."""
 
     unit: Literal["client", "sample"] = Field(
-        description="what the guarantee hides: all data of a client, or one sample of a "
-        "client"
+        description="unit of the guarantee: all data of a client, or one sample of a client"
     )
     clip: float | None = Field(
         None,
         gt=0,
-        description="largest norm C of a client's update, or of a sample's gradient; "
-        "default: no clip",
+        description="maximal norm C of a client's update, or of a sample's gradient; "
+        "default: no clipping",
     )
     clip_per: Literal["update", "layer"] = Field(
         "update",
-        description="clip whole updates, or each of their L layers to C/√L",
+        description="clip the whole update to C, or each of its L layers to C/√L",
     )
     noise: float | None = Field(
         None,
         ge=0,
         le=1e6,
-        description="noise multiplier σ: the deviation of the noise is σC; default: 0, or "
+        description="noise multiplier σ: the noise has standard deviation σC; default: 0, or "
         "calibrated for epsilon",
     )
     epsilon: float | None = Field(
         None,
         gt=0,
         le=1e6,
-        description="the ε that all rounds together may cost, instead of noise",
+        description="privacy budget ε of all rounds together, instead of noise",
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="the probability δ beside ε")
+    delta: float = Field(
+        1e-5, gt=0, lt=1, description="probability δ of the (ε, δ) guarantee"
+    )
     accountant: Literal["rdp", "pld"] = Field(
         "rdp",
-        description="Rényi divergences, or privacy loss distributions, which are tighter "
-        "and take seconds",
+        description="accountant: rdp: Rényi divergences; pld: privacy loss distributions, "
+        "which are tighter and take seconds",
     )
     local: bool = Field(
-        False, description="each client adds the noise itself, and the server adds none"
+        False, description="add the noise on each client instead of on the server"
     )
     adaptive_clip: bool = Field(
-        False, description="let the clip follow a quantile of the clients' norms"
+        False, description="adapt the clip to a quantile of the clients' norms"
     )
     clip_quantile: float = Field(
-        0.5, gt=0, lt=1, description="adaptive_clip: the quantile γ"
+        0.5, gt=0, lt=1, description="adaptive_clip: quantile γ of the norms"
     )
     clip_rate: float = Field(
         0.2,
         gt=0,
         le=10,
-        description="adaptive_clip: the step η of the clip's logarithm",
+        description="adaptive_clip: learning rate η of the clip's logarithm",
     )
     clip_noise: float | None = Field(
         None,
         gt=0,
         le=1e6,
-        description="adaptive_clip: deviation σ_b of the noise on the number of updates "
-        "below the clip; default: a 20th of the expected cohort",
+        description="adaptive_clip: standard deviation σ_b of the noise on the number of "
+        "updates below the clip; default: a 20th of the expected cohort",
     )
 
     @model_validator(mode="after")
@@ -492,7 +515,7 @@ class Privacy(Section):
         }
         for key, is_set in needs_clip.items():
             if is_set and self.clip is None:
-                raise ValueError(f"{key} needs clip, the largest norm of an update")
+                raise ValueError(f"{key} needs clip, the maximal norm of an update")
         unread = sorted(changed(self) & {"clip_noise", "clip_quantile", "clip_rate"})
         if unread and not self.adaptive_clip:
             raise ValueError(f"{unread[0]} needs adaptive_clip = true")
@@ -507,60 +530,62 @@ class Privacy(Section):
 
 
 class Training(Section):
-    epochs: PositiveInt = Field(1, description="local epochs a round")
-    batch_size: PositiveInt = Field(10, description="samples a mini-batch")
+    epochs: PositiveInt = Field(1, description="local epochs per round")
+    batch_size: PositiveInt = Field(10, description="samples per mini-batch")
     drop_last: bool = Field(
-        False, description="leave out an epoch's last batch if it is smaller"
+        False, description="leave out the last mini-batch of an epoch if it is smaller"
     )
     optimizer: Literal["sgd", "adam", "adamw"] = Field(
-        "sgd", description="its state is reset every round"
+        "sgd", description="local optimizer; its state is reset every round"
     )
     lr: float = Field(0.005, gt=0, description="local learning rate")
     plain_lr: float | None = Field(
         None,
         gt=0,
-        description="learning rate of steps that a method does itself,"
-        " plain whatever the optimiser; default: lr",
+        description="learning rate of a method's separate plain SGD steps, which do not "
+        "use the optimizer; default: lr",
     )
     lr_decay: float = Field(
-        1.0, gt=0, le=1, description="factor on the learning rates after every round"
+        1.0, gt=0, le=1, description="factor on the learning rates after each round"
     )
     schedule: Literal["constant", "cosine", "step"] = Field(
         "constant",
-        description="what else the rates follow: cosine falls to 0 after the last round, step "
-        "falls at milestones",
+        description="further schedule of the learning rates: cosine decay to 0 after the last "
+        "round, or a step at each milestone",
     )
     milestones: list[PositiveInt] = Field(
         default_factory=list,
         validate_default=True,
-        description="rounds after which schedule = 'step' takes a tenth of the rates",
+        description="rounds after which schedule = 'step' divides the learning rates by 10",
     )
     warmup: NonNegativeInt = Field(
-        0, description="first rounds, in which the rates rise evenly"
+        0, description="number of first rounds with linearly rising learning rates"
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(
         0.0,
         ge=0,
-        description="L2 penalty added to the gradient; with adamw what "
-        "weights lose in a step, times lr",
+        description="factor of the L2 penalty in the gradient; with adamw of the "
+        "decoupled weight decay",
     )
     clip: float | None = Field(
-        None, gt=0, description="largest norm of a client's gradient"
+        None, gt=0, description="maximal norm of a client's gradient"
     )
     buffers: Literal["local", "average"] = Field(
-        "local", description="batch-norm statistics: each client's own, or averaged"
+        "local",
+        description="batch-norm statistics: separate for each client, or averaged",
     )
     validation: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="share of each client's training samples held out "
-        "to choose the best round on",
+        description="share of each client's training samples that is held out to choose "
+        "the best round",
     )
     on_divergence: Literal["stop", "exclude"] = Field(
         "stop",
-        description="a client with NaN or Inf: stop the run, or leave the client out of the round",
+        description="reaction to NaN or Inf in a client: stop the run, or exclude the client from "
+        "the round",
     )
 
     @field_validator("momentum")
@@ -568,7 +593,7 @@ class Training(Section):
     def _of_sgd(cls, momentum: float, info: ValidationInfo) -> float:
         if momentum and info.data.get("optimizer") in ("adam", "adamw"):
             raise ValueError(
-                f"must be 0 with optimizer = '{info.data['optimizer']}', which keeps moments of its own"
+                f"must be 0 with optimizer = '{info.data['optimizer']}', which is only for SGD"
             )
         return momentum
 
@@ -577,55 +602,55 @@ class Training(Section):
     def _of_steps(cls, milestones: list[int], info: ValidationInfo) -> list[int]:
         schedule = info.data.get("schedule")  # None if the schedule itself is wrong
         if schedule and bool(milestones) != (schedule == "step"):
-            raise ValueError("must be given where schedule = 'step', and only there")
+            raise ValueError("must be given if, and only if, schedule = 'step'")
         return milestones
 
 
 class Participation(Section):
-    """The common keys of selections; a selection adds its own (see
-    ``hpcfl/selection``).
+    """Common keys of client selections. Selections add keys (``hpcfl/selection``).
 
     Attributes:
-        by_losses, by_time: whether the choice depends on the clients' reported losses,
-            and on their durations.
+        by_losses: Whether the selection depends on the losses that clients reported.
+        by_time: Whether the selection depends on the clients' durations.
     """
 
     by_losses: ClassVar[bool] = False
     by_time: ClassVar[bool] = False
 
     select: str = Field(
-        "uniform", description="how clients are chosen, or your own 'module:Class'"
+        "uniform",
+        description="rule that selects clients, built-in or your own 'module:Class'",
     )
     fraction: float = Field(
-        1.0, gt=0, le=1, description="share of clients drawn each round, at least one"
+        1.0, gt=0, le=1, description="share of clients selected per round, at least one"
     )
     scheme: Literal["fixed", "poisson"] = Field(
         "fixed",
-        description="as many clients in every round, or each client by itself with the "
-        "probability fraction; such a round may have no client",
+        description="fixed: the same number of clients in every round; poisson: each client "
+        "independently with probability fraction, so that a round may be empty",
     )
     rounding: Literal["down", "up"] = Field(
         "down",
-        description="a share that is no whole number of clients: ⌊γK⌋, as codes have it, or "
-        "⌈γK⌉, as texts do",
+        description="rounding of the number of clients: ⌊γK⌋, as in published code, or ⌈γK⌉, as "
+        "in papers",
     )
     dropout: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="chance that a drawn client is lost before a round; "
-        "one always stays",
+        description="probability that a selected client drops out before the round; at "
+        "least one stays",
     )
     stragglers: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of a round's clients that do a random part of the epochs of "
-        "each of their local trainings, at least one",
+        description="share of a round's clients that train for a random number of epochs, "
+        "from 1 to training.epochs",
     )
 
     def count(self, clients: int) -> int:
-        """Return the number of clients that are drawn each round, of so many."""
+        """Return the number of clients selected per round from a total of ``clients``."""
         share = self.fraction * clients
         if self.rounding == "up":
             return math.ceil(share - 1e-9)
@@ -633,54 +658,58 @@ class Participation(Section):
 
 
 class Time(Section):
-    """The clients' own time, computed from their work and never measured
+    """Virtual time of the clients, computed from their work and never measured
     (``clock/time.md``).
 
     Attributes:
-        of_mode: the keys that only one mode reads.
+        of_mode: Keys that only one mode reads, by mode.
     """
 
     mode: Literal["none", "synchronous", "asynchronous"] = Field(
         "none",
-        description="none: there is no time; synchronous: a round waits for its clients; "
-        "asynchronous: the server takes a step whenever enough uploads have arrived",
+        description="none: no virtual time; synchronous: a round ends when its clients have "
+        "finished; asynchronous: the server takes a step when enough uploads have arrived",
     )
     devices: Literal["equal", "lognormal", "zipf", "pareto", "classes", "file"] = Field(
-        "lognormal", description="how fast clients are"
+        "lognormal", description="distribution of the clients' speeds"
     )
     sigma: float = Field(
         0.6, ge=0, le=10, description="lognormal: standard deviation of the log"
     )
     exponent: float = Field(
-        1.0, gt=0, le=10, description="zipf's exponent, pareto's shape"
+        1.0, gt=0, le=10, description="zipf: exponent; pareto: shape"
     )
     slowest: float = Field(
-        60.0, ge=1, le=1e6, description="pareto: the most times slower than the fastest"
+        60.0,
+        ge=1,
+        le=1e6,
+        description="pareto: upper limit of the factor by which a client is slower than the "
+        "fastest",
     )
     shares: list[float] = Field(
-        [0.53, 0.46, 0.01], description="classes: share of the clients in each"
+        [0.53, 0.46, 0.01], description="classes: share of clients in each class"
     )
     factors: list[float] = Field(
-        [1.0, 2.8, 9.0], description="classes: how many times slower each is"
+        [1.0, 2.8, 9.0], description="classes: factor by which each class is slower"
     )
     file: str | None = Field(
         None,
-        description="JSON with each client's computation (ms of inference on a sample, as "
-        "in FedScale's files; training takes 3 times that) or training (ms of training on "
-        "a sample), and communication (kbit/s), for devices = 'file'",
+        description="devices = 'file': JSON file with each client's computation (ms of "
+        "inference on a sample, as in FedScale's files; training takes 3 times as long) or "
+        "training (ms of training on a sample), and communication (kbit/s)",
     )
     sample_ms: float | None = Field(
         None,
         gt=0,
         le=1e9,
-        description="milliseconds for which the median device trains on one sample; default: "
-        "counted for the model, at 1 GFLOP/s",
+        description="milliseconds of training on one sample on the median device; default: "
+        "the model's operations at 1 GFLOP/s",
     )
     down: float = Field(
-        34.0, gt=0, le=1e6, description="median Mbit/s from the server to a client"
+        34.0, gt=0, le=1e6, description="median download bandwidth of clients in Mbit/s"
     )
     up: float = Field(
-        26.0, gt=0, le=1e6, description="median Mbit/s from a client to the server"
+        26.0, gt=0, le=1e6, description="median upload bandwidth of clients in Mbit/s"
     )
     down_sigma: float = Field(
         0.5, ge=0, le=10, description="standard deviation of the log of down"
@@ -689,72 +718,75 @@ class Time(Section):
         0.7, ge=0, le=10, description="standard deviation of the log of up"
     )
     latency: float = Field(
-        0.05, ge=0, le=1e6, description="seconds that each way takes beside"
+        0.05, ge=0, le=1e6, description="latency of each download and upload in seconds"
     )
     availability: Literal["always", "day", "markov", "file"] = Field(
-        "always", description="when clients are on"
+        "always", description="model of the hours in which clients are online"
     )
-    hours: float = Field(8.0, gt=0, le=24, description="day: hours of 24 on")
+    hours: float = Field(8.0, gt=0, le=24, description="day: online hours per day")
     zones: PositiveInt | None = Field(
-        None, description="day: so many time zones; default: any hour of the day"
+        None,
+        description="day: number of time zones; default: clients start at any hour of the day",
     )
     on: float = Field(
-        3600.0, gt=0, le=1e9, description="markov: mean seconds of a period on"
+        3600.0, gt=0, le=1e9, description="markov: mean seconds of an online period"
     )
     off: float = Field(
-        3600.0, gt=0, le=1e9, description="markov: mean seconds of a period off"
+        3600.0, gt=0, le=1e9, description="markov: mean seconds of an offline period"
     )
     availability_file: str | None = Field(
         None,
-        description="JSON with lists of when each client comes on (active) and goes off "
-        "(inactive) until finish_time, in seconds, for availability = 'file'",
+        description="availability = 'file': JSON file with the times in seconds at which each "
+        "client goes online (active) and offline (inactive), until finish_time",
     )
     over_selection: float = Field(
         1.0,
         ge=1,
         le=1000,
-        description="synchronous: times as many clients are asked as a round waits for",
+        description="synchronous: ratio of the selected clients to those that a round waits for",
     )
     deadline: float | None = Field(
-        None, gt=0, le=1e9, description="synchronous: most seconds of a round"
+        None, gt=0, le=1e9, description="synchronous: maximal seconds per round"
     )
     least: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="synchronous: share of a round's clients without which the server takes no step",
+        description="synchronous: share of a round's clients that the server needs to take a step",
     )
     late: Literal["drop", "partial"] = Field(
         "drop",
-        description="synchronous: who would miss the deadline is left out, or does as many "
-        "whole epochs as fit",
+        description="synchronous: a client that would miss the deadline is dropped, or trains "
+        "for the whole epochs that fit",
     )
     rule: Literal["fedbuff", "fedasync", "semi"] = Field(
-        "fedbuff", description="asynchronous: what a step of the server is"
+        "fedbuff", description="asynchronous: rule of the server's step"
     )
     concurrency: PositiveInt | None = Field(
         None,
-        description="asynchronous: most clients at work at once; default: a cohort",
+        description="asynchronous: maximal number of clients that train at once; default: the "
+        "size of a cohort",
     )
     buffer: PositiveInt | None = Field(
         None,
-        description="asynchronous: arrivals that make a step; default: 10, at most "
-        "concurrency, fedasync: 1",
+        description="asynchronous: number of uploads per step; default: 10 or concurrency if "
+        "that is smaller, fedasync: 1",
     )
     period: float | None = Field(
-        None, gt=0, le=1e9, description="semi: seconds between steps of the server"
+        None, gt=0, le=1e9, description="semi: seconds between two steps of the server"
     )
     staleness: Literal["constant", "polynomial", "hinge"] = Field(
         "polynomial",
-        description="asynchronous: how an update counts less that started τ steps ago",
+        description="asynchronous: weight of an update that started τ steps ago",
     )
     a: float | None = Field(
         None,
         gt=0,
         le=1000,
-        description="polynomial: (1 + τ)^−a, 0.5; hinge: 1/(a(τ − b) + 1) beyond b, 10",
+        description="exponent or slope of the weight. polynomial: (1 + τ)^−a, default 0.5; hinge: "
+        "1/(a(τ − b) + 1) for τ > b, default 10",
     )
-    b: NonNegativeInt = Field(4, description="hinge: the τ that still counts whole")
+    b: NonNegativeInt = Field(4, description="hinge: largest τ with weight 1")
     alpha: float = Field(
         0.9, gt=0, le=1, description="fedasync: share of the clients' model in a step"
     )
@@ -762,7 +794,7 @@ class Time(Section):
         1.0, gt=0, le=1000, description="fedbuff, semi: learning rate of the server"
     )
     max_staleness: NonNegativeInt | None = Field(
-        None, description="asynchronous: staler updates are dropped"
+        None, description="asynchronous: largest τ; staler updates are dropped"
     )
 
     of_mode: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -783,27 +815,24 @@ class Time(Section):
 
 
 class Newcomers(Section):
-    """Clients that never take part in training.
-
-    After the last round they get the method's model for a new client.
+    """Clients that never train. After the last round they receive the method's model
+    for new clients.
     """
 
     clients: NonNegativeInt = Field(
         0,
-        description="clients held out of training, beside partition.clients, "
-        "and scored after the last round",
+        description="number of clients in addition to partition.clients that do not train "
+        "and are scored after the last round",
     )
     epochs: NonNegativeInt = Field(
         0,
-        description="epochs of a local training that they do then, at the rate of round 1 "
-        "without warm-up, to be scored after it too; 0: none",
+        description="epochs of one local training of newcomers, at the learning rate of round 1 "
+        "without warm-up, after which they are scored again; 0: none",
     )
 
 
 def _score_name(name: str) -> str:
-    """Return a built-in score's name like its file's, with ``macro-f1`` as
-    ``macro_f1``.
-    """
+    """Return a built-in score's name with underscores, ``macro-f1`` as ``macro_f1``."""
     return name if ":" in name else name.replace("-", "_")
 
 
@@ -812,25 +841,25 @@ ScoreName = Annotated[str, AfterValidator(_score_name)]
 
 class Evaluation(Section):
     every: PositiveInt = Field(
-        1, description="score every so many rounds, and the last"
+        1, description="rounds between two scorings; the last round is always scored"
     )
     clients: Literal["all", "cohort"] = Field(
-        "all", description="score all clients, or only those of the round"
+        "all", description="score all clients, or only the round's cohort"
     )
     score: str = Field(
         "method",
-        description="the column that `best` is about: pre, post … (local training), "
-        "or the method's own",
+        description="column that selects the best round: pre or post (before or after "
+        "local training), … ; method: the method's primary column",
     )
     metric: ScoreName = Field(
         "weighted",
-        description="what of it counts: weighted, mean, worst_tenth "
-        "accuracy, SCORE, SCORE/worst_tenth",
+        description="metric of this column that selects the best round: weighted, mean or "
+        "worst_tenth (of the accuracy), SCORE, SCORE/worst_tenth",
     )
     best_by: Literal["test", "validation"] | None = Field(
         None,
-        description="samples that the best round is chosen on; default: validation where "
-        "training.validation holds some out, else test, as the papers do",
+        description="samples that select the best round; default: validation if "
+        "training.validation is above 0, else test, as in the papers",
     )
     scores: list[ScoreName] = Field(
         default_factory=list,
@@ -838,49 +867,48 @@ class Evaluation(Section):
     )
     tune_epochs: list[NonNegativeInt] = Field(
         default_factory=list,
-        description="score the models that clients start from also after so many epochs "
-        "of plain training of their own, the same for every method, as tuned_0, tuned_1 …",
+        description="numbers of epochs of plain local training, the same for every method, "
+        "after which the clients' start models are scored again, as tuned_0, tuned_1 …",
     )
 
     @field_validator("tune_epochs")
     @classmethod
     def _each_once(cls, epochs: list[int]) -> list[int]:
         if len(set(epochs)) < len(epochs):
-            raise ValueError("must have each number once")
+            raise ValueError("must not contain a number twice")
         return epochs
 
 
 class Checkpoint(Section):
     every: PositiveInt | Literal["auto"] = Field(
         "auto",
-        description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time",
+        description="rounds between checkpoints; auto: at most 2 % of the time goes into checkpoints",
     )
     keep: PositiveInt = Field(
         2,
-        description="how many checkpoints stay; with more of them the models of "
-        "earlier rounds can be had, of each with every = 1",
+        description="number of checkpoints to keep; models can be exported from the rounds of "
+        "these checkpoints",
     )
     best: bool = Field(
         False,
-        description="keep the state before the best round too, so that its models can "
-        "be had; needs as much memory again",
+        description="also keep the state before the best round, from which its models can be "
+        "exported; needs the same memory again",
     )
     file_size: PositiveInt | Literal["auto"] = Field(
         "auto",
-        description="megabytes of state in a file, which is written again as a whole when "
-        "the state of one of its clients changes; auto: 64, or more where clients "
-        "would need more than 400 files",
+        description="megabytes of state per file; a file is rewritten when the state of one "
+        "of its clients changes; auto: 64, or more if that would make more than 400 files",
     )
 
 
-# of a convolution over lanes: with a group for each lane, or one lane after the other
+# Form of a convolution over lanes: one call with a group per lane, or a loop.
 Form = Literal["grouped", "loop"]
-# by runtime.precision
+# Name in a lane table for each runtime.precision.
 PRECISIONS = {"exact": "float32", "tf32": "tf32", "bf16": "bf16"}
 
 
 class LaneRow(BaseModel):
-    """A measurement of some lanes side by side."""
+    """Measured time and memory of a number of lanes trained side by side."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False
@@ -898,9 +926,11 @@ class LaneTable(BaseModel):
     """Measurements on one type of GPU.
 
     Attributes:
-        device: the GPU, as torch names it.
-        torch: the version of torch.
-        sha256: of the file; None for a table without one.
+        format: Version of the file format.
+        device: Name of the GPU in torch.
+        torch: Version of torch.
+        rows: Measurements of models.
+        sha256: Digest of the file; None for a table that is not from a file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -912,7 +942,7 @@ class LaneTable(BaseModel):
     sha256: str | None = None
 
     def select(self, model: str, precision: str) -> Self:
-        """Return the table with the rows of a model in a ``runtime.precision``."""
+        """Return the table with only the rows of a model and a ``runtime.precision``."""
         measured = PRECISIONS[precision]
         rows = []
         for row in self.rows:
@@ -921,10 +951,13 @@ class LaneTable(BaseModel):
         return self.model_copy(update={"rows": rows})
 
     def fastest(self, most: int, form: Form | None) -> LaneRow | None:
-        """Return the row with the fewest seconds a sample among those with at most
-        ``most`` lanes, of equal ones that with the most lanes; None where there is none.
+        """Return the row with the fewest seconds per sample; None if no row fits.
 
-        form: the form of convolutions, None for any.
+        Among equal rows the one with the most lanes is chosen.
+
+        Args:
+            most: Maximal number of lanes.
+            form: Form of convolutions, None for any.
         """
         rows = []
         for row in self.rows:
@@ -936,8 +969,11 @@ class LaneTable(BaseModel):
 
 
 def _read_lane_table(given: Any) -> LaneTable:
-    """Return the table in a file, or of its content. Raises ValueError with one line."""
-    # imported where an experiment names a table
+    """Return the lane table of a file name, or of a file's content.
+
+    Raises ValueError with one line.
+    """
+    # Only experiments with a lane table import it.
     from hpcfl.experiment import lane_table
 
     if isinstance(given, LaneTable):
@@ -953,51 +989,52 @@ class Runtime(Section):
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
-        description="auto, cpu, cuda or cuda:N",
+        description="device of a rank: auto, cpu, cuda or cuda:N",
     )
     precision: Literal["exact", "tf32", "bf16"] = Field(
         "exact",
-        description="products of float32 numbers; on a GPU of these rounded to TF32's 10 bits; "
-        "or models in torch's autocast to bfloat16 and what they freeze stored so, another run",
+        description="exact: products in float32; tf32: on a GPU their inputs are rounded to TF32 "
+        "(10 bits); bf16: models run in torch's autocast to bfloat16 and their frozen parameters "
+        "are stored in it, which changes the run's identity",
     )
     lanes: PositiveInt | Literal["auto"] = Field(
         "auto",
-        description="clients trained side by side in one step; auto is 1 for convolutions on a CPU, "
-        "for other models there as many as its cache holds, but one after the other where that "
-        "would change their bits; with a number above 1 convolutions, batch norm and most "
-        "activations but ReLU and tanh have other last bits on other numbers of ranks",
+        description="number of clients trained side by side in one step. auto: on a CPU 1 for "
+        "convolutions and for models whose bits would depend on other lanes, else the number that "
+        "fits its cache. With a number above 1, the last bits of convolutions, batch norm and "
+        "activations other than ReLU and tanh depend on the number of ranks",
     )
     lane_table: Annotated[LaneTable, BeforeValidator(_read_lane_table)] | None = Field(
         None,
-        description="file of tests/benchmarks/gpu.sh with measured times, from which lanes = "
-        "'auto' is chosen on a GPU; without it convolutions have at most 8 lanes there",
+        description="file with times measured by tests/benchmarks/gpu.sh, from which lanes = 'auto' "
+        "chooses on a GPU; without it convolutions have at most 8 lanes there",
     )
     convolutions: Form | Literal["auto"] = Field(
         "auto",
-        description="convolutions of clients side by side: one with a group for each client, or "
-        "one client after the other; auto is that of lane_table, else grouped",
+        description="convolutions of several clients: one grouped convolution, or a loop over "
+        "clients; auto: the faster one in lane_table, else grouped",
     )
     replay: bool = Field(
         True,
-        description="on a GPU, repeat steps that run often as CUDA graphs",
+        description="run frequent steps as CUDA graphs on a GPU",
     )
     threads: PositiveInt = Field(
-        1, le=1024, description="CPU threads a rank; changes the last bits of results"
+        1, le=1024, description="CPU threads per rank; changes the last bits of results"
     )
     memory: float = Field(
         8192.0,
         gt=0,
         le=1e9,
-        description="MB of client state, and of a round's "
-        "models, kept in memory; the rest in $TMPDIR",
+        description="megabytes of client state, and of a round's models, that are kept in "
+        "memory; the rest is stored in $TMPDIR",
     )
     track: list[str] = Field(
         default_factory=list,
-        description="show the run elsewhere while it goes: tensorboard, wandb",
+        description="trackers that show the run while it trains: tensorboard, wandb, mlflow",
     )
     hang_after: float = Field(
         600.0,
         gt=0,
         le=1e7,
-        description="seconds of silence after which a rank counts as lost",
+        description="seconds without a heartbeat after which a rank counts as lost",
     )

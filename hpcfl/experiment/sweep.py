@@ -1,9 +1,8 @@
-"""Sweeps: a grid of experiments in one file, whose ``[sweep]`` becomes named cells.
+"""Sweeps: a grid of experiments in one file, expanded to one named cell per run.
 
-``[sweep]`` has lists under any key of the file (``seed = [0, 1]``, ``method.name =
-["fedavg", "fedala"]``); their product is the grid. Tables such as ``[[sweep.cases]]``
-(any name) are linked columns: each sets several keys at once, and together they are one
-axis.
+``[sweep]`` has lists for any keys of the file (``seed = [0, 1]``, ``method.name =
+["fedavg", "fedala"]``), and their product is the grid. A list of tables with any name,
+such as ``[[sweep.cases]]``, is one axis whose tables each set several keys.
 """
 
 import copy
@@ -24,12 +23,18 @@ MOST_CELLS = 10_000
 
 
 def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
-    """Return the cells of an experiment file's table: configurations by the names of
-    their folders in the sweep's folder.
+    """Return the configurations of an experiment file's cells, by the names of their
+    folders in the sweep's folder.
 
-    A configuration is named after the file's experiment and the cell; without
-    ``[sweep]`` there is one, with the experiment's name. source: the origin of the
-    table, for errors. Raises UserError.
+    The name in a configuration is the experiment's name followed by the cell's. Without
+    ``[sweep]`` there is one cell, with the experiment's name.
+
+    Args:
+        table: The content of the experiment file.
+        source: The table's origin, for error messages.
+
+    Raises:
+        UserError: The sweep or a cell has mistakes.
     """
     check_plain(table, source)
     _refuse_tuning(table, source)
@@ -52,7 +57,7 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
             setting |= part
         if "name" in setting:
             raise UserError(
-                f"{source}: sweep.name: cells are named by what sets them apart"
+                f"{source}: sweep.name: cells get names from the swept keys; remove it"
             )
         name = _name(setting)
         if name in cells:
@@ -70,22 +75,26 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
 
 
 def _refuse_tuning(table: dict[str, Any], source: str) -> None:
-    """Raise UserError for a file with a section [tune], which another command plays."""
+    """Raise UserError for a file with a section [tune], which is for ``hpcfl tune``."""
     if "tune" in table:
         raise UserError(
-            f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} checks "
-            "and plays it"
+            f"{source}: has a section [tune]; check and run it with hpcfl tune "
+            f"{shlex.quote(source)}"
         )
 
 
 def configured(
     base: dict[str, Any], setting: Setting
 ) -> tuple[Config | None, list[str]]:
-    """Return the configuration of the ``base`` table with ``setting``, or None and the
+    """Return the configuration of ``base`` changed by ``setting``, or None and the
     mistakes.
+
+    Args:
+        base: A nested table.
+        setting: Values by dotted keys.
     """
     table = copy.deepcopy(base)
-    # A plugin is chosen before its keys are set.
+    # Selecting a plugin removes keys of the old one, so it comes before other keys.
     for key in sorted(setting, key=lambda key: not is_selector(key)):
         try:
             choose(table, key, setting[key])
@@ -121,10 +130,10 @@ def _axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
 
 
 def _label(key: str, value: Any, setting: Setting) -> str:
-    """Return a key's part of a cell's name: ``fedavg`` for method.name, else
-    ``beta=0.1``.
+    """Return the part of a cell's name for one key, as it is valid in a file name:
+    ``fedavg`` for ``method.name``, else ``beta=0.1``.
 
-    If two keys end alike, it has the whole key. The text is valid in a folder's name.
+    If the last parts of two keys are equal, the text contains the whole key.
     """
     last = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
@@ -138,7 +147,9 @@ def _label(key: str, value: Any, setting: Setting) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Return a name of at most LONGEST bytes; a longer one is cut and gets a checksum."""
+    """Return a name of at most LONGEST bytes: longer names are cut and end with a
+    checksum.
+    """
     if len(name.encode()) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]

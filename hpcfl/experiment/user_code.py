@@ -1,4 +1,4 @@
-"""Failures in a user's own code as one line: file, line and error."""
+"""Messages about errors in a user's code: file, line and error in one line."""
 
 import inspect
 import os
@@ -19,9 +19,8 @@ LONGEST = 300  # characters of an exception's message
 
 @contextmanager
 def locate_errors() -> Iterator[None]:
-    """Convert an exception of a user's own code to a UserError with its file and line.
-
-    Other exceptions pass unchanged.
+    """Convert exceptions of a user's code inside the block to UserErrors with file and
+    line. Other exceptions pass unchanged.
     """
     try:
         yield
@@ -35,7 +34,9 @@ def locate_errors() -> Iterator[None]:
 
 @contextmanager
 def locate_definition(thing: object) -> Iterator[None]:
-    """Put the file and line of a user's class or function before a UserError."""
+    """Prefix UserErrors inside the block with the file and line of a user's class or
+    function.
+    """
     try:
         yield
     except UserError as error:
@@ -43,9 +44,8 @@ def locate_definition(thing: object) -> Iterator[None]:
 
 
 def is_own(file: str) -> bool:
-    """Return whether a source file is a user's.
-
-    Files of hpcfl, of Python and of installed packages are not.
+    """Return whether a source file is a user's code, outside hpcfl, Python and
+    installed packages.
     """
     path = Path(file)
     foreign = (
@@ -58,9 +58,7 @@ def is_own(file: str) -> bool:
 
 def find_line(error: BaseException) -> str | None:
     """Return ``file:line`` of the innermost line of user code in an exception's
-    traceback.
-
-    The result is None without such a line.
+    traceback, or None.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
@@ -75,19 +73,21 @@ def find_line(error: BaseException) -> str | None:
 
 
 def find_definition(thing: Any) -> str | None:
-    """Return ``file:line`` where a user's class or function begins; None for other
-    objects.
+    """Return ``file:line`` of the definition of a user's class or function; None for
+    other objects.
     """
     try:
         file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
-    except (TypeError, OSError):  # not made of Python, or its source is gone
+    except (TypeError, OSError):  # not defined in Python, or without a source file
         return None
     return f"{_shown(file)}:{line}" if file and is_own(file) else None
 
 
 def locate(thing: object, error: BaseException | None = None) -> str:
-    """Return the beginning of a message, ``file:line: ``, of the innermost line of user
-    code in an error, or else of a user's class or function; "" without either.
+    """Return the prefix ``file:line: `` of a message.
+
+    The place is the innermost line of user code in ``error``, else the definition of
+    ``thing`` if it is a user's; without either the prefix is "".
     """
     place = find_line(error) if error is not None else None
     place = place or find_definition(thing)
@@ -104,7 +104,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _shown(file: str) -> str:
-    """Return a path relative to the current folder if it is in there, else the whole
+    """Return a path relative to the current folder if it is inside, else the absolute
     path.
     """
     path, here = Path(os.path.abspath(file)), Path.cwd()

@@ -1,4 +1,4 @@
-"""Lines about wrong keys and values: the key, its value and the allowed ones."""
+"""Error messages for wrong keys and values, made from pydantic's errors."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -16,12 +16,15 @@ def explain(
 ) -> list[str]:
     """Return a line for each wrong key of a section.
 
-    place: the section, "" for a whole file. allowed: returns the section's keys.
+    Args:
+        error: The mistakes that pydantic found.
+        place: The section, "" for the whole file.
+        allowed: Function that returns the section's valid keys.
     """
     lines: dict[str, str] = {}
     for one in error.errors(include_url=False):
         first, *inner = one["loc"] or ("",)
-        # pydantic's path also names members of unions
+        # pydantic's path also contains the names of a union's members.
         positions = [part for part in inner if isinstance(part, int)]
         path = [str(part) for part in (place, first, *positions) if part != ""]
         key, text = ".".join(path), _describe(one["msg"])
@@ -29,7 +32,7 @@ def explain(
             lines[key] = f"unknown key '{key}'{suggest(str(first), allowed())}"
         elif one["type"] == "missing":
             lines[key] = f"'{key}' is missing"
-        elif key == place:  # about several of its keys
+        elif key == place:  # a conflict between several keys
             lines[key] = f"{key}: {text}"
         elif key in lines:  # another member of a union
             lines[key] += f" or {text}"
@@ -39,11 +42,11 @@ def explain(
 
 
 def _describe(message: str) -> str:
-    """Return the allowed values that a message of pydantic names."""
+    """Return pydantic's message as the part of a sentence after the value."""
     return re.sub(r"^\w+ should", "must", message.removeprefix("Value error, "))
 
 
 def shorten(value: Any) -> str:
-    """Return the beginning of a value's representation."""
+    """Return a value's representation, cut after LONGEST characters."""
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

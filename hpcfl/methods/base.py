@@ -1,14 +1,14 @@
-"""The contract of a method: a federated learning algorithm as functions over explicit
+"""Base class of methods: a federated learning algorithm as functions over explicit
 state.
 
-A method is a frozen pydantic section: its fields are its own keys in ``[method]``,
-typed, constrained and documented. It touches no MPI, no device, no data loader, no
-random number generator and no loop over mini-batches, so that the same file runs in one
-process and on many ranks. All its state lies in two dictionaries of tensors, ``server``
-on rank 0 and ``fleet.state`` with a first dimension for clients; these two are what a
-checkpoint holds.
+A method is a frozen pydantic section. Its fields are the keys of ``[method]``, with
+types, limits and descriptions. The engine handles MPI, devices, data loading, random
+numbers and the loop over mini-batches, so the same file runs in one process and on many
+ranks. A method's state is two dictionaries of tensors: ``server`` on rank 0, and
+``fleet.state``, whose tensors have the clients as first dimension. A checkpoint
+contains both.
 
-A complete method, whose server follows the mean of the clients' models by half::
+A complete method, whose server moves halfway to the mean of the clients' models::
 
     # halfway.py
     import torch
@@ -21,20 +21,20 @@ A complete method, whose server follows the mean of the clients' models by half:
         def server_state(self, setup):  # before round 1
             return {"model": setup.initial()}
 
-        def send(self, server, audience):  # what comes down
+        def send(self, server, audience):  # the message to the clients
             return {"model": server["model"]}
 
-        def start(self, fleet, inbox):  # what clients start from
+        def start(self, fleet, inbox):  # the models before local training
             return inbox["model"]
 
-        def update(self, fleet, inbox):  # a round of all clients of a rank
+        def update(self, fleet, inbox):  # one round of a rank's clients
             start = self.start(fleet, inbox)
             self.score(fleet, inbox, start)
             trained = fleet.train(start)
             self.score(fleet, inbox, trained, trained=True)
             return {"model": Mean(trained, self.shares(fleet))}
 
-        def aggregate(self, server, cohort, uplink):  # what came up
+        def aggregate(self, server, cohort, uplink):  # the server's step
             server["model"] = torch.lerp(server["model"], uplink["model"], 0.5)
 
 
@@ -52,15 +52,17 @@ A complete method, whose server follows the mean of the clients' models by half:
         # 0.32
         # 0.45
 
-The last number is of the model that the third round made. Where clients start from the
-server's model ``ServerModel`` has ``update`` already, in smaller hooks.
+The last number is the accuracy of the model after the third round. ``ServerModel``
+implements ``update`` for methods whose clients start from the server's model, and
+splits it into smaller hooks.
 
-Each method's docstring says what lies in both dictionaries ("Server: … Client: …") and
-how many floats travel to and from one client in a round ("Down …, up …"). Symbols: M
-clients in total, n in one call, S the cohort; K classes; P parameters, P_b of the body
-and P_h of the head; d the width of the features that enter the head; w the server's
-model, w_i a client's; F_i its mean loss, N_i its number of training samples, p_i its
-weight in averages over S.
+Each method's docstring lists the contents of both dictionaries ("Server: … Client: …")
+and the number of floats sent to and from one client in a round ("Down …, up …").
+
+Symbols: M clients in total, n clients in one call, S the cohort; K classes; P
+parameters of a model, P_b of its body and P_h of its head; d the width of the head's
+input; w the server's model, w_i the model of client i; F_i its mean loss, N_i its
+number of training samples, p_i its weight in averages over S.
 """
 
 from abc import ABC, abstractmethod
@@ -117,17 +119,17 @@ __all__ = [
 ]
 
 State = dict[str, Tensor]
-# the upper layers that a method treats in its own way: all, the output layer, or the
-# upper n
+# The upper layers that a method treats separately: all, the output layer, or the
+# upper n.
 Layers = Literal["all", "output"] | PositiveInt
 
 
 def search(values: Sequence[float], source: str) -> dict[str, Any]:
-    """Return the values of a key that a tuning tries, as a part of its JSON schema:
-    ``Field(…, json_schema_extra=search([0.1, 1.0], "Li et al., 2021"))``.
+    """Return the search range of a key for ``hpcfl tune``, as an entry of its JSON
+    schema: ``Field(…, json_schema_extra=search([0.1, 1.0], "Li et al., 2021"))``.
 
     Args:
-        values: The values, in the order in which documents show them.
+        values: The values to try, in the order of the documents.
         source: The paper or code that tried them.
     """
     return {"search": list(values), "source": source}
@@ -139,12 +141,12 @@ def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
 
     Args:
         model: One client's module.
-        method: The method's name for an error.
-        trained: Whether the method needs all of the output layer to be trained.
+        method: The method's name, for error messages.
+        trained: Whether the method trains all parameters of the output layer.
 
     Raises:
-        UserError: A user's module lacks the head or the features, or freezes a part of
-            the head that the method trains.
+        UserError: The module lacks ``head`` or ``features``, or freezes a part of a
+            head that the method trains.
     """
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
@@ -154,50 +156,50 @@ def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
         )
     if trained and not all(parameter.requires_grad for parameter in head.parameters()):
         raise UserError(
-            f"{method} needs a model whose output layer 'head' is trained whole; "
-            f"{type(model).__name__} freezes some of it (requires_grad = False)"
+            f"{method} trains all parameters of the output layer 'head'; "
+            f"{type(model).__name__} freezes some of them (requires_grad = False)"
         )
     return head
 
 
 class Method(MethodSection, ABC):
-    """A federated learning method. Subclass it in one file, with ``plugin =
-    YourMethod`` at its end.
+    """A federated learning method. Subclass it in one file that ends with ``plugin =
+    YourMethod``.
 
-    Every method has four hooks: ``send``, ``start``, ``update`` and ``aggregate``. A
-    ``ServerModel`` has all four already, in smaller parts. The other hooks are optional.
+    Every method has four hooks: ``send``, ``start``, ``update`` and ``aggregate``;
+    ``ServerModel`` implements all four. The other hooks are optional.
 
     Attributes:
-        primary: the column in which the method's result is read.
-        reference: the paper, for the table of methods.
-        family: the kind of method it is, for the same table.
-        models: those of a client's models that have batch-norm buffers of their own;
+        primary: Column of the scores that holds the method's main result.
+        reference: Paper, for the table of methods.
+        family: Kind of method, for the same table.
+        models: Names of the client's models that have separate batch-norm buffers;
             "model" is the one that local training starts from.
-        needs_rounds: what a round does depends on how many there will be, so a finished
-            run cannot be prolonged.
-        no_newcomers: why a client that never took part gets no model from this method;
-            "" where it does.
-        only_synchronous: why the server cannot take a step of uploads that started from
-            different models of its own (``[time]``); "" where it can, as far as its
-            messages show.
-        uploads_rows: why clients upload models of their own in later rounds and means in
-            the first; "" where the entries of all rounds are alike. Changes of updates
-            need means in every round.
-        short: keys with which a few rounds are quick and still show all that the method
-            does, for the tests that every method has to pass.
-        keeps: keys of options, ``ala`` and ``aggregation``, that work with the hooks of
-            this class. A class that overrides hooks which an option needs (see
-            ``options``) declares them, or the keys are refused.
-        varying: names in ``server`` that ``aggregate`` may add, or give another shape.
-        private_variables: names of variables of ``fleet.train`` that a loss may read with
-            sample-level privacy, because they are computed from what the client received
-            or trained under it. The loss of such a method reads no other data.
-        trains: groups of columns that a model may not freeze altogether, and what would
-            come of it, which ends the sentence "all of it is frozen, so …".
-        client_models: names of models [P] in the private state, which begin as the
-            initial one.
-        needs_head: "any" for a method that reads the model's ``head`` and ``features``,
-            "trained" if all of the head must be trained too.
+        needs_rounds: Whether a round depends on the total number of rounds, so that a
+            finished run cannot be continued.
+        no_newcomers: Reason why the method has no model for clients that never trained;
+            "" if it has one.
+        only_synchronous: Reason why the server cannot combine uploads that started from
+            different versions of its model (``[time]``); "" if it can, judging by its
+            messages.
+        uploads_rows: Reason why clients upload rows in later rounds and means in the
+            first; "" if all rounds have the same entries. Transforms, attacks and
+            aggregation rules need means in every round.
+        short: Keys that make a few rounds fast and still exercise every part of the
+            method, for the tests of all methods.
+        keeps: Keys of options, ``ala`` and ``aggregation``, that work with the hooks of
+            this class. A class that overrides a hook that an option needs (see
+            ``options``) must list the option here; otherwise its keys are refused.
+        varying: Names in ``server`` that ``aggregate`` may add or reshape.
+        private_variables: Names of variables of ``fleet.train`` that the loss may read
+            under sample-level privacy, because they are computed from received values
+            or from privately trained ones. The loss must read no other data.
+        trains: Groups of columns that a model must not freeze completely, each with the
+            consequence that completes the message "all of it is frozen, so …".
+        client_models: Names of models [P] in the private state that start as copies of
+            the initial model.
+        needs_head: "any" if the method reads the model's ``head`` and ``features``,
+            "trained" if it trains all of the head too.
     """
 
     weights: Literal["samples", "uniform"] = Field(
@@ -220,43 +222,49 @@ class Method(MethodSection, ABC):
     needs_head: ClassVar[Literal["", "any", "trained"]] = ""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise TypeError: checkpoints do not contain attributes of a method, and ranks
-        do not share them.
+        """Raise TypeError, because neither checkpoints nor other ranks would receive
+        the attribute.
         """
         raise TypeError(
-            f"self.{name} = …: a method keeps nothing in itself; what changes lies in "
-            "server_state or client_state"
+            f"self.{name} = …: a method has no attributes that change; declare a tensor "
+            "in server_state or client_state instead"
         )
 
-    # The four hooks that every method has
+    # Required: the four hooks of every method
 
     @abstractmethod
     def send(self, server: State, audience: Audience) -> Message:
-        """Return the message to the audience. Runs on rank 0; must not change ``server``.
+        """Return the message to the clients. Runs on rank 0; must not change
+        ``server``.
+
+        Args:
+            server: The server's state.
+            audience: The ids of the receiving clients, the setup and the round.
 
         Returns:
             Tensors by name: ``[width]`` for all clients, or rows ``[n, width]`` in the
-            order of ``audience.ids``. A ``Pool`` holds models of which each client picks
-            some; each client receives its own weighted sum of a ``Mixture``.
+            order of ``audience.ids``. A ``Pool`` holds several models, of which each
+            client receives some. A ``Mixture`` holds several models, of which each
+            client receives a weighted sum.
         """
 
     @abstractmethod
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the rows that local training starts from, ``[n, P]``, or ``[P]`` if they
-        are the same for all.
+        """Return the models that local training starts from, ``[n, P]``, or ``[P]`` if
+        all clients start from the same one.
 
-        The engine calls it for observers too, to score their start; their state is
-        forgotten.
+        The engine also calls it to score observers, clients outside the cohort, and
+        discards the changes of their state.
         """
 
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        """Play the clients' side of a round: score, train, score.
+        """Run the clients' part of a round: score, train, score.
 
         Args:
             fleet: The clients of the cohort on this rank.
-            inbox: The message of ``send`` by name: [width], or the clients' rows [n,
-                width].
+            inbox: The entries of ``send`` by name, [width] or the clients' rows
+                [n, width].
 
         Returns:
             The message to the server: a row for each client, ``[n, width]``, or a
@@ -265,17 +273,16 @@ class Method(MethodSection, ABC):
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        """Assign new tensors in ``server``, made of ``uplink``; change none in place.
-        Runs on rank 0.
+        """Update ``server`` from the clients' uploads. Runs on rank 0.
 
-        The old ones must not change: in a single process clients may have kept what
-        they received.
+        Assign new tensors; never change one in place, because clients in the same
+        process may still hold the old ones.
 
         Args:
-            server: the state as the last round left it.
-            cohort: the clients that did not diverge.
-            uplink: what they sent, rows [n, width] in the order of ``cohort.ids``; of a
-                ``Mean`` [width] or [k, width].
+            server: The server's state after the previous round.
+            cohort: The clients that did not diverge.
+            uplink: The uploads by name, rows [n, width] in the order of ``cohort.ids``;
+                a ``Mean`` arrives as [width] or [k, width].
         """
 
     # Optional: the state before round 1
@@ -283,16 +290,16 @@ class Method(MethodSection, ABC):
     def server_state(self, setup: Setup) -> State:
         """Return the server's state before round 1, tensors by name.
 
-        ``aggregate`` may assign only these names, and a tensor keeps its type and shape.
-        Tensors without elements and those that ``varying`` names may change their
-        shape. A method with one model for all calls it ``model``.
+        ``aggregate`` may assign only these names, with the same dtype and shape. The
+        shape may change for tensors without elements and for the names in ``varying``.
+        A method with one model for all clients calls it ``model``.
         """
         return {}
 
     def client_state(self, setup: Setup) -> State:
         """Return the private state of ONE client before its first round, tensors by name.
 
-        In ``fleet.state`` they have a further first dimension, the clients.
+        In ``fleet.state`` each tensor has the clients as an additional first dimension.
         """
         return {name: setup.initial() for name in self.client_models}
 
@@ -301,15 +308,16 @@ class Method(MethodSection, ABC):
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Return the loss of ONE client on one mini-batch.
 
-        It may read its arguments and constants of the run, such as the method's keys. A
-        number that changes must be a variable.
+        It may read its arguments and constants of the run, such as the method's keys.
+        Numbers that change during the run must be variables of ``fleet.train``.
 
         Args:
             model: The client's module.
-            batch: Its samples ``batch.x`` and labels ``batch.y``.
-            lane: ``lane.NAME`` is the client's row of a variable of ``fleet.train``. A
-                penalty goes through ``lane.regulariser(term)``, which returns it: the
-                recorded ``data_loss`` is without it.
+            batch: The mini-batch, samples ``batch.x`` and labels ``batch.y``.
+            lane: The client's lane; ``lane.NAME`` is the client's row of the variable
+                NAME of ``fleet.train``. Pass a penalty through
+                ``lane.regulariser(term)``, which returns it and leaves it out of the
+                recorded ``data_loss``.
 
         Returns:
             A scalar.
@@ -317,8 +325,8 @@ class Method(MethodSection, ABC):
         return functional.cross_entropy(model(batch.x), batch.y)
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Return the inbox for the hooks below: the message, with values that are
-        computed from it once a call.
+        """Return the inbox for the hooks below: the message, and values computed from
+        it that several hooks need.
         """
         return inbox
 
@@ -329,17 +337,17 @@ class Method(MethodSection, ABC):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        """Return THE model that each client would use now, which is scored as ``pre`` or
-        ``post``.
+        """Return THE model that each client would use for predictions now. It is scored
+        as ``pre`` or ``post``.
 
-        A method may train here: all state, buffers included, is restored afterwards,
-        and a ``phase`` of its own keys the shuffles.
+        The hook may train: the engine restores all state afterwards, including buffers.
+        A separate ``phase`` in ``fleet.train`` gives such a training other shuffles.
 
         Args:
             fleet: Clients of the cohort, or observers.
             inbox: The result of ``prepare``.
-            rows: With ``trained`` the result of this round's local training, else the
-                rows that training starts from, or would start from in an observer.
+            rows: The models after this round's local training if ``trained``, else the
+                models before it, [n, P] or [P].
             trained: Whether the round's local training is done.
         """
         return ClientModel(rows)
@@ -351,101 +359,100 @@ class Method(MethodSection, ABC):
         rows: Tensor,
         trained: bool,
     ) -> dict[str, ClientModel]:
-        """Return further models to score, by the name of their column; arguments as for
-        ``client_model``.
+        """Return further models to score, by the name of their column.
+
+        The arguments are those of ``client_model``.
         """
         return {}
 
     # Optional: after the last round
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score clients after the last round, from one more ``send``; their state is
-        forgotten.
+        """Score clients after the last round on one more message of ``send``. Changes
+        of their state are discarded.
         """
         self.observe(fleet, inbox)
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        """Return the message to newcomers, clients that never took part; as ``send``.
+        """Return the message to newcomers, clients that never trained.
 
-        Their ids follow those of the others, so ``server`` and ``audience.setup`` hold
-        nothing about them.
+        Arguments and result are those of ``send``. The ids of newcomers follow those of
+        the other clients; ``server`` and ``audience.setup`` have no entries for them.
         """
         return self.send(server, audience)
 
     def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Assign in ``fleet.state`` what newcomers take over from what came down,
-        before they are scored and trained.
+        """Assign the newcomers' private state ``fleet.state`` from the message, before
+        they are scored and trained.
 
-        With ``newcomers.epochs`` ``update`` then plays their only round, their round 1,
-        without an upload; else ``observe`` runs. Their state is forgotten.
+        With ``newcomers.epochs``, ``update`` then runs once as round 1, and its upload
+        is discarded. Otherwise ``observe`` runs. Their state is discarded afterwards.
         """
 
     # Optional, and rarely needed
 
     def adapt(self, model: nn.Module) -> nn.Module:
-        """Return the model of one client with the method's changes, such as further
+        """Return the module of one client with the method's changes, such as additional
         blocks.
 
-        Raises UserError for a model without the head that ``needs_head`` asks for.
+        Raises UserError for a model without the head that ``needs_head`` requires.
         """
         if self.needs_head:
             head_of(model, self.name, trained=self.needs_head != "any")
         return model
 
     def overlays(self) -> tuple[Overlay, ...]:
-        """Return the overlays of its messages that the method's keys ask for, the
+        """Return the overlays of messages that the method's keys switch on, the
         innermost first.
         """
         return ()
 
     def validation_share(self) -> float:
-        """Return the share of a client's training samples, in [0, 1), that is held out
-        for validation: neither trained on nor counted.
+        """Return the share of a client's training samples, in [0, 1), held out for
+        validation. Held-out samples are not trained on and do not count in weights.
         """
         return 0.0
 
     def notes(self, setup: Setup) -> list[str]:
-        """Return lines for the user to read before the first round, such as one on a
-        doubtful choice of keys.
+        """Return notes to print before round 1, such as a warning about doubtful values
+        of keys.
         """
         return []
 
     def training_loss(self) -> Loss:
-        """Return what ``fleet.train`` minimises by default: ``loss``, or the engine's
-        cross-entropy where it equals that.
+        """Return the default loss of ``fleet.train``: ``loss``, or the engine's
+        cross-entropy if the class does not override ``loss``.
         """
         return CROSS_ENTROPY if type(self).loss is Method.loss else self.loss
 
     def server_models(self, server: State) -> State:
-        """Return models [P] of the server that belong to no column, by name, such as
-        "class 3" or "cluster 0".
-
-        These models are saved but not evaluated.
+        """Return further models [P] of the server by name, such as "class 3" or
+        "cluster 0". They are saved but not evaluated.
         """
         return {}
 
     def found_clusters(self, server: State) -> Tensor | None:
-        """Return each client's last cluster, int64 [M], −1 for none yet; None for a
-        method without clusters.
+        """Return the latest cluster of each client, int64 [M], −1 before its first;
+        None for a method without clusters.
 
-        If an experiment defines groups of clients (``[[shift]]``), scored rounds record
-        the agreement of groups and clusters.
+        If the experiment defines groups of clients (``[[shift]]``), the agreement of
+        groups and clusters is recorded in scored rounds.
         """
         return None
 
-    # Helpers for hooks, which no method overrides
+    # Helpers for hooks; methods do not override them.
 
     def shares(self, fleet: Fleet) -> Tensor:
-        """Return each client's weight in a ``Mean``, [n]: its samples, or 1 with
-        ``weights = "uniform"``.
+        """Return the weight of each client in a ``Mean``, [n]: its number of training
+        samples, or 1 with ``weights = "uniform"``.
         """
         if self.weights == "uniform":
             return torch.ones_like(fleet.samples)
         return fleet.samples
 
     def prepare_inbox(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Return what ``prepare`` returns, in which a missing name is an error that lists
-        the others.
+        """Return the result of ``prepare`` as a dictionary whose error for a missing
+        name lists the existing names.
         """
         named: Any = NamedTensors(self.prepare(fleet, inbox), "inbox")
         return cast(Inbox, named)
@@ -458,10 +465,10 @@ class Method(MethodSection, ABC):
         trained: bool = False,
     ) -> None:
         """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and
-        ``other_models``; arguments as for ``client_model``.
+        ``other_models``. Return at once in rounds that are not scored.
 
-        Nothing is done in a round that is not scored. Every method counts the same
-        clients: in ``pre`` the whole audience, in ``post`` those that trained.
+        The arguments are those of ``client_model``. For every method, ``pre`` covers
+        all receivers of the message and ``post`` the clients that trained.
         """
         if not fleet.scoring.is_due or not (trained or fleet.scoring.scores_starts):
             return
@@ -474,8 +481,8 @@ class Method(MethodSection, ABC):
         fleet.results.scoring_gradients += taken
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score observers, the clients outside the cohort; what happens to their state
-        is forgotten.
+        """Score observers, the clients outside the cohort. Changes of their state are
+        discarded.
         """
         inbox = self.prepare_inbox(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))
