@@ -593,7 +593,7 @@ class Training(Section):
     def _of_sgd(cls, momentum: float, info: ValidationInfo) -> float:
         if momentum and info.data.get("optimizer") in ("adam", "adamw"):
             raise ValueError(
-                f"must be 0 with optimizer = '{info.data['optimizer']}', which is only for SGD"
+                f"must be 0 with optimizer = '{info.data['optimizer']}'; only 'sgd' uses it"
             )
         return momentum
 

@@ -78,8 +78,8 @@ def _refuse_tuning(table: dict[str, Any], source: str) -> None:
     """Raise UserError for a file with a section [tune], which is for ``hpcfl tune``."""
     if "tune" in table:
         raise UserError(
-            f"{source}: has a section [tune]; check and run it with hpcfl tune "
-            f"{shlex.quote(source)}"
+            f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} checks "
+            "and runs it"
         )
 
 

@@ -156,8 +156,8 @@ def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
         )
     if trained and not all(parameter.requires_grad for parameter in head.parameters()):
         raise UserError(
-            f"{method} trains all parameters of the output layer 'head'; "
-            f"{type(model).__name__} freezes some of them (requires_grad = False)"
+            f"{method} trains the output layer 'head' completely; "
+            f"{type(model).__name__} freezes parameters of it (requires_grad = False)"
         )
     return head
 

@@ -1,1 +1,1 @@
-"""Changes of the clients' updates: transforms, attacks and aggregation rules."""
+"""Transforms, attacks and aggregation rules for the clients' updates."""

@@ -1,8 +1,8 @@
 """The privacy loss ε of a run, computed by ``dp-accounting``.
 
-A client's updates are clipped to norm C, and noise of deviation σC is added to their
-sum. The cohort decides the event of a round (updates.md, U1). The package's warnings
-about excluded orders go to the debug log.
+Each client's update is clipped to norm C, and noise with standard deviation σC is added
+to the sum. The type of cohort determines the event of a round (updates.md, U1). The
+package's warnings about excluded orders go to the debug log.
 """
 
 import logging
@@ -15,20 +15,21 @@ from typing import Any, Literal
 
 from hpcfl.errors import UserError
 
-LOWEST, GUESS = 0.3, 1.0  # multipliers with which the search for one begins
-PRECISION = 1_000_000  # to whose inverse a calibrated multiplier is rounded up
+LOWEST, GUESS = 0.3, 1.0  # multipliers at the start of a calibration
+PRECISION = 1_000_000  # a calibrated multiplier is rounded up to 1/PRECISION
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """The cohorts and the accountant of a run.
+    """Sampling and accountant of a run.
 
     Attributes:
-        cohort: "poisson", "fixed", or "local" for noise that each client adds itself.
-        clients: the number of all clients.
-        size: the expected number of clients of a round.
-        accountant: the method of composition.
-        delta: the probability δ.
+        cohort: "poisson" or "fixed" sampling, or "local" for noise added by each
+            client.
+        clients: Total number of clients.
+        size: Expected number of clients in a round.
+        accountant: Method of composition.
+        delta: Probability δ.
     """
 
     cohort: Literal["poisson", "fixed", "local"]
@@ -39,13 +40,13 @@ class Guarantee:
 
     @property
     def replaces_one(self) -> bool:
-        """Return whether neighbouring data differ by a replaced client, and not by one
-        that is added or removed.
+        """Return whether neighbouring data sets differ in one replaced client;
+        otherwise one client is added or removed.
         """
         return self.cohort == "fixed" and self.size < self.clients
 
     def describe_sampling(self) -> str:
-        """Return the sampling and the adjacency in words."""
+        """Return a description of the sampling and the adjacency."""
         if self.cohort == "local":
             return (
                 "noise on each client, no amplification; adjacency: replace one upload"
@@ -61,17 +62,19 @@ class Guarantee:
         )
 
     def epsilon(self, sigma: float, rounds: int) -> float:
-        """Return ε after some rounds with the noise multiplier σ.
+        """Return ε after a number of rounds with the noise multiplier σ.
 
-        With local noise the rounds are those in which one client takes part.
+        With local noise, ``rounds`` counts the rounds in which a client takes part.
         """
         if self.accountant == "pld" and sigma and rounds:
             return _compose(self, sigma, rounds)
         return self.compose({sigma: rounds} if rounds else {})
 
     def compose(self, rounds: Mapping[float, int]) -> float:
-        """Return ε after numbers of rounds by their noise multipliers, by Rényi
-        divergences.
+        """Return ε by Rényi divergences after rounds with several noise multipliers.
+
+        Args:
+            rounds: Number of rounds by noise multiplier.
         """
         if not rounds:
             return 0.0
@@ -85,8 +88,11 @@ class Guarantee:
         return float(found[0])
 
     def calibrate(self, epsilon: float, rounds: Mapping[float, int]) -> float:
-        """Return the least σ that costs at most ε in numbers of rounds, by the shares of
-        σ that are their multipliers.
+        """Return the least σ with a cost of at most ε.
+
+        Args:
+            epsilon: The budget ε.
+            rounds: Number of rounds by noise multiplier, given as a multiple of σ.
         """
         return _calibrate(self, epsilon, tuple(rounds.items()))
 
@@ -129,9 +135,12 @@ def _find_curve(guarantee: Guarantee, sigma: float) -> tuple[Any, Any]:
 def _calibrate(
     guarantee: Guarantee, epsilon: float, rounds: tuple[tuple[float, int], ...]
 ) -> float:
-    """Return σ as ``Guarantee.calibrate`` does, once for all cells of a sweep.
+    """Return the result of ``Guarantee.calibrate``, cached for all cells of a sweep.
 
-    rounds: pairs of a share of σ and a number of rounds.
+    Args:
+        guarantee: Sampling and accountant.
+        epsilon: The budget ε.
+        rounds: Pairs of a multiple of σ and a number of rounds.
     """
     library = import_library()
 
@@ -156,7 +165,7 @@ def _calibrate(
 
 @cache
 def _compose(guarantee: Guarantee, sigma: float, rounds: int) -> float:
-    """Return ε of some rounds by composition of their privacy loss distributions."""
+    """Return ε of a number of rounds, composed as privacy loss distributions."""
     accountant = guarantee.make_accountant()
     with _debug_log():
         accountant.compose(guarantee.event(sigma), rounds)
@@ -165,7 +174,7 @@ def _compose(guarantee: Guarantee, sigma: float, rounds: int) -> float:
 
 
 def import_library() -> Any:
-    """Return the module ``dp_accounting``, which is imported where it is used.
+    """Import and return the optional package ``dp_accounting``.
 
     Raises UserError if it is not installed.
     """

@@ -1,4 +1,4 @@
-"""The transforms of a run, which are applied to updates one after the other."""
+"""Sequence of the transforms of a run."""
 
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +15,17 @@ from hpcfl.updates.memory import memory_name, open_memory
 class Chain:
     """Transforms in the order in which clients apply them.
 
-    The rows that a transform remembers are named by its place in the chain.
+    The names of a transform's rows in the state contain its position in the chain.
     """
 
     transforms: Sequence[Transform]
 
     def has_effect(self, width: int) -> bool:
-        """Return whether an update of P = ``width`` numbers can change at all."""
+        """Return whether any transform can change an update of P = ``width`` numbers."""
         return any(transform.has_effect(width) for transform in self.transforms)
 
     def list_memory(self) -> list[str]:
-        """Return the names in a client's state of the rows that it remembers."""
+        """Return the names of the transforms' rows in a client's state."""
         names = []
         for place, transform in enumerate(self.transforms):
             for name in transform.list_memory():
@@ -33,7 +33,7 @@ class Chain:
         return names
 
     def list_server_memory(self) -> list[str]:
-        """Return the names in the server's state of the rows that it remembers."""
+        """Return the names of the transforms' rows in the server's state."""
         names = []
         for place, transform in enumerate(self.transforms):
             for name in transform.list_server_memory():
@@ -52,10 +52,10 @@ class Chain:
 
         Args:
             state: The clients' private state, which transforms may change.
-            updates: Those that clients made.
-            bits: The bits of each update before.
-            context: Of the clients.
-            columns: The places [P] of the updates' numbers in remembered rows.
+            updates: The updates before the transforms [n, P].
+            bits: The bits of each update before the transforms [n].
+            context: Facts about the rows.
+            columns: The columns [P] of the update in the rows of the state.
         """
         for place, transform in enumerate(self.transforms):
             names = transform.list_memory()
@@ -65,7 +65,7 @@ class Chain:
         return updates, bits
 
     def apply_without_memory(self, updates: Tensor, context: Context) -> Tensor:
-        """Return the transformed updates [n, P] of transforms that remember nothing."""
+        """Return the transformed updates [n, P]; all transforms must be stateless."""
         for transform in self.transforms:
             updates = transform.apply(updates, context)
         return updates
@@ -77,10 +77,14 @@ class Chain:
         context: Context,
         columns: Tensor,
     ) -> Tensor:
-        """Return the server's update [P]: the rule's ``result`` after ``finish`` of all
-        transforms, the last one first.
+        """Return the server's update [P]: the rule's result after ``finish`` of all
+        transforms, from the last to the first.
 
-        Other arguments as for ``apply``; ``server`` is the server's state.
+        Args:
+            server: The server's state, which transforms may change.
+            result: The result of the rule [P].
+            context: Facts about the cohort's rows.
+            columns: The columns [P] of the update in the rows of the state.
         """
         for place in reversed(range(len(self.transforms))):
             transform = self.transforms[place]

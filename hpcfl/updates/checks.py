@@ -1,4 +1,4 @@
-"""Sections on updates that exclude each other, found in the configuration alone."""
+"""Checks of a configuration for sections on updates that exclude each other."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -14,19 +14,19 @@ from hpcfl.updates.secure import make_secure_sum
 
 
 def find_rule(config: Config) -> Rule:
-    """Return the rule of an experiment, by default the mean."""
+    """Return the aggregation rule of an experiment, by default the mean."""
     return cast(Rule, config.aggregation or Mean())
 
 
 def find_attack(config: Config) -> Attack | None:
-    """Return the attack on updates of an experiment; None without."""
+    """Return the attack of an experiment that forges updates, or None."""
     if config.attack is None or not config.attack.changes_updates:
         return None
     return cast(Attack, config.attack)
 
 
 def list_transforms(config: Config) -> list[Transform]:
-    """Return the transforms of an experiment, in order; the last is the compression."""
+    """Return the transforms of an experiment in order, the compression last."""
     transforms = list(config.transform)
     if config.compression is not None:
         transforms.append(config.compression)
@@ -34,8 +34,8 @@ def list_transforms(config: Config) -> list[Transform]:
 
 
 def check_experiment(config: Config) -> None:
-    """Raise UserError for sections on updates that exclude each other, or that exclude
-    others of the experiment.
+    """Raise UserError for sections on updates that exclude each other or another
+    section of the experiment.
     """
     rule, attack = find_rule(config), find_attack(config)
     if config.privacy is not None and config.hides_clients:
@@ -47,25 +47,25 @@ def check_experiment(config: Config) -> None:
 def check_sections(
     config: Config, rule: Rule, attack: Attack | None, transforms: Sequence[Transform]
 ) -> None:
-    """Raise UserError for sections that exclude each other, and for a method whose
-    later rounds have no updates.
+    """Raise UserError for sections that exclude each other, and for a method that
+    uploads rows in later rounds.
     """
     check_method(cast(Method, config.method))
     if config.time.mode == "asynchronous":
         raise UserError(
-            "time.mode = 'asynchronous': late updates are changes of other models, "
-            f"which {SECTIONS} do not support; take 'synchronous'"
+            f"time.mode = 'asynchronous': {SECTIONS} do not support updates that started "
+            "from different models; take 'synchronous'"
         )
     for place, transform in enumerate(config.transform):
         if getattr(transform, "downloads", "whole") != "whole":
             raise UserError(
-                f"transform.{place}.downloads: [compression] alone changes downloads; "
-                "put this table there"
+                f"transform.{place}.downloads: only [compression] changes downloads; "
+                "move this table there"
             )
     key = f"aggregation.rule = '{rule.rule}'"
     weights = getattr(config.method, "weights", "uniform")
     if not rule.is_weighted and weights != "uniform":
-        raise UserError(f"{key} has no weights; set method.weights = 'uniform'")
+        raise UserError(f"{key} ignores weights; set method.weights = 'uniform'")
     participation = config.participation
     cohort = participation.count(config.partition.clients)
     is_drawn = participation.scheme == "poisson" or bool(participation.dropout)
@@ -85,13 +85,17 @@ def check_attack(
 ) -> None:
     """Raise UserError for an attack that is impossible in every round.
 
-    cohort: the clients of a round; None if their number varies.
+    Args:
+        config: The experiment.
+        attack: The attack on updates.
+        transforms: The transforms of the experiment.
+        cohort: The number of clients in a round; None if it varies.
     """
     for transform in transforms:
         if attack.needs_honest and transform.list_memory():
             raise UserError(
-                f"attack.kind = '{attack.kind}' is made on the server, where "
-                f"'{transform.kind}' has no memory of clients; set its feedback = false"
+                f"attack.kind = '{attack.kind}' is computed on the server, where "
+                f"'{transform.kind}' cannot read the clients' state; set its feedback = false"
             )
     every = config.partition.clients
     attackers = len(attack.find_attackers(config.seed, every))

@@ -1,4 +1,4 @@
-"""The clip of clients' updates, and the adaptive clip, as functions of numbers.
+"""Clipping of clients' updates, and the adaptive clip, as pure functions.
 
 McMahan, Ramage, Talwar & Zhang, "Learning differentially private recurrent language
 models", ICLR 2018. Andrew, Thakkar, McMahan & Ramaswamy, "Differentially private
@@ -19,9 +19,14 @@ def clip_updates(
     updates: Tensor, clip: float, layers: Sequence[slice]
 ) -> tuple[Tensor, Tensor]:
     """Return the updates [n, P] with each layer clipped to clip/√L, and the norms of the
-    updates before, float64 [n] on the CPU.
+    updates before clipping, float64 [n] on the CPU.
 
-    An update with a number that is not finite becomes zero. Products are rounded once.
+    An update with NaN or Inf becomes zero. Products are rounded once.
+
+    Args:
+        updates: The updates [n, P].
+        clip: The maximal norm of a whole update.
+        layers: The columns of each of L layers.
     """
     clipped = torch.empty_like(updates)
     squares = torch.zeros(len(updates)).double()
@@ -44,13 +49,18 @@ def move_clip(clip: float, share: float, privacy: Privacy) -> float:
 
     Args:
         clip: The clip C of this round.
-        share: The noisy share b̃ of clients below it.
+        share: The noisy share b̃ of the round's clients with an update below the clip.
+        privacy: The section, with the rate η and the quantile γ.
     """
     return clip * math.exp(-privacy.clip_rate * (share - privacy.clip_quantile))
 
 
 def split_noise(sigma: float, count_noise: float) -> float:
-    """Return the multiplier σ_Δ of the model's noise, so that it and the noise on the
-    number of clients below the clip cost σ together.
+    """Return the multiplier σ_Δ of the model's noise such that this noise and the noise
+    on the number of clients below the clip together cost as much as σ.
+
+    Args:
+        sigma: The multiplier σ.
+        count_noise: The standard deviation σ_b of the noise on the number.
     """
     return (sigma**-2 - (2 * count_noise) ** -2) ** -0.5 if sigma else 0.0

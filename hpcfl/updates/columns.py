@@ -1,9 +1,10 @@
-"""Computations on the rows of a round's updates, over blocks of columns.
+"""Computations on the rows of a round's updates, in blocks of columns.
 
-Rows lie in memory or in files, in any floating-point type. A block has a fixed number
-of columns and is converted to float64 on the rank's device. Sums over blocks run in the
-order of the columns. So the bits depend neither on the number of ranks nor on the
-number of cores, and no computation holds more than a few blocks beside the rows.
+Rows are in memory or in files, in any floating-point type. A block has a fixed number
+of columns and is converted to float64 on the rank's device. Sums over blocks are added
+in the order of the columns. The bits therefore depend neither on the number of ranks
+nor on the number of cores, and a computation needs memory for only a few blocks in
+addition to the rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,8 +20,11 @@ COLUMNS = 4096  # of a block
 
 
 def sum_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
-    """Return the sum of ``part(*blocks)`` over blocks of the same columns of all
-    matrices ``[n, P]`` or ``[P]``, on the CPU.
+    """Return the sum of ``part(*blocks)`` over all blocks, on the CPU.
+
+    Args:
+        part: Function that takes one block of each matrix, with the same columns.
+        matrices: Tensors ``[n, P]`` or ``[P]``.
     """
     zero = torch.zeros((), dtype=torch.float64)
     parts = _map_blocks(part, matrices)
@@ -28,8 +32,8 @@ def sum_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
 
 
 def join_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
-    """Return the results ``[columns]`` of ``part(*blocks)``, one after the other, as a
-    float64 row ``[P]`` on the CPU.
+    """Return the concatenated results ``[columns]`` of ``part(*blocks)``, a float64 row
+    ``[P]`` on the CPU. The arguments are those of ``sum_blocks``.
     """
     width = matrices[0].shape[-1]
     row = torch.empty(width, dtype=torch.float64)
@@ -88,7 +92,9 @@ def find_median(block: Tensor) -> Tensor:
 def compute_mean(rows: Tensor, chosen: Tensor | None = None) -> Tensor:
     """Return the mean of rows, float64 [P].
 
-    chosen: positions [m] of the rows that count; None for all.
+    Args:
+        rows: The rows [n, P].
+        chosen: The positions [m] of the rows to average; None for all.
     """
 
     def average(block: Tensor) -> Tensor:
@@ -114,7 +120,7 @@ def compute_squares(rows: Tensor) -> Tensor:
     """Return the squared distances between all pairs of rows, float64 [n, n].
 
     They are computed from products, ‖a‖² + ‖b‖² − 2ab. The median of each column is
-    subtracted first, so that close rows do not lose their digits.
+    subtracted first, so that the distances of close rows do not lose digits.
     """
 
     def products_of(block: Tensor) -> Tensor:
@@ -130,8 +136,8 @@ def compute_squares(rows: Tensor) -> Tensor:
 
 
 def clip_rows(rows: Tensor, bound: float) -> Tensor:
-    """Return the rows [n, P], each with a norm of at most ``bound``, in their own type on
-    their device. The bits of a row do not depend on the other rows.
+    """Return the rows [n, P] clipped to a norm of at most ``bound``, with the same type
+    and device. The bits of a row do not depend on the other rows.
     """
     squares = rows.double().square()
     norms = mixing.sum_rows(squares).sqrt()
@@ -157,5 +163,5 @@ def _sum_squares(block: Tensor) -> Tensor:
 
 
 def _sum_squared_distances(block: Tensor, centre: Tensor) -> Tensor:
-    """Return the sum of squares of each row of a block, less the ``centre``."""
+    """Return the squared distance of each row of a block to the ``centre``."""
     return _sum_squares(block - centre)

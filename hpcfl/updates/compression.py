@@ -1,4 +1,4 @@
-"""Compression of updates: what kinds have in common, and error feedback."""
+"""Base classes of compressions of updates, with error feedback."""
 
 from abc import abstractmethod
 from fractions import Fraction
@@ -13,37 +13,40 @@ from hpcfl.experiment.sections import changed
 from hpcfl.updates.base import Context, Transform
 
 WORD = 32  # bits of a float32 number
-ERROR, ESTIMATE, MEAN = "error", "estimate", "mean_estimate"  # of what is remembered
+ERROR, ESTIMATE, MEAN = "error", "estimate", "mean_estimate"  # names of rows of state
 
 
 class Compression(Transform):
-    """The base class of compressions, which send an update in fewer bits.
+    """Base class of compressions, which send an update in fewer bits.
 
-    With ``feedback = true`` a client remembers what it did not send, and adds it to its
-    next update (Karimireddy, Rebjock, Stich, Jaggi, ICML 2019). With ``"ef21"`` it sends
-    the compressed difference between its update and an estimate of it, which follows by
-    what was sent; the server adds up the estimates of all clients (Richtárik, Sokolov,
-    Fatkhullin, NeurIPS 2021; of a part of the clients: Fatkhullin et al., JMLR 2025).
+    With ``feedback = true`` a client stores its compression error and adds it to its
+    next update (Karimireddy, Rebjock, Stich, Jaggi, ICML 2019). With ``"ef21"`` a
+    client stores an estimate of its update. It sends the compressed difference between
+    update and estimate and adds it to the estimate. The server sums the estimates of
+    all clients (Richtárik, Sokolov, Fatkhullin, NeurIPS 2021; with partial
+    participation: Fatkhullin et al., JMLR 2025).
 
     Attributes:
-        is_biased: whether the expectation of what is sent differs from the update.
+        is_biased: Whether the expected compressed update differs from the update.
     """
 
     is_biased: ClassVar[bool] = True
 
     feedback: bool | Literal["ef21"] | None = Field(
         None,
-        description="whether clients remember what they did not send; 'ef21': send "
-        "differences from an estimate; default true where the kind is biased",
+        description="error feedback: true: clients add the compression error to their next "
+        "update; 'ef21': clients send differences from an estimate; default: true for biased "
+        "kinds",
     )
 
     downloads: Literal["whole", "qsgd"] = Field(
         "whole",
-        description="what the server sends: the whole model, or its quantised changes "
-        "since the client's last round",
+        description="content of downloads: the whole model, or its quantised changes since "
+        "the client's last round",
     )
     download_levels: PositiveInt = Field(
-        7, description="with downloads = 'qsgd': levels above 0; 7 take 4 bits"
+        7,
+        description="downloads = 'qsgd': number of levels above 0; 7 levels need 4 bits",
     )
 
     @model_validator(mode="after")
@@ -60,7 +63,7 @@ class Compression(Transform):
 
     @property
     def remembers(self) -> bool | str:
-        """Return ``feedback``, with the default of this kind."""
+        """Return ``feedback``, or this kind's default."""
         return self.is_biased if self.feedback is None else self.feedback
 
     def list_memory(self) -> tuple[str, ...]:
@@ -85,8 +88,8 @@ class Compression(Transform):
         return sent
 
     def compress_finite(self, updates: Tensor, context: Context) -> Tensor:
-        """Return compressed rows. A row that is not finite stays as it is, so that its
-        client counts as diverged.
+        """Return compressed rows [n, P]. A row with NaN or Inf stays unchanged, so that
+        its client counts as diverged.
         """
         is_finite = updates.isfinite().all(dim=1, keepdim=True)
         return torch.where(is_finite, self.compress(updates, context), updates)
@@ -99,26 +102,26 @@ class Compression(Transform):
 
 
 class Sparse(Compression):
-    """The base class of compressions that send k of P entries."""
+    """Base class of compressions that send k of P entries."""
 
     share: float | None = Field(
-        None, gt=0, le=1, description="share of the entries that are sent, rounded up"
+        None, gt=0, le=1, description="share of the entries to send, rounded up"
     )
     k: PositiveInt | None = Field(
-        None, description="number of entries that are sent, instead of a share"
+        None, description="number of entries to send, instead of share"
     )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.share is None) == (self.k is None):
-            raise ValueError("give either share or k, the entries that are sent")
+            raise ValueError("set either share or k, the entries to send")
         return self
 
     def count_entries(self, width: int) -> int:
         """Return k for P = ``width``, at least 1 and at most P."""
         if self.k is not None:
             return min(self.k, width)
-        # 0.07 · 100 is above 7 in floating point
+        # In floating point 0.07 · 100 is above 7 and would be rounded up to 8.
         return max(1, ceil(Fraction(str(self.share)) * width))
 
     def has_effect(self, width: int) -> bool:

@@ -1,9 +1,10 @@
-"""Downloads: their bits, and their compression.
+"""Compressed downloads and their bits.
 
-The server counts its versions, one for each round in which clients take part. A client
-that has an earlier version receives the changes since then, each of them quantised once
-for all clients. A client that has none, or for which the changes would take more bits,
-receives the whole version. So all clients of a round start from the same version.
+The server makes a new version of its message in each round with clients. A client with
+an earlier version receives all changes since then; each change is quantised once for
+all clients. A client without a version receives the whole version, as does a client
+whose changes would take more bits. All clients of a round thus start from the same
+version.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,17 +31,16 @@ SENT, NUMBER, VERSIONS = "download.sent", "download.number", "download.versions"
 
 @dataclass(frozen=True)
 class Downloads(Overlay):
-    """Changes of the server's message that are quantised.
+    """Overlay that sends quantised changes of the server's message.
 
-    Server: ``download.sent`` [W], the last version, ``download.number`` [1], its number,
-    and ``download.versions`` [M], the number of the version that each client has, 0
-    for none.
+    Server: ``download.sent`` [W], the last version; ``download.number`` [1], its
+    number; ``download.versions`` [M], the number of each client's version, 0 for none.
 
     Attributes:
-        levels: those of QSGD.
-        compose: makes the message that the server would send, of its state.
-        initial: makes the server's state before round 1.
-        seed: the experiment's.
+        levels: Number of levels of QSGD.
+        compose: Function that makes the server's message from its state.
+        initial: Function that makes the server's state before round 1.
+        seed: Seed of the experiment.
     """
 
     levels: int
@@ -63,8 +63,8 @@ class Downloads(Overlay):
         widths = find_widths(message)
         if others := sorted(wrap_entries(message).keys() - widths.keys()):
             raise UserError(
-                f"compression.downloads = 'qsgd': '{others[0]}' is not sent to all "
-                "clients alike; take 'whole'"
+                f"compression.downloads = 'qsgd': the entry '{others[0]}' of the message "
+                "differs between clients; take 'whole'"
             )
         version = self._make_version(server, audience.round, message)
         bits = self.count_bits(server, audience.ids, sum(widths.values()))
@@ -93,12 +93,14 @@ class Downloads(Overlay):
     ) -> list[str]:
         bits = count_quantised_bits(1, self.levels) - WORD
         return [
-            f"downloads: {bits} bits a number for each change since a client's version, "
-            f"or {WORD} bits a number for the whole version"
+            f"downloads: {bits} bits per number for each change since a client's version, "
+            f"or {WORD} bits per number for the whole version"
         ]
 
     def _make_version(self, server: State, round: int, message: Message) -> Tensor:
-        """Return the version [W] of a round: the last one plus the quantised change."""
+        """Return the version [W] of a round: the last version plus the quantised
+        change.
+        """
         widths = find_widths(message)
         entries = wrap_entries(message)
         whole = join([entries[name].tensor for name in widths])
@@ -110,7 +112,13 @@ class Downloads(Overlay):
         return last + quantise((whole - last)[None], self.levels, uniforms)[0]
 
     def count_bits(self, server: State, ids: np.ndarray, width: int) -> Tensor:
-        """Return the bits of the download of each client in ``ids``, float64 [n]."""
+        """Return the bits of each client's download, float64 [n].
+
+        Args:
+            server: The server's state.
+            ids: The clients [n].
+            width: The numbers W in a version.
+        """
         versions = server[VERSIONS][torch.from_numpy(ids)]
         changes = server[NUMBER] + 1 - versions
         bits = changes * count_quantised_bits(width, self.levels)

@@ -1,6 +1,6 @@
-"""The entries that carry updates from clients to the server, and their bits.
+"""Entries of the messages that carry updates to the server, and their bits.
 
-Updates travel as means, or as rows where the server needs each client's update.
+Updates travel as means, or as rows if the server needs each client's update.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,18 @@ from hpcfl.updates.vectors import CHANGE, join, split_columns
 
 FLOAT_BITS = 32
 DOWNLOAD = "download.bits"  # the entry with the bits of each client's download
-# the entry with the clients' weights, beside updates that travel as rows
+# the entry with the clients' weights if updates travel as rows
 WEIGHTS = "weights of updates"
 BELOW = MEMORY + "below clip"  # the entry with the share of clients below the clip
 
 
 def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
-    """Return the bits that each client sends or receives, float64 [n] on the CPU."""
+    """Return the bits of a message for each client, float64 [n] on the CPU.
+
+    Args:
+        entries: The entries of the message.
+        clients: The number of clients n.
+    """
     bits = torch.zeros(clients).double()
     for entry in entries:
         floats = torch.as_tensor(entry.logical_floats(), device="cpu").double()
@@ -30,7 +35,11 @@ def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
 
 
 def list_widths(uploads: Mapping[str, int]) -> list[int]:
-    """Return the widths of updates, given that of each entry that clients send."""
+    """Return the widths of the updates among the uploads.
+
+    Args:
+        uploads: The width of each uploaded entry by name.
+    """
     others = WEIGHTS, BELOW
     return [width for name, width in uploads.items() if name not in others]
 
@@ -41,7 +50,7 @@ def list_received(means: Mapping[str, Mean]) -> list[str]:
 
 
 def join_updates(means: Mapping[str, Mean], inbox: Mapping[str, Tensor]) -> Tensor:
-    """Return the updates of all entries side by side, [n, P]."""
+    """Return the concatenated updates of all entries, [n, P]."""
     updates = []
     for name, mean in means.items():
         is_change = bool(mean.change_of)
@@ -52,10 +61,15 @@ def join_updates(means: Mapping[str, Mean], inbox: Mapping[str, Tensor]) -> Tens
 def pack(
     means: Mapping[str, Mean], updates: Tensor, bits: Tensor, as_rows: bool
 ) -> dict[str, Mean | Field]:
-    """Return the entries that carry ``updates`` [n, P], which replace ``means``.
+    """Return the entries that carry the updates and replace ``means``.
 
-    All bits [n] are counted with the first entry. as_rows: whether each client's update
-    travels to the server.
+    Args:
+        means: The entries of the method's upload.
+        updates: The concatenated updates [n, P].
+        bits: The bits of each client's message [n], which are counted with the first
+            entry.
+        as_rows: Whether each client's update travels to the server; otherwise only the
+            mean does.
     """
     weights = next(iter(means.values())).weights
     widths = {name: mean.tensor.shape[1] for name, mean in means.items()}
@@ -76,12 +90,13 @@ def pack(
 
 @dataclass(frozen=True)
 class Arrived:
-    """Updates on rank 0.
+    """Updates that arrived on rank 0.
 
     Attributes:
-        values: by the names of entries, rows [n, width] or a mean [width].
-        weights: of the clients, float64 [n].
-        below: the share of the clients below the clip, 0 without adaptive clip.
+        values: Rows [n, width] or a mean [width] by the name of the entry.
+        weights: Weights of the clients, float64 [n].
+        below: Share of the clients with an update below the clip, 0 without adaptive
+            clip.
     """
 
     values: Mapping[str, Tensor]
@@ -95,21 +110,26 @@ class Arrived:
 
     @property
     def received(self) -> list[str]:
-        """Return the names of the values that the entries belong to."""
+        """Return the names of the received values that the entries belong to."""
         return [name.rpartition(CHANGE)[2] for name in self.values]
 
     def join(self) -> Tensor:
-        """Return the updates of all entries side by side, [n, P] or [P]."""
+        """Return the concatenated updates of all entries, [n, P] or [P]."""
         return join([*self.values.values()])
 
 
 def find_own_name(entry: str) -> str:
-    """Return the name that a method gave to an entry."""
+    """Return the name of an entry in the method's upload."""
     return entry.partition(CHANGE)[0]
 
 
 def unpack(uplink: Mapping[str, Tensor], clients: int) -> Arrived:
-    """Return the updates of so many clients in an uplink, in the order of names."""
+    """Return the updates in an uplink, in the order of names.
+
+    Args:
+        uplink: The tensors that arrived, by name.
+        clients: The number of clients n.
+    """
     entries = {name: uplink[name] for name in sorted(uplink, key=find_own_name)}
     equal = torch.ones(clients, 1).double()
     weights = entries.pop(WEIGHTS, equal)[:, 0]

@@ -1,4 +1,4 @@
-"""The attackers of a round, and the replacement of their updates."""
+"""Replacement of the attackers' updates in a round."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,21 @@ from hpcfl.updates.base import Attack, Context
 
 @dataclass(frozen=True)
 class Forgery:
-    """An attack on updates, with the seed that draws its attackers."""
+    """An attack on updates, and the seed for drawing its attackers."""
 
     attack: Attack
     seed: int
 
     def find_attackers(self, context: Context) -> np.ndarray:
-        """Return which of the context's clients attack in its round, bool [n]."""
+        """Return a mask of the context's clients that attack in its round, bool [n]."""
         if context.round < self.attack.since:
             return np.zeros(len(context.ids), bool)
         attackers = self.attack.find_attackers(self.seed, context.clients)
         return np.isin(context.ids, attackers)
 
     def forge_own(self, updates: Tensor, context: Context) -> Tensor:
-        """Return the updates [n, P] on a client's rank. An attack that needs the honest
-        updates leaves them as they are.
+        """Return the updates [n, P] on a client's rank after an attack that does not
+        need the honest updates. Other attacks leave them unchanged.
         """
         attacks = self.find_attackers(context)
         if self.attack.needs_honest or not attacks.any():
@@ -38,12 +38,12 @@ class Forgery:
     def forge_knowingly(
         self, updates: Tensor, context: Context
     ) -> tuple[Tensor, np.ndarray]:
-        """Return the forged updates [m, P] on rank 0, and which of ``updates`` [n, P]
-        they replace, bool [n].
+        """Return the updates [m, P] that are forged on rank 0, and a mask bool [n] of
+        the rows of ``updates`` [n, P] that they replace.
 
-        There is none in a round without attackers or without honest clients, in a round
-        in which the attack is impossible, and for an attack that needs no honest
-        updates.
+        The result is empty if the attack does not need the honest updates, and in
+        rounds without attackers, without honest clients or with a problem of the
+        attack.
         """
         attacks = self.find_attackers(context)
         if not self._can_forge(attacks):
@@ -57,7 +57,9 @@ class Forgery:
         return forged.to(updates.dtype), attacks
 
     def _can_forge(self, attacks: np.ndarray) -> bool:
-        """Return whether attackers, bool [n], can forge updates knowingly in a round."""
+        """Return whether a round with the attackers bool [n] allows an attack that
+        knows the honest updates.
+        """
         attackers = int(attacks.sum())
         honest = len(attacks) - attackers
         if not self.attack.needs_honest or not attackers or not honest:

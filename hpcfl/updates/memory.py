@@ -1,15 +1,15 @@
-"""The rows that a plug-in of ``updates`` remembers from round to round."""
+"""State of the plug-ins of ``updates``: rows in the clients' and the server's state."""
 
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
 from torch import Tensor
 
-MEMORY = "update."  # the beginning of names in the clients' and the server's state
+MEMORY = "update."  # prefix of names in the clients' and the server's state
 
 
 def memory_name(plugin: int | str, name: str) -> str:
-    """Return the name in the state of a row that a plug-in remembers."""
+    """Return the name in the state for a plug-in's row."""
     return f"{MEMORY}{plugin}.{name}"
 
 
@@ -20,11 +20,19 @@ def open_memory(
     names: tuple[str, ...],
     columns: Tensor,
 ) -> Iterator[dict[str, Tensor]]:
-    """Yield the rows that a plug-in remembers, P ``columns`` of those in a state, and
-    store them at the end of the block.
+    """Yield a plug-in's rows from a state and store them at the end of the block.
 
-    Stored values are rounded to the state's type, float32. After an exception in the
-    block the state is as before. Raises KeyError for a further or a deleted name.
+    Stored values are rounded to the state's type, float32. An exception in the block
+    leaves the state unchanged.
+
+    Args:
+        state: The state of the clients or of the server.
+        plugin: The plug-in's position in the chain, or "rule".
+        names: The names of its rows.
+        columns: The columns [P] of the update in the rows of the state.
+
+    Raises:
+        KeyError: The block added or deleted a name.
     """
     memory = {}
     for name in names:

@@ -1,13 +1,17 @@
 """The outermost overlay, which changes the clients' updates and their mean.
 
 Every entry of the upload must be a Mean of a value that all clients received under the
-same name. Each client sends its update, the difference of both. On rank 0 the result of
-the rule is added to what was sent, and the sum takes the place of the mean.
+same name. Each client sends its update, the difference between the two. On rank 0 the
+rule's result is added to the sent value, and the sum replaces the mean.
 
-The parts of the overlay have files of their own: ``coverage.py`` finds the updates in a
-message, ``forgery.py`` replaces those of attackers, ``chain.py`` applies transforms,
-``entries.py`` makes and reads the entries that travel, ``privacy.py`` and ``secure.py``
-have the clip, the noise and the secure sum.
+The parts of the overlay are in separate files:
+
+* ``coverage.py`` checks that a message consists of updates,
+* ``forgery.py`` replaces the updates of attackers,
+* ``chain.py`` applies transforms,
+* ``entries.py`` makes and reads the entries of messages,
+* ``privacy.py`` clips updates and adds noise,
+* ``secure.py`` simulates secure sums.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,17 +67,22 @@ SKIPPED = MEMORY + "skipped"
 
 @dataclass(frozen=True)
 class Updates(Overlay):
-    """Transforms, an attack, a rule, and the privacy of clients.
+    """Overlay with the transforms, attack, rule, privacy and secure sum of a run.
 
-    Server and client: ``update.PLUGIN.NAME`` [W] for each row that a plug-in remembers.
-    W is the width of all floating-point values that the server sends to all clients
-    alike; the P columns of the uploaded ones are used. Server, if updates travel as
+    Server and client: ``update.PLUGIN.NAME`` [W] for each row of a plug-in's state. W
+    is the total width of all floating-point values that the server sends equally to all
+    clients; the P columns of the uploaded values are used. Server, if updates travel as
     rows: ``update.skipped``, the number of rounds that the rule has skipped.
 
     Attributes:
-        compose: makes the message that the server sends, of its state.
-        initial: makes the server's state before round 1.
-        seed: the experiment's.
+        chain: Transforms of the updates.
+        rule: Aggregation rule.
+        forgery: Attack on updates, or None.
+        privacy: Clip and noise for the privacy of clients, or None.
+        secure: Simulated secure sum, or None.
+        compose: Function that makes the server's message from its state.
+        initial: Function that makes the server's state before round 1.
+        seed: Seed of the experiment.
     """
 
     chain: Chain
@@ -113,8 +122,8 @@ class Updates(Overlay):
     # Messages to clients
 
     def send(self, server: State, audience: Audience, message: Message) -> Message:
-        """Return the message with its bits, and with the adaptive clip if there is
-        one.
+        """Return the message with the bits of each download, and with the adaptive clip
+        if the run has one.
         """
         sent = dict(message)
         if self._adapts_clip:
@@ -172,8 +181,8 @@ class Updates(Overlay):
     # Steps of the server
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State | None:
-        """Return the sums of what was sent and of the combined updates, by name; None
-        in a round that the rule skips.
+        """Return the sent values plus the combined updates, by name; None in a round
+        that the rule skips.
         """
         arrived = unpack(uplink, len(cohort.ids))
         widths = arrived.widths
@@ -205,8 +214,9 @@ class Updates(Overlay):
     def _combine(
         self, server: State, arrived: Arrived, context: Context, columns: Tensor
     ) -> Tensor:
-        """Return the rule's result [P] for the updates that arrived. Raises
-        SkippedRound.
+        """Return the rule's result [P] for the updates that arrived.
+
+        Raises SkippedRound if the rule cannot combine them.
         """
         updates = arrived.join()
         if not self._needs_rows:
@@ -222,8 +232,8 @@ class Updates(Overlay):
     def _forge_knowingly(
         self, server: State, updates: Tensor, context: Context
     ) -> Tensor:
-        """Return the updates [n, P] with those of attackers that know the honest ones.
-        The forged updates pass through the transforms and the clip.
+        """Return the updates [n, P] after an attack that knows the honest updates. The
+        forged updates pass through the transforms, the rule's bound and the clip.
         """
         if self.forgery is None:
             return updates
@@ -240,8 +250,8 @@ class Updates(Overlay):
         return mixing.replace(updates, positions, forged)
 
     def _release(self, server: State, cohort: Cohort, result: Tensor) -> Tensor:
-        """Return the update [P] that the server learns: the sum of whole numbers, if it
-        is secure, as an update again, and with the noise of ``[privacy]``.
+        """Return the update [P] that the server may read: decoded if the sum is secure,
+        and with the noise of ``[privacy]``.
         """
         clients = len(cohort.ids)
         rounding = 0.0
@@ -253,8 +263,8 @@ class Updates(Overlay):
         return self.privacy.release(result, clients, clip + rounding, cohort.round)
 
     def acts_on_empty_cohorts(self) -> bool:
-        """Return whether the server adds noise to every sum, so that an empty cohort
-        looks like others.
+        """Return whether the server also takes a step with an empty cohort, because
+        with ``[privacy]`` it adds noise to every sum.
         """
         return self.privacy is not None
 
@@ -302,7 +312,7 @@ class Updates(Overlay):
             size = clients * width * FLOAT_BITS / 8e6
             lines.append(
                 f"each client's update travels to rank 0: {clients} × {width:,} numbers, "
-                f"{size:,.1f} MB in a round"
+                f"{size:,.1f} MB per round"
             )
         if self.secure is not None:
             lines.append(self.secure.describe())
@@ -318,9 +328,9 @@ class Updates(Overlay):
         of_rows = clients * width * torch.float32.itemsize
         total = self.rule.count_bytes(clients, width)
         if len(widths) > 1:
-            total += of_rows  # the entries side by side
+            total += of_rows  # the concatenated entries
         if self.forgery is not None and self.forgery.attack.needs_honest:
-            total += 2 * of_rows  # the honest ones, and all with the forged ones
+            total += 2 * of_rows  # the honest updates, and all with the forged ones
         return total
 
     def _describe_bits(self, width: int) -> str:
@@ -330,7 +340,7 @@ class Updates(Overlay):
         if self.secure is not None:
             bits = self.secure.count_bits(torch.ones(1, width))
         return (
-            f"uploads: {bits.item():,.0f} bits of a client in a round, "
+            f"uploads: {bits.item():,.0f} bits per client and round, "
             f"{plain / bits.item():.3g} times fewer than {plain:,.0f} of float32"
         )
 
@@ -338,7 +348,7 @@ class Updates(Overlay):
 
     @property
     def _adapts_clip(self) -> bool:
-        """Return whether the clip follows the clients' norms."""
+        """Return whether the clip adapts to the clients' norms."""
         return self.privacy is not None and self.privacy.section.adaptive_clip
 
     @property
@@ -349,7 +359,9 @@ class Updates(Overlay):
         return self.rule.needs_rows
 
     def _has_effect(self, width: int) -> bool:
-        """Return whether a message or a mean of P = ``width`` numbers may change."""
+        """Return whether any part may change updates of P = ``width`` numbers or their
+        mean.
+        """
         if self.rule.has_effect() or self.forgery is not None:
             return True
         if self.privacy is not None and self.privacy.has_effect:
@@ -362,9 +374,15 @@ Initial = Callable[[Setup], State]
 
 
 def make_updates(config: Config, compose: Compose, initial: Initial) -> Updates:
-    """Return the overlay of an experiment; the arguments are attributes of it.
+    """Return the overlay of an experiment.
 
-    Raises UserError for sections that exclude each other.
+    Args:
+        config: The experiment.
+        compose: Function that makes the server's message from its state.
+        initial: Function that makes the server's state before round 1.
+
+    Raises:
+        UserError: Sections exclude each other.
     """
     check_experiment(config)
     attack = find_attack(config)
@@ -381,7 +399,7 @@ def make_updates(config: Config, compose: Compose, initial: Initial) -> Updates:
 
 
 def find_weight(cohort: Cohort) -> float:
-    """Return the weight of a cohort as a share of that of all clients."""
+    """Return the weight of a cohort as a share of the weight of all clients."""
     if cohort.uniform:
         return cohort.share_of_clients
     return float(cohort.shares.sum() / cohort.setup.samples.sum())

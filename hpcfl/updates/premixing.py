@@ -1,4 +1,4 @@
-"""Mixing of updates before a rule, which makes honest rows more alike.
+"""Mixing of updates before a rule, which reduces the variance of honest rows.
 
 Nearest-neighbour mixing: Allouah et al., "Fixing by mixing", AISTATS 2023. Bucketing:
 Karimireddy, He & Jaggi, "Byzantine-robust learning on heterogeneous datasets via
@@ -14,11 +14,15 @@ from hpcfl.updates.columns import compute_squares
 
 
 def mix_nearest(rows: Tensor, tolerated: int) -> Tensor:
-    """Return for each row the mean of its n − f nearest rows, itself included, float64
+    """Return the mean of the n − f nearest rows of each row, including itself, float64
     [n, P].
+
+    Args:
+        rows: The updates [n, P].
+        tolerated: The number f of bad clients.
     """
     squares = compute_squares(rows)
-    squares.fill_diagonal_(-1)  # a row is its own nearest one
+    squares.fill_diagonal_(-1)  # sorts each row first among its neighbours
     order = squares.argsort(dim=1, stable=True)
     count = len(rows) - tolerated
     nearest = order[:, :count]
@@ -26,10 +30,12 @@ def mix_nearest(rows: Tensor, tolerated: int) -> Tensor:
 
 
 def mix_buckets(rows: Tensor, order: np.ndarray, size: int) -> Tensor:
-    """Return the means of groups of ``size`` rows, float64 [⌈n/size⌉, P]. The last group
-    may be smaller.
+    """Return the means of groups of rows, float64 [⌈n/size⌉, P].
 
-    order: the rows' positions [n], shuffled.
+    Args:
+        rows: The updates [n, P].
+        order: The rows' positions [n], shuffled.
+        size: The number of rows in a group; the last group may be smaller.
     """
     positions = torch.from_numpy(order)
     groups = positions.split(size)

@@ -1,8 +1,8 @@
-"""Differential privacy of clients: the clip of their updates, and the noise on their sum.
+"""Differential privacy of clients: clipping of their updates and noise on their sum.
 
-The specification is ``updates.md``, U1. ``overlay.py`` calls the functions of
-``ClientPrivacy``: the clip is the last change of an update before it is sent, and the
-noise is added on rank 0 to the result of the rule.
+The specification is ``updates.md``, U1. ``overlay.py`` calls the methods of
+``ClientPrivacy``. Clipping is the last change of an update before it is sent, and rank
+0 adds the noise to the result of the rule.
 """
 
 import math
@@ -23,25 +23,25 @@ from hpcfl.updates.memory import MEMORY
 from hpcfl.updates.private_cohort import PrivateCohort
 from hpcfl.updates.vectors import CLIP
 
-COUNT_NOISE = 20  # the expected cohort over the deviation σ_b of the adaptive clip
+COUNT_NOISE = 20  # the expected cohort divided by the default σ_b
 RELEASES = MEMORY + "releases"
 
 
 @dataclass(frozen=True)
 class ClientPrivacy:
-    """The clip and the noise of a run.
+    """Clip and noise of a run.
 
-    Server: ``update.clip`` [2], the adaptive clip of the next and of the last round, and
-    ``update.releases``, the number of noisy sums [1], or with local noise of uploads of
-    each client [M].
+    Server: ``update.clip`` [2], the adaptive clip of the next round and of the last
+    one; ``update.releases``, the number of noisy sums [1], or with local noise the
+    number of uploads of each client [M].
 
     Attributes:
-        section: the keys.
-        sigma: the multiplier σ, given or calibrated.
-        guarantee: the cohorts and the accountant.
-        seed: the experiment's.
-        drops: whether clients of a round may be lost, so that the sum has fewer.
-        rounds: the number of rounds of the run.
+        section: Keys of ``[privacy]``.
+        sigma: Noise multiplier σ, given or calibrated.
+        guarantee: Sampling and accountant.
+        seed: Seed of the experiment.
+        drops: Whether a round may lose clients, so that its sum has fewer terms.
+        rounds: Number of rounds of the run.
     """
 
     section: Privacy
@@ -53,24 +53,26 @@ class ClientPrivacy:
 
     @property
     def expected(self) -> float:
-        """Return the divisor of the sum, the expected size of a cohort."""
+        """Return the expected size of a cohort, by which sums are divided."""
         return self.guarantee.size
 
     @property
     def count_noise(self) -> float:
-        """Return the deviation σ_b of the noise on the number below the clip."""
+        """Return the standard deviation σ_b of the noise on the number of updates below
+        the clip.
+        """
         return self.section.clip_noise or self.expected / COUNT_NOISE
 
     @property
     def model_sigma(self) -> float:
-        """Return the multiplier of the model's noise."""
+        """Return the multiplier of the noise on the sum of updates."""
         if not self.section.adaptive_clip:
             return self.sigma
         return split_noise(self.sigma, self.count_noise)
 
     @property
     def has_effect(self) -> bool:
-        """Return whether any mean of updates changes."""
+        """Return whether the mean of updates may change."""
         return self.section.clip is not None or self.drops
 
     @property
@@ -80,11 +82,11 @@ class ClientPrivacy:
 
     @property
     def first_clip(self) -> float:
-        """Return the clip of round 1, infinite without one."""
+        """Return the clip of round 1; infinity without clipping."""
         return math.inf if self.section.clip is None else self.section.clip
 
     def server_state(self, clients: int) -> State:
-        """Return the server's state before round 1 of a run with so many clients."""
+        """Return the server's state before round 1; ``clients`` is their total number."""
         state = {}
         if self.section.adaptive_clip:
             state[CLIP] = torch.tensor([self.first_clip] * 2).double()
@@ -94,7 +96,7 @@ class ClientPrivacy:
         return state
 
     def find_clip(self, server: State) -> float:
-        """Return the clip of the round that comes next."""
+        """Return the clip of the next round."""
         if not self.section.adaptive_clip:
             return self.first_clip
         return float(server[CLIP][0])
@@ -102,8 +104,13 @@ class ClientPrivacy:
     def clip(
         self, updates: Tensor, clip: float, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """Return the clipped updates [n, P], with local noise, and the norms before,
-        float64 [n].
+        """Return the clipped updates [n, P], with local noise if the run has it, and
+        the norms before clipping, float64 [n].
+
+        Args:
+            updates: The updates [n, P].
+            clip: The maximal norm of an update.
+            context: Facts about the rows.
         """
         whole = [slice(0, updates.shape[1])]
         layers = context.layers if self.section.clip_per == "layer" else whole
@@ -117,12 +124,14 @@ class ClientPrivacy:
         return clipped, norms
 
     def release(self, mean: Tensor, clients: int, clip: float, round: int) -> Tensor:
-        """Return the noisy sum of the updates over the expected cohort, float64 [P].
+        """Return the sum of the updates with noise, divided by the expected size of the
+        cohort, float64 [P].
 
         Args:
-            mean: The mean over the clients of the round.
-            clients: Their number.
-            clip: The largest norm of an update in the sum.
+            mean: The mean over the clients of the round [P].
+            clients: The number of these clients.
+            clip: The maximal norm of an update in the sum.
+            round: The number of the round.
         """
         result = mean.double() * (clients / self.expected)
         if self.section.local or not self.sigma:
@@ -134,14 +143,14 @@ class ClientPrivacy:
     def remember(
         self, server: State, ids: np.ndarray, below: float, round: int
     ) -> None:
-        """Store the next clip, and the number of noisy sums, or with local noise of
+        """Store the next clip, and the number of noisy sums or, with local noise, of
         uploads of each client.
 
         Args:
             server: The server's state.
             ids: The clients of the round.
-            below: The share of them below the clip.
-            round: Its number.
+            below: The share of these clients with an update below the clip.
+            round: The number of the round.
         """
         if self.section.adaptive_clip:
             clip, noise = self.find_clip(server), 0.0
@@ -161,10 +170,16 @@ class ClientPrivacy:
     def measure(
         self, server: State, round: int, rounding: float = 0.0
     ) -> dict[str, float]:
-        """Return the numbers to record after a round: ε, C and the noise.
+        """Return the numbers to record after a round: ε, the clip C and the noise.
 
-        Privacy loss distributions take seconds for each ε, so that they give that of the
-        last round alone. rounding: what secure sums add to the norm of a clipped update.
+        With privacy loss distributions, ε is computed only for the last round, because
+        it takes seconds.
+
+        Args:
+            server: The server's state.
+            round: The number of the round.
+            rounding: The amount by which secure sums may increase the norm of a clipped
+                update.
         """
         clip, releases = self.first_clip, 0
         if self.section.adaptive_clip:
@@ -183,12 +198,17 @@ class ClientPrivacy:
         return numbers
 
     def hide_clients(self, cohort: Cohort) -> PrivateCohort:
-        """Return the cohort without the drawn clients."""
+        """Return the cohort without the values that depend on the selected clients."""
         expected_share = self.expected / cohort.setup.clients
         return PrivateCohort(cohort.setup, cohort.round, expected_share)
 
     def describe(self, rounds: int, cohort: Callable[[int], np.ndarray]) -> list[str]:
-        """Return lines for ``hpcfl check``; arguments as for ``Overlay.describe``."""
+        """Return lines for ``hpcfl check``.
+
+        Args:
+            rounds: The number of rounds with uploads.
+            cohort: Function that returns the clients of a round.
+        """
         uploads = rounds
         if self.section.local:
             uploads = count_most_rounds(map(cohort, range(1, rounds + 1)))
@@ -207,12 +227,12 @@ class ClientPrivacy:
             f"{self.expected:g}",
             "  ε holds for the models that the server sends, and as joint privacy for the "
             "clients' personal models",
-            "  ε covers one run: each further run of a search costs privacy as well. "
+            "  ε covers one run; each further run of a search has an additional cost. "
             "Scores belong to the simulation and are not released",
         ]
 
 
 def count_most_rounds(cohorts: "map[np.ndarray]") -> int:
-    """Return the largest number of cohorts that have one client."""
+    """Return the largest number of cohorts that contain the same client."""
     everyone = np.concatenate([np.zeros(0, np.int64), *cohorts])
     return int(np.bincount(everyone, minlength=1).max())

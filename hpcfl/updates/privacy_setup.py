@@ -1,4 +1,4 @@
-"""The privacy of an experiment: its sections, checked and with a calibrated noise."""
+"""Setup of client-level privacy: checks of an experiment and calibration of the noise."""
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
@@ -9,11 +9,11 @@ from hpcfl.updates.privacy import ClientPrivacy
 
 
 def make_privacy(config: Config) -> ClientPrivacy | None:
-    """Return the clip and the noise of updates that an experiment asks for; None without
+    """Return the clip and the noise for the updates of an experiment; None without
     ``[privacy] unit = "client"``.
 
-    Its sections have passed ``check_privacy``. Raises UserError for a calibrated noise
-    that the adaptive clip cannot have.
+    The experiment must have passed ``check_privacy``. Raises UserError if the
+    calibrated noise is too large for the adaptive clip.
     """
     section = config.privacy
     if section is None or not config.hides_clients:
@@ -43,14 +43,14 @@ def make_privacy(config: Config) -> ClientPrivacy | None:
 def check_privacy(config: Config, section: Privacy, rule: Rule) -> None:
     """Raise UserError for sections that the guarantee does not cover.
 
-    It computes no ε, so that all cells of a sweep can be checked.
+    The check does not compute ε and is thus fast enough for all cells of a sweep.
     """
     refuse_uncovered(config, section, rule)
     guarantee = find_guarantee(config, section)
     if section.accountant == "pld" and guarantee.replaces_one:
         raise UserError(
-            "privacy.accountant = 'pld' knows no cohorts of a fixed size; take 'rdp', or "
-            "set participation.scheme = 'poisson'"
+            "privacy.accountant = 'pld' does not support cohorts of a fixed size; take "
+            "'rdp', or set participation.scheme = 'poisson'"
         )
     given = section.noise or 0.0
     check_noise(
@@ -66,17 +66,17 @@ def check_privacy(config: Config, section: Privacy, rule: Rule) -> None:
 
 
 def check_noise(privacy: ClientPrivacy) -> None:
-    """Raise UserError for more noise than the adaptive clip can have."""
+    """Raise UserError if the noise is too large for the adaptive clip."""
     most = 2 * privacy.count_noise
     if privacy.section.adaptive_clip and privacy.sigma >= most:
         raise UserError(
-            f"privacy.noise = {privacy.sigma:g}: must be below 2·clip_noise = {most:g}, "
-            "the noise of the adaptive clip; raise privacy.clip_noise or the cohort"
+            f"privacy.noise = {privacy.sigma:g}: must be below 2·clip_noise = {most:g} "
+            "with an adaptive clip; raise privacy.clip_noise or participation.fraction"
         )
 
 
 def find_guarantee(config: Config, section: Privacy) -> Guarantee:
-    """Return the cohorts and the accountant of an experiment."""
+    """Return the sampling and the accountant of an experiment."""
     participation, clients = config.participation, config.partition.clients
     size: float = participation.count(clients)
     if participation.scheme == "poisson":
@@ -91,8 +91,8 @@ def find_guarantee(config: Config, section: Privacy) -> Guarantee:
 
 
 def describe_cost(config: Config, begun_for: int) -> str:
-    """Return a line on the ε of ``config.rounds`` with the noise that was calibrated for
-    ``begun_for`` rounds.
+    """Return a line on the ε of ``config.rounds`` rounds with the noise that was
+    calibrated for ``begun_for`` rounds.
     """
     section = config.privacy
     assert section is not None and section.epsilon is not None
@@ -110,13 +110,13 @@ def refuse_uncovered(config: Config, section: Privacy, rule: Rule) -> None:
     participation, time = config.participation, config.time
     if getattr(config.method, "weights", "uniform") != "uniform":
         raise UserError(
-            "method.weights = 'samples': numbers of samples are data that [privacy] does "
-            "not cover; set method.weights = 'uniform' or leave it out"
+            "method.weights = 'samples': the clients' numbers of samples are data that "
+            "[privacy] does not cover; set method.weights = 'uniform' or leave it out"
         )
     if participation.select != "uniform":
         raise UserError(
-            f"participation.select = '{participation.select}': [privacy] covers uniformly "
-            "drawn cohorts; take 'uniform'"
+            f"participation.select = '{participation.select}': [privacy] covers only "
+            "uniformly drawn cohorts; take 'uniform'"
         )
     if time.mode != "none" and (
         time.over_selection > 1 or time.availability != "always"
@@ -127,6 +127,6 @@ def refuse_uncovered(config: Config, section: Privacy, rule: Rule) -> None:
         )
     if not (section.local or rule.allows_noise):
         raise UserError(
-            f"aggregation.rule = '{rule.rule}': the noise of [privacy] is made for means; "
-            "take 'mean', or set privacy.local = true"
+            f"aggregation.rule = '{rule.rule}': the noise of [privacy] is calibrated for "
+            "means; take 'mean', or set privacy.local = true"
         )

@@ -1,7 +1,8 @@
-"""A cohort without the drawn clients, for a method's server under ``[privacy]``.
+"""View of a cohort for ``Method.aggregate`` under ``[privacy]``, without the selected
+clients.
 
-The noise covers the sum of the updates alone. A server that reads the drawn clients,
-their samples or their weights would release more.
+The noise protects only the sum of the updates. A server that read the selected clients,
+their numbers of samples or their weights would release more.
 """
 
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from hpcfl.rows.layout import Layout
 
 @dataclass(frozen=True)
 class PrivateCohort:
-    """The values of a ``Cohort`` that do not depend on the drawn clients.
+    """The values of a ``Cohort`` that do not depend on the selected clients.
 
     Attributes:
-        setup: as in ``Cohort``.
-        round: as in ``Cohort``.
-        share_of_clients: the expected share of the clients that a round has.
-        uniform: always true, as numbers of samples are data.
+        setup: The setup, as in ``Cohort``.
+        round: The number of the round, as in ``Cohort``.
+        share_of_clients: The expected share of all clients in a round.
+        uniform: Whether weights are equal; always true, because numbers of samples are
+            private.
     """
 
     setup: Setup
@@ -34,9 +36,9 @@ class PrivateCohort:
         return self.setup.layout
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise UnknownName for any other value, such as the drawn clients'."""
+        """Raise UnknownName for any other attribute, such as the ids of the clients."""
         raise UnknownName(
             f"the method's 'aggregate' reads cohort.{name}; with [privacy] a cohort has "
-            "only setup, layout, round, share_of_clients and uniform, and not the drawn "
-            "clients; take a method whose server uses means alone"
+            "only setup, layout, round, share_of_clients and uniform, because the selected "
+            "clients are private; take a method whose server only uses means"
         )

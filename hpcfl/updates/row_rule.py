@@ -1,4 +1,4 @@
-"""The base of rules that need each client's update as a row on rank 0."""
+"""Base class of rules that need each client's update as a row on rank 0."""
 
 from abc import abstractmethod
 from math import ceil
@@ -15,24 +15,25 @@ from hpcfl.updates.base import Context, Rule, SkippedRound
 
 
 class RowRule(Rule):
-    """A rule of rows, with the keys that all of them share.
+    """Rule for rows of updates, with the keys that all these rules share.
 
     Attributes:
-        needs_f: whether the rule reads ``f``.
+        needs_f: Whether the rule reads ``f``.
     """
 
     needs_f: ClassVar[bool] = False
 
     f: NonNegativeInt | None = Field(
-        None, description="number of bad clients in a round that are tolerated"
+        None, description="number of bad clients per round that the rule tolerates"
     )
     mixing: Literal["none", "nnm", "bucketing"] = Field(
         "none",
-        description="before the rule: nnm replaces each update by the mean of its n − f nearest "
-        "ones, bucketing averages random groups",
+        description="mixing before the rule; nnm: replace each update by the mean of its n − f "
+        "nearest updates; bucketing: average random groups",
     )
     bucket: PositiveInt = Field(
-        2, description="bucketing: updates in a group, the last may have fewer"
+        2,
+        description="bucketing: number of updates per group (the last may have fewer)",
     )
 
     @model_validator(mode="after")
@@ -41,18 +42,18 @@ class RowRule(Rule):
         if self.mixing == "nnm":
             needed_by = "mixing = 'nnm'"
         if needed_by and self.f is None:
-            raise ValueError(f"{needed_by} needs f, the bad clients that it tolerates")
+            raise ValueError(f"{needed_by} needs f, the number of bad clients")
         if "bucket" in changed(self) and self.mixing != "bucketing":
             raise ValueError("bucket needs mixing = 'bucketing'")
         return self
 
     @property
     def tolerated(self) -> int:
-        """The number of bad clients that are tolerated."""
+        """Number of bad clients that the rule tolerates."""
         return self.f or 0
 
     def count_rows(self, clients: int) -> int:
-        """Return how many rows the mixing makes of so many updates."""
+        """Return the number of rows after mixing the updates of ``clients`` clients."""
         return ceil(clients / self.bucket) if self.mixing == "bucketing" else clients
 
     def count_bytes(self, clients: int, width: int) -> int:
@@ -66,8 +67,8 @@ class RowRule(Rule):
         if self.mixing == "nnm":
             nearest = clients - self.tolerated
             return (
-                f"{text}, after each becomes the mean of its {nearest} nearest in float64, "
-                "which takes twice their memory"
+                f"{text}, each replaced by the mean of its {nearest} nearest in float64, "
+                "which needs twice their memory"
             )
         if self.mixing == "bucketing":
             return (
@@ -77,7 +78,9 @@ class RowRule(Rule):
 
     @abstractmethod
     def describe_rows(self, rows: int) -> str:
-        """Return what the rule does with so many rows: a clause without subject."""
+        """Return a predicate on the rule for ``describe``, such as "takes the median of
+        5 values" for ``rows`` = 5.
+        """
 
     def find_problem(self, clients: int) -> str:
         if self.mixing == "nnm" and clients <= 2 * self.tolerated:
@@ -93,11 +96,14 @@ class RowRule(Rule):
         return f"with f = {self.f} it needs {least} rows in a round, here {clients}{of_bucket}"
 
     def count_least(self) -> int:
-        """Return the least number of rows that the rule can combine."""
+        """Return the minimal number of rows that the rule can combine."""
         return 1
 
     def combine(self, updates: Tensor, weights: Tensor, context: Context) -> Tensor:
-        """Return the combined update of the finite rows."""
+        """Return the combined update [P] of the rows without NaN or Inf.
+
+        Raises SkippedRound if these rows are too few.
+        """
         finite = find_finite(updates)
         if not finite.all():
             updates = mixing.pick(updates, finite.nonzero()[:, 0])
@@ -114,15 +120,15 @@ class RowRule(Rule):
 
     @abstractmethod
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
-        """Return the combined update [P], float64, of finite rows that are enough.
+        """Return the combined update [P], float64. The rows are finite and enough.
 
         Args:
-            rows: Updates, mixed if the experiment asks for it, [n, P].
-            weights: Of the rows, float64 [n].
-            context: As for ``combine``; its ids are those before the mixing.
+            rows: Updates after the experiment's mixing, [n, P].
+            weights: Weights of the rows, float64 [n].
+            context: Facts about the rows before the mixing.
         """
 
 
 def find_finite(rows: Tensor) -> Tensor:
-    """Return which rows [n, P] have finite numbers only, bool [n]."""
+    """Return a mask bool [n] of the rows [n, P] without NaN or Inf."""
     return torch.stack([row.isfinite().all() for row in rows])

@@ -2,8 +2,10 @@
 
 The specification is ``updates.md``, U2. Local training draws Poisson mini-batches, clips
 the gradient of each sample and adds noise (``clients/sample_privacy.py``). This module
-refuses sections that the guarantee does not cover, calibrates σ_i, and accounts for all
-mini-batches of a client. ``SampleLevel`` counts them from round to round.
+
+* refuses sections that the guarantee does not cover,
+* calibrates the noise multipliers σ_i,
+* counts each client's mini-batches over the rounds and computes their ε.
 """
 
 import math
@@ -23,16 +25,17 @@ from hpcfl.experiment.sections import Privacy
 from hpcfl.methods.base import Method, Overlay, Setup, State
 from hpcfl.updates.accounting import Guarantee
 
-STEPS = "privacy.noisy_batches"  # a client's, by the number of gradients of each
+# Name of a client's number of mini-batches by the number of gradients taken of each.
+STEPS = "privacy.noisy_batches"
 
 
 def make_guarantee(samples: int, size: int, delta: float) -> Guarantee:
     """Return the sampling of a client's mini-batches.
 
     Args:
-        samples: N_i, at least one.
-        size: the expected size of a mini-batch, before it is limited to N_i.
-        delta: the probability δ.
+        samples: The client's number of samples N_i, at least 1.
+        size: The expected size of a mini-batch, before it is limited to N_i.
+        delta: The probability δ.
     """
     return Guarantee(
         cohort="poisson",
@@ -44,29 +47,34 @@ def make_guarantee(samples: int, size: int, delta: float) -> Guarantee:
 
 
 def find_epsilon(guarantee: Guarantee, sigma: float, batches: Sequence[int]) -> float:
-    """Return ε after some mini-batches.
+    """Return ε after a number of mini-batches.
 
-    g gradients of one mini-batch are one release of g times as many numbers, whose noise
-    multiplier is σ/√g.
+    g gradients of the same mini-batch count as one release of a vector g times as long,
+    whose noise multiplier is σ/√g.
 
     Args:
-        guarantee: the sampling.
-        sigma: the multiplier σ of each gradient.
-        batches: in place g, of how many mini-batches g gradients were taken.
+        guarantee: The sampling.
+        sigma: The multiplier σ of each gradient.
+        batches: At index g, the number of mini-batches of which g gradients were taken.
     """
     return guarantee.compose(_scale(sigma, batches))
 
 
 def find_sigma(guarantee: Guarantee, epsilon: float, batches: Sequence[int]) -> float:
-    """Return the least σ with which mini-batches cost at most ε; 0 without any.
-    Arguments as for ``find_epsilon``.
+    """Return the least σ with which mini-batches cost at most ε; 0 without
+    mini-batches.
+
+    Args:
+        guarantee: The sampling.
+        epsilon: The budget ε.
+        batches: The numbers of mini-batches, as for ``find_epsilon``.
     """
     shares = _scale(1.0, batches)
     return guarantee.calibrate(epsilon, shares) if shares else 0.0
 
 
 def _scale(sigma: float, batches: Sequence[int]) -> dict[float, int]:
-    """Return the number of mini-batches by the noise multiplier of each."""
+    """Return the number of mini-batches by noise multiplier."""
     steps = {}
     for gradients, count in enumerate(batches):
         if gradients and count:
@@ -77,12 +85,13 @@ def _scale(sigma: float, batches: Sequence[int]) -> dict[float, int]:
 def count_batches(
     trainings: Sequence[AskedTraining], samples: int, size: int
 ) -> list[int]:
-    """Return of how many mini-batches of a round g gradients are taken, in place g.
+    """Return, at index g, the number of mini-batches per round of which g gradients are
+    taken.
 
     Args:
-        trainings: those of a round.
-        samples: N_i.
-        size: the expected size of a mini-batch.
+        trainings: The local trainings of a round.
+        samples: The client's number of samples N_i.
+        size: The expected size of a mini-batch.
     """
     batches = [0] * (MOST_GRADIENTS + 1)
     for training in trainings:
@@ -95,14 +104,14 @@ def count_batches(
 
 @dataclass(frozen=True)
 class SampleLevel(Overlay):
-    """The account of each client's mini-batches.
+    """Overlay that counts each client's mini-batches.
 
-    Client: ``privacy.noisy_batches`` int64 [MOST_GRADIENTS + 1], in place g the number
-    of mini-batches of which it has taken g gradients.
+    Client: ``privacy.noisy_batches`` int64 [MOST_GRADIENTS + 1], at index g the number
+    of mini-batches of which the client has taken g gradients.
 
     Attributes:
-        section: the keys.
-        size: the expected size of a mini-batch.
+        section: Keys of ``[privacy]``.
+        size: Expected size of a mini-batch.
     """
 
     section: Privacy
@@ -112,9 +121,10 @@ class SampleLevel(Overlay):
         return {STEPS: torch.zeros(MOST_GRADIENTS + 1, dtype=torch.int64)}
 
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
-        """Return the message itself; count the mini-batches of the round and record ε.
+        """Count the mini-batches of the round, record ε and return the message
+        unchanged.
 
-        Raises UserError where a client has spent more than ``privacy.epsilon``.
+        Raises UserError if a client has spent more than ``privacy.epsilon``.
         """
         batches = fleet.state[STEPS].cpu()
         if fleet.results.noisy_batches is not None:
@@ -135,7 +145,10 @@ class SampleLevel(Overlay):
     def _find_epsilon(
         self, privacy: SamplePrivacy, client: int, samples: int, batches: list[int]
     ) -> float:
-        """Return a client's ε, 0 without samples."""
+        """Return a client's ε; 0 without samples.
+
+        Raises UserError if it exceeds ``privacy.epsilon``.
+        """
         if not samples:
             return 0.0
         guarantee = make_guarantee(samples, self.size, self.section.delta)
@@ -143,9 +156,9 @@ class SampleLevel(Overlay):
         most = self.section.epsilon
         if most is not None and epsilon > most * 1.001:
             raise UserError(
-                f"client {client} has spent ε = {epsilon:.4g} of privacy.epsilon = "
-                f"{most:g}: the method trains more than in round 1; set privacy.noise "
-                "instead"
+                f"client {client} has spent ε = {epsilon:.4g}, more than privacy.epsilon = "
+                f"{most:g}, because the method trains longer than in round 1; set "
+                "privacy.noise instead"
             )
         return epsilon
 
@@ -154,15 +167,18 @@ def make_sample_privacy(
     config: Config, method: Method, clients: int, has_statistics: bool
 ) -> SamplePrivacy | None:
     """Return the clip and the noise of local training; None without ``[privacy] unit =
-    "sample"``. A target ε is calibrated later, by ``calibrate``.
+    "sample"``.
 
-    Raises UserError for what the guarantee does not cover.
+    With a target ε the noise is NaN until ``calibrate`` sets it.
 
     Args:
-        config: the experiment.
-        method: its method.
-        clients: the number of clients and newcomers.
-        has_statistics: whether the model has batch norm.
+        config: The experiment.
+        method: The method of the experiment.
+        clients: The number of clients and newcomers.
+        has_statistics: Whether the model has batch norm.
+
+    Raises:
+        UserError: The guarantee does not cover a part of the experiment.
     """
     section = config.privacy
     if section is None or section.unit != "sample":
@@ -184,15 +200,15 @@ def make_sample_privacy(
 
 
 def refuse_uncovered(config: Config, method: Method) -> None:
-    """Raise UserError for sections and keys that the guarantee does not cover;
-    arguments as for ``make_sample_privacy``.
+    """Raise UserError for sections and keys of an experiment that the guarantee does
+    not cover.
     """
     uncovered = {
         "method.ala = true, whose learned weights read samples; leave it out": bool(
             getattr(method, "ala", False)
         ),
-        "methods that hold out samples for validation, as method.name = "
-        f"'{method.name}' does": method.validation_share() > 0,
+        "methods that hold out samples for validation, such as method.name = "
+        f"'{method.name}'": method.validation_share() > 0,
         f"participation.select = '{config.participation.select}', which reads losses; "
         "take 'uniform'": config.participation.select != "uniform",
         "time.mode = 'asynchronous'; take 'synchronous'": (
@@ -215,14 +231,15 @@ def calibrate(
     trainings: Sequence[AskedTraining],
     samples: np.ndarray,
 ) -> SamplePrivacy:
-    """Return the noise with which each client that takes part in all rounds spends
-    ``privacy.epsilon``; without a target the given noise.
+    """Return the clip and the noise with which each client spends ``privacy.epsilon``
+    if it takes part in all rounds; without a target ε return ``privacy`` unchanged.
 
     Args:
-        config: the experiment.
-        privacy: the clip.
-        trainings: those of a round.
-        samples: N_i of all clients and newcomers, int64 [clients and newcomers].
+        config: The experiment.
+        privacy: The clip, and noise to replace.
+        trainings: The local trainings of a round.
+        samples: The numbers of samples N_i of all clients and newcomers, int64 [clients
+            and newcomers].
     """
     section = config.privacy
     if section is None:
@@ -253,9 +270,11 @@ def describe(
     """Return lines for ``hpcfl check``.
 
     Args:
-        config, privacy, trainings: as for ``calibrate``.
-        samples: N_i of the clients, int64 [clients].
-        cohort: returns the ids of the clients that train in a round.
+        config: The experiment.
+        privacy: The clip and the noise.
+        trainings: The local trainings of a round.
+        samples: The numbers of samples N_i of the clients, int64 [clients].
+        cohort: Function that returns the ids of the clients that train in a round.
     """
     section, size = config.privacy, config.training.batch_size
     assert section is not None
@@ -277,21 +296,21 @@ def describe(
     clip = f"clip {section.clip:g} per sample" if section.clip else "no clip"
     sigmas = privacy.noise[: len(samples)]
     return [
-        f"privacy of samples: {_span('ε', spent)} of a client at δ = {section.delta:g} "
+        f"privacy of samples: {_span('ε', spent)} per client at δ = {section.delta:g} "
         f"after {config.rounds} rounds (rdp)",
         f"  sampling: Poisson mini-batches with {_span('q', rates)}; adjacency: add or "
         "remove one sample of a client",
         f"  {clip}; noise multiplier {_span('σ', sigmas.tolist())}; sums are divided by "
         "the expected size of a mini-batch",
-        "  ε holds for all that a client sends and for its own model; numbers of samples "
-        "are public",
-        "  ε covers one run: each further run of a search costs privacy as well. "
+        "  ε holds for all uploads of a client and for its personal model; numbers of "
+        "samples are public",
+        "  ε covers one run; each further run of a search has an additional cost. "
         "Scores belong to the simulation and are not released",
     ]
 
 
 def _span(name: str, values: Sequence[float]) -> str:
-    """Return the smallest and the largest value in words."""
+    """Return a text with the smallest and the largest value."""
     low, high = min(values), max(values)
     if math.isinf(high):
         return f"no finite {name}"
@@ -301,5 +320,5 @@ def _span(name: str, values: Sequence[float]) -> str:
 
 
 def describe_noise(privacy: SamplePrivacy) -> Mapping[str, str]:
-    """Return the decision on the noise that a resumed run must make again."""
+    """Return the noise as a decision that a resumed run must repeat."""
     return {"the noise multipliers of clients are": _span("σ", privacy.noise.tolist())}

@@ -1,8 +1,8 @@
-"""Simulated secure aggregation: the server learns the sum of the updates alone.
+"""Simulated secure aggregation: the server learns only the sum of the updates.
 
-Each update is clipped, divided by a step, rounded at random to whole numbers and added
-up modulo a power of two. The masks of real clients cancel in this sum (Bonawitz et al.,
-CCS 2017), so that the simulation needs none.
+Each update is clipped, divided by a step and rounded stochastically to integers, which
+are summed modulo a power of two. The simulation has no masks, because they would cancel
+in this sum (Bonawitz et al., CCS 2017).
 """
 
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ SECURE = MEMORY + "secure"
 
 @dataclass(frozen=True)
 class SecureSum:
-    """The rounding of updates to whole numbers, and their sum modulo 2^bits.
+    """Rounding of updates to integers, and their sum modulo 2^bits.
 
-    Clients send whole numbers in float64, whose mean over the cohort is exact.
+    Clients send integers in float64, whose mean over the cohort is exact.
 
-    Server: ``update.secure`` [2], the wrapped coordinates of the last round, and how much
-    rounding may add to the norm of an update.
+    Server: ``update.secure`` [2], the number of coordinates that wrapped around in the
+    last round, and the amount by which rounding may increase the norm of an update.
 
     Attributes:
-        clip: the largest norm C of an update.
-        step: γ, a unit of the whole numbers.
-        bits: of each whole number.
-        clients: the most clients in a round.
+        clip: Maximal norm C of an update.
+        step: Step γ, the value of the integer 1.
+        bits: Bits of an integer.
+        clients: Maximal number of clients in a round.
     """
 
     clip: float
@@ -55,7 +55,7 @@ class SecureSum:
         return {SECURE: torch.zeros(2).double()}
 
     def encode(self, updates: Tensor, context: Context) -> Tensor:
-        """Return the whole numbers that clients send, float64 [n, P]."""
+        """Return the updates as the integers that clients send, float64 [n, P]."""
         sent = []
         for row, client in zip(updates, context.ids.tolist(), strict=True):
             clipped = clip_rows(row[None].double(), self.clip)
@@ -71,10 +71,13 @@ class SecureSum:
     def receive(
         self, server: State, mean: Tensor, clients: int
     ) -> tuple[Tensor, float]:
-        """Return the mean update [P] that the server learns of so many clients, and how
-        much rounding may have added to the norm of each update; store what to record.
+        """Return the mean update [P] of the cohort, and the amount by which rounding
+        may have increased the norm of each update. Store both numbers of ``measure``.
 
-        mean: of the whole numbers.
+        Args:
+            server: The server's state.
+            mean: The mean of the clients' integers [P].
+            clients: The number of clients in the cohort.
         """
         clients = max(1, clients)
         total = (mean * clients).round().long()
@@ -85,27 +88,27 @@ class SecureSum:
         return received.double() * self.step / clients, rounding
 
     def measure(self, server: State) -> tuple[float, float]:
-        """Return the wrapped coordinates of the last round, and how much rounding may
-        have added to the norm of an update.
+        """Return the number of coordinates that wrapped around in the last round, and
+        the amount by which rounding may have increased the norm of an update.
         """
         wrapped, rounding = server[SECURE].tolist()
         return wrapped, rounding
 
     @property
     def sufficient(self) -> int:
-        """Return the fewest bits with which no sum of a round wraps around."""
+        """Return the least number of bits with which no sum of a round wraps around."""
         return count_sufficient_bits(self.clients, self.clip, self.step)
 
     def describe(self) -> str:
         """Return a line for ``hpcfl check``."""
         return (
-            f"secure sums: whole numbers of {self.bits} bits; {self.sufficient} bits "
+            f"secure sums: integers of {self.bits} bits; {self.sufficient} bits "
             f"suffice for {self.clients} updates with norms up to {self.clip:g} in steps "
             f"of {self.step:g}"
         )
 
     def notes(self) -> list[str]:
-        """Return a line where sums may wrap around."""
+        """Return a note if sums may wrap around."""
         if self.bits >= self.sufficient:
             return []
         return [
@@ -115,23 +118,30 @@ class SecureSum:
 
 
 def count_sufficient_bits(clients: int, clip: float, step: float) -> int:
-    """Return the fewest bits with which no sum of so many clipped updates wraps around."""
+    """Return the least number of bits with which no sum of clipped updates wraps
+    around.
+
+    Args:
+        clients: The number of updates.
+        clip: The maximal norm of an update.
+        step: The value of the integer 1.
+    """
     return count_bits(clients * ceil(clip / step))
 
 
 def make_secure_sum(config: Config) -> SecureSum | None:
-    """Return the rounding of an experiment; None without ``aggregation.secure``.
+    """Return the secure sum of an experiment; None without ``aggregation.secure``.
 
-    Raises UserError for sections that need more than a sum without weights, and for
-    whole numbers of too many bits.
+    Raises UserError for sections that need more than an unweighted sum, and for
+    integers with too many bits.
     """
     rule, attack = config.aggregation, cast(Attack | None, config.attack)
     if rule is None or not rule.secure:
         return None
     if not isinstance(rule, Mean):
         raise UserError(
-            f"aggregation.rule = '{rule.rule}' needs each client's update, and with "
-            "aggregation.secure the server has their sum alone; take rule = 'mean'"
+            f"aggregation.rule = '{rule.rule}' needs each client's update, but with "
+            "aggregation.secure the server only has their sum; take rule = 'mean'"
         )
     if getattr(config.method, "weights", "uniform") != "uniform":
         raise UserError(
@@ -140,7 +150,7 @@ def make_secure_sum(config: Config) -> SecureSum | None:
         )
     if attack is not None and attack.needs_honest:
         raise UserError(
-            f"attack.kind = '{attack.kind}' is made of the other clients' updates, "
+            f"attack.kind = '{attack.kind}' needs the honest clients' updates, "
             "which aggregation.secure hides; take another attack"
         )
     assert rule.clip is not None
@@ -151,8 +161,8 @@ def make_secure_sum(config: Config) -> SecureSum | None:
     bits = sufficient if rule.bits is None else rule.bits
     if bits > MOST_BITS:
         raise UserError(
-            f"aggregation.step = {rule.step}: the whole numbers have {bits} bits, and at "
-            f"most {MOST_BITS} are exact; take a larger step or a smaller clip"
+            f"aggregation.step = {rule.step}: the integers need {bits} bits, but at most "
+            f"{MOST_BITS} are exact; take a larger step or a smaller clip"
         )
     if config.hides_clients and bits < sufficient:
         raise UserError(

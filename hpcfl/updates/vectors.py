@@ -1,4 +1,4 @@
-"""Messages as vectors: the floating-point entries of a message side by side."""
+"""Messages as vectors: concatenation of a message's floating-point entries."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,12 +9,12 @@ from hpcfl.communication.message import Field
 from hpcfl.methods.base import State
 from hpcfl.rows.layout import Layout
 
-CLIP = "update.clip"  # the entry with the adaptive clip, which has no update
-CHANGE = ":"  # in the name of an upload, before that of the value that it changes
+CLIP = "update.clip"  # the entry with the adaptive clip, for which there is no update
+CHANGE = ":"  # separates an upload's name from the name of the value that it changes
 
 
 def find_widths(sent: Mapping[str, object]) -> dict[str, int]:
-    """Return the width of each floating-point value that all clients receive alike, in
+    """Return the width of each floating-point value that is equal for all clients, in
     the order of names.
     """
     widths = {}
@@ -28,8 +28,11 @@ def find_widths(sent: Mapping[str, object]) -> dict[str, int]:
 
 
 def find_columns(sent: Mapping[str, object], received: Iterable[str]) -> Tensor:
-    """Return the columns of received values among those of all that was sent, int64
-    [P].
+    """Return the columns of received values in the concatenated message, int64 [P].
+
+    Args:
+        sent: The entries of the message by name.
+        received: The names of the values.
     """
     columns: dict[str, Tensor] = {}
     start = 0
@@ -40,10 +43,14 @@ def find_columns(sent: Mapping[str, object], received: Iterable[str]) -> Tensor:
 
 
 def find_layers(layout: Layout, widths: Mapping[str, int]) -> list[slice]:
-    """Return the columns of each layer of a joined vector.
+    """Return the columns of each layer of a concatenated vector.
 
-    An entry as wide as the model, its lower layers or its upper layers has their
-    layers. Any other entry is one layer.
+    An entry with the width of the model, of its lower layers or of its upper layers is
+    split into these layers. Any other entry is one layer.
+
+    Args:
+        layout: The layout of the model.
+        widths: The width of each entry by name.
     """
     sizes = [columns.stop - columns.start for columns in layout.layers]
     layers = []
@@ -57,9 +64,11 @@ def find_layers(layout: Layout, widths: Mapping[str, int]) -> list[slice]:
 
 
 def _find_lengths(sizes: list[int], width: int) -> list[int]:
-    """Return the lengths of the layers of an entry of ``width`` numbers.
+    """Return the lengths of the layers of an entry.
 
-    sizes: of the model's layers, from the lowest.
+    Args:
+        sizes: The lengths of the model's layers, from the lowest.
+        width: The width of the entry.
     """
     for count in range(1, len(sizes) + 1):
         lower = sizes[:count]
@@ -73,22 +82,25 @@ def _find_lengths(sizes: list[int], width: int) -> list[int]:
 
 
 def join(parts: list[Tensor]) -> Tensor:
-    """Return tensors side by side; a single one is returned as it is."""
+    """Return the tensors concatenated along the last dimension."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def split_columns(joined: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
-    """Return the entries of a joined tensor by name."""
+    """Return the entries of a concatenated tensor by name."""
     lengths = list(widths.values())
     parts = torch.split(joined, lengths, dim=-1)
     return dict(zip(widths, parts, strict=True))
 
 
 def add_changes(before: Mapping[str, Tensor], changes: Mapping[str, Tensor]) -> State:
-    """Return the new values of entries by name, in the types of what was sent.
+    """Return the new values of entries by name, in the dtypes of the sent values.
 
-    before: the values that were sent. changes: the combined updates by the names of
-    uploads. An upload that is itself a change of a value stays a change.
+    An upload that is itself a change of a value stays a change.
+
+    Args:
+        before: The sent values by name.
+        changes: The combined updates by the names of the uploads.
     """
     combined: State = {}
     for name, change in changes.items():

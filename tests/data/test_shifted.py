@@ -215,7 +215,7 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
         ("shift.0.angels=[0]", "unknown key 'shift.0.angels'; did you mean 'angles'?"),
         ("shift.0.angles=[]", "shift.0.angles = []: must"),
         ("shift.0.share=0.0", "shift.0.share = 0.0: must be greater than 0"),
-        ("shift.0.who=0.5", "shift.0: who is about a drift, which needs at = [rounds]"),
+        ("shift.0.who=0.5", "shift.0: who describes a drift, which needs at = [rounds]"),
         ("shift.0.at=[1]", "shift.0.at.0 = 1: must be greater than or equal to 2"),
         ("shift.0.at=[5, 5]", "shift.0: at must ascend in steps of at least gradual = 1"),
         ("shift.0.cells={plain=1.0}", "shift.0: cells must be shares of plain, first,"),

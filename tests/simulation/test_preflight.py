@@ -97,7 +97,7 @@ MISTAKES = [
     (
         ["method.name=mistakes:Remembers"],
         "self.counter = 0",
-        "self.counter = …: a method keeps nothing in itself",
+        "self.counter = …: a method has no attributes that change",
     ),
     (
         ["method.name=mistakes:VectorLoss"],
@@ -147,7 +147,7 @@ MISTAKES = [
     (
         ["method.name=mistakes:SharedWeights"],
         "class SharedWeights",
-        "the weights of a Mean must be whole numbers, such as samples",
+        "the weights of a Mean must be whole numbers, such as numbers of samples",
     ),
     (
         ["method.name=mistakes:WrongState"],
@@ -162,7 +162,7 @@ MISTAKES = [
     (
         ["method.name=mistakes:Counting"],
         "self.calls =",
-        "self.calls = …: a method keeps nothing in itself",
+        "self.calls = …: a method has no attributes that change",
     ),
     (
         ["method.name=mistakes:NoModelLeft"],

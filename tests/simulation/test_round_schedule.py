@@ -124,11 +124,15 @@ def test_a_selection_of_a_user_in_one_file(federate, time):
 @pytest.mark.parametrize(
     ("participation", "time", "line"),
     [
-        ({"select": "oort"}, "none", "'oort': .*time.mode, such as 'synchronous'"),
+        (
+            {"select": "oort"},
+            "none",
+            "'oort': .*time.mode, for example to 'synchronous'",
+        ),
         (
             {"select": "fastest"},
             "none",
-            "'fastest': .*time.mode, such as 'synchronous'",
+            "'fastest': .*time.mode, for example to 'synchronous'",
         ),
         (
             {"select": "oort"},

@@ -161,7 +161,7 @@ def list_lines(method="mr-mtl", **privacy):
 
 def test_check_describes_the_guarantee():
     lines = "\n".join(list_lines(clip=1.0, epsilon=2.0))
-    assert "ε = 2 of a client" in lines or "ε from" in lines
+    assert "ε = 2 per client" in lines or "ε from" in lines
     assert "add or remove one sample" in lines
     assert "no finite ε" in list_lines()[0]
 

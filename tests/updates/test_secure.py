@@ -98,7 +98,7 @@ def test_check_counts_bits():
     compression = {"kind": "sign", "downloads": "qsgd"}
     # 968 + 32 bits instead of 32 · 968
     text = describe(compression=compression)
-    assert "1,000 bits" in text and "31 times" in text and "4 bits a number" in text
+    assert "1,000 bits" in text and "31 times" in text and "4 bits per number" in text
     # sums of 5000 units, with 14 bits for each number whatever was compressed
     secure = {"secure": True, "clip": 1.0}
     text = describe(compression=compression, aggregation=secure)

@@ -1,1 +1,1 @@
-"""Attacks on the clients' updates, one file for each."""
+"""Attacks on the clients' updates and on training samples."""

@@ -1,10 +1,10 @@
-"""Attacks in which all attackers send one update, computed from the honest ones.
+"""Attacks in which all attackers send the same update, computed from the honest ones.
 
-ALIE: Baruch, Baruch & Goldberg, "A little is enough", NeurIPS 2019; the deviation has
-n − f − 1 in its denominator, and the honest updates are known. Inner product: Xie,
-Koyejo & Gupta, "Fall of empires", UAI 2019. Min-max and min-sum: Shejwalkar &
-Houmansadr, "Manipulating the Byzantine", NDSS 2021; their largest γ is computed in
-closed form, because the published search cannot pass 20.
+* ALIE: Baruch, Baruch & Goldberg, "A little is enough", NeurIPS 2019. The standard
+  deviation has n − f − 1 in its denominator, and the honest updates are known.
+* Inner product: Xie, Koyejo & Gupta, "Fall of empires", UAI 2019.
+* Min-max and min-sum: Shejwalkar & Houmansadr, "Manipulating the Byzantine", NDSS 2021.
+  The largest γ is computed in closed form, because the published search stops at 20.
 """
 
 from abc import abstractmethod
@@ -22,8 +22,8 @@ Direction = Literal["unit", "std", "sign"]
 
 
 def compute_deviation(honest: Tensor) -> Tensor:
-    """Return the standard deviation of each coordinate over h honest rows, with h − 1
-    in its denominator, float64 [P].
+    """Return the standard deviation of each coordinate of h honest rows, with h − 1 in
+    the denominator, float64 [P].
     """
     return join_blocks(lambda block: block.std(dim=0), honest)
 
@@ -31,22 +31,33 @@ def compute_deviation(honest: Tensor) -> Tensor:
 def find_quantile(clients: int, attackers: int) -> float:
     """Return ALIE's z, at least 0.
 
-    s = ⌊n/2 + 1⌋ − f honest clients are needed for a majority, and z = Φ⁻¹((n − f −
-    s)/(n − f)). Raises ValueError for f > ⌊n/2⌋, where z is infinite.
+    The attackers need s = ⌊n/2 + 1⌋ − f honest clients for a majority, and z =
+    Φ⁻¹((n − f − s)/(n − f)).
+
+    Args:
+        clients: Number of clients n in the round.
+        attackers: Number of attackers f.
+
+    Raises:
+        ValueError: f > ⌊n/2⌋, for which z is infinite.
     """
     needed = clients // 2 + 1 - attackers
     honest = clients - attackers
     if needed < 1:
         raise ValueError(
-            f"{attackers} attackers of {clients} clients are a majority without others"
+            f"{attackers} attackers of {clients} clients are already a majority"
         )
     share = (honest - needed) / honest
     return max(0.0, NormalDist().inv_cdf(share)) if share > 0 else 0.0
 
 
 def compute_direction(honest: Tensor, mean: Tensor, kind: Direction) -> Tensor:
-    """Return the direction p [P] in which the mean μ of the honest rows is changed:
-    −μ/‖μ‖, −σ or −sign μ.
+    """Return the direction p [P] of the change of the mean μ.
+
+    Args:
+        honest: The honest rows [h, P].
+        mean: The mean μ of the honest rows [P].
+        kind: "unit" for −μ/‖μ‖, "std" for −σ, "sign" for −sign μ.
     """
     if kind == "std":
         return -compute_deviation(honest)
@@ -59,11 +70,17 @@ def compute_direction(honest: Tensor, mean: Tensor, kind: Direction) -> Tensor:
 def find_largest_step(
     honest: Tensor, mean: Tensor, direction: Tensor, by_sum: bool
 ) -> float:
-    """Return the largest γ with which μ + γp is no farther from the honest rows than
-    they are from each other.
+    """Return the largest γ such that μ + γp is no farther from the honest rows than
+    these are from each other.
 
-    The distance is the largest one, or with ``by_sum`` the sum of squared distances to
-    all honest rows. Both conditions are quadratic in γ: γ²‖p‖² + 2γb + c ≤ 0.
+    The conditions are quadratic in γ: γ²‖p‖² + 2γb + c ≤ 0.
+
+    Args:
+        honest: The honest rows [h, P].
+        mean: The mean μ of the honest rows [P].
+        direction: The direction p [P].
+        by_sum: Whether to compare the sums of squared distances to all honest rows;
+            otherwise the largest distances are compared.
     """
     length = float(direction.square().sum())
     if not length:
@@ -76,13 +93,14 @@ def find_largest_step(
         constant = (distances.sum() - squares.sum(dim=1).max())[None]
     else:
         half, constant = products, distances - squares.max()
-    # μ lies among the honest rows, so that γ = 0 fulfils the conditions but for rounding
+    # γ = 0 fulfils the conditions, because μ is the mean of the honest rows. The clamp
+    # removes rounding errors.
     root = (half.square() - length * constant.clamp(max=0)).sqrt()
     return float(((root - half) / length).min())
 
 
 def _compare(honest: Tensor, mean: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Return p·(μ − Δ_i) and ‖μ − Δ_i‖² of each honest row, float64 [h]."""
+    """Return p·(μ − Δ_i) and ‖μ − Δ_i‖² for each honest row, float64 [h]."""
 
     def compare(block: Tensor, middle: Tensor, along: Tensor) -> Tensor:
         differences = middle - block
@@ -93,7 +111,7 @@ def _compare(honest: Tensor, mean: Tensor, direction: Tensor) -> tuple[Tensor, T
 
 
 class Collusion(Attack):
-    """The base of attacks in which all attackers send one update."""
+    """Base class of attacks in which all attackers send the same update."""
 
     needs_honest = True
 
@@ -104,11 +122,16 @@ class Collusion(Attack):
 
     @abstractmethod
     def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
-        """Return the update [P] of all attackers, float64."""
+        """Return the update of all attackers, float64 [P].
+
+        Args:
+            honest: The honest updates [h, P].
+            attackers: The number of attackers.
+        """
 
 
 class LittleIsEnough(Collusion):
-    """ALIE: μ − zσ, which lies within the spread of the honest updates.
+    """ALIE: the update μ − zσ, within the spread of the honest updates.
 
     Baruch, Baruch & Goldberg, NeurIPS 2019.
     """
@@ -117,7 +140,8 @@ class LittleIsEnough(Collusion):
     z: float | None = Field(
         None,
         ge=0,
-        description="z, the deviations from the mean; default: the most that a majority hides",
+        description="z, the number of standard deviations from the mean; default: the largest z "
+        "that a majority hides",
     )
 
     def find_problem(self, attackers: int, honest: int) -> str:
@@ -127,7 +151,7 @@ class LittleIsEnough(Collusion):
         if self.z is None and attackers > most:
             return (
                 f"z is infinite with {attackers} attackers of {attackers + honest} clients "
-                f"in a round; take at most {most}, or give z"
+                f"in a round; take at most {most} attackers, or set z"
             )
         return ""
 
@@ -151,15 +175,17 @@ class InnerProduct(Collusion):
     """
 
     kind: str = "ipm"
-    factor: float = Field(0.5, gt=0, description="ε, times the mean of honest updates")
+    factor: float = Field(
+        0.5, gt=0, description="factor ε on the reversed mean of the honest updates"
+    )
 
     def forge_one(self, honest: Tensor, attackers: int) -> Tensor:
         return -self.factor * compute_mean(honest)
 
 
 class MinMax(Collusion):
-    """The farthest μ + γp whose largest distance to honest updates is no larger than
-    theirs to each other.
+    """Min-max: the update μ + γp with the largest γ whose largest distance to an honest
+    update is at most the largest distance between two honest updates.
 
     Shejwalkar & Houmansadr, NDSS 2021.
     """
@@ -167,7 +193,8 @@ class MinMax(Collusion):
     by_sum: ClassVar[bool] = False
     kind: str = "min-max"
     direction: Direction = Field(
-        "unit", description="p: −μ/‖μ‖, −σ or −sign μ of the honest updates"
+        "unit",
+        description="direction p: unit: −μ/‖μ‖, std: −σ, sign: −sign μ of the honest updates",
     )
 
     def find_problem(self, attackers: int, honest: int) -> str:
@@ -183,8 +210,8 @@ class MinMax(Collusion):
 
 
 class MinSum(MinMax):
-    """The farthest μ + γp whose summed squared distances to honest updates are no larger
-    than theirs to each other.
+    """Min-sum: the update μ + γp with the largest γ whose sum of squared distances to
+    the honest updates is at most the largest such sum of an honest update.
 
     Shejwalkar & Houmansadr, NDSS 2021.
     """

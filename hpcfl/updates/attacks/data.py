@@ -1,4 +1,4 @@
-"""Attacks by changed training samples; the updates themselves are not forged."""
+"""Attacks that change the attackers' training samples."""
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -11,7 +11,7 @@ from hpcfl.updates.base import Attack, Context
 
 
 class DataAttack(Attack):
-    """The base of attacks that change training samples alone."""
+    """Base class of attacks that only change training samples."""
 
     changes_updates = False
 
@@ -20,7 +20,7 @@ class DataAttack(Attack):
 
 
 class LabelFlip(DataAttack):
-    """Flipped labels: attackers train with K − 1 − y in place of each label y."""
+    """Flipped labels: attackers train with K − 1 − y instead of each label y."""
 
     kind: str = "label-flip"
 
@@ -31,17 +31,17 @@ class LabelFlip(DataAttack):
 
 
 class Backdoor(DataAttack):
-    """A backdoor: some of the attackers' images have a white patch in a corner and the
-    class that they want.
+    """Backdoor: some of the attackers' images get a white patch in a corner and the
+    target class as label.
 
     Bagdasaryan, Veit, Hua, Estrin & Shmatikov, "How to backdoor federated learning",
-    AISTATS 2020. ``attack_success`` is the share of test samples of other classes that
-    have the patch and are predicted as the target.
+    AISTATS 2020. ``attack_success`` is the share of patched test samples of other
+    classes that are predicted as the target.
     """
 
     kind: str = "backdoor"
-    target: NonNegativeInt = Field(0, description="class that attackers want")
-    patch: PositiveInt = Field(2, description="pixels of each side of the patch")
+    target: NonNegativeInt = Field(0, description="target class of the backdoor")
+    patch: PositiveInt = Field(2, description="side of the square patch in pixels")
     samples: float = Field(
         0.5, gt=0, le=1, description="share of an attacker's samples with the patch"
     )
@@ -76,8 +76,8 @@ class Backdoor(DataAttack):
 
 
 class ModelReplacement(Backdoor, Scale):
-    """Model replacement: a backdoor whose updates are scaled, so that the server's model
-    becomes the attacker's.
+    """Model replacement: a backdoor whose update is scaled such that it replaces the
+    server's model by the attacker's.
 
     Bagdasaryan, Veit, Hua, Estrin & Shmatikov, AISTATS 2020.
     """

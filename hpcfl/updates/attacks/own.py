@@ -1,4 +1,4 @@
-"""Attacks that each attacker makes of its own update."""
+"""Attacks that each attacker computes from its own update."""
 
 import numpy as np
 import torch
@@ -12,17 +12,19 @@ class SignFlip(Attack):
     """The reversed update −γΔ of the attacker."""
 
     kind: str = "sign-flip"
-    factor: float = Field(1.0, gt=0, description="γ, times the attacker's own update")
+    factor: float = Field(
+        1.0, gt=0, description="factor γ on the attacker's reversed update"
+    )
 
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
         return -self.factor * updates
 
 
 class Gaussian(Attack):
-    """Normal noise in place of an update, N(0, σ²) in each coordinate."""
+    """Normal noise instead of an update, N(0, σ²) in each coordinate."""
 
     kind: str = "gaussian"
-    sigma: float = Field(1.0, gt=0, description="σ, the standard deviation")
+    sigma: float = Field(1.0, gt=0, description="standard deviation σ of the noise")
 
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
         width = updates.shape[1]
@@ -34,20 +36,20 @@ class Gaussian(Attack):
 
 
 class Scale(Attack):
-    """The attacker's own update, scaled: with the default factor the model that the
-    server makes is the attacker's, where the other clients agree.
+    """The attacker's own update times a factor. With the default factor, the server's
+    model becomes the attacker's if the other clients' updates are 0.
 
     Bagdasaryan, Veit, Hua, Estrin & Shmatikov, AISTATS 2020. The default factor is
-    1/(p_i η), which is n/η with uniform weights. An update of weight p_i = 0, which does
-    not count, stays as it is.
+    1/(p_i η), which is n/η with uniform weights. An update with weight p_i = 0 stays
+    unchanged.
     """
 
-    needs_honest = True  # whose weights are in p_i
+    needs_honest = True  # p_i depends on the weights of the whole cohort
     kind: str = "scale"
     factor: float | None = Field(
-        None, gt=0, description="γ, times the own update; default: 1/(p_i η)"
+        None, gt=0, description="factor γ on the attacker's update; default: 1/(p_i η)"
     )
-    server_lr: float = Field(1.0, gt=0, description="η, the server's learning rate")
+    server_lr: float = Field(1.0, gt=0, description="learning rate η of the server")
 
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
         if self.factor is not None:

@@ -1,1 +1,1 @@
-"""Rules by which the server combines the clients' updates, one file for each."""
+"""Aggregation rules, which combine the clients' updates on the server."""

@@ -1,11 +1,13 @@
 """Rules that move a centre towards the rows.
 
-The geometric median is that of RFA: Pillutla, Kakade & Harchaoui, "Robust aggregation
-for federated learning", IEEE TSP 2022. Centred clipping: Karimireddy, He & Jaggi,
-"Learning from history for Byzantine robust optimization", ICML 2021.
+* Geometric median (RFA): Pillutla, Kakade & Harchaoui, "Robust aggregation for
+federated
+  learning", IEEE TSP 2022.
+* Centred clipping: Karimireddy, He & Jaggi, "Learning from history for Byzantine robust
+  optimization", ICML 2021.
 
-Other codes differ. RFA's code has ν = 1e−5 and 4 steps as defaults. byzfl starts from
-zero with ν = 0.1.
+Other implementations differ: RFA's code has ν = 1e−5 and 4 steps as defaults; byzfl
+starts from zero with ν = 0.1.
 """
 
 from functools import partial
@@ -36,14 +38,15 @@ class GeometricMedian(RowRule):
 
     is_weighted = True
     rule: str = "geometric-median"
-    steps: PositiveInt = Field(3, description="R, the number of Weiszfeld steps")
+    steps: PositiveInt = Field(3, description="number R of Weiszfeld steps")
     smallest: float = Field(
-        1e-6, gt=0, description="ν, the smallest distance in a division"
+        1e-6, gt=0, description="smallest distance ν in a denominator"
     )
 
     def describe_rows(self, rows: int) -> str:
         return (
-            f"takes {self.steps} steps from the mean of {rows} updates to their median"
+            f"takes {self.steps} steps from the mean of {rows} updates towards their "
+            "median"
         )
 
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
@@ -56,20 +59,24 @@ class GeometricMedian(RowRule):
 
 
 class CenteredClip(RowRule):
-    """Steps of a centre towards the updates, each clipped to a radius around it.
+    """Steps of a centre towards the updates, which are clipped to a radius around it.
 
-    Karimireddy, He & Jaggi, ICML 2021. The centre is the server's state: a round starts
-    from the centre of the round before, round 1 from zero. A step is v ← v + (1/n)
-    Σ (Δ_i − v)·τ/max(τ, ‖Δ_i − v‖).
+    Karimireddy, He & Jaggi, ICML 2021. A step is v ← v + (1/n) Σ (Δ_i − v)·τ/max(τ,
+    ‖Δ_i − v‖). The centre is state of the server: a round starts from the centre of the
+    previous round, round 1 from zero.
     """
 
     rule: str = "centered-clip"
-    radius: float = Field(10.0, gt=0, description="τ, the most that an update counts")
-    steps: PositiveInt = Field(1, description="L, the number of steps in a round")
+    radius: float = Field(
+        10.0,
+        gt=0,
+        description="radius τ around the centre to which updates are clipped",
+    )
+    steps: PositiveInt = Field(1, description="number L of steps per round")
 
     def describe_rows(self, rows: int) -> str:
         return (
-            f"moves the last round's centre {self.steps} times, by {rows} updates that are "
+            f"moves the last round's centre {self.steps} times, towards {rows} updates "
             f"clipped to {self.radius:g} around it"
         )
 

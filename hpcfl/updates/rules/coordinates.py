@@ -1,4 +1,4 @@
-"""Rules that treat each coordinate by itself (Yin, Chen, Ramchandran & Bartlett,
+"""Coordinate-wise rules: median and trimmed mean (Yin, Chen, Ramchandran & Bartlett,
 "Byzantine-robust distributed learning", ICML 2018).
 """
 
@@ -11,17 +11,17 @@ from hpcfl.updates.base import Context
 from hpcfl.updates.columns import find_median, join_blocks, sort_columns
 from hpcfl.updates.row_rule import RowRule
 
-ROUNDING = 1e-9  # 0.29 · 100 is below 29 in floating point
+ROUNDING = 1e-9  # added because 0.29 · 100 is below 29 in floating point
 
 
 def count_trimmed(rows: int, share: float) -> int:
-    """Return ⌊share·rows⌋, the number of values that are left out at each end."""
+    """Return ⌊share·rows⌋, the number of values removed at each end."""
     return math.floor(share * rows + ROUNDING)
 
 
 class Median(RowRule):
-    """The median of each coordinate; of an even number of values the mean of the two in
-    the middle.
+    """The median of each coordinate; for an even number of values the mean of the two
+    middle ones.
 
     Yin, Chen, Ramchandran & Bartlett, ICML 2018.
     """
@@ -46,7 +46,7 @@ class TrimmedMean(RowRule):
         0.1,
         ge=0,
         lt=0.5,
-        description="β, the share of the values that is left out at each end",
+        description="share β of the values that is removed at each end",
     )
 
     def describe_rows(self, rows: int) -> str:

@@ -1,4 +1,4 @@
-"""The weighted mean, an exact sum on any number of ranks."""
+"""The weighted mean of the updates, exact on any number of ranks."""
 
 from typing import Self
 
@@ -17,23 +17,22 @@ class Mean(Rule):
     allows_noise = True
 
     clip: float | None = Field(
-        None, gt=0, description="with secure: the largest norm of an update"
+        None, gt=0, description="secure: maximal norm of an update"
     )
     step: float = Field(
-        1e-3, gt=0, description="with secure: γ, a unit of the whole numbers"
+        1e-3, gt=0, description="secure: step γ, the value of the integer 1"
     )
     bits: int | None = Field(
         None,
         ge=2,
         le=MOST_BITS,
-        description="with secure: bits of each whole number, by default as many as "
-        "suffice",
+        description="secure: bits of an integer; default: the least sufficient number",
     )
 
     @model_validator(mode="after")
     def _keys_of_secure_sums(self) -> Self:
         if self.secure and self.clip is None:
-            raise ValueError("secure needs clip, the largest norm of an update")
+            raise ValueError("secure needs clip, the maximal norm of an update")
         unread = sorted(changed(self) & {"step", "bits", "clip"})
         if unread and not self.secure:
             raise ValueError(f"{unread[0]} needs secure = true")

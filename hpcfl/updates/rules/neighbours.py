@@ -1,12 +1,13 @@
-"""Rules that choose rows by the distances to their neighbours.
+"""Rules that select rows by the distances to their neighbours.
 
-Krum and multi-Krum: Blanchard, El Mhamdi, Guerraoui & Stainer, "Machine learning with
-adversaries", NeurIPS 2017. Bulyan: El Mhamdi, Guerraoui & Rouault, "The hidden
-vulnerability of distributed learning in Byzantium", ICML 2018.
+* Krum and multi-Krum: Blanchard, El Mhamdi, Guerraoui & Stainer, "Machine learning with
+  adversaries", NeurIPS 2017.
+* Bulyan: El Mhamdi, Guerraoui & Rouault, "The hidden vulnerability of distributed
+  learning in Byzantium", ICML 2018.
 
-Other codes differ. byzfl scores n − f − 1 neighbours. Repositories of epfml square the
-distance twice and add up the chosen rows. A code of Bulyan's author selects by
-multi-Krum means and distances that are not squared.
+Other implementations differ: byzfl uses n − f − 1 neighbours. Repositories of epfml
+square the distances twice and sum the selected rows. An implementation by an author of
+Bulyan selects by means of multi-Krum and by distances that are not squared.
 """
 
 import torch
@@ -24,16 +25,24 @@ from hpcfl.updates.row_rule import RowRule
 
 
 def score_rows(squares: Tensor, neighbours: int) -> Tensor:
-    """Return Krum's score of each row, float64 [n]: the sum of the squared distances
-    [n, n] to its nearest ``neighbours`` other rows.
+    """Return Krum's score of each row, float64 [n]: the sum of the squared distances to
+    its nearest other rows.
+
+    Args:
+        squares: The squared distances [n, n].
+        neighbours: The number of other rows in a sum.
     """
     others = squares.clone().fill_diagonal_(torch.inf)
     return others.sort(dim=1).values[:, :neighbours].sum(dim=1)
 
 
 def rank_rows(rows: Tensor, tolerated: int) -> Tensor:
-    """Return the positions of the rows, those with the least Krum scores first, int64
+    """Return the positions of the rows in ascending order of their Krum scores, int64
     [n].
+
+    Args:
+        rows: The updates [n, P].
+        tolerated: The number f of bad clients.
     """
     neighbours = len(rows) - tolerated - 2
     scores = score_rows(compute_squares(rows), neighbours)
@@ -41,11 +50,16 @@ def rank_rows(rows: Tensor, tolerated: int) -> Tensor:
 
 
 def select_repeatedly(squares: Tensor, tolerated: int, count: int) -> list[int]:
-    """Return the positions of ``count`` rows by repeated Krum without replacement, in
+    """Return the positions of rows that repeated Krum selects without replacement, in
     the order of their selection.
 
-    Scores are computed anew from the n′ remaining rows, with n′ − f − 2 neighbours, at
-    least one.
+    Each step computes the scores of the n′ remaining rows with n′ − f − 2 neighbours,
+    at least one.
+
+    Args:
+        squares: The squared distances [n, n].
+        tolerated: The number f of bad clients.
+        count: The number of rows to select.
     """
     remaining = torch.arange(len(squares))
     selected = []
@@ -95,7 +109,7 @@ class MultiKrum(Krum):
         return max(super().count_least(), self.m or 0)
 
     def count_chosen(self, rows: int) -> int:
-        """Return m, the number of rows in the mean."""
+        """Return the number m of rows in the mean."""
         return self.m or rows - self.tolerated
 
     def describe_rows(self, rows: int) -> str:
@@ -115,8 +129,8 @@ class Bulyan(RowRule):
     """Repeated Krum, then for each coordinate the mean of the values nearest to the
     median.
 
-    Repeated Krum selects n − 2f rows. The mean is that of the n − 4f selected values
-    nearest to their median. El Mhamdi, Guerraoui & Rouault, ICML 2018.
+    Repeated Krum selects n − 2f rows. The mean is taken over the n − 4f selected values
+    that are nearest to their median. El Mhamdi, Guerraoui & Rouault, ICML 2018.
     """
 
     needs_f = True

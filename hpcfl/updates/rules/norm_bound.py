@@ -1,5 +1,5 @@
-"""The weighted mean of updates whose norms are bounded; clients clip them, so that no
-row travels.
+"""The weighted mean of updates with bounded norms. Clients clip their updates, so that
+only the mean travels.
 """
 
 from pydantic import Field
@@ -11,7 +11,7 @@ from hpcfl.updates.rules.mean import Mean
 
 class NormBound(Mean):
     rule: str = "norm-bound"
-    bound: float = Field(gt=0, description="C, the largest norm of an update")
+    bound: float = Field(gt=0, description="maximal norm C of an update")
 
     def describe(self, clients: int) -> str:
         return f"clips each of {clients} updates to a norm of {self.bound:g}"

@@ -1,1 +1,1 @@
-"""Transforms of the clients' updates, one file for each."""
+"""Transforms of the clients' updates before they are sent."""

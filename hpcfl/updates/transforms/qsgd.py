@@ -1,5 +1,5 @@
-"""QSGD: each entry as one of 2s + 1 levels of the update's norm (Alistarh, Grubic, Li,
-Tomioka, Vojnovic, NeurIPS 2017).
+"""QSGD: stochastic quantisation of each entry to one of 2s + 1 multiples of the
+update's norm (Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017).
 """
 
 import torch
@@ -13,12 +13,14 @@ from hpcfl.updates.rounding import round_randomly
 
 
 def quantise(updates: Tensor, levels: int, uniforms: Tensor) -> Tensor:
-    """Return rows [n, P] rounded to whole multiples of ‖v‖₂/levels at random.
+    """Return rows [n, P] rounded stochastically to integer multiples of ‖v‖₂/levels.
 
-    The expectation of a row is the row. A row of zeros stays zero.
+    The expected result is the row. A row of zeros stays zero.
 
     Args:
-        uniforms: numbers in [0, 1), float64 [n, P].
+        updates: The rows v, [n, P].
+        levels: The number of levels above 0.
+        uniforms: Random numbers in [0, 1), float64 [n, P].
     """
     exact = updates.double()
     squares = mixing.sum_rows(exact.square())
@@ -33,19 +35,19 @@ def quantise(updates: Tensor, levels: int, uniforms: Tensor) -> Tensor:
 
 def count_quantised_bits(width: int, levels: int) -> int:
     """Return the bits of a quantised row of ``width`` numbers: a code of fixed length
-    for each, and the norm.
+    for each number, and the norm.
     """
     of_number = (2 * levels).bit_length()
     return width * of_number + WORD
 
 
 class Qsgd(Compression):
-    """The code has a fixed length; the paper's has fewer bits on average."""
+    """QSGD with a code of fixed length. The paper's code needs fewer bits on average."""
 
     is_biased = False
 
     levels: PositiveInt = Field(
-        7, description="s, the levels of an absolute value above 0; 7 take 4 bits"
+        7, description="number s of levels above 0; 7 levels need 4 bits per number"
     )
 
     def compress(self, updates: Tensor, context: Context) -> Tensor:

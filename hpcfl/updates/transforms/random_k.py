@@ -1,4 +1,6 @@
-"""k entries of an update at positions that all clients of a round share."""
+"""Random-k: k entries of an update at random positions, the same for all clients of a
+round.
+"""
 
 from typing import Self
 
@@ -10,17 +12,17 @@ from torch import Tensor
 from hpcfl.updates.base import Context
 from hpcfl.updates.compression import WORD, Sparse
 
-SEED = 64  # bits of the seed that the positions follow from
+SEED = 64  # bits of the seed from which the positions are drawn
 
 
 def draw_positions(width: int, k: int, random: np.random.Generator) -> Tensor:
-    """Return k different positions below ``width``, ascending, int64 [k]."""
+    """Draw k different positions below ``width``, ascending, int64 [k]."""
     drawn = random.choice(width, k, replace=False, shuffle=False)
     return torch.from_numpy(drawn).sort().values
 
 
 def keep_positions(updates: Tensor, positions: Tensor, factor: float) -> Tensor:
-    """Return rows [n, P] with ``factor`` times the entries at ``positions`` [k], and 0
+    """Return rows [n, P] with the entries at ``positions`` [k] times ``factor``, and 0
     elsewhere.
     """
     positions = positions.to(updates.device)
@@ -30,20 +32,20 @@ def keep_positions(updates: Tensor, positions: Tensor, factor: float) -> Tensor:
 
 
 class RandomK(Sparse):
-    """The positions follow from a seed, so that none is sent."""
+    """Random-k sparsification. Clients send a seed instead of the positions."""
 
     scaled: bool = Field(
         True,
-        description="multiply what is sent by P/k, which makes it unbiased; with error "
-        "feedback it must be false",
+        description="multiply the sent entries by P/k to make the result unbiased; must be "
+        "false with error feedback",
     )
 
     @model_validator(mode="after")
     def _contracts(self) -> Self:
         if self.scaled and self.remembers:
             raise ValueError(
-                "feedback needs scaled = false: random-k with the factor P/k does not "
-                "contract"
+                "feedback needs scaled = false, because random-k with the factor P/k is "
+                "no contraction"
             )
         return self
 

@@ -1,5 +1,5 @@
-"""The signs of an update, times its mean absolute value (Karimireddy, Rebjock, Stich,
-Jaggi, ICML 2019).
+"""Sign compression: the signs of an update times its mean absolute value (Karimireddy,
+Rebjock, Stich, Jaggi, ICML 2019).
 """
 
 import torch
@@ -11,8 +11,8 @@ from hpcfl.updates.compression import WORD, Compression
 
 
 class Sign(Compression):
-    """Each row v becomes (‖v‖₁/P)·sign(v), with sign(0) = +1. Each sign takes one bit,
-    and the mean absolute value 32.
+    """Compression of each row v to (‖v‖₁/P)·sign(v), with sign(0) = +1. A sign has 1
+    bit, and the mean absolute value 32 bits.
     """
 
     def compress(self, updates: Tensor, context: Context) -> Tensor:

@@ -1,4 +1,6 @@
-"""The k largest absolute values of an update; the other entries become 0."""
+"""Top-k: the k entries of an update with the largest absolute values; all others become
+0.
+"""
 
 import torch
 from torch import Tensor
@@ -8,9 +10,8 @@ from hpcfl.updates.compression import WORD, Sparse
 
 
 def keep_largest(updates: Tensor, k: int) -> Tensor:
-    """Return rows [n, P] with the k largest absolute values of each row, and 0 elsewhere.
-
-    Of equal absolute values the earlier ones are kept.
+    """Return rows [n, P] with the k entries of largest absolute value of each row, and
+    0 elsewhere. Among equal absolute values the earlier entries are kept.
     """
     sizes = updates.abs()
     largest = sizes.topk(k, dim=1).values
@@ -18,19 +19,20 @@ def keep_largest(updates: Tensor, k: int) -> Tensor:
     is_above = sizes > least
     is_equal = sizes == least
     room = k - is_above.sum(dim=1, keepdim=True)
-    place = is_equal.cumsum(dim=1)  # of an equal value, from 1
+    place = is_equal.cumsum(dim=1)  # position among the equal values, from 1
     has_room = place <= room
     is_kept = is_above | (is_equal & has_room)
     return torch.where(is_kept, updates, 0)
 
 
 class TopK(Sparse):
-    """Each value is sent with its position."""
+    """Top-k sparsification. Clients send each entry with its position."""
 
     def compress(self, updates: Tensor, context: Context) -> Tensor:
         k = self.count_entries(updates.shape[1])
         kept = []
-        for row in updates:  # one at a time, as each needs several times its memory
+        # One row at a time, because the computation needs several times its memory.
+        for row in updates:
             kept.append(keep_largest(row[None], k))
         return torch.cat(kept)
 
