@@ -1,9 +1,9 @@
-"""Runs in rows and columns by keys of their configurations; those of an entry differ in
-their seeds only.
+"""Arrange runs in the rows and columns of a table by keys of their configurations.
 
-Runs are compared in a frame of pandas that has a row for each run and a column for each
-key. Its cells are the values as texts, so that lists can be compared too and a key that
-a run lacks is one that is None.
+Runs in the same entry of the table differ only in their seeds. Runs are compared in a
+pandas frame with a row for each run and a column for each key. Its cells hold the
+values as texts, so that lists can be compared. A key that a run lacks has the text of
+None.
 """
 
 import math
@@ -20,14 +20,15 @@ from hpcfl.experiment.experiment_file import MIXED
 from hpcfl.experiment.plugins import SELECTORS
 from hpcfl.trained.run import Run
 
-# where the user names no keys
+# keys of rows and columns if the user names none
 ROWS = ("method.name",)
 COLUMNS = ("data.dataset", "partition.scheme")
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
-# the search that chose a run's configuration, where a tuning repeats it
+# key with the number of the search that chose a run's configuration; set if a tuning has
+# several searches
 SEARCH = "tune.search"
 REPEATED = (*SEEDS, SEARCH)
-# keys and sections that do not make another experiment
+# keys and sections that do not define an experiment
 IGNORED = (
     "name",
     "runtime.",
@@ -36,8 +37,8 @@ IGNORED = (
     "partition.file",
     "evaluation.scores",
 )
-# what may change numbers all the same: beginnings of keys of the configuration, and of
-# where a run was made
+# Prefixes of keys that can change the numbers of the same experiment: keys of the
+# configuration, and recorded properties of the software and machine.
 ORIGIN = (
     "commit",
     "versions.",
@@ -51,26 +52,26 @@ ORIGIN = (
     "partition.file",
     "data.root",
 )
-OF_DATA = ("data.", "partition.")  # keys that set the data
-# keys that bring others with them: where runs differ in one, it is this that sets them
-# apart
+OF_DATA = ("data.", "partition.")  # prefixes of keys that define the data
+# Keys that select a plugin. A plugin adds keys; if runs use different plugins, this key
+# labels them.
 PLUGINS = tuple(f"{section}.{key}" for section, key in SELECTORS.items())
-# those of sections whose other keys would be less telling
+# keys to choose before other keys that separate as many runs
 FIRST = ("aggregation.rule", "attack.kind", "compression.kind")
-# columns of the frame that are no keys: a number for each experiment and seed, the
-# checksum of the final state, and the labels
+# Columns of the frame besides the keys: a number for each experiment and seed, the
+# digest of the final state, and the labels of row and column.
 EXPERIMENT, DIGEST, ROW, COLUMN = "experiment", "digest", "row", "column"
 Setting = dict[str, Any]  # dotted key → value
 
 
 class Placed(NamedTuple):
-    """A run in a table.
+    """A run with its row and column in a table.
 
     Attributes:
-        run: The run.
-        setting: Its configuration and origin by dotted key.
-        row: The label of its row.
-        column: The label of its column.
+        run: Run.
+        setting: Configuration and origin of the run by dotted key.
+        row: Label of the run's row.
+        column: Label of the run's column.
     """
 
     run: Run
@@ -81,14 +82,13 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Runs, each experiment once, in the rows and columns of a table.
+    """Runs in the rows and columns of a table, without copies of the same run.
 
     Attributes:
-        placed: The runs of one entry after the other, those of an entry in the order of
-            their seeds.
-        down: The keys that rows are called by.
-        across: The keys that columns are called by.
-        notes: A line for each run that was left out.
+        placed: Runs grouped by table entry; within an entry in the order of their seeds.
+        down: Keys whose values label the rows.
+        across: Keys whose values label the columns.
+        notes: Messages, one for each run that was left out.
     """
 
     placed: list[Placed]
@@ -135,24 +135,25 @@ def arrange(
     unfinished: bool = False,
     options: str = "--rows or --columns",
 ) -> Arrangement:
-    """Put the finished runs into rows and columns by keys of their configurations.
+    """Arrange finished runs in rows and columns by keys of their configurations.
 
-    Of the same run in several folders the first is taken. Runs of one configuration
-    that ended in other states are labelled with their origin.
+    If a run occurs in several folders, only the first copy is included. If runs of one
+    configuration ended in different states, their labels include their origin.
 
     Args:
-        runs: At least one.
-        rows: Dotted keys that name rows; a section, such as ``method``, stands for the
-            key that names its plugin. By default the method, and the keys in which runs
-            of one method differ.
-        columns: Dotted keys that name columns, by default the data set, the partition,
-            and the other keys of the data that differ.
-        unfinished: Whether runs that are not finished are placed too.
-        options: Where the user gives keys, for errors.
+        runs: Runs, at least one.
+        rows: Dotted keys of the rows. A section such as ``method`` means the key that
+            selects its plugin. Default: the method and the keys in which runs of one
+            method differ.
+        columns: Dotted keys of the columns. Default: the data set, the partition and
+            the other keys of the data that differ.
+        unfinished: Whether to include unfinished runs.
+        options: Names of the command's options for rows and columns, for error
+            messages.
 
     Raises:
-        UserError: If no run is finished, or if the user's keys do not suffice to keep
-            different experiments apart, or are no keys.
+        UserError: If no run is finished, if a key is unknown, or if the keys given do
+            not separate all experiments.
     """
     left_out = _describe_unfinished(runs, unfinished)
     runs = [run for run in runs if unfinished or run.summary.finished]
@@ -165,9 +166,9 @@ def arrange(
     for key in (*rows, *columns):
         if key not in frame:
             hint = suggest(key, list(frame))
-            raise UserError(f"'{key}' is no key of these runs{hint}")
+            raise UserError(f"these runs have no key '{key}'{hint}")
     keys = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
-    # Pandas takes long to group by a hundred keys, of which most are alike.
+    # Grouping by a hundred keys is slow in pandas, and most keys have one value.
     keys = _find_varied(frame, keys) or keys[:1]
     frame[EXPERIMENT] = frame.groupby(keys, sort=False).ngroup()
     frame[DIGEST] = [run.summary.digest for run in runs]
@@ -185,17 +186,19 @@ def arrange(
 
 
 def find_search(run: Run) -> int | None:
-    """Return the search that chose a final run's configuration; None where a tuning has
-    one search, and for other runs.
+    """Return the number of the search that chose the configuration of a final run.
+
+    Returns:
+        Number of the search; None for a tuning with one search and for other runs.
     """
     found = re.search(r",search=(\d+),tuned,seed=\d+$", run.label)
     return int(found[1]) if found else None
 
 
 def _merge_searches(runs: Sequence[Run], settings: Sequence[Setting]) -> None:
-    """Let the searches of a method be repetitions of one experiment.
+    """Treat the searches of a method as repetitions of one experiment.
 
-    The keys in which their choices differ are left out of the settings.
+    This removes the keys in which the chosen configurations differ from ``settings``.
     """
     methods: dict[tuple[Any, ...], list[Setting]] = {}
     for run, setting in zip(runs, settings, strict=True):
@@ -213,8 +216,8 @@ def _merge_searches(runs: Sequence[Run], settings: Sequence[Setting]) -> None:
 
 
 def setting_of(run: Run) -> Setting:
-    """Return a run's configuration by dotted key, without keys that make no other
-    experiment; mixed precision makes one and is called ``precision``.
+    """Return a run's configuration by dotted key, without keys that do not define an
+    experiment. Mixed precision does define one and is added as ``precision``.
     """
     setting = {}
     for key, content in experiment_file.flat(run.config).items():
@@ -232,7 +235,7 @@ def varied_keys(runs: Sequence[Run]) -> list[str]:
 
 
 def origin(run: Run) -> Setting:
-    """Return the recorded software, machine and settings that may change a run's
+    """Return the recorded properties of software and machine that can change a run's
     numbers, by dotted key.
     """
     known = experiment_file.flat({**run.results.header, **run.config})
@@ -240,8 +243,10 @@ def origin(run: Run) -> Setting:
 
 
 def name_repetitions(settings: Sequence[Setting]) -> list[str]:
-    """Return names of repetitions, such as ``seed=2``, with their partition's seed where
-    that is needed.
+    """Return a name for each repetition, such as ``seed=2``.
+
+    The name includes the partition's seed if the run's seed does not identify the
+    repetition.
     """
     seeds = _make_frame(settings)[list(SEEDS)]
     keys = list(SEEDS)
@@ -252,8 +257,11 @@ def name_repetitions(settings: Sequence[Setting]) -> list[str]:
 
 
 def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return a row's or column's label, such as ``fedavg lr=0.1``, from the values of its
-    keys.
+    """Return the label of a row or column, such as ``fedavg lr=0.1``.
+
+    Args:
+        setting: Configuration of a run by dotted key.
+        keys: Keys whose values form the label.
     """
     ends = [key.rpartition(".")[2] for key in keys]
     parts = []
@@ -269,10 +277,10 @@ def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _describe_unfinished(runs: Sequence[Run], placed: bool) -> list[str]:
-    """Return a line for each run that is not finished; ``placed``: whether it is shown."""
+    """Return a line for each unfinished run. ``placed``: whether the table includes it."""
     left_out = "" if placed else "left out, "
     return [
-        f"{run.label}: {left_out}it stands at round {run.summary.rounds} of "
+        f"{run.label}: {left_out}it is at round {run.summary.rounds} of "
         f"{run.config['rounds']}"
         for run in runs
         if not run.summary.finished
@@ -280,15 +288,16 @@ def _describe_unfinished(runs: Sequence[Run], placed: bool) -> list[str]:
 
 
 def _complete(keys: Sequence[str]) -> list[str]:
-    """Replace a section, such as ``method``, by the key that names its plugin."""
+    """Replace each section, such as ``method``, by the key that selects its plugin."""
     return [f"{key}.{SELECTORS[key]}" if key in SELECTORS else key for key in keys]
 
 
 def _sort_labels(
     keys: Sequence[str], labelled: Sequence[tuple[str, Setting]]
 ) -> list[str]:
-    """Return each label once, sorted by one key after the other: numbers ascending,
-    other values after them in the runs' order.
+    """Return each label once, sorted by the values of its keys.
+
+    Numbers come first in ascending order; other values follow in the order of the runs.
     """
     places: dict[str, list[float]] = {}
     for name, setting in labelled:
@@ -302,8 +311,10 @@ def _sort_labels(
 
 
 def _make_frame(settings: Sequence[Setting]) -> DataFrame:
-    """Return a row for each run and a column for each key, in alphabetical order; values
-    are Python texts, which are faster than pandas' own for few runs.
+    """Return a frame with a row for each run and a column for each key, sorted by key.
+
+    The cells are Python strings in object columns, which are faster than pandas' own
+    string columns for few runs.
     """
     keys = sorted({*ROWS, *COLUMNS, *SEEDS}.union(*settings))
     texts = {key: [repr(setting.get(key)) for setting in settings] for key in keys}
@@ -317,17 +328,26 @@ def _choose_keys(
     columns: Sequence[str],
     options: str,
 ) -> tuple[list[str], list[str]]:
-    """Return the keys of rows and of columns, so many that runs of the same entry differ
-    in their seeds only.
+    """Return the keys of rows and of columns.
+
+    Keys are added until runs in the same entry differ only in their seeds.
+
+    Args:
+        frame: Frame of runs, with the columns EXPERIMENT and DIGEST.
+        experiment_keys: Keys that define an experiment.
+        rows: Keys of the rows that the user gave.
+        columns: Keys of the columns that the user gave.
+        options: Names of the command's options for rows and columns, for error
+            messages.
 
     Raises:
-        UserError: If the user's ``rows`` and ``columns`` do not suffice for that.
+        UserError: If ``rows`` and ``columns`` do not separate all experiments.
     """
     keys = [key for key in _find_varied(frame, experiment_keys) if key not in REPEATED]
     down, across = list(rows or ROWS), list(columns or COLUMNS)
     if not columns:
-        # Numbers of different data belong in different columns, also where no entry
-        # would mix them.
+        # Results on different data belong in different columns, even if separate rows
+        # would keep them apart.
         named = (*down, *across)
         across += [k for k in keys if k.startswith(OF_DATA) and k not in named]
     while varied := _find_mixed(frame, keys, [*down, *across]):
@@ -337,22 +357,25 @@ def _choose_keys(
             selected = [key for key in varied if key in PLUGINS]
             key = (selected or varied)[0]
             raise UserError(
-                f"runs of the same entry differ in {key}; add it to {options}"
+                f"runs in the same table entry differ in {key}; add it to {options}"
             )
         axis.append(varied[0])
     return down, across
 
 
 def _find_varied(frame: DataFrame, keys: Sequence[str]) -> list[str]:
-    """Return those of ``keys`` in which runs differ."""
+    """Return the keys of ``keys`` in which runs differ."""
     return [key for key in keys if len(set(frame[key])) > 1]
 
 
 def _find_mixed(
     frame: DataFrame, keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
-    """Return the keys in which runs differ that agree in all of ``used``, most frequent
-    first; else those of the origin where runs of one experiment ended in other states.
+    """Return the keys in which runs with equal values of ``used`` differ, most frequent
+    first.
+
+    If no such key exists, return keys of the origin that separate runs of one
+    experiment with different final states.
     """
     varied = _find_varied_within(frame, keys, used)
     if varied:
@@ -366,8 +389,9 @@ def _find_mixed(
 def _find_varied_within(
     frame: DataFrame, keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
-    """Return those of ``keys`` in which runs differ that agree in all of ``used``, the
-    most frequent first; of equally frequent ones FIRST first.
+    """Return the keys of ``keys`` in which runs with equal values of ``used`` differ.
+
+    The keys that separate most entries come first; among equals, those of FIRST.
     """
     varied = [key for key in _find_varied(frame, keys) if key not in used]
     varied.sort(key=lambda key: key not in FIRST)
@@ -380,7 +404,7 @@ def _find_varied_within(
 
 
 def _describe_copies(frame: DataFrame, runs: Sequence[Run]) -> list[str]:
-    """Return a line for each run that is left out because its entry has the same one."""
+    """Return a line for each run that is left out as a copy of another run."""
     notes = []
     for _, copies in frame.groupby([ROW, COLUMN, EXPERIMENT], sort=False):
         first, *others = copies.index
@@ -389,7 +413,8 @@ def _describe_copies(frame: DataFrame, runs: Sequence[Run]) -> list[str]:
             if copies.loc[[first, position], DIGEST].nunique() > 1:
                 reason = (
                     f"it has the configuration of {runs[first].folder} and ended in "
-                    "another state; no recorded origin explains that"
+                    "another state; no recorded key of its origin explains the "
+                    "difference"
                 )
             notes.append(f"{runs[position].folder}: left out, {reason}")
     return notes

@@ -1,10 +1,11 @@
-"""The built-in methods, models, partition schemes, shifts, selections, transforms,
-rules, attacks, scores and data sets, as their files describe themselves.
+"""Entries of the built-in methods, models, partition schemes, shifts, selections,
+transforms, rules, attacks, scores and data sets.
 
-Reading that off the code means importing torch, so it is kept in ``catalogue.json``. A
-file that is not in it yet is read when it is asked for. ``python -m
-hpcfl.report.catalogue`` writes ``catalogue.json`` and the
-tables of methods and data sets anew; tests say when that is due.
+Entries are read from the plugins' docstrings and fields. Importing the plugins imports
+torch, so the entries are stored in ``catalogue.json``. A plugin that the file lacks is
+imported when its entry is requested. ``python -m hpcfl.report.catalogue`` rewrites
+``catalogue.json`` and the tables of methods and data sets; tests fail if they are
+outdated.
 """
 
 import inspect
@@ -17,7 +18,7 @@ from hpcfl.experiment import measures, plugins, user_code
 STORED = Path(__file__).with_suffix(".json")
 PACKAGE = Path(__file__).parents[1]
 Keys = dict[str, dict[str, Any]]  # JSON schemas by key
-# JSON-able: ``name``, ``description``, and what a kind has besides.
+# An entry that JSON can store: ``name``, ``description`` and the fields of its kind.
 Entry = dict[str, Any]
 
 PACKAGES = {
@@ -32,7 +33,7 @@ PACKAGES = {
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
-# The key that names a plugin of this kind in an experiment.
+# By kind the configuration key that selects a plugin.
 NAMED_BY = {
     "methods": "method.name",
     "models": "model.name",
@@ -45,14 +46,14 @@ NAMED_BY = {
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
 }
-# The attributes of a plugin that are in its entry.
+# By kind the attributes of a plugin that its entry contains.
 ATTRIBUTES = {
     "methods": ("reference", "family", "primary"),
     "scores": ("unit", "better", "summaries"),
     "datasets": ("built_in", "own_file", "looked_for", "licence"),
 }
 COMMAND = "written by python -m hpcfl.report.catalogue"
-# Pages with a table of all there is of a kind, and the lines above its first entry.
+# Pages that contain the table of a kind, and the header of each table.
 PAGES = {
     "datasets": PACKAGE / "data" / "README.md",
     "methods": PACKAGE / "methods" / "README.md",
@@ -64,17 +65,21 @@ TABLES = {
 
 
 def entries(kind: str) -> list[Entry]:
-    """Return the entries of one of PACKAGES, in the order of names.
+    """Return the entries of a kind, sorted by name.
 
-    Each has ``name`` and ``description``; methods, models, partitions, shifts,
-    selections, transforms, rules and attacks have ``keys``, their own keys as JSON
-    schemas by name, of shifts, transforms, rules and attacks with those of all kinds.
+    Every entry has ``name`` and ``description``. Entries of methods, models, partitions,
+    shifts, selections, transforms, rules and attacks also have ``keys``: JSON schemas
+    of the plugin's own keys by name. For shifts, transforms, rules and attacks ``keys``
+    includes the keys that all plugins of the kind share. Further fields:
 
-    * methods: ``reference``, ``family``, ``primary`` column;
+    * methods: ``reference``, ``family``, ``primary`` (column of the primary metric);
     * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
-    * datasets: ``built_in``, ``own_file``; ``files``, where its files come from;
-      ``looked_for``, their paths below ``data.root``, or ``data.file`` with
-      ``own_file``; ``licence``; ``keys``.
+    * datasets: ``built_in``, ``own_file``, ``licence``, ``keys``, ``files`` (source of
+      the files), ``looked_for`` (paths below ``data.root``, or below ``data.file`` with
+      ``own_file``).
+
+    Args:
+        kind: Key of PACKAGES.
     """
     stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
     by_name = {entry["name"]: entry for entry in stored}
@@ -85,15 +90,20 @@ def entries(kind: str) -> list[Entry]:
 
 
 def described(kind: str) -> list[Entry]:
-    """Return the built-in entries of a kind, read off the code."""
+    """Return the built-in entries of a kind, read from the code."""
     return [_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
 
 
 @user_code.locate_errors()
 def own(kind: str, name: str) -> Entry:
-    """Import a user's own plugin, ``module:object``, and return its entry.
+    """Import a user's plugin and return its entry.
 
-    Raises UserError.
+    Args:
+        kind: Key of PACKAGES.
+        name: Plugin as ``module:object``.
+
+    Raises:
+        UserError: If the import fails or the object is no such plugin.
     """
     plugin = plugins.find(PACKAGES[kind], NAMED_BY[kind], name)
     return _entry(kind, name, plugin, plugin.__doc__)
@@ -106,7 +116,13 @@ def text() -> str:
 
 
 def with_table(kind: str, page: str, listed: list[Entry]) -> str:
-    """Replace the table of a kind in a page by the entries ``listed``."""
+    """Return a page with its table of a kind replaced.
+
+    Args:
+        kind: Key of PAGES.
+        page: Text of the page.
+        listed: Entries of the new table.
+    """
     begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
     before, _, rest = page.partition(begin)
     after = rest.partition(end)[2]
@@ -116,7 +132,7 @@ def with_table(kind: str, page: str, listed: list[Entry]) -> str:
 
 
 def _row(kind: str, entry: Entry) -> str:
-    """Return a line of a table; a method's description begins with its name and a colon."""
+    """Return a table row. A method's description begins with its name and a colon."""
     text = entry["description"].removesuffix(".")
     if kind == "datasets":
         return f"| `{entry['name']}` | {text} | {entry['licence']} |"
@@ -130,7 +146,14 @@ def _built_in(kind: str, name: str) -> Entry:
 
 
 def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
-    """Return the entry of a plugin that ``text``, a docstring, describes."""
+    """Return the entry of a plugin.
+
+    Args:
+        kind: Key of PACKAGES.
+        name: Name of the plugin.
+        plugin: Plugin object.
+        text: Docstring that describes the plugin.
+    """
     summary = inspect.cleandoc(text or "").partition("\n\n")[0]
     entry: Entry = {"name": name, "description": " ".join(summary.split())}
     for attribute in ATTRIBUTES.get(kind, ()):
@@ -144,7 +167,7 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
 
 
 def _describe_files(name: str, plugin: Any) -> str:
-    """Return where the files of a data set come from."""
+    """Return the source of a data set's files."""
     if plugin.built_in:
         return "built in"
     if plugin.own_file:
@@ -155,9 +178,7 @@ def _describe_files(name: str, plugin: Any) -> str:
 
 
 def _read_keys(kind: str, name: str) -> Keys:
-    """Return the own keys of a plugin as JSON schemas, without the titles that pydantic
-    makes of their names.
-    """
+    """Return the own keys of a plugin as JSON schemas, without pydantic's titles."""
     from hpcfl.experiment.plugins import fields_class
     from hpcfl.experiment.sections import Participation, Partition
 

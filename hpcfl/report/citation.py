@@ -17,7 +17,7 @@ OWN = f"""@misc{{hpcfl,
 
 
 def entries() -> dict[str, list[str]]:
-    """Return the entries of ``references.bib``, each with the methods in its keywords."""
+    """Return BibTeX entries from ``references.bib``, each with the methods that cite it."""
     text = REFERENCES.read_text(encoding="utf-8")
     found = {}
     for block in text.split("\n\n"):
@@ -29,24 +29,24 @@ def entries() -> dict[str, list[str]]:
 
 
 def cite_methods() -> str:
-    """Return the entries of all built-in methods."""
+    """Return the BibTeX entries of all built-in methods."""
     return "\n\n".join(entries())
 
 
 def cite_method(name: str) -> str:
-    """Return the entry of a built-in method. Raises UserError where there is none."""
+    """Return the BibTeX entry of a built-in method. Raises UserError if it has none."""
     name = name.replace("_", "-")
     found = _cited({name})
     if not found:
         raise UserError(
-            f"'{name}': no paper is known of it; hpcfl methods lists the references of "
-            "the built-in methods"
+            f"'{name}': hpcfl has no BibTeX entry for it; hpcfl methods lists the "
+            "references of the built-in methods"
         )
     return found[0]
 
 
 def cite_runs(runs: Iterable[Run]) -> str:
-    """Return the entries of hpcfl and of all methods and options that the runs used."""
+    """Return the BibTeX entries of hpcfl and of all methods and options of the runs."""
     used: set[str] = set()
     for run in runs:
         method = run.config["method"]
@@ -59,5 +59,5 @@ def cite_runs(runs: Iterable[Run]) -> str:
 
 
 def _cited(methods: set[str]) -> list[str]:
-    """Return the entries that have one of the methods in their keywords."""
+    """Return the BibTeX entries whose keywords include one of the methods."""
     return [entry for entry, named in entries().items() if methods & set(named)]

@@ -1,9 +1,8 @@
-"""``hpcfl table --against ROW``: the clients' gains beside a reference row.
+"""``hpcfl table --against ROW``: the clients' gains over a reference row.
 
-Every client is its own control: its number under a method less its number under the
-reference, in the same repetition of the same partition, is its *gain*. A mean over
-clients hides the clients that lose by the method, so their share and their loss stand
-beside it.
+The *gain* of a client is its score under a method minus its score under the reference,
+in the same repetition of the same partition. The mean gain hides clients that lose, so
+the table also has their share and their mean loss.
 """
 
 import math
@@ -37,12 +36,12 @@ from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.tune_folder import SPENT
 
 GAIN = "gain ± 95 %"
-WORST = 0.1  # the share of clients with the lowest gains
-MARGIN = 0.5  # of equivalence, in the unit that is shown
+WORST = 0.1  # fraction of clients with the lowest gains
+MARGIN = 0.5  # margin of equivalence, in the displayed unit
 PAIRS = "p (pairs of client and seed independent)"
-# Half of the interval by the nested bootstrap, in the unit that is shown.
+# Half-width of the interval from the nested bootstrap, in the displayed unit.
 BOOTSTRAP = "± by bootstrap"
-# Columns that only some tables have: their numbers, headings and formats.
+# Optional columns of a table: name of the numbers, heading, format.
 OPTIONAL = (
     ("needs", "needs", ".0f"),
     ("p_pairs", PAIRS, ".2g"),
@@ -55,30 +54,31 @@ NOTE = (
     "then over partitions ({partitions}), ± half of its 95 % interval; better, worse and "
     "same (within ± {margin:g}) are decided at the level of 5 %, with Holm's correction"
 )
-# the columns that a table has and a page has not
+# Explanation of the columns that only the table has; the HTML page lacks them.
 COLUMNS = (
     "p: with Holm's correction; hurt: clients with a gain below 0; hurt by: their mean "
     "gain; worst tenth: mean of the lowest tenth of the gains; Gini: 0 where all clients "
     "have the same number"
 )
 SEARCHED = (
-    "with several searches the interval and p are of a mixed model of search, partition and "
-    "seed of training; the nested bootstrap draws searches, partitions and their clients"
+    "with several searches the interval and p come from a mixed model of search, partition "
+    "and training seed; the nested bootstrap resamples searches, partitions and their clients"
 )
-ONE_PARTITION = "no interval: one partition alone has none; play other seeds"
+ONE_PARTITION = "no interval: it needs two partitions; run more seeds"
 UNMATCHED = "{column}: left out, no seed in common with {reference}: {rows}"
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A row with which all others are compared.
+    """The reference row and the options of a comparison.
 
     Attributes:
-        row: Its label.
-        margin: Differences below it count as none, in the unit that is shown.
-        power: A difference in the same unit; the table shows how many partitions are
-            needed to find it.
-        pairs: Adds a test over pairs of client and seed.
+        row: Label of the reference row.
+        margin: Margin of equivalence in the displayed unit; smaller differences count
+            as none.
+        power: Difference in the displayed unit for which the table gives the number of
+            partitions needed to detect it; None to leave the column out.
+        pairs: Whether to add a test over pairs of client and seed.
     """
 
     row: str
@@ -89,16 +89,18 @@ class Reference:
 
 @dataclass(frozen=True)
 class Gains:
-    """A row compared with the reference on the same clients of the same partitions.
+    """Gains of a row over the reference on the same clients of the same partitions.
 
     Attributes:
-        of_clients: Of each partition the clients' gains ``[n_r]``, positive where the
-            row is better, mean over the repetitions that share the partition.
-        gini: Of the row's own numbers over clients, mean over partitions.
-        interval: Of the mean gain.
-        of_pairs: The finite gains of all pairs of client and repetition, ``[pairs]``.
-        searches: The number of searches that the interval includes.
-        bootstrap: Half of the interval by the nested bootstrap; NaN for one search.
+        of_clients: Gains of the clients of each partition, ``[n_r]``; positive if the row
+            is better; averaged over repetitions that share the partition.
+        gini: Gini coefficient of the row's scores over clients, averaged over
+            partitions.
+        interval: Confidence interval of the mean gain.
+        of_pairs: Finite gains of all pairs of client and repetition, ``[pairs]``.
+        searches: Number of searches that the interval includes.
+        bootstrap: Half-width of the interval from the nested bootstrap; NaN for one
+            search.
     """
 
     of_clients: list[np.ndarray]
@@ -110,19 +112,22 @@ class Gains:
 
     @property
     def hurt(self) -> float:
-        """Return the share of clients that lose, mean over partitions."""
+        """Return the fraction of clients that lose, averaged over partitions."""
         return float(np.mean([(gains < 0).mean() for gains in self.of_clients]))
 
     @property
     def loss(self) -> float:
-        """Return the mean gain of clients that lose, NaN where none does."""
+        """Return the mean gain of the clients that lose, NaN if no client loses."""
         gains = np.concatenate(self.of_clients)
         losing = gains[gains < 0]
         return float(losing.mean()) if len(losing) else math.nan
 
     @property
     def worst_tenth(self) -> float:
-        """Return the mean of the lowest tenth of gains, at least one, over partitions."""
+        """Return the mean of the lowest tenth of gains, averaged over partitions.
+
+        The lowest tenth has at least one client.
+        """
         means = []
         for gains in self.of_clients:
             count = max(1, int(WORST * len(gains)))
@@ -136,16 +141,18 @@ def make_table(
     against: Reference,
     reading: Reading,
 ) -> Table:
-    """Return one column of a table, each row compared with the reference.
+    """Return a table that compares each row of one column with the reference.
 
     Args:
-        arranged: The finished runs.
-        column: The label of a column.
-        against: The reference.
-        reading: The score that is compared, of each client, by its resolved name.
+        arranged: Finished runs.
+        column: Label of the column.
+        against: Reference row and options of the comparison.
+        reading: Per-client score to compare, by its resolved name, and rounds at which
+            it is read.
 
     Raises:
-        UserError: No such row or score, or nothing to compare.
+        UserError: If the reference row or the score is missing, or there is no row to
+            compare.
     """
     measure = find_client_measure(arranged.runs[0], reading.metric)
     rows = arranged.column(column)
@@ -171,7 +178,7 @@ def make_table(
             row: measure.factor * one.bootstrap for row, one in gains.items()
         }
     unit = f" in {measure.unit}" if measure.unit else ""
-    title = f"{column}: {measure.score}{unit} of each client beside {reference}, {reading.at}"
+    title = f"{column}: {measure.score}{unit} of each client against {reference}, {reading.at}"
     texts = _write_cells(numbers, measure)
     best = texts.map(lambda text: False)
     best.loc[numbers["verdict"] == "better", GAIN] = True
@@ -203,7 +210,18 @@ def make_table(
 
 
 def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> DataFrame:
-    """Return the numbers of each row, in the unit in which they are recorded."""
+    """Return the numbers of each row in the unit in which they are recorded.
+
+    Args:
+        gains: Gains by row.
+        against: Reference row and options of the comparison.
+        factor: Factor from the recorded to the displayed unit.
+
+    Returns:
+        A frame with a row for each row of the table and the columns ``gain``, ``half``,
+        ``p``, ``verdict``, ``hurt``, ``loss``, ``worst_tenth``, ``gini`` and, if
+        requested, ``needs`` and ``p_pairs``.
+    """
     of_rows = Series(gains)
     intervals = of_rows.map(lambda one: one.interval)
     frame = DataFrame(
@@ -233,7 +251,7 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
 
 
 def _write_cells(frame: DataFrame, measure: Measure) -> DataFrame:
-    """Return the numbers of ``tabulate`` as texts."""
+    """Return the numbers of ``tabulate`` as texts in the displayed unit."""
     form = ".2f" if measure.is_percent else ".4g"
 
     def write(name: str, form: str, factor: int = 1) -> Series:
@@ -260,10 +278,18 @@ def _write_cells(frame: DataFrame, measure: Measure) -> DataFrame:
 def gains_of(
     cells: Sequence[Placed], reference: Sequence[Placed], reading: Reading
 ) -> Gains | None:
-    """Return the gains of one row; None where it shares no repetition with the reference.
+    """Return the gains of one row over the reference.
 
-    The arguments are as for ``make_table``. Raises UserError where repetitions with the same
-    seeds have other clients.
+    Args:
+        cells: Runs of the row.
+        reference: Runs of the reference row.
+        reading: Per-client score to compare, and rounds at which it is read.
+
+    Returns:
+        Gains; None if the row shares no repetition with the reference.
+
+    Raises:
+        UserError: If repetitions with the same seeds have different clients.
     """
     measure = find_client_measure(cells[0].run, reading.metric)
     by_seeds = {_seeds(placed): placed for placed in reference}
@@ -277,7 +303,8 @@ def gains_of(
         counts, others = counts_of(placed.run, "test"), counts_of(other.run, "test")
         if not np.array_equal(counts, others):
             raise UserError(
-                f"{placed.run.folder}: its clients are not those of {other.run.folder}"
+                f"{placed.run.folder}: its clients differ from the clients of "
+                f"{other.run.folder}"
             )
         numbers, reference_numbers = (
             of_clients(run, reading.metric, reading.at)
@@ -304,10 +331,12 @@ def gains_of(
 def _include_searches(
     gains: Gains, of_search: Mapping[Hashable, Mapping[int, np.ndarray]]
 ) -> Gains:
-    """Return the gains with an interval over searches too, if there are several.
+    """Return the gains with an interval that includes searches, if there are several.
 
-    Partitions that lack a search are left out. of_search: the clients' gains of each
-    partition by the number of the search.
+    Args:
+        gains: Gains with an interval over partitions.
+        of_search: Gains of the clients, ``[n_r]``, by partition and number of the
+            search. Partitions that lack a search are left out.
     """
     numbers = sorted(set().union(*of_search.values()))
     if len(numbers) < 2:
@@ -328,8 +357,16 @@ def _include_searches(
 
 
 def gini(numbers: np.ndarray) -> float:
-    """Return the Gini coefficient of numbers ``[n]`` that are not negative: half of the mean
-    absolute difference over the mean, 0 where all are alike; NaN for a mean of 0.
+    """Return the Gini coefficient of non-negative numbers.
+
+    The coefficient is half of the mean absolute difference divided by the mean. It is 0
+    if all numbers are equal.
+
+    Args:
+        numbers: Numbers, ``[n]``.
+
+    Returns:
+        Coefficient; NaN for a mean of 0.
     """
     mean = numbers.mean() if len(numbers) else 0.0
     if mean == 0:
@@ -341,9 +378,10 @@ def gini(numbers: np.ndarray) -> float:
 
 
 def find_row(name: str, rows: Sequence[str]) -> str:
-    """Find the row with the label ``name``, or the only one with it as first word.
+    """Find the row with the label ``name``, or the only row whose first word is ``name``.
 
-    Raises UserError where there is none.
+    Raises:
+        UserError: If no row or several rows match.
     """
     if name in rows:
         return name
@@ -355,14 +393,16 @@ def find_row(name: str, rows: Sequence[str]) -> str:
 
 
 def _seeds(placed: Placed) -> tuple[str, str]:
-    """Return the seeds of a run, in which repetitions differ."""
+    """Return the seeds that identify a repetition."""
     setting = placed.setting
     return repr(setting.get("seed")), repr(setting.get("partition.seed"))
 
 
 def partition_of(placed: Placed) -> Hashable:
-    """Return the key of a run's partition: the samples of each client if a file has it,
-    its own seed, or the run's where it has none.
+    """Return a key that identifies a run's partition.
+
+    The key is the table of samples if the partition comes from a file. Otherwise it is
+    the partition's seed, or the run's seed if the partition has none.
     """
     setting = placed.setting
     if setting.get("partition.file") is not None:

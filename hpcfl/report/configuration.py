@@ -1,4 +1,4 @@
-"""The resolved configuration as text that is itself an experiment file."""
+"""Print the resolved configuration as an experiment file."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,19 +15,19 @@ from hpcfl.experiment.plugins import (
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
 
-REQUIRED = object()  # stands for the default of a key that has none
+REQUIRED = object()  # the default of a key that must be given
 
 
 def toml(config: Config) -> str:
-    """Return the configuration as TOML with every key of every section; keys without a
-    value are comments.
+    """Return the configuration as TOML with every key of every section.
 
-    Above each key stand its meaning and the values that it may have.
+    A comment above each key gives its meaning and allowed values. Keys without a value
+    are comments.
     """
     blocks = []
     for section, table, schemas in _sections(config):
         lines = [f"[{section}]"] if section else []
-        # tables within the section end the section's own keys
+        # In TOML a table within the section ends the section's own keys.
         for key in sorted(table, key=lambda key: _holds_tables(table[key])):
             lines.append(f"# {_meaning(schemas[key])}")
             if table[key] is None:
@@ -47,8 +47,8 @@ def _holds_tables(value: Any) -> bool:
 
 
 def changed_keys(config: Config) -> str:
-    """Return as TOML the keys whose values are not their defaults, without those that
-    follow from another key.
+    """Return as TOML the keys with values other than their defaults, without keys that
+    are derived from others.
     """
     derived = {("partition", "seed"): (config.seed + 1) % 2**63}
     changed: dict[str, Any] = {}
@@ -63,15 +63,16 @@ def changed_keys(config: Config) -> str:
 
 
 def _find_default(value: Any, schema: dict[str, Any]) -> Any:
-    """Return the default of a key with this value, REQUIRED where it must be given."""
+    """Return the default of a key with this value; REQUIRED if it must be given."""
     if "default" not in schema and isinstance(value, list | dict):
-        return type(value)()  # pydantic's schema has no default that a function makes
+        return type(value)()  # pydantic's schema omits defaults from a factory
     return schema.get("default", REQUIRED)
 
 
 def _sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
-    """Yield the name of each section, "" for the keys outside of any, its keys with
-    their values, and their schemas by key.
+    """Yield each section as its name, its keys with their values, and the schemas by key.
+
+    The name is "" for keys outside of any section.
     """
     table = config.resolved()
     sections = [*SECTIONS, *(name for name in OPTIONAL if name in table)]
@@ -88,12 +89,12 @@ def _sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
 
 
 def _schemas(config: Config, section: str, table: dict[str, Any]) -> Keys:
-    """Return the schemas of a section's keys, with those of its plugin."""
+    """Return the schemas of a section's keys, including the keys of its plugin."""
     schemas: Keys = type(getattr(config, section)).model_json_schema()["properties"]
     if section in PLUGINS:
         own = fields_class(section, table).model_json_schema()
         schemas = schemas | own.get("properties", {})
-        # a plugin's own class may repeat this key without its description and default
+        # A plugin's class may repeat this key without its description and default.
         selector, *_ = PLUGINS[section]
         common = find_common_keys(section)
         schemas[selector] = common.model_json_schema()["properties"][selector]

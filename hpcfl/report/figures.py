@@ -1,4 +1,4 @@
-"""Figures as files: those that a sweep draws at its end, and those of ``hpcfl plot``."""
+"""Write figures to files: the figures at the end of a sweep and those of ``hpcfl plot``."""
 
 import gc
 import inspect
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = "hpcfl.report.plots"
-PAGE = 7.0  # inches, the text's width on a page with two columns
-# By format the metadata that are left out, so that the same picture is the same file.
+PAGE = 7.0  # inches; text width of a page with two columns
+# By format the metadata to leave out, so that equal figures are equal files.
 NO_DATE: dict[str, dict[str, Any]] = {
     "png": {},
     "pdf": {"CreationDate": None},
@@ -44,16 +44,16 @@ def plot(
     """Draw a figure of the runs below some folders and return the lines to print.
 
     Args:
-        folders: Where runs are looked for.
-        kind: A file of ``plots``, or a user's own ``module:function``.
-        width: Inches on paper.
-        out: The file, by default ``KIND.png`` in the current folder.
-        options: Those of the kind that the user gave.
-        own: As for ``loading.load_run``.
+        folders: Folders to search for runs.
+        kind: Name of a module in ``plots``, or a user's ``module:function``.
+        width: Width of the figure in inches.
+        out: Path of the figure; default ``KIND.png`` in the current folder.
+        options: Options of the kind that the user gave.
+        own: User modules that may be imported; see ``loading.load_run``.
 
     Raises:
-        UserError: A mistake in what was asked for.
-        RunFailure: The file cannot be written.
+        UserError: If an option, the kind or the path is invalid, or there is no run.
+        RunFailure: If the file cannot be written.
     """
     draw = plugins.find(KINDS, "--kind", kind)
     out = out or Path(f"{kind.rpartition(':')[2]}.png")
@@ -69,19 +69,19 @@ def plot(
 def _refuse_unknown(
     options: dict[str, Any], draw: Callable[..., Any], kind: str
 ) -> None:
-    """Raise UserError where an option is no keyword parameter of the kind."""
+    """Raise UserError if an option is no keyword parameter of the kind."""
     parameters = inspect.signature(draw).parameters.values()
     known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     for name in options:
         if name not in known:
             allowed = ", ".join(f"--{one}" for one in known) or "no options"
             raise UserError(
-                f"--{name}: means nothing to --kind {kind}, which takes {allowed}"
+                f"--{name}: unknown option for --kind {kind}, which takes {allowed}"
             )
 
 
 def _check_file(out: Path) -> None:
-    """Raise UserError where a file cannot be a figure's."""
+    """Raise UserError if a figure cannot be written to the path."""
     if _format(out) not in NO_DATE:
         allowed = ", ".join(NO_DATE)
         raise UserError(f"--out {out}: its name must end with one of {allowed}")
@@ -97,15 +97,15 @@ def _format(path: Path) -> str:
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     """Draw the figures of a run or a sweep into its folder and return their paths.
 
-    The curves are called after the score that counts, mostly ``accuracy.png``; the
-    samples are in ``clients.png``.
+    The file of the curves is named after the primary score, usually ``accuracy.png``.
+    The samples of each client are drawn in ``clients.png``.
 
     Args:
-        folder: The run's or the sweep's.
-        runs: What ``list_runs`` gave for it, if that was called already.
+        folder: Folder of the run or sweep.
+        runs: Runs of the folder, as ``list_runs`` returns them; None to list them.
 
     Raises:
-        UserError: There is no run in the folder.
+        UserError: If the folder has no run.
     """
     runs = runs or loading.list_runs(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
@@ -114,14 +114,14 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     if any("train_counts" in run.results.static for run in runs):
         paths.append(folder / "clients.png")
         write(paths[1], lambda: partition.plugin(runs, Sheet(PAGE)))
-    # A figure is part of reference cycles, so only the garbage collector frees it, and
-    # that is not started by the megabytes of pixels that it holds.
+    # Figures contain reference cycles, so only the garbage collector frees them. Their
+    # large pixel buffers do not trigger it.
     gc.collect()
     return paths
 
 
 def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Draw the score that counts over rounds, before and after local training."""
+    """Draw the primary score over rounds, before and after local training."""
     arranged = arrange(runs, unfinished=True)
     measure = runs[0].measure
     drawn = []
@@ -139,8 +139,11 @@ def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def write(path: Path, make: "Callable[[], Figure]") -> float:
-    """Draw and write a figure, in the format that the file's name ends with, and return
-    its height in inches.
+    """Draw a figure, write it and return its height in inches.
+
+    Args:
+        path: Path whose suffix gives the format.
+        make: Function that draws the figure.
     """
     with house_style():
         figure = make()
@@ -151,9 +154,11 @@ def write(path: Path, make: "Callable[[], Figure]") -> float:
 
 
 def as_svg(figure: "Figure", name: str) -> bytes:
-    """Return a figure as SVG without a background, whose texts are texts.
+    """Return a figure as SVG without a background and with texts kept as text.
 
-    name: makes its ids differ from those of other figures.
+    Args:
+        figure: Figure of matplotlib.
+        name: Salt that distinguishes the figure's ids from those of other figures.
     """
     from matplotlib import rc_context
 

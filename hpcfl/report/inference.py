@@ -1,16 +1,15 @@
-"""Paired differences to a reference: intervals over partitions, tests and corrections.
+"""Confidence intervals, tests and corrections for paired differences to a reference.
 
-The clients of one partition share its draw, so they are no independent witnesses of a
-difference between methods: a new federation is a new partition, with new clients in it.
-The bootstrap therefore resamples partitions, and within each of them its clients:
-Davison & Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8,
-for data in groups, with both stages drawn with replacement.
+The clients of one partition depend on the same draw, so their differences are not
+independent. A new federation is a new partition with new clients. The bootstrap
+therefore resamples partitions, and then the clients within each of them, both with
+replacement (Davison & Hinkley, "Bootstrap Methods and their Application", 1997,
+section 3.8).
 
-Intervals are studentised and symmetric (ibid., section 5.2.1): the spread of the partitions'
-means is estimated anew in each resample, because with the five to twenty partitions
-that one can afford plain percentiles are too narrow.
-``tests/report/test_inference.py`` counts how often intervals of invented partitions
-hold the truth.
+Intervals are studentised and symmetric (ibid., section 5.2.1): each resample estimates
+the standard error of the partitions' means anew. Plain percentile intervals are too
+narrow with five to twenty partitions. ``tests/report/test_inference.py`` measures the
+coverage of the intervals on simulated partitions.
 """
 
 import math
@@ -23,27 +22,27 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas
 
-# A difference with a corrected p-value below this counts as larger than the noise.
+# Level of significance of corrected p-values.
 LEVEL = 0.05
 RESAMPLES = 4999
-POWER = 0.8  # the chance with which a difference is to be seen
-MOST_PARTITIONS = 10_000  # that are looked at for ``partitions_needed``
-SEED = 0  # the same numbers make the same interval
+POWER = 0.8  # probability of detecting the difference
+MOST_PARTITIONS = 10_000  # upper limit of ``partitions_needed``
+SEED = 0  # fixed, so that equal numbers give equal intervals
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of paired differences with its interval of 95 %.
+    """The mean of paired differences with its 95 % confidence interval.
 
     Attributes:
-        mean: Over partitions, of each the mean over its clients.
-        partitions: How many there are.
-        half: Half of the interval's width; NaN for fewer than two partitions.
-        narrow: Half of the width of the interval of 90 %, which lies within an
-            equivalence margin where two one-sided tests at 5 % say that the difference
-            does (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
-        p: The two-sided p-value; NaN for fewer than two partitions.
-        deviation: The sample standard deviation of the partitions' means.
+        mean: Mean over partitions of each partition's mean over clients.
+        partitions: Number of partitions.
+        half: Half-width of the interval; NaN for fewer than two partitions.
+        narrow: Half-width of the 90 % interval. This interval lies within an equivalence
+            margin if two one-sided tests at 5 % find the difference within the margin
+            (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
+        p: Two-sided p-value; NaN for fewer than two partitions.
+        deviation: Sample standard deviation of the partitions' means.
     """
 
     mean: float
@@ -54,16 +53,16 @@ class Interval:
     deviation: float = math.nan
 
     def within(self, margin: float) -> bool:
-        """Tell whether the difference is smaller than ``margin`` at the level of 5 %."""
+        """Return whether the difference is within ± ``margin`` at the level of 5 %."""
         return abs(self.mean) + self.narrow < margin
 
 
 def interval(differences: Sequence[np.ndarray]) -> Interval:
-    """Return the mean difference over partitions with its interval.
+    """Return the mean difference over partitions with its confidence interval.
 
     Args:
-        differences: Of each partition the finite differences ``[n_r]`` of its clients,
-            at least one.
+        differences: Finite differences of the clients of each partition, ``[n_r]``; at
+            least one partition.
     """
     count = len(differences)
     means = np.array([of_partition.mean() for of_partition in differences])
@@ -71,12 +70,12 @@ def interval(differences: Sequence[np.ndarray]) -> Interval:
     if count < 2:
         return Interval(mean, count)
     deviation = float(means.std(ddof=1))
-    if deviation == 0:  # nothing varies, so nothing has to be estimated
+    if deviation == 0:  # equal means need no bootstrap
         p = 1.0 if mean == 0 else 0.0
         return Interval(mean, count, half=0.0, narrow=0.0, p=p, deviation=0.0)
     error = deviation / math.sqrt(count)
     ratios = _resampled_ratios(differences, mean)
-    if not ratios.any():  # two partitions of clients who agree have no such ratio
+    if not ratios.any():  # e.g. two partitions without variation between clients
         return Interval(mean, count, deviation=deviation)
     half = error * float(np.quantile(ratios, 1 - LEVEL))
     narrow = error * float(np.quantile(ratios, 1 - 2 * LEVEL))
@@ -89,14 +88,14 @@ def partitions_needed(deviation: float, difference: float, level: float) -> int 
     """Return the number of partitions with which a paired t-test finds a difference.
 
     Args:
-        deviation: The standard deviation of the partitions' differences.
-        difference: The true difference, above 0.
-        level: Of the two-sided test, in (0, 1).
+        deviation: Standard deviation of the partitions' differences.
+        difference: True difference, above 0.
+        level: Level of the two-sided test, in (0, 1).
 
     Returns:
-        The smallest number with which the test has the power ``POWER``, by the
+        Smallest number of partitions at which the test has the power ``POWER``, by the
         noncentral t distribution (Cohen, "Statistical Power Analysis", 1988, section 2.4);
-        None where more than ``MOST_PARTITIONS`` would be needed.
+        None if more than ``MOST_PARTITIONS`` are needed.
     """
     from scipy.stats import nct, t
 
@@ -105,7 +104,7 @@ def partitions_needed(deviation: float, difference: float, level: float) -> int 
     counts = np.arange(2, MOST_PARTITIONS)
     shift = difference / deviation * np.sqrt(counts)
     threshold = t.isf(level / 2, counts - 1)
-    with np.errstate(all="ignore"):  # by which SciPy comes to the right 1
+    with np.errstate(all="ignore"):  # SciPy warns and still returns the limit 1
         above = nct.sf(threshold, counts - 1, shift)
         below = nct.cdf(-threshold, counts - 1, shift)
     enough = counts[above + np.nan_to_num(below) >= POWER]
@@ -113,7 +112,12 @@ def partitions_needed(deviation: float, difference: float, level: float) -> int 
 
 
 def _resampled_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndarray:
-    """Return |mean* − mean| over the standard error* of each resample that has one."""
+    """Return |mean* − mean| / (standard error)* of each resample with a positive error.
+
+    Args:
+        differences: Differences of the clients of each partition, ``[n_r]``.
+        mean: Mean of the original sample.
+    """
     count = len(differences)
     sizes = np.array([len(of_partition) for of_partition in differences])
     padded = np.zeros((count, sizes.max()))
@@ -136,10 +140,10 @@ def _resampled_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndar
 
 
 def signed_rank(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of Wilcoxon's signed-rank test, 1 where all finite
-    ``differences`` are 0.
+    """Return the two-sided p-value of Wilcoxon's signed-rank test.
 
-    The test takes the differences as independent.
+    The test assumes independent differences. The p-value is 1 if all finite
+    differences are 0.
     """
     from scipy.stats import wilcoxon  # takes a second to import
 
@@ -148,15 +152,15 @@ def signed_rank(differences: np.ndarray) -> float:
 
 
 def correct(p: "pandas.Series[float]") -> "pandas.Series[float]":
-    """Correct the p-values that are known by Holm's step-down procedure.
+    """Correct the known p-values by Holm's step-down procedure.
 
-    The chance that at least one difference is called larger than the noise although it
-    is not stays below the level.
+    The procedure keeps the probability of at least one false rejection below the
+    level.
 
     Source: S. Holm, A simple sequentially rejective multiple test procedure, Scand. J.
     Statist. 6 (1979).
     """
     known = p.dropna().sort_values()
-    # For each test how many tests have a p-value at least as large.
+    # For each test the number of p-values that are at least as large.
     remaining = np.arange(len(known), 0, -1)
     return (known * remaining).cummax().clip(upper=1).reindex(p.index)

@@ -1,6 +1,4 @@
-"""Lines with a band: means and sample standard deviations over the repetitions of an
-experiment.
-"""
+"""Lines with bands: means and sample standard deviations over repetitions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,23 +14,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKS = 8  # approximate number of marks along a line
-MANY = 12  # a panel with more lines is higher, and has paler bands
+MANY = 12  # a panel with more lines is taller and has paler bands
 MOMENTS = {"pre": "before local training", "post": "after local training"}
-# Numbers from this size on, such as those of a model that diverges, are not drawn.
+# Larger absolute values, such as those of a diverged model, are not drawn.
 BEYOND = 1e100
 
 
 def average(numbers: DataFrame) -> DataFrame:
-    """Return the lines of a figure: at each place the mean over repetitions, of the
-    places at which every repetition of a line has a number.
+    """Return the lines of a figure: means over repetitions.
+
+    A line has the places at which all of its repetitions have a number.
 
     Args:
-        numbers: A row for each number with ``panel``, ``row``, the label of a line,
-            ``method``, ``run``, ``place``, ``x`` and ``y``.
+        numbers: Frame with a row for each number and the columns ``panel``, ``row``
+            (label of the line), ``method``, ``run``, ``place``, ``x`` and ``y``.
 
     Returns:
-        A row for each place of a line, with ``panel``, ``row``, ``method``, ``x``,
-        ``mean``, ``std`` (0 for a single repetition) and ``runs``.
+        Frame with a row for each place of a line and the columns ``panel``, ``row``,
+        ``method``, ``x``, ``mean``, ``std`` (0 for a single repetition) and ``runs``.
     """
     line = ["panel", "row", "method"]
     numbers = numbers.assign(runs=numbers.groupby(line)["run"].transform("nunique"))
@@ -55,15 +54,14 @@ def draw(
     ylabel: str,
     shared: bool = True,
 ) -> "Figure":
-    """Draw lines in panels, with one legend for all.
+    """Draw lines in panels with one legend for all panels.
 
     Args:
-        sheet: The paper to draw on.
-        lines: As from ``average``.
-        measure: Of the numbers on the y axis; the best line by it is first in the
-            legend.
-        xlabel: The label of each x axis.
-        ylabel: The label of the y axes of the first column.
+        sheet: Sheet to draw on.
+        lines: Lines, as ``average`` returns them.
+        measure: Measure on the y axis; the legend begins with the line that ends best.
+        xlabel: Label of each x axis.
+        ylabel: Label of the y axes in the first column.
         shared: Whether all panels have the same y axis.
     """
     panels = dict(list(lines.groupby("panel", sort=False)))
@@ -105,7 +103,7 @@ def draw(
 
 
 def _sort_labels(lines: DataFrame, measure: Measure | None) -> list[str]:
-    """Return the lines' labels, that with the best end first."""
+    """Return the labels of the lines, sorted by their last values, best first."""
     ends = lines.groupby(["panel", "row"], sort=False)["mean"].last()
     ranks = ends * (measure.rank(1.0) if measure else 1.0)
     in_order = ranks.sort_values(ascending=False, kind="stable")
@@ -113,8 +111,9 @@ def _sort_labels(lines: DataFrame, measure: Measure | None) -> list[str]:
 
 
 def name_scores(runs: Sequence[Run], metric: str) -> str:
-    """Return an axis' label: ``test accuracy (%), before local training``, or of
-    held-out samples ``validation accuracy …``.
+    """Return the label of an axis, such as ``test accuracy (%), before local training``.
+
+    For held-out samples the label begins with ``validation``.
     """
     metrics = [resolve_metric(run, metric) for run in runs]
     name, measure = metrics[0]
@@ -130,8 +129,8 @@ def name_scores(runs: Sequence[Run], metric: str) -> str:
 
 
 def name_rounds(runs: Sequence[Run], at: At) -> str:
-    """Return a note on the rounds in which numbers are read: ``best of the rounds, by
-    test samples``.
+    """Return a note on the rounds at which numbers are read, such as ``best of the
+    rounds, by test samples``.
     """
     if at != "best":
         return f"{at} of the rounds"
@@ -140,8 +139,8 @@ def name_rounds(runs: Sequence[Run], at: At) -> str:
 
 
 def count_repetitions(lines: DataFrame) -> str:
-    """Return a note on the repetitions: ``mean ± sample standard deviation over 3
-    seeds``.
+    """Return a note on the number of repetitions, such as ``mean ± sample standard
+    deviation over 3 seeds``.
     """
     least, most = lines["runs"].min(), lines["runs"].max()
     if most == 1:

@@ -23,7 +23,7 @@ BOUNDS = {
     "maxItems": "at most",
 }
 
-# By kind the columns of the overview after the name: keys of its entries.
+# By kind the columns of the overview after the name, as fields of the entries.
 COLUMNS = {
     "methods": ("reference", "family"),
     "models": ("description",),
@@ -39,33 +39,36 @@ COLUMNS = {
 
 
 def show(kind: str, name: str | None) -> None:
-    """Print a line for each entry of a kind, or all of the one called ``name``.
+    """Print a line for each entry of a kind, or the whole entry called ``name``.
 
-    A terminal's lines are cut at its width; a file's or another program's are whole.
-    Raises UserError for an unknown name.
+    Lines are cut at the width of a terminal; other outputs get whole lines.
+
+    Raises:
+        UserError: If the name is unknown.
     """
     console = stdout_console(WIDEST, markup=False)
     if name is None:
         console.print(overview(kind))
-        console.print(f"hpcfl {kind} NAME shows all of one.")
+        console.print(f"hpcfl {kind} NAME shows one of them in full.")
     else:
         for part in details(entry(kind, name)):
             console.print(part)
 
 
 def entry(kind: str, name: str) -> Entry:
-    """Find the entry called ``name``, built in or a user's own ``module:object``.
+    """Find the entry called ``name``: a built-in plugin or a user's ``module:object``.
 
-    Raises UserError if there is none.
+    Raises:
+        UserError: If there is none.
     """
     if ":" in name:
         return catalogue.own(kind, name)
     known = {entry["name"]: entry for entry in catalogue.entries(kind)}
-    # methods have hyphens, as their papers, scores underscores, as data frames' columns
+    # Names of methods have hyphens, names of scores underscores.
     for wanted in (name, name.replace("-", "_"), name.replace("_", "-")):
         if wanted in known:
             return known[wanted]
-    raise UserError(f"'{name}' is none of hpcfl's {kind}{suggest(name, known)}")
+    raise UserError(f"unknown name '{name}' for hpcfl {kind}{suggest(name, known)}")
 
 
 def overview(kind: str) -> Table:
@@ -85,12 +88,12 @@ def overview(kind: str) -> Table:
 
 
 def details(entry: Entry) -> list[str | Table]:
-    """Return the description of one entry: texts, and a table of its keys."""
+    """Return the description of one entry as texts and a table of its keys."""
     reference = f" ({entry['reference']})" if entry.get("reference") else ""
     title = f"{entry['name']}{reference}: {entry['description']}"
     parts: list[str | Table] = [title.removesuffix(": ")]
     if entry.get("primary"):
-        parts.append(f"Its result is read in the column {entry['primary']}.")
+        parts.append(f"Primary metric: column {entry['primary']}.")
     for what in ("unit", "better", "summaries", "files", "licence"):
         if entry.get(what):
             parts.append(f"{what}: {_text(entry[what])}")
@@ -114,7 +117,7 @@ def details(entry: Entry) -> list[str | Table]:
 
 
 def default(schema: dict[str, Any]) -> str:
-    """Return the default of a key as an experiment file has it."""
+    """Return the default of a key as written in an experiment file."""
     return _text(schema["default"]) if "default" in schema else "–"
 
 
@@ -141,7 +144,7 @@ def values(schema: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """Format a value as an experiment file has it."""
+    """Format a value as written in an experiment file."""
     if isinstance(value, str):
         return value
     return "not set" if value is None else json.dumps(value)

@@ -1,6 +1,4 @@
-"""A number of a run by the name that a user gives it, in each round or where a run's
-result is read.
-"""
+"""Read a metric of a run by its name, in each round or at the round of the result."""
 
 import math
 from dataclasses import dataclass, replace
@@ -24,29 +22,30 @@ from hpcfl.scores.metric_names import (
 from hpcfl.storage import metrics
 from hpcfl.trained.run import Run
 
-# the name for the number that counts, in the column that counts in each run, but on
-# held-out training samples
+# name of the primary metric in each run's primary column, on held-out training samples
 VALIDATION = "validation"
 
 
-# The round in which a number is read: "best", "last" or "tail" (see ``storage/metrics.py``),
-# or after so many seconds of the clients' own time.
+# The rounds at which a number is read: "best", "last" or "tail" (see
+# ``storage/metrics.py``), or the latest round within a virtual time in seconds.
 At = str | float
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The numbers that are read of runs.
+    """A metric and the rounds at which it is read.
 
     Attributes:
-        metric: A recorded number such as ``post/mean`` or ``seconds/round``; or, in the
-            column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded
-            name such as ``macro_f1_std``; "" for the one that counts in the first run;
-            "validation" for the one that counts in each, on held-out training samples.
-        at: Where it is read in a run: "best", "last" or "tail" (see
-            ``storage/metrics.py``), or after so many seconds of the clients' own time.
-        target: In place of the number the seconds of the clients' own time until it is
-            as good as this, in the unit in which it is shown.
+        metric: Name of the metric: a recorded number such as ``post/mean`` or
+            ``seconds/round``, or a score (``accuracy``), SCORE/SUMMARY or recorded name
+            (``macro_f1_std``) in the primary column. "" means the primary metric of the
+            first run; "validation" means each run's primary metric on held-out training
+            samples.
+        at: Rounds at which the metric is read: "best", "last" or "tail" (see
+            ``storage/metrics.py``), or the latest round within a virtual time in
+            seconds.
+        target: Target in the displayed unit, or None. With a target the virtual seconds
+            until the metric reached it are read instead.
     """
 
     metric: str = ""
@@ -54,35 +53,36 @@ class Reading:
     target: float | None = None
 
     def resolve(self, runs: list[Run]) -> "Reading":
-        """Return the reading with the name of the metric, and at "last" for newcomers.
+        """Return the reading with its defaults filled in, and "last" for newcomers.
 
-        Raises UserError where no run has such a number.
+        Raises:
+            UserError: If no run has recorded the metric.
         """
         metric = self.metric or runs[0].metric
         refuse_unknown(runs, metric)
         return replace(self, metric=metric, at=read_at(metric, self.at))
 
 
-# the primary metric of the first run, in the best round
+# primary metric of the first run in the best round
 BEST = Reading()
 
 
 class Number(NamedTuple):
-    """A number of a run with its number of clients, NaN if that was not recorded."""
+    """A number of a run with its number of clients, NaN if that is not recorded."""
 
     value: float
     clients: float
 
 
 class Named(NamedTuple):
-    """The recorded name of a number and its measure, None if it is no score's."""
+    """The recorded name of a number with its measure, None if it is not a score."""
 
     name: MetricName
     measure: Measure | None
 
     @property
     def column(self) -> str:
-        """Return the models that were measured, such as ``post`` or ``newcomers/after``."""
+        """Return the name of the scored models, such as ``post`` or ``newcomers/after``."""
         return self.name.column
 
 
@@ -102,46 +102,45 @@ def resolve_metric(run: Run, metric: str) -> Named:
 
 
 def name_measure(measure: Measure) -> str:
-    """Return a measure as texts call it: its score, with its kind if that is unusual."""
+    """Return the display name of a measure: its score, and its kind if that is unusual."""
     kind = measure.kind.replace("_", " ")
     is_usual = kind in ("weighted", "mean")
     return measure.score if is_usual else f"{measure.score}, {kind}"
 
 
 def read_at(metric: str, at: At) -> At:
-    """Return ``at``, but "last" for newcomers, which are scored once, after the last
-    round.
+    """Return the rounds at which a metric is read: "last" for newcomers, else ``at``.
+
+    Newcomers are scored once, after the last round.
     """
     return "last" if is_of_newcomers(MetricName.parse(metric).column) else at
 
 
 def find_client_measure(run: Run, metric: str) -> Measure:
-    """Return the measure of a score that each client has. Raises UserError for other
-    metrics.
-    """
+    """Return the measure of a per-client score. Raises UserError for other metrics."""
     measure = resolve_metric(run, metric).measure
     if measure is None or measure.kind == "std":
         raise UserError(
-            f"--metric {metric}: is no score that each client has; such as accuracy, loss"
+            f"--metric {metric}: is not a per-client score such as accuracy, loss"
         )
     return measure
 
 
 def holds_out(run: Run) -> bool:
-    """Tell whether the run scored its models on held-out training samples too."""
+    """Return whether the run also scored its models on held-out training samples."""
     return str(resolve_metric(run, VALIDATION).name) in run.results.values
 
 
 def refuse_unknown(runs: list[Run], metric: str) -> None:
-    """Raise UserError where no run has such a number."""
+    """Raise UserError if no run has recorded the metric."""
     for run in runs:
         if resolve_metric(run, metric).name in _recorded(run):
             return
     folder = runs[0].folder
     if metric == VALIDATION:
         raise UserError(
-            f"{folder}: --metric {VALIDATION}: this run holds out no training samples "
-            "to be scored on; those with training.validation = 0.1 do"
+            f"{folder}: --metric {VALIDATION}: this run scored no held-out training "
+            "samples; set training.validation = 0.1 in the experiment and run it again"
         )
     known = {*runs[0].scores, *map(str, _recorded(runs[0]))}
     if holds_out(runs[0]):
@@ -154,7 +153,7 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
 
 
 def series(run: Run, metric: str) -> np.ndarray:
-    """Return a number of a run in each round, float64 [T]; NaN where it is not recorded."""
+    """Return a metric of a run in each round, float64 [T]; NaN where it is not recorded."""
     name = resolve_metric(run, metric).name
     if name.of_clients:
         return np.full(len(run.results.rounds), np.nan)
@@ -162,12 +161,15 @@ def series(run: Run, metric: str) -> np.ndarray:
 
 
 def value(run: Run, metric: str, at: At) -> Number:
-    """Return a number of a run with its number of clients; NaN if no such round has it.
+    """Return a metric of a run with its number of clients.
 
     Args:
-        run: The run.
-        metric: As for ``resolve_metric``.
-        at: The rounds in which it is read.
+        run: Run.
+        metric: Name of the metric, as for ``resolve_metric``.
+        at: Rounds at which the metric is read.
+
+    Returns:
+        Mean over the rounds; NaN if no such round has the metric.
     """
     column = resolve_metric(run, metric).column
     numbers = series(run, metric)
@@ -179,37 +181,49 @@ def value(run: Run, metric: str, at: At) -> Number:
 
 
 def time_to(run: Run, metric: str, target: float) -> float:
-    """Find the virtual seconds after which a score first reached ``target``, in the unit
-    in which it is shown; NaN where it never did. Raises UserError.
+    """Return the virtual time in seconds after which a score first reached a target.
+
+    Args:
+        run: Run.
+        metric: Name of the score, as for ``resolve_metric``.
+        target: Target in the displayed unit.
+
+    Returns:
+        Seconds; NaN if the score never reached the target.
+
+    Raises:
+        UserError: If the metric is not a score, or virtual time was not recorded.
     """
     name, measure = resolve_metric(run, metric)
     if measure is None or name.of_clients:
-        raise UserError(f"--time-to: {metric} is no score that a run reaches")
+        raise UserError(f"--time-to: {metric} is not a score of each round")
     seconds = virtual_seconds(run, name.column)
     ranks = measure.rank(1.0) * series(run, metric)
     wanted = measure.rank(target / measure.factor)
-    reached = seconds[ranks >= wanted]  # NaN is not
+    reached = seconds[ranks >= wanted]  # excludes NaN
     return float(reached[0]) if len(reached) else math.nan
 
 
 def virtual_seconds(run: Run, column: str) -> np.ndarray:
     """Return the virtual seconds until the models of a column existed, [T].
 
-    Raises UserError where they are not recorded.
+    Raises:
+        UserError: If virtual time was not recorded.
     """
     refuse_packed(run)
     seconds = find_virtual_seconds(run, column)
     if np.isnan(seconds).all():
         raise UserError(
-            f"{run.folder}: the clients' own time was not recorded; it is with [time], such "
-            "as time.mode = 'synchronous'"
+            f"{run.folder}: virtual time was not recorded; set time.mode = 'synchronous' "
+            "in the experiment to record it"
         )
     return seconds
 
 
 def find_virtual_seconds(run: Run, column: str) -> np.ndarray:
-    """Return the virtual seconds until the models of a column existed, [T]; NaN without
-    ``[time]``.
+    """Return the virtual seconds until the models of a column existed, [T].
+
+    The values are NaN without ``[time]``.
     """
     name = "seconds" if strip_held_out(column) == "post" else "started"
     seconds: np.ndarray = run.results.series(MetricName(name, TIME)).astype(float)
@@ -217,24 +231,31 @@ def find_virtual_seconds(run: Run, column: str) -> np.ndarray:
 
 
 def refuse_packed(run: Run) -> None:
-    """Raise UserError where most rounds of a run are not at hand."""
+    """Raise UserError for a packed run, which lacks most rounds."""
     if run.results.is_packed:
         raise UserError(
-            f"{run.folder}: a packed file has the best and the last rounds alone; name the "
+            f"{run.folder}: a packed file has only the best and the last rounds; pass the "
             "run's own folder"
         )
 
 
 def where_scored(run: Run, column: str, at: At) -> list[int]:
-    """Return the positions of the rounds in which the primary metric of a column is read."""
+    """Return the positions of the rounds at which a column's primary metric is read."""
     numbers = run.results.series(MetricName(run.metric, column))
     return _positions(run, column, numbers, at)
 
 
 def of_clients(run: Run, metric: str, at: At) -> np.ndarray:
-    """Return each client's own number of a score, [clients]; NaN for those without one.
+    """Return the score of each client at the rounds of the result.
 
-    It is read in the rounds in which the round's number is read.
+    Args:
+        run: Run.
+        metric: Name of the score, as for ``resolve_metric``.
+        at: Rounds at which the score is read, chosen by its value over all clients.
+
+    Returns:
+        Mean of each client's score over these rounds, [clients]; NaN for clients
+        without a score.
     """
     name, measure = resolve_metric(run, metric)
     positions = _positions(run, name.column, series(run, metric), read_at(metric, at))
@@ -250,8 +271,14 @@ def of_clients(run: Run, metric: str, at: At) -> np.ndarray:
 
 
 def counts_of(run: Run, part: str) -> np.ndarray:
-    """Return a run's partition: int64 [clients, classes], samples in ``part``, "train" or
-    "test". Raises UserError where the results lack it.
+    """Return the number of samples of each client and class, int64 [clients, classes].
+
+    Args:
+        run: Run.
+        part: "train" or "test".
+
+    Raises:
+        UserError: If the results lack the partition.
     """
     try:
         return run.results.static[f"{part}_counts"]
@@ -260,7 +287,7 @@ def counts_of(run: Run, part: str) -> np.ndarray:
 
 
 def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
-    """Return the positions of the rounds in which ``numbers`` [T] of a column are read."""
+    """Return the positions of the rounds at which ``numbers`` [T] of a column are read."""
     if not isinstance(at, str):
         known = (virtual_seconds(run, column) <= at) & np.isfinite(numbers)
         last: list[int] = np.flatnonzero(known)[-1:].tolist()
@@ -271,5 +298,5 @@ def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
 
 
 def _recorded(run: Run) -> list[MetricName]:
-    """Return the names of numbers that were recorded once a round."""
+    """Return the names of the numbers that are recorded once per round."""
     return [name for name in run.results.names if not name.of_clients]

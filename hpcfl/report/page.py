@@ -1,8 +1,8 @@
-"""``hpcfl report``: a page about runs that needs no other file, no script and no network.
+"""``hpcfl report``: an HTML page about runs without scripts or further files.
 
-Texts from a run's folder may come from a stranger, so they are escaped, and the page's
-policy forbids scripts. No text names a folder of the machine: only the last name of an
-absolute path is shown.
+A run's folder may come from an untrusted source. The page therefore escapes all texts,
+and its policy forbids scripts and network access. The page names no folder of the
+machine: of an absolute path it shows only the last name.
 """
 
 import base64
@@ -34,12 +34,12 @@ from hpcfl.trained.run import Run
 if TYPE_CHECKING:
     from jinja2 import Template
 
-WIDTH = 8.0  # inches of a figure
-VALUES = 12  # of a key that are listed
-LONGEST = 300  # letters of a value
-# The methods with which others are compared, the first that is there.
+WIDTH = 8.0  # width of a figure in inches
+VALUES = 12  # number of values that are listed of a key
+LONGEST = 300  # maximum length of a value in letters
+# Methods to compare with; the first one that was run is the reference.
 REFERENCES = ("local", "fedavg")
-# The keys of a results file that tell the software and the machine of a run.
+# Keys of a results file that describe the software and the machine of a run.
 ORIGIN = (
     "versions",
     "commit",
@@ -49,15 +49,20 @@ ORIGIN = (
     "ranks",
     "command",
 )
-# the folders of a path that begins at its root, or at a user's home
+# Folders of a path that begins at the root or at a user's home.
 FOLDER = r"/[^\s/'\":;,=<>]+"
 FOLDERS = re.compile(rf"(?<![\w.…/])(?:~|{FOLDER})(?:{FOLDER})*/(?=[^\s/])")
 
 
 def write(folders: Sequence[Path], out: Path) -> None:
-    """Write the page of all runs in folders and below them into a file.
+    """Write a page about all runs in and below some folders.
 
-    Raises UserError if there is no run, or the file cannot be written.
+    Args:
+        folders: Folders to search for runs.
+        out: Path of the page.
+
+    Raises:
+        UserError: If there is no run or the file cannot be written.
     """
     atomic.check_file(out)
     if not out.parent.is_dir():
@@ -73,10 +78,10 @@ def write(folders: Sequence[Path], out: Path) -> None:
 
 
 def render(runs: list[Run], notes: Sequence[str] = ()) -> str:
-    """Return the page of runs as HTML. The same runs make the same page.
+    """Return the page about runs as HTML. The same runs give the same page.
 
     Args:
-        runs: Those that are on it.
+        runs: Runs to show.
         notes: Lines for the end of the page.
     """
     drawn = _choose_drawn(arrange(runs, unfinished=True))
@@ -96,8 +101,9 @@ def render(runs: list[Run], notes: Sequence[str] = ()) -> str:
 
 
 def _name_experiment(run: Run) -> str:
-    """Return the name of the experiment that a run is part of: the run's own, without
-    the end that a sweep or a tuning adds.
+    """Return the name of a run's experiment.
+
+    It is the name of the run without the suffix that a sweep or a tuning adds.
     """
     name = str(run.config["name"])
     dashes = [place for place, letter in enumerate(name) if letter == "-"]
@@ -108,7 +114,7 @@ def _name_experiment(run: Run) -> str:
 
 
 def _read_template() -> "Template":
-    """Return the page's template, which escapes all texts."""
+    """Return the page's template. It escapes all texts."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -123,12 +129,12 @@ def _read_template() -> "Template":
 
 
 def shown(text: str) -> str:
-    """Return a text on one line, and without the folders of a path."""
+    """Return a text on one line, with the folders of paths removed."""
     return FOLDERS.sub("…/", plain(text))
 
 
 def _choose_drawn(arranged: Arrangement) -> Arrangement:
-    """Keep the finished runs of each entry, or all if none is finished."""
+    """Keep the finished runs of each entry, or all of its runs if none is finished."""
     placed = []
     for cell in arranged.cells.values():
         finished = [one for one in cell if one.run.summary.finished]
@@ -137,8 +143,10 @@ def _choose_drawn(arranged: Arrangement) -> Arrangement:
 
 
 def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
-    """Return the table of the finished runs, the best of each data set first, the
-    sentence below it, and lines on how its numbers were computed.
+    """Return the table of the finished runs, the sentence below it and its notes.
+
+    The best row of each data set comes first. The notes explain how the numbers were
+    computed.
     """
     finished = [run for run in runs if run.summary.finished]
     if not finished:
@@ -181,8 +189,10 @@ def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
 
 
 def _compare(arranged: Arrangement) -> tuple[dict[str, Series], list[str]]:
-    """Return the column of gains over a reference that does not depend on the results:
-    training alone, else FedAvg, else the first row; and notes on it.
+    """Return the column of gains over a reference, and notes on it.
+
+    The reference does not depend on the results: it is local training if that was run,
+    else FedAvg, else the first row.
     """
     known = [row for row in REFERENCES if row in arranged.rows]
     reference = (known or arranged.rows)[0]
@@ -210,8 +220,10 @@ def _compare(arranged: Arrangement) -> tuple[dict[str, Series], list[str]]:
 
 
 def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
-    """Return the caption and the address of each figure: the primary metric over rounds,
-    and over the clients' own time where it is recorded.
+    """Return the caption and the address of each figure.
+
+    One figure shows the primary metric over rounds, a second one over virtual time if
+    that is recorded.
     """
     if any(run.results.is_packed for run in drawn.runs):
         return []
@@ -235,14 +247,14 @@ def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
 
 
 def _explain_ends(drawn: Arrangement) -> list[str]:
-    """Return a line on each run whose curve ends before its last round, or before
-    others.
+    """Return a line on each run whose curve ends before its last round or before other
+    curves.
     """
     ends = []
     for placed in drawn.placed:
         run = placed.run
         if run.results.is_packed:
-            return ["A packed file has the best and the last rounds alone: no curves."]
+            return ["A packed file has only the best and the last rounds: no curves."]
         if not run.summary.finished:
             reason = f": {run.status.failure}" if run.status.failure else ""
             ends.append(
@@ -253,7 +265,7 @@ def _explain_ends(drawn: Arrangement) -> list[str]:
 
 
 def _list_events(runs: Sequence[Run]) -> list[str]:
-    """Return lines on damage, failures and resumptions."""
+    """Return lines on damage, failures and resumptions of runs."""
     events = []
     for run in runs:
         events += run.notes
@@ -272,7 +284,7 @@ def _list_events(runs: Sequence[Run]) -> list[str]:
 
 
 def _list_waiting(folders: Sequence[Path]) -> list[str]:
-    """Return a line on the cells of sweeps in folders and below that have not begun."""
+    """Return a line on the cells of sweeps that have not begun."""
     sweeps: set[Path] = set()
     for folder in folders:
         sweeps |= {file.parent for file in folder.glob(f"**/{run_folder.CELLS}")}
@@ -285,8 +297,8 @@ def _list_waiting(folders: Sequence[Path]) -> list[str]:
 
 
 def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """Return by title the values of keys: those in which the runs differ, of software
-    and machine, and all.
+    """Return the values of keys in three groups by title: the keys in which the runs
+    differ, the keys of software and machine, and all keys.
     """
     settings, origins = [], []
     for run in runs:
@@ -309,7 +321,7 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
 
 
 def _write_value(content: Any) -> str:
-    """Return the value of a key as text, without the end of a long one."""
+    """Return the value of a key as text, cut after LONGEST letters."""
     text = str(content)
     if isinstance(content, list):
         text = " ".join(map(str, content)) or "none"
@@ -317,5 +329,5 @@ def _write_value(content: Any) -> str:
 
 
 def _list_first(texts: Iterable[str]) -> str:
-    """Return the first of some texts, each once, and the number of the others."""
+    """Return the first of the distinct texts and the number of further ones."""
     return wording.list_first(list(dict.fromkeys(texts)), VALUES)

@@ -1,4 +1,4 @@
-"""The live line of a run: round, the score that counts, seconds per round, time left."""
+"""Progress line of a run: round, primary metric, seconds per round, time left."""
 
 import statistics
 import time
@@ -27,15 +27,16 @@ from hpcfl.scores.metric_names import MetricName
 if TYPE_CHECKING:
     from hpcfl.simulation.prepare import Prepared
 
-PLAIN_INTERVAL = 60.0  # seconds between lines where the output is no terminal
-LINE_INTERVAL = 0.2  # seconds between changes of a notebook's line
+PLAIN_INTERVAL = 60.0  # seconds between lines if the output is not a terminal
+LINE_INTERVAL = 0.2  # seconds between updates of a notebook's line
 
 
 class Progress:
-    """Progress of a run on rank 0: a bar on a terminal, a line that changes in a notebook,
-    elsewhere a line now and then.
+    """Progress display of a run on rank 0.
 
-    Under mpiexec the bar needs the environment variable ``TTY_COMPATIBLE=1``.
+    A terminal shows a bar, a notebook one line that is updated, and other outputs get a
+    line at intervals. Under mpiexec the bar needs the environment variable
+    ``TTY_COMPATIBLE=1``.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class Progress:
         self._workers = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds
-        self._reached = ""  # the score that counts, as it is shown
+        self._reached = ""  # latest primary metric, formatted
         in_notebook = is_in_notebook() and not output.is_quiet()
         self._line = NotebookLine() if in_notebook else None
-        self._last_line = 0.0  # when the latest was shown
-        self._unsaid = ""  # what came after it
-        shortened = Column(overflow="ellipsis")  # on narrow terminals
+        self._last_line = 0.0  # time at which the latest line was shown
+        self._unsaid = ""  # newer state that was not shown yet
+        shortened = Column(overflow="ellipsis")  # for narrow terminals
         name = TextColumn("{task.description}", markup=False, table_column=shortened)
         state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
         self._bar = Bar(
@@ -85,15 +86,18 @@ class Progress:
             self._show_line()
 
     def tell(self, notes: list[str]) -> None:
-        """Print notes on the running run, and remove them from the list."""
+        """Print notes during the run, and remove them from the list."""
         while notes:
             self._say(f"note: {notes.pop(0)}")
 
     def start(self, done: int, ranks: list[str], notes: list[str]) -> None:
-        """Print the ranks, the run and every note; then show the bar after ``done`` rounds.
+        """Print the ranks, the run and its notes, and show the bar.
 
-        ranks: a line for each rank that was not shown yet, as by an earlier cell of a
-        sweep.
+        Args:
+            done: Number of rounds that are finished already.
+            ranks: Descriptions of ranks that were not printed yet; an earlier cell of a
+                sweep may have printed them.
+            notes: Notes to print.
         """
         config = self._config
         for rank in ranks:
@@ -113,8 +117,11 @@ class Progress:
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
-        """Show a finished round with its recorded ``values``. The final scoring is round
-        R + 1.
+        """Show a finished round.
+
+        Args:
+            round: Number of the round; the final scoring is round R + 1.
+            values: Recorded numbers of the round by name.
         """
         now = time.perf_counter()
         self._seconds.append(now - self._begun)
@@ -142,7 +149,7 @@ class Progress:
             self._last_line = now
 
     def _show_line(self) -> None:
-        """Show the newest line where the output is no terminal."""
+        """Show the latest state if the output is not a terminal."""
         if self._line is None:
             self._say(self._unsaid)
         else:
@@ -154,21 +161,23 @@ class Progress:
 
 
 def pace_of(seconds: Iterable[float]) -> float:
-    """Return the mean of the latest rounds without the oldest, if there are others: the
-    first round is slower.
+    """Return the mean seconds per round.
+
+    The oldest round is left out if there are others, because the first round of a run is
+    slower.
     """
     oldest, *later = seconds
     return statistics.fmean(later or [oldest])
 
 
 class NotebookLine:
-    """A line of text below the cell of a notebook that makes it."""
+    """A line of text below a notebook cell that can be updated."""
 
     def __init__(self) -> None:
-        self._display: Any = None  # what IPython gives for changing it
+        self._display: Any = None  # handle from IPython for updates
 
     def show(self, text: str) -> None:
-        """Put this text where the line's earlier one stood."""
+        """Show a text in place of the previous one."""
         from IPython.display import display
 
         content = {"text/plain": text}

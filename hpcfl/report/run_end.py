@@ -1,4 +1,4 @@
-"""Results of a run at its end, and results and figures of a sweep."""
+"""Print the results of a finished run or sweep, and draw the figures of a sweep."""
 
 import shlex
 from pathlib import Path
@@ -11,9 +11,13 @@ from hpcfl.trained import loading
 def show_results(folder: Path, played: bool) -> None:
     """Print the results in a folder, and draw the figures of a sweep.
 
-    A sweep's figures are drawn if a cell was ``played`` now, or if there are none.
-    ``hpcfl plot`` draws those of a run: its libraries take as long to start as a short
-    run trains.
+    Figures of a single run are left to ``hpcfl plot``, because loading matplotlib takes
+    as long as a short run.
+
+    Args:
+        folder: Folder of the run or sweep.
+        played: Whether a cell of the sweep has run now. If so, figures are drawn anew;
+            otherwise only if there are none.
     """
     runs = loading.list_runs(folder)
     if len(runs) > len({run.summary.method for run in runs}):

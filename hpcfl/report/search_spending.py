@@ -1,4 +1,4 @@
-"""The share of its budget that the search behind a run took, for tables of tuned runs."""
+"""The share of its budget that the search behind a tuned run has spent."""
 
 import csv
 import math
@@ -11,14 +11,15 @@ from hpcfl.report.table_formats import MISSING
 from hpcfl.storage import run_folder, tune_folder
 from hpcfl.trained.run import Run
 
-SEARCHES = "searches"  # the heading of the number of searches
+SEARCHES = "searches"  # heading of the column with the number of searches
 
 
 def find_shares(arranged: Arrangement) -> dict[str, float]:
-    """Return by row the spent/budget of the search that chose its configuration.
+    """Return spent/budget of the search that chose the configuration of each row.
 
-    It is NaN where it is not known or not the same for all runs of a row, and there is
-    none for any row if no tuning has played one of them.
+    Returns:
+        Share by row; NaN if it is unknown or differs between the runs of a row. The
+        mapping is empty if no run belongs to a tuning.
     """
     shares: dict[str, set[float | None]] = {}
     for placed in arranged.placed:
@@ -33,9 +34,9 @@ def find_shares(arranged: Arrangement) -> dict[str, float]:
 
 
 def count_searches(arranged: Arrangement) -> dict[str, int]:
-    """Return by row the number of searches that chose its configurations.
+    """Return the number of searches that chose the configurations of each row.
 
-    There is none for any row if no row has several.
+    The mapping is empty if no row has several searches.
     """
     searches: dict[str, set[int]] = {}
     for placed in arranged.placed:
@@ -45,12 +46,12 @@ def count_searches(arranged: Arrangement) -> dict[str, int]:
 
 
 def share_text(share: float) -> str:
-    """Return a search's spent/budget as text, a dash where it is not known."""
+    """Return the share of a search as text, a dash if it is unknown."""
     return MISSING if math.isnan(share) else f"{share:.2f}"
 
 
 def _find_share(run: Run) -> float | None:
-    """Return the share of one run, None where it is no final run of a tuning."""
+    """Return the share of one run; None if the run is not a final run of a tuning."""
     sweep = run.folder.parent
     if sweep.name != run_folder.FINAL or not run_folder.is_tuning(sweep.parent):
         return None
@@ -67,5 +68,5 @@ def _find_share(run: Run) -> float | None:
     except (FileNotFoundError, Damaged):
         return math.nan
     except (ValueError, KeyError, TypeError, ZeroDivisionError, csv.Error):
-        return math.nan  # another's file
+        return math.nan  # a file of another program
     return share if math.isfinite(share) else math.nan

@@ -1,10 +1,9 @@
-"""The sheet that a figure is drawn on, the look of its lines, and the house's settings
-of matplotlib.
+"""Layout and style of figures: the sheet, the look of lines, settings of matplotlib.
 
 A kind of figure is a function ``plugin(runs, sheet, *, …)`` that returns a figure of
-matplotlib. Its keyword parameters are the options of ``hpcfl plot`` that it takes. It
-is called within ``house_style``, and imports matplotlib itself, so that tables need no
-matplotlib.
+matplotlib. Its keyword parameters are its options in ``hpcfl plot``. The caller enters
+``house_style`` first. The function imports matplotlib itself, so that tables work
+without matplotlib.
 """
 
 import warnings
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
+TEXT, SMALL = 8, 7  # font sizes in points at the figure's printed width
 # Okabe and Ito, "Color Universal Design", 2008: eight colours that are distinct for all
-# kinds of colour vision. Yellow, which is pale on white, comes last.
+# kinds of colour vision. Yellow is pale on white and comes last.
 OKABE_ITO = (
     "#000000",
     "#0072B2",
@@ -37,8 +36,8 @@ OKABE_ITO = (
     "#F0E442",
 )
 PLAIN = OKABE_ITO[1]
-# Seven kinds of lines and eleven marks, which have no common factor, make 77 pairs: the
-# built-in methods stay apart in grey, too.
+# Seven dash patterns and eleven marks have no common factor and make 77 pairs, so the
+# built-in methods are also distinct in greyscale.
 DASHES = (
     (0, ()),
     (0, (4, 1.5)),
@@ -49,7 +48,7 @@ DASHES = (
     (0, (5, 1, 1, 1, 1, 1)),
 )
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
-# new versions of matplotlib have a type for these keys, which older ones lack
+# New versions of matplotlib have a type for these keys; older ones lack it.
 HOUSE: dict[Any, Any] = {
     "font.size": TEXT,
     "axes.titlesize": TEXT,
@@ -72,27 +71,27 @@ HOUSE: dict[Any, Any] = {
     "pdf.fonttype": 42,  # TrueType, as publishers ask
     "svg.hashsalt": "hpcfl",  # the same picture is the same file
 }
-NARROWEST = 2.4  # inches of a panel in which a curve is drawn
-LINES = 4  # of a title
-# The width of a letter and the height of a line of small text, in inches.
+NARROWEST = 2.4  # minimum width of a panel in inches
+LINES = 4  # maximum number of lines of a title
+# Width of a letter and height of a line of small text in inches.
 LETTER = 0.55 * SMALL / 72
 LINE = 1.55 * SMALL / 72
 
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Let matplotlib draw in the house's style, whatever a ``matplotlibrc`` sets."""
+    """Apply hpcfl's style of matplotlib, regardless of the user's ``matplotlibrc``."""
     from matplotlib import style
 
     with style.context(HOUSE, after_reset=True), warnings.catch_warnings():
-        # letters that its font lacks are drawn as boxes
+        # Letters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 
 @dataclass(frozen=True)
 class Look:
-    """A line's colour, dashes and mark, as matplotlib takes them."""
+    """Colour, dashes and mark of a line, as matplotlib takes them."""
 
     color: Any
     linestyle: Any
@@ -100,7 +99,7 @@ class Look:
 
 
 def make_look(number: int) -> Look:
-    """Return the look of the line with a number, such as a class."""
+    """Return the look of a line by its number, such as the number of a class."""
     colours = list_colours()
     return Look(
         colours[number % len(colours)],
@@ -110,17 +109,20 @@ def make_look(number: int) -> Look:
 
 
 def choose_looks(methods: Mapping[str, str]) -> dict[str, Look]:
-    """Return by label the looks of a figure's lines, or of all lines on a page.
+    """Return the look of each line in a figure, or in all figures of a page.
 
-    A line has its method's colour; further lines of a method have other dashes and
-    another mark. Where all lines are of one method, each has a colour of its own. The
-    order of the lines changes nothing.
+    Every method has a colour. Further lines of a method have other dashes and another
+    mark. If all lines belong to one method, every line has a colour. The look does not
+    depend on the order of the lines.
 
     Args:
-        methods: By the label of each line its method.
+        methods: Method of each line by the line's label.
+
+    Returns:
+        Look of each line by label.
     """
     order = sorted(set(methods.values()))
-    lines: Counter[str] = Counter()  # of each method so far
+    lines: Counter[str] = Counter()  # number of lines of each method so far
     chosen = {}
     for label in sorted(methods):
         method = methods[label]
@@ -133,10 +135,10 @@ def choose_looks(methods: Mapping[str, str]) -> dict[str, Look]:
 
 
 def list_colours() -> list[Any]:
-    """Return Okabe and Ito's eight colours and 60 more that matplotlib has.
+    """Return the eight colours of Okabe and Ito and 60 colours of matplotlib.
 
-    "tab20b" has five hues in four shades: all hues come in one shade before the next
-    shade does, and the darkest is not the first.
+    "tab20b" has five hues in four shades. The list has all hues of one shade before the
+    next shade, and does not begin with the darkest shade.
     """
     from matplotlib import color_sequences
 
@@ -147,16 +149,16 @@ def list_colours() -> list[Any]:
 
 @dataclass
 class Sheet:
-    """The paper of one figure.
+    """The area of one figure and the notes to print with it.
 
     Attributes:
-        width: Inches on paper.
-        notes: Lines that the command prints beside the figure.
+        width: Width in inches.
+        notes: Lines that the command prints with the figure.
     """
 
     width: float
     notes: list[str] = field(default_factory=list)
-    _panel: tuple[float, float] = (0.0, 0.0)  # inches of a panel
+    _panel: tuple[float, float] = (0.0, 0.0)  # width and height of a panel in inches
 
     def panels(
         self, count: int, most: int = 0, height: float = 0.0, **shared: Any
@@ -164,13 +166,13 @@ class Sheet:
         """Make a figure with panels.
 
         Args:
-            count: How many panels.
-            most: How many may lie beside each other; by default as many as fit.
-            height: Inches of a row of panels; by default 0.68 of a panel's width, at
-                most 3.
-            shared: ``sharex``, ``sharey``, as for matplotlib's ``subplots``.
+            count: Number of panels.
+            most: Maximum number of panels in a row; by default as many as fit.
+            height: Height of a row of panels in inches; by default 0.68 of a panel's
+                width, at most 3.
+            shared: Arguments ``sharex`` and ``sharey`` for matplotlib's ``subplots``.
         """
-        # Unlike pyplot this touches no window system.
+        # Unlike pyplot, Figure loads no window system.
         from matplotlib.figure import Figure
 
         across = min(count, most or max(1, int(self.width / NARROWEST)))
@@ -185,20 +187,24 @@ class Sheet:
         return figure, panels[:count]
 
     def title(self, text: object) -> str:
-        """Return a panel's title on as many lines as it needs."""
+        """Return a panel's title, broken into lines of the panel's width."""
         return _fill(text, self._panel[0] - 0.3)
 
     def upright(self, text: object) -> str:
-        """Return the label of a y axis on as many lines as it needs."""
+        """Return the label of a y axis, broken into lines of the panel's height."""
         return _fill(text, self._panel[1] - 0.5)
 
     def legend(
         self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]
     ) -> None:
-        """Draw a legend below the panels, in as many columns as fit; the figure grows by
-        its height.
+        """Draw a legend below the panels and make the figure taller by its height.
+
+        Args:
+            figure: Figure with panels.
+            handles: Handles of the lines for matplotlib.
+            labels: Label of each handle.
         """
-        # matplotlib leaves out lines whose label begins with "_"
+        # matplotlib leaves out lines whose label begins with "_".
         most = int((self.width - 0.5) / LETTER)
         texts = [shorten(label, most).lstrip("_") for label in labels]
         widest = max(map(len, texts)) * LETTER + 0.6
@@ -222,7 +228,7 @@ def _fill(text: object, inches: float) -> str:
 
 
 def whole_numbers(axis: "Axis", most: int = 8) -> None:
-    """Let an axis have ticks at whole numbers only, about ``most``."""
+    """Place ticks of an axis at whole numbers only, about ``most`` of them."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(

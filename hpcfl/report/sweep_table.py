@@ -1,6 +1,4 @@
-"""``hpcfl table``: runs in rows and columns by any keys, mean ± standard deviation over
-seeds.
-"""
+"""``hpcfl table``: runs in rows and columns by keys, mean ± standard deviation over seeds."""
 
 import sys
 from collections.abc import Sequence
@@ -39,34 +37,34 @@ from hpcfl.scores.metric_names import Measure, MetricName, strip_held_out
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
 
-UNREACHED = "not reached"  # of what has no time because it never came
-# The rounds in which numbers are read, by ``Reading.at``.
+UNREACHED = "not reached"  # text of an entry that did not reach the target
+# Title of the rounds at which numbers are read, by ``Reading.at``.
 ROUNDS = {
     "best": "at each run's best round by {best_by} samples",
     "last": "of the last round",
     "tail": "as mean of the last tenth of the rounds",
 }
-# Keys that make runs hard to compare where they differ.
+# Keys that make runs hard to compare if they differ.
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")
-# By a column of the frame of runs the note on its different contents.
+# By column of the frame of runs the note to print if the column's values differ.
 DIFFERENCES = {
     "best_by": "best rounds are chosen on different samples: {}",
     "models": "each method's own models: {}; --metric post/{number} is the same for all",
     **{key: f"these runs differ in {key}: {{}}" for key in NOTED},
 }
 ONE_PARTITION = (
-    "all seeds have the same partition, so that ± says nothing about others; "
-    "without partition.seed each has its own"
+    "all seeds share one partition, so ± excludes the variation between partitions; "
+    "leave out partition.seed to give each seed a partition of its own"
 )
 EXPLANATION = (
-    "rows and columns are keys in which the runs differ, --rows and --columns choose others; "
-    "an entry is the mean ± sample standard deviation over runs that differ in nothing but their "
-    "seeds, and (2) says that there are only two; bold is the best of a column",
-    "without --metric it is the number that counts (evaluation.metric) in each method's own "
-    "column, before local training (pre) or after it (post), on the clients' own test "
-    "samples; --metric validation is the same on training samples that were held out",
-    "a run's best round is the best of all in which that number was scored, by the samples "
-    "that the title names; --at last is the last round, --at tail the mean of the last tenth",
+    "rows and columns are keys in which the runs differ; --rows and --columns choose other "
+    "keys; an entry is the mean ± sample standard deviation over runs that differ only in "
+    "their seeds; (2) marks an entry with only two runs; bold is the best of a column",
+    "without --metric the table shows the primary metric (evaluation.metric) in each "
+    "method's own column, before local training (pre) or after it (post), on the clients' "
+    "test samples; --metric validation shows it on held-out training samples",
+    "the best round of a run has the best primary metric on the samples that the title "
+    "names; --at last reads the last round, --at tail the mean of the last tenth",
 )
 LOWER_IS_BETTER = (
     "seconds",
@@ -74,7 +72,7 @@ LOWER_IS_BETTER = (
     "floats",
     "sample_gradients",
     "std",
-)  # in names of recorded numbers that are no scores
+)  # words in the names of recorded numbers that are not scores
 
 
 def show(
@@ -86,17 +84,24 @@ def show(
     explain: bool = False,
     against: Reference | None = None,
 ) -> None:
-    """Print the table of the finished runs below folders.
+    """Print the table of the finished runs in and below some folders.
 
-    form: terminal, or one of ``TEXTS``. explain: whether notes say what the numbers
-    are. against: what to compare all rows with, in place of showing their numbers.
+    Args:
+        folders: Folders to search for runs.
+        rows: Keys of the rows, as for ``arrange``.
+        columns: Keys of the columns, as for ``arrange``.
+        reading: Metric and rounds at which it is read.
+        form: "terminal" or a key of ``table_formats.TEXTS``.
+        explain: Whether to print notes that explain the numbers.
+        against: Reference to compare all rows with; None to show their numbers.
 
-    rows, columns: as for ``arrange``, reading: as for ``make``. Raises UserError.
+    Raises:
+        UserError: If options exclude each other, or as for ``arrange`` and ``make``.
     """
     reads_round = reading.at != "best" or against is not None
     if reading.target is not None and reads_round:
         raise UserError(
-            "--time-to: is the time of a whole run; leave out --at, --at-virtual and "
+            "--time-to: reads the time of the whole run; leave out --at, --at-virtual and "
             "--against"
         )
     runs, notes = loading.runs_below(folders)
@@ -116,12 +121,12 @@ def show(
             elif number:
                 print()
             _print(table, form, headings=number == 0)
-    for note in notes:  # that are no part of a table for other programs
+    for note in notes:  # stderr keeps them out of tables for other programs
         print(plain(f"note: {note}"), file=sys.stderr)
 
 
 def _print(table: Table, form: str, headings: bool = True) -> None:
-    """Print a table in one of the formats; ``headings`` for the first of several."""
+    """Print a table in a format; ``headings``: whether to print the header of CSV."""
     if form != "terminal":
         text = table_formats.TEXTS[form](table)
         print(text if headings or form != "csv" else text.partition("\n")[2])
@@ -134,15 +139,21 @@ def _print(table: Table, form: str, headings: bool = True) -> None:
     if Measurement.get(console, boundless, cells).maximum > console.width:
         note = (
             f"note: cut to the terminal's {console.width} columns; --format markdown "
-            "and csv are not, --rows and --columns choose the keys"
+            "and csv print whole tables, --rows and --columns choose the keys"
         )
         console.print(literal(note), soft_wrap=True)
 
 
 def compare(arranged: Arrangement, reading: Reading, against: Reference) -> list[Table]:
-    """Return a table for each column, in which all rows are compared with one of them.
+    """Return a table for each column that compares all rows with a reference.
 
-    The arguments are as for ``make``. Raises UserError.
+    Args:
+        arranged: Runs in rows and columns.
+        reading: Metric and rounds at which it is read.
+        against: Reference and options of the comparison.
+
+    Raises:
+        UserError: If the metric is not a per-client score, or as for ``make``.
     """
     reading = reading.resolve(arranged.runs)
     return [
@@ -152,21 +163,21 @@ def compare(arranged: Arrangement, reading: Reading, against: Reference) -> list
 
 
 def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
-    """Return the table of the finished runs; its notes name those left out.
+    """Return the table of the finished runs. Its notes list the runs left out.
 
     Args:
-        arranged: The runs in rows and columns.
-        reading: Which numbers.
+        arranged: Runs in rows and columns.
+        reading: Metric and rounds at which it is read.
 
     Raises:
-        UserError: No run has such numbers.
+        UserError: If no run has recorded the metric.
     """
     reading = reading.resolve(arranged.runs)
     metric, at = reading.metric, reading.at
     name, measure = resolve_metric(arranged.runs[0], metric)
     frame = _read(arranged, reading)
     entries = _summarise(frame, _is_lower_better(str(name), measure, reading.target))
-    # in the order of the rows and columns
+    # Sort entries like the rows and columns of the table.
     cells = [(row, column) for row in arranged.rows for column in arranged.columns]
     entries = entries.reindex([cell for cell in cells if cell in entries.index])
     notes = [*arranged.notes, *_warn(arranged, frame, name.number)]
@@ -200,7 +211,7 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
 
 
 def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:
-    """Return the part of a title on the number, with its column where that was given."""
+    """Return the metric's part of a title, with its column if the user gave one."""
     if measure is None:
         return metric
     called = name_measure(measure)
@@ -210,7 +221,7 @@ def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:
 
 
 def _is_lower_better(name: str, measure: Measure | None, target: float | None) -> bool:
-    """Tell whether lower means of a number are better."""
+    """Return whether lower means of a number are better."""
     if target is not None:
         return True
     if measure is None:
@@ -219,8 +230,11 @@ def _is_lower_better(name: str, measure: Measure | None, target: float | None) -
 
 
 def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
-    """Return a row for each run: its place in the table, its number as it is shown, and
-    all that should be alike for numbers to be compared.
+    """Return a frame with a row for each run.
+
+    A row has the run's place in the table, its number in the displayed unit, and the
+    properties that must agree for numbers to be comparable. With a target the number is
+    the virtual seconds until the metric reached it.
     """
     metric, at, target = reading.metric, reading.at, reading.target
     lines = []
@@ -245,12 +259,17 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
 
 
 def _summarise(frame: DataFrame, lower: bool) -> DataFrame:
-    """Return a line for each entry, by row and column: the mean and the sample standard
-    deviation of its runs' numbers, NaN where one lacks it; how many runs there are, how
-    many have ``none``, of which clients and by which samples, and whether the mean is
-    the best of its column.
+    """Return a row for each entry of the table, by row and column.
 
-    lower: whether lower means are better.
+    Args:
+        frame: Frame with a row for each run, as ``_read`` returns it.
+        lower: Whether lower means are better.
+
+    Returns:
+        Frame with ``mean`` and sample standard deviation ``std`` over the runs (NaN if
+        a run lacks the number), ``runs`` (number of runs), ``none`` (number of runs
+        without the number), ``clients``, ``best_by`` (samples that choose the best
+        round) and ``best`` (whether the mean is the best of its column).
     """
     entries = frame.groupby(["row", "column"], sort=False).agg(
         mean=("number", lambda numbers: numbers.mean(skipna=False)),
@@ -266,8 +285,14 @@ def _summarise(frame: DataFrame, lower: bool) -> DataFrame:
 
 
 def _write_entries(entries: DataFrame, form: str, missing: str) -> Series:
-    """Return the entries as ``85.31 ± 0.42``, with ``(2)`` behind one that has only 2
-    runs where others have more; ``missing`` where a run has none.
+    """Return the entries as texts such as ``85.31 ± 0.42``.
+
+    An entry with 2 runs ends with ``(2)`` if other entries have more.
+
+    Args:
+        entries: Entries, as ``_summarise`` returns them.
+        form: Format of a number.
+        missing: Text of an entry in which a run lacks the number.
     """
     most_runs = entries["runs"].max()
 
@@ -285,24 +310,24 @@ def _write_entries(entries: DataFrame, form: str, missing: str) -> Series:
 
 
 def _lay_out(of_entries: Series, arranged: Arrangement, missing: object) -> DataFrame:
-    """Return a number or text of each entry, rows × columns."""
+    """Return the numbers or texts of all entries as a frame, rows × columns."""
     table = of_entries.unstack(fill_value=missing)
     table = table.reindex(arranged.rows, columns=arranged.columns, fill_value=missing)
     return table.rename_axis(index=None, columns=None)
 
 
 def _describe_rounds(reading: Reading, percent: bool, best_by: str) -> str:
-    """Return the part of a title on the rounds in which numbers are read."""
+    """Return the part of a title on the rounds at which numbers are read."""
     if reading.target is not None:
         target = f"{reading.target:g}{' %' if percent else ''}"
-        return f"reaches {target} after these seconds of the clients' own time"
+        return f"reaches {target} after these seconds of virtual time"
     if not isinstance(reading.at, str):
-        return f"by {reading.at:g} s of the clients' own time"
+        return f"by {reading.at:g} s of virtual time"
     return ROUNDS[reading.at].format(best_by=best_by)
 
 
 def _describe_entries(entries: DataFrame, searches: int) -> str:
-    """Return the part of a title on clients, seeds and the most searches of a row."""
+    """Return the part of a title on the numbers of clients, seeds and searches."""
     counts = set(entries["clients"]) - {""}
     clients = f", of {counts.pop()} clients" if len(counts) == 1 else ""
     seeds = entries["runs"].max()
@@ -315,7 +340,7 @@ def _describe_entries(entries: DataFrame, searches: int) -> str:
 
 
 def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
-    """Return notes on numbers of one table that differ in more than their keys."""
+    """Return notes on properties in which the runs of one table differ."""
     notes = []
     for key, text in DIFFERENCES.items():
         labels = frame.dropna(subset=key).groupby(key, sort=False)["row"].unique()
@@ -337,7 +362,7 @@ def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
 
 
 def _list_ended(arranged: Arrangement, at: float) -> list[str]:
-    """Return a note on rows whose runs ended before the time at which they are read."""
+    """Return a note on rows with a run that ended before the virtual time ``at``."""
     ended = dict.fromkeys(
         placed.row
         for placed in arranged.placed

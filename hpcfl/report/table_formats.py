@@ -1,4 +1,4 @@
-"""A table of results, and its forms for a terminal, in Markdown, LaTeX and CSV."""
+"""A table of results and its output formats: terminal, Markdown, LaTeX and CSV."""
 
 import re
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from rich.text import Text
 
 from hpcfl.report.text import literal, plain
 
-MISSING = "–"  # of what was not run, or has no such number
-LONGEST = 40  # letters of a row's name that are always shown
+MISSING = "–"  # text of an entry that was not run or lacks the number
+LONGEST = 40  # letters of a row's label that are always shown
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is shown, not yet in any format.
+    """A table of texts that can be written in any format.
 
     Attributes:
-        title: What its numbers are, in a line.
-        texts: Its cells, rows × columns.
-        best: Which of them are set in bold, of the same shape.
-        numbers: The same for other programs: a line for each entry, in full precision.
-        notes: Lines to show below.
+        title: Title, one line.
+        texts: Cells, rows × columns.
+        best: Whether each cell is set in bold, rows × columns.
+        numbers: Numbers in full precision for other programs, a row for each entry.
+        notes: Lines to show below the table.
     """
 
     title: str
@@ -35,9 +35,9 @@ class Table:
 
 
 def cells_of(table: Table) -> RichTable:
-    """Return rows and columns for a console of rich, the best numbers in bold."""
+    """Return a table for a console of rich, with the best numbers in bold."""
     cells = RichTable(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    # A narrow terminal breaks numbers before it cuts the name of a row.
+    # On a narrow terminal numbers wrap before the label of a row is cut.
     longest = max(len(plain(row)) for row in table.texts.index)
     cells.add_column("", no_wrap=True, min_width=min(longest, LONGEST))
     for column in table.texts.columns:
@@ -49,7 +49,7 @@ def cells_of(table: Table) -> RichTable:
 
 
 def markdown(table: Table) -> str:
-    """Return a table of GitHub's Markdown with the title above and the notes below."""
+    """Return a table in GitHub's Markdown with the title above and the notes below."""
     cells = table.texts.mask(table.best, "**" + table.texts + "**")
     headings = [_escape(column) for column in cells.columns]
     rule = ["---"] + ["---:"] * len(headings)
@@ -63,7 +63,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return a ``tabular`` for the package booktabs."""
+    """Return a ``tabular`` in LaTeX for the package booktabs."""
     numbers = table.texts.replace("±", r"\\pm", regex=True)
     numbers = numbers.mask(table.best, r"\mathbf{" + numbers + "}")
     of_numbers = table.texts.apply(lambda column: column.str.match(r"[-+>\[\d]"))
@@ -80,7 +80,7 @@ def latex(table: Table) -> str:
 
 
 def long_csv(table: Table) -> str:
-    """Return CSV with a line for each entry, in full precision."""
+    """Return CSV with a line for each entry in full precision."""
     lines = table.numbers.copy()
     for name in lines.select_dtypes(exclude="number"):
         lines[name] = lines[name].map(lambda content: plain(str(content)))
@@ -92,5 +92,5 @@ TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
 def _escape(text: str) -> str:
-    """Escape a text for Markdown, where a '_' within a word needs no escape."""
+    """Escape a text for Markdown. A '_' within a word needs no escape."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", plain(text))

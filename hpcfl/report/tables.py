@@ -1,4 +1,4 @@
-"""``hpcfl show``: the results of a run, or of each run of a sweep, for a terminal."""
+"""``hpcfl show``: the results of a run, or of each run of a sweep, on a terminal."""
 
 import shlex
 import textwrap
@@ -25,23 +25,23 @@ from hpcfl.trained.loading import is_sweep, list_runs
 from hpcfl.trained.run import Run
 
 LEGEND = (
-    "{score}{unit} before and after local training, on test samples. ▸ primary metric: its "
+    "{score}{unit} before and after local training, on test samples. ▸ primary metric; its "
     "best round is chosen on {best_by} samples. last: the last round; tail: mean of the last "
-    "tenth of them. More: hpcfl show --explain"
+    "tenth of the rounds. More: hpcfl show --explain"
 )
 EXPLANATION = """\
-before, after: models before and after local training, on the clients' own test
-samples, in the best round of the primary metric (▸), or the latest before it that
-has them; the scoring after the last aggregation counts as the last round.
-validation: the same in the best round on samples that training.validation held
-out: to choose settings by, such as training.lr.
+before, after: models before and after local training, on the clients' test samples.
+They are read in the best round of the primary metric (▸), or in the latest earlier
+round that scored them. Scoring after the last aggregation belongs to the last round.
+validation: the same at the best round on samples held out by training.validation;
+choose settings such as training.lr by this number.
 last, tail: the primary metric in the last round, and its mean over the last tenth.
-new, tuned: clients that were never trained with, and after a training of their own.
-accuracy is of all samples, another score its mean over clients; mean (std), worst
-tenth: over as many clients as in "of"; floats: to and from a client in a round.
-state: a checksum of all that the server and the clients hold after the last round;
-two runs with the same one ended with the same models, bit for bit."""
-WIDTH = 80  # letters of a line of these texts
+new, tuned: clients that never trained, before and after their first local training.
+accuracy is over all samples, other scores are means over clients; mean (std) and
+worst (tenth) are over the clients in "of"; floats: per client and round, down and up.
+state: checksum of everything the server and the clients hold after the last round;
+runs with equal checksums ended with bit-identical models."""
+WIDTH = 80  # letters per line of these texts
 
 
 def show(
@@ -52,12 +52,12 @@ def show(
     """Print notes, table and legend for a run's or a sweep's folder.
 
     Args:
-        folder: The run's or the sweep's.
-        runs: What ``list_runs`` gave for it, if that was called already.
+        folder: Folder of the run or sweep.
+        runs: Runs of the folder, as ``list_runs`` returns them; None to list them.
         explain: Whether to print the long explanation.
 
     Raises:
-        UserError: There is no run.
+        UserError: If the folder has no run.
     """
     console = stdout_console()
     runs = runs or list_runs(folder)
@@ -79,7 +79,7 @@ def show(
 
 
 def as_json(folder: Path) -> dict[str, Any]:
-    """Return the summary of a run, or those of a sweep's runs by name, for ``--json``."""
+    """Return the summary of a run, or of each run of a sweep by name, for ``--json``."""
     runs = list_runs(folder)
     if is_sweep(folder, runs):
         return {run.label: asdict(run.summary) for run in runs}
@@ -87,7 +87,7 @@ def as_json(folder: Path) -> dict[str, Any]:
 
 
 def _state(run: Run) -> str:
-    """Describe the digest of a run's last state, or why there is none."""
+    """Return the digest of a run's final state as text, or the reason why it is missing."""
     if run.status.checkpoints_lost:
         return "lost, its checkpoints are damaged"
     if run.summary.digest:
@@ -96,7 +96,7 @@ def _state(run: Run) -> str:
 
 
 def best_first(runs: list[Run]) -> list[Run]:
-    """Sort runs by the primary metric in their best round, runs without one last."""
+    """Sort runs by the primary metric in their best round. Runs without one come last."""
 
     def order(run: Run) -> tuple[bool, float]:
         best = run.summary.best
@@ -108,7 +108,7 @@ def best_first(runs: list[Run]) -> list[Run]:
 
 
 def legend(runs: list[Run]) -> str:
-    """Describe the table's numbers in a few lines."""
+    """Return a short explanation of the table's numbers."""
     unit = runs[0].measure.unit
     best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
     text = LEGEND.format(
@@ -120,20 +120,22 @@ def legend(runs: list[Run]) -> str:
 
 
 def _scores_of(runs: list[Run]) -> str:
-    """Return the names of the runs' primary scores, mostly one."""
+    """Return the names of the runs' primary scores, usually one."""
     return " / ".join(dict.fromkeys(run.measure.score for run in runs))
 
 
 def table(runs: list[Run]) -> Table:
-    """Return a table of the runs in the given order: the models before and after local training at the
-    best round, those that count on held-out samples, then in the last round and in the
-    last tenth of the rounds.
+    """Return a table of the runs in the given order.
+
+    Each run has lines for the models before and after local training at the best round,
+    and for the primary metric in the last round and over the last tenth of the rounds.
+    Lines on held-out samples and on newcomers follow if they are recorded.
     """
     overview = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     overview.add_column("run", overflow="fold")
     overview.add_column("models", no_wrap=True)
-    # The heading is narrow, so that the runs' names have room: a line for each word, and
-    # of a user's own score, module:Class, the class alone.
+    # A narrow heading leaves room for the names of runs: one line for each word, and
+    # only the class of a user's score module:Class.
     words = _scores_of(runs).rpartition(":")[2].split("_")
     score = Text("_\n").join(map(literal, words))
     for heading in (score, "mean (std)", "worst", "at", "of", "floats", "s/round"):
@@ -156,7 +158,7 @@ def table(runs: list[Run]) -> Table:
 
 
 def _title(run: Run) -> Text:
-    """Return the run's name and method, with its rounds if it is not finished."""
+    """Return the run's name and method, and its rounds if it is unfinished."""
     summary = run.summary
     named = summary.method in run.label
     title = literal(run.label if named else f"{run.label} {summary.method}")
@@ -166,7 +168,7 @@ def _title(run: Run) -> Text:
 
 
 def _lines(run: Run) -> list[tuple[str, str, str]]:
-    """Return the name of each line of a run, its column of models, and its rounds."""
+    """Return the name, the column of models and the rounds of each line of a run."""
     optional = {
         VALIDATION: (name_held_out(run.score), "best"),
         "new": (BEFORE, "last"),
@@ -188,8 +190,16 @@ def _lines(run: Run) -> list[tuple[str, str, str]]:
 
 
 def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
-    """Return the texts of a column: its score, the mean over clients with the population's
-    standard deviation in brackets, the worst tenth, the rounds, the number of clients.
+    """Return the texts of a line of the table.
+
+    Args:
+        run: Run.
+        column: Column of scored models.
+        at: Rounds at which the score is read.
+
+    Returns:
+        Score, mean over clients with the population standard deviation in brackets, mean
+        of the worst tenth, rounds, and number of clients; a dash for each unknown one.
     """
     positions = where_scored(run, column, at)
     if not positions:
@@ -203,7 +213,7 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
             return "–"
         return run.measure.shown(run.results.series(name)[positions].mean())
 
-    # what comes after the last aggregation counts as the last round
+    # Scoring after the last aggregation belongs to the last round.
     played = np.minimum(run.results.rounds, run.config["rounds"])
     rounds = dict.fromkeys(played[[positions[0], positions[-1]]].tolist())
     return (
@@ -216,11 +226,11 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
 
 
 def _clients(run: Run, column: str, at: str) -> str:
-    """Return the number of clients of a column; "" where it is not recorded."""
+    """Return the number of clients of a column as text; "" if it is not recorded."""
     clients = run.results.series(MetricName(CLIENTS, column))
     return clients_text(clients[where_scored(run, column, at)].tolist())
 
 
 def _number(value: float | None, form: str) -> str:
-    """Format a number by ``form``; a dash where there is none."""
+    """Format a number; None becomes a dash."""
     return "–" if value is None else format(value, form)

@@ -1,4 +1,4 @@
-"""Text from files, made safe to print, and formats that several commands share."""
+"""Text from files made safe to print, and formats that several commands share."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from rich.text import Text
 
 from hpcfl.files import output
 
-WIDEST = 10_000  # letters: a width for rich that no line reaches
-LONGEST = 1e11  # seconds, some thousand years
+WIDEST = 10_000  # letters; a width for rich beyond any line
+LONGEST = 1e11  # seconds; longer times are not formatted as hours
 
 
 def plain(text: object) -> str:
-    r"""Return the text on one line, with unprintable characters as escapes such as ``\x1b``."""
+    r"""Return a text on one line, with escapes such as ``\x1b`` for unprintable letters."""
     return "".join(
         letter
         if letter.isprintable()
@@ -31,17 +31,19 @@ def shorten(text: object, most: int = 100) -> str:
 
 
 def literal(text: object) -> Text:
-    """Return the same for rich, without markup and emoji codes."""
+    """Return a text for rich without interpreting markup and emoji codes."""
     return Text(plain(text))
 
 
 def stdout_console(elsewhere: int | None = None, **options: Any) -> Console:
     """Return a console of rich that prints to standard output.
 
-    elsewhere: the letters of a line where that is no terminal.
+    In a notebook the console prints plain text. By default rich would take a notebook
+    for a terminal, or display HTML that cannot be redirected like standard output.
 
-    In a notebook it prints plain text: rich would take it for a terminal, or display
-    HTML beside standard output, which nobody could redirect.
+    Args:
+        elsewhere: Letters per line if the output is not a terminal.
+        options: Further arguments of rich's ``Console``.
     """
     if is_in_notebook():
         options["force_terminal"] = False
@@ -53,15 +55,15 @@ def stdout_console(elsewhere: int | None = None, **options: Any) -> Console:
 
 
 def is_in_notebook() -> bool:
-    """Tell whether standard output appears below a notebook's cell."""
+    """Return whether standard output appears below a notebook cell."""
     kernel = sys.modules.get("ipykernel.iostream")
     return kernel is not None and isinstance(sys.stdout, kernel.OutStream)
 
 
 def duration(seconds: float) -> str:
-    """Format seconds as hours, minutes and seconds, ``1:02:03``, or ``2:03`` below an hour.
+    """Format seconds as ``1:02:03`` (hours, minutes, seconds), or ``2:03`` below an hour.
 
-    Seconds that no run lasts, such as infinity, stay seconds.
+    Negative, very large and infinite values are formatted as seconds.
     """
     if not 0 <= seconds < LONGEST:
         return f"{seconds:.3g} s"
@@ -71,7 +73,7 @@ def duration(seconds: float) -> str:
 
 
 def clients_text(counts: Sequence[float]) -> str:
-    """Format numbers of clients as ``20`` or ``9 to 10``; "" where one is NaN, not recorded."""
+    """Format numbers of clients as ``20`` or ``9 to 10``; "" if one of them is NaN."""
     if not len(counts) or not np.isfinite(counts).all():
         return ""
     least, most = f"{min(counts):.4g}", f"{max(counts):.4g}"
@@ -79,10 +81,11 @@ def clients_text(counts: Sequence[float]) -> str:
 
 
 def warn_of_other_clients(clients: Mapping[str, str]) -> str:
-    """Return a warning for numbers that are of different clients, "" if they are not.
+    """Return a warning if numbers come from different clients, else "".
 
-    clients: ``clients_text`` of each number, by what the number is called; an empty one
-        says nothing.
+    Args:
+        clients: Number of clients as text, from ``clients_text``, by the name of each
+            number. Empty texts are skipped.
     """
     names: dict[str, list[str]] = {}
     for name, text in clients.items():
@@ -91,12 +94,12 @@ def warn_of_other_clients(clients: Mapping[str, str]) -> str:
     if len(names) < 2:
         return ""
     parts = [
-        f"of {text} clients ({list_first(of_text)})" for text, of_text in names.items()
+        f"{text} clients ({list_first(of_text)})" for text, of_text in names.items()
     ]
-    return f"these numbers cannot be compared, they are {' and '.join(parts)}"
+    return f"these numbers cannot be compared, they come from {' and '.join(parts)}"
 
 
 def list_first(names: Sequence[str]) -> str:
-    """Return the first three names, with a sign that there are more."""
+    """Return the first three names, followed by "…" if there are more."""
     more = ", …" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more

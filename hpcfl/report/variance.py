@@ -1,15 +1,16 @@
-"""Variance components of repeated searches: search, partition and seed of training.
+"""Variance components of repeated searches: search, partition and training seed.
 
-Every search is played on every partition, with a training seed of its own. A score is
-the mean over clients, ``y_sp = μ + a_s + b_p + e_sp``: the deviations of search, partition
-and seed of training, the last with the interaction of the other two. The mixed model with
-crossed random effects is fitted by REML (Pinheiro & Bates, "Mixed-Effects Models in S and
-S-PLUS", 2000, chapter 2). The interval of μ has Satterthwaite's degrees of freedom (Biometrics
-Bulletin 2, 1946), in which components that are estimated as 0 are left out.
+Every search is run on every partition with a training seed per run. A score is the mean
+over clients, ``y_sp = μ + a_s + b_p + e_sp``, with random effects of the search ``a_s``,
+of the partition ``b_p``, and of the training seed ``e_sp``. The last one includes the
+interaction of search and partition. The mixed model with crossed random effects is
+fitted by REML (Pinheiro & Bates, "Mixed-Effects Models in S and S-PLUS", 2000,
+chapter 2). The interval of μ has Satterthwaite's degrees of freedom (Biometrics
+Bulletin 2, 1946); components that are estimated as 0 are left out.
 
-The nested bootstrap draws searches, partitions, and in each partition its clients (Owen,
-"The pigeonhole bootstrap", Ann. Appl. Stat. 1, 2007, with clients within partitions). It
-checks the model's standard error.
+The nested bootstrap resamples searches, partitions, and the clients of each partition
+(Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 1, 2007, with clients within
+partitions). It checks the standard error of the model.
 """
 
 import math
@@ -25,24 +26,24 @@ from hpcfl.errors import UserError
 from hpcfl.report.inference import LEVEL, SEED, Interval
 
 RESAMPLES = 999
-NONE = 1e-4  # a component below this share of its mean square counts as 0
-EXACT = 1e-6  # deviations below this share of the scores' count as 0
+NONE = 1e-4  # a component below this fraction of its mean square counts as 0
+EXACT = 1e-6  # deviations below this fraction of the scores' deviation count as 0
 MISSING = (
-    "several searches are compared by statsmodels, which is missing: "
+    "comparing several searches needs statsmodels, which is missing: "
     'pip install ".[statistics]" in the folder of hpcfl, or pip install statsmodels'
 )
 
 
 @dataclass(frozen=True)
 class Components:
-    """The mean over searches and partitions with its components of variance.
+    """Mean over searches and partitions with its components of variance.
 
     Attributes:
-        mean: The estimate of μ.
-        error: Its standard error; NaN if the components cannot be estimated.
-        freedom: The degrees of freedom of the error.
-        search, partition, training: The standard deviation of each component; NaN with
-            ``error``.
+        mean: Estimate of μ.
+        error: Standard error of μ; NaN if the components cannot be estimated.
+        freedom: Degrees of freedom of the error.
+        search, partition, training: Standard deviation of each component; NaN if
+            ``error`` is NaN.
     """
 
     mean: float
@@ -53,18 +54,18 @@ class Components:
     training: float = math.nan
 
     def critical(self, level: float = LEVEL) -> float:
-        """Return the quantile of t that bounds the interval of 1 − ``level``."""
+        """Return the quantile of t for the interval of confidence 1 − ``level``."""
         from scipy.stats import t
 
         return float(t.isf(level / 2, self.freedom))
 
     def half(self, level: float = LEVEL) -> float:
-        """Return half of the width of the interval of 1 − ``level``."""
+        """Return the half-width of the interval of confidence 1 − ``level``."""
         return self.critical(level) * self.error
 
     @property
     def p(self) -> float:
-        """Return the two-sided p-value of a mean of 0."""
+        """Return the two-sided p-value of the hypothesis μ = 0."""
         from scipy.stats import t
 
         if self.error == 0:
@@ -74,7 +75,7 @@ class Components:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A fitted model of standardised scores, with variances by component."""
+    """A fitted model of standardised scores, with the variance of each component."""
 
     variances: dict[str, float]
     mean: float = 0.0
@@ -84,16 +85,22 @@ class _Fit:
 
 
 def check_library() -> None:
-    """Raise UserError if statsmodels is missing, and do not load it."""
+    """Raise UserError if statsmodels is missing, without loading it."""
     if find_spec("statsmodels") is None:
         raise UserError(MISSING)
 
 
 def estimate(scores: np.ndarray) -> Components:
-    """Estimate the components of scores [searches, partitions], NaN where a run is
-    missing.
+    """Estimate the components of variance.
 
-    Raises UserError without statsmodels.
+    Args:
+        scores: Scores [searches, partitions], NaN for a missing run.
+
+    Returns:
+        Components; NaN where they cannot be estimated.
+
+    Raises:
+        UserError: If statsmodels is missing.
     """
     check_library()
     known = np.isfinite(scores)
@@ -115,7 +122,7 @@ def estimate(scores: np.ndarray) -> Components:
     effects = np.hstack([_design(place) for place in levels.values()])
     best, *_ = np.linalg.lstsq(effects, standardised, rcond=None)
     if np.abs(effects @ best - standardised).max() < EXACT:
-        return Components(mean)  # nothing is left for the seeds
+        return Components(mean)  # no residual is left for the seeds
     fit = _fit(standardised, levels)
     freedom = _freedom(fit, counts, len(values))
     return Components(
@@ -129,7 +136,7 @@ def estimate(scores: np.ndarray) -> Components:
 
 
 def _fit(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
-    """Fit the model, without components that are 0."""
+    """Fit the model and leave out components that are 0."""
     fit = _maximise(values, levels)
     if all(fit.variances[name] > 0 for name in levels):
         return fit
@@ -144,9 +151,9 @@ def _fit(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
 
 
 def _maximise(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
-    """Fit the model with these components by REML; variances near 0 are 0."""
+    """Fit the model with the given components by REML. Variances near 0 become 0."""
     with warnings.catch_warnings():
-        # It warns of other libraries when it is loaded, and of variances at 0.
+        # statsmodels warns about other libraries on import and about variances at 0.
         warnings.simplefilter("ignore")
         return _fit_quietly(values, levels)
 
@@ -154,7 +161,7 @@ def _maximise(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
 def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     from statsmodels.regression.mixed_linear_model import MixedLM, VCSpec
 
-    warnings.simplefilter("ignore")  # statsmodels has set its own filter meanwhile
+    warnings.simplefilter("ignore")  # the import has set a filter of its own
     designs = {name: _design(place) for name, place in levels.items()}
     columns, matrices = [], []
     for design in designs.values():
@@ -185,7 +192,7 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
 
 
 def _design(places: np.ndarray) -> np.ndarray:
-    """Return which level each score has, [scores, levels]."""
+    """Return the one-hot levels of the scores, [scores, levels]."""
     _, positions = np.unique(places, return_inverse=True)
     design: np.ndarray = np.eye(positions.max() + 1)[positions]
     return design
@@ -194,7 +201,8 @@ def _design(places: np.ndarray) -> np.ndarray:
 def _freedom(fit: _Fit, counts: dict[str, int], scores: int) -> float:
     """Return Satterthwaite's degrees of freedom of the mean's variance.
 
-    With both components it is the mean squares' (search + partition − residual).
+    With both components the variance is (search + partition − residual), a combination
+    of mean squares.
     """
     squares = {
         name: fit.residual + variance * scores / counts[name]
@@ -214,10 +222,10 @@ def _freedom(fit: _Fit, counts: dict[str, int], scores: int) -> float:
 
 
 def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
-    """Return the standard error of the mean by the nested bootstrap.
+    """Return the standard error of the mean from the nested bootstrap.
 
     Args:
-        gains: Of each partition the numbers of its clients in each search, [searches,
+        gains: Gains of the clients of each partition in each search, [searches,
             clients].
     """
     generator = np.random.default_rng(SEED)
@@ -242,10 +250,18 @@ def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
 
 
 def interval(gains: Sequence[np.ndarray]) -> tuple[Interval, float]:
-    """Return the mean gain over searches and partitions with its interval, and half of
-    the interval by the nested bootstrap.
+    """Return the interval of the mean gain over searches and partitions.
 
-    gains: as for ``bootstrap_error``. Raises UserError without statsmodels.
+    Args:
+        gains: Gains of the clients of each partition in each search, [searches,
+            clients].
+
+    Returns:
+        Interval from the mixed model, and the half-width of the interval from the
+        nested bootstrap.
+
+    Raises:
+        UserError: If statsmodels is missing.
     """
     means = np.stack([of_partition.mean(axis=1) for of_partition in gains], axis=1)
     found = estimate(means)

@@ -155,7 +155,7 @@ def test_a_table_beside_a_reference_in_every_format(runs):
         arrange(runs), Reading(at="tail"), Reference("local", power=1.0)
     )
     assert list(sheet.texts.index) == ["fedavg"]
-    assert "beside local" in sheet.title and "(4)" in sheet.notes[0]
+    assert "against local" in sheet.title and "(4)" in sheet.notes[0]
     line = sheet.numbers.iloc[0]
     assert line["verdict"] in ("better", "worse", "same", "open")
     for form in table_formats.TEXTS.values():

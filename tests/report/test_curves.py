@@ -76,7 +76,7 @@ def test_a_run_that_is_not_finished_is_drawn_as_far_as_it_is(made_runs):
         [0, 50],
         [1, 60],
     ]
-    assert sheet.notes[0] == "fedavg,seed=0: it stands at round 2 of 2"
+    assert sheet.notes[0] == "fedavg,seed=0: it is at round 2 of 2"
 
 
 def test_group_makes_lines_and_must_tell_runs_apart(made_runs):

@@ -119,7 +119,7 @@ def test_a_method_of_ones_own(shown_of):
 
 def test_a_key_without_a_default_has_a_dash(shown_of):
     shown = shown_of("Needy")
-    assert shown[1] == "Its result is read in the column pre."
+    assert shown[1] == "Primary metric: column pre."
     assert "strength – number" in shown
 
 

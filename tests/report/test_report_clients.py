@@ -31,4 +31,4 @@ def test_a_dot_for_one_client_in_several_where_there_are_too_many(
     np.testing.assert_allclose(
         shown[1], 100 * np.concatenate([OWN, OWN + 0.1])[[0, 2, 3, 5]]
     )
-    assert "a dot for one client in 2" in sheet.notes
+    assert "one dot for every 2 clients" in sheet.notes

@@ -60,7 +60,7 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     shown = capsys.readouterr()
     assert (
         len(shown.out.splitlines()) == 2
-        and "other: left out, it stands at round 3" in shown.err
+        and "other: left out, it is at round 3" in shown.err
     )
 
 
@@ -138,7 +138,7 @@ def test_numbers_of_different_clients_in_one_table_are_warned_of():
     grid = make([few, *many])
     [note] = grid.notes
     assert note.startswith("digits iid: ")
-    assert "10 clients (fedavg) and of 100 clients (local, ditto)" in note
+    assert "10 clients (fedavg) and 100 clients (local, ditto)" in note
     assert "clients, one seed" not in table_formats.markdown(grid)
     grid = make([few, run("local", dataset="mnist", clients=100)])
     assert grid.notes == []  # of different data anyway
@@ -264,7 +264,7 @@ def test_any_key_as_rows_and_columns():
 def test_unfinished_runs_are_left_out_and_named():
     grid = make([run(), run("local", finished=False)])
     assert rows(grid) == ["fedavg"] and grid.notes == [
-        "local-0: left out, it stands at round 3 of 3"
+        "local-0: left out, it is at round 3 of 3"
     ]
     with expect_refusal(r"fedavg-0: .*round 3 of 3"):
         make([run(finished=False)])

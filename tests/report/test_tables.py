@@ -91,7 +91,7 @@ def test_numbers_of_different_clients_are_warned_of(make_run, tmp_path, capsys):
     tables.show(make_run("b-fedavg", clients=1.0))
     assert "cannot be compared" not in capsys.readouterr().out
     tables.show(tmp_path)
-    assert ("2 clients (a-fedavg) and of 1 clients (b-fedavg)") in " ".join(
+    assert ("2 clients (a-fedavg) and 1 clients (b-fedavg)") in " ".join(
         capsys.readouterr().out.split()
     )
 

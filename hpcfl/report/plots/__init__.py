@@ -1,1 +1,1 @@
-"""Kinds of figures, one file each: from runs to a picture, found by the file's name."""
+"""Kinds of figures: one module for each, found by its name."""

@@ -1,9 +1,9 @@
-"""Each client's score: a dot a client, and a box from the first to the third quarter of
-them with the median.
+"""Scores of the clients: a dot for each client and a box for each method.
 
-Clients of all repetitions stand side by side, because with a partition of its own for
-each seed client 7 is another one in each. A figure has about ``MOST`` dots: of more
-clients every second one has a dot, or every third, the same in all rows.
+The box spans the first to the third quartile with the median. Clients of all
+repetitions are drawn next to each other, because a new partition for each seed makes
+client 7 of two repetitions different clients. A figure has at most ``MOST`` dots; with
+more clients every second or every third client has a dot, the same in all rows.
 """
 
 from collections.abc import Sequence
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 20_000  # dots of a figure
+MOST = 20_000  # maximum number of dots in a figure
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The clients' numbers, and what they measure.
+    """Scores of the clients, grouped by panel and row.
 
     Attributes:
-        numbers: A line for each client of each run that has a number, with ``panel``
-            and ``row``, its labels, ``method``, ``seed``, such as ``seed=0``,
-            ``client`` and ``number`` as it is shown; the row with the best mean first.
-        repetitions: The runs by the name of their seed, in every row.
-        measure: What the numbers measure.
-        reading: The resolved name of the numbers, and the rounds in which they are read.
+        numbers: Frame with a row for each client of each run that has a score. Columns:
+            ``panel`` and ``row`` (labels), ``method``, ``seed`` (such as ``seed=0``),
+            ``client`` and ``number`` (in the displayed unit). Rows with the best mean
+            come first.
+        repetitions: Runs of all rows by the name of their seed.
+        measure: Measure of the scores.
+        reading: Resolved name of the score, and rounds at which it is read.
     """
 
     numbers: DataFrame
@@ -50,7 +51,7 @@ class Rows:
 
     @property
     def panels(self) -> dict[str, dict[str, DataFrame]]:
-        """The numbers by panel and row."""
+        """Scores by panel and row."""
         panels: dict[str, dict[str, DataFrame]] = {}
         for (panel, row), of_row in self.numbers.groupby(["panel", "row"], sort=False):
             panels.setdefault(panel, {})[row] = of_row
@@ -58,22 +59,22 @@ class Rows:
 
     @property
     def methods(self) -> dict[str, str]:
-        """The method of each row."""
+        """Method of each row."""
         return dict(zip(self.numbers["row"], self.numbers["method"], strict=True))
 
     @property
     def runs(self) -> list[Run]:
-        """All runs."""
+        """Runs of all repetitions."""
         return [run for of_seed in self.repetitions.values() for run in of_seed]
 
     @property
     def label(self) -> str:
-        """The label of an axis with the numbers."""
+        """Label of the axis of the scores."""
         return lines.name_scores(self.runs, self.reading.metric)
 
     @property
     def moment(self) -> str:
-        """A note on the rounds in which the numbers are read."""
+        """Note on the rounds at which the scores are read."""
         return lines.name_rounds(self.runs, self.reading.at)
 
 
@@ -85,28 +86,45 @@ def plugin(
     at: str = "best",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """Draw a row for each method, or other ``group``, the best mean on top."""
+    """Draw a row for each method or other ``group``, the best mean at the top.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        metric: Name of a per-client score; default the primary metric.
+        at: Rounds at which the score is read: "best", "last" or "tail".
+        group: Keys that define a row; default the method.
+
+    Raises:
+        UserError: If no client has such a score.
+    """
     scores = read_rows(runs, sheet, Reading(metric, at), group)
     sheet.notes.append(
-        f"a dot is a client's own number, {scores.moment}; a box "
-        "has the middle half of the clients and the median; rows by their mean"
+        f"a dot is the score of a client, {scores.moment}; a box "
+        "spans the middle half of the clients, with the median; rows are sorted by mean"
     )
     return draw(sheet, scores, scores.label)
 
 
 def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
-    """Draw dots and boxes. label: of the x axis."""
+    """Draw dots and boxes.
+
+    Args:
+        sheet: Sheet to draw on; a note on left-out dots is added to it.
+        scores: Scores of the clients.
+        label: Label of the x axis.
+    """
     looks = choose_looks(scores.methods)
     step = max(1, ceil(len(scores.numbers) / MOST))
     if step > 1:
-        sheet.notes.append(f"a dot for one client in {step}")
+        sheet.notes.append(f"one dot for every {step} clients")
     figure, places = make_panels(sheet, scores)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
         place.set_xlabel(shorten(label))
         for position, (row, numbers) in enumerate(of_panel.items()):
             dots = numbers[numbers["client"] % step == 0]
-            # Neighbours get different heights, so that their dots do not cover one
-            # another; by a formula, so that the same runs make the same figure.
+            # Neighbours get different heights so that their dots do not overlap. A
+            # formula instead of random numbers makes the figure reproducible.
             heights = position + 0.28 * np.sin(2.4 * np.arange(len(dots)))
             place.scatter(
                 dots["number"],
@@ -134,16 +152,16 @@ def draw(sheet: Sheet, scores: Rows, label: str) -> "Figure":
 def read_rows(
     runs: list[Run], sheet: Sheet, reading: Reading, group: Sequence[str] = ()
 ) -> Rows:
-    """Return the rows of finished runs; what was left out joins the sheet's notes.
+    """Return the per-client scores of the finished runs.
 
     Args:
-        runs: At least one.
-        sheet: The sheet of the figure.
-        reading: What the numbers are, and where they are read.
-        group: Keys that make a row, by default the method.
+        runs: Runs, at least one.
+        sheet: Sheet of the figure; notes on left-out runs are added to it.
+        reading: Score, and rounds at which it is read.
+        group: Keys that define a row; by default the method.
 
     Raises:
-        UserError: No client has such a number.
+        UserError: If no client has such a score.
     """
     arranged = arrange(runs, group, options="--group")
     reading = reading.resolve(arranged.runs)
@@ -168,17 +186,20 @@ def read_rows(
     numbers = concat(tables, ignore_index=True)
     known = numbers.dropna()
     if known.empty:
-        raise UserError(f"--metric {reading.metric}: no client has a number of its own")
+        raise UserError(f"--metric {reading.metric}: no client has this score")
     sheet.notes += arranged.notes
     for row in numbers["row"].unique():
         if row not in set(known["row"]):
-            sheet.notes.append(f"{row}: left out, its clients have no such number")
+            sheet.notes.append(f"{row}: left out, its clients lack this score")
     return Rows(sort_rows(known, measure.rank(1.0)), repetitions, measure, reading)
 
 
 def sort_rows(numbers: DataFrame, sign: float) -> DataFrame:
-    """Return the lines of ``Rows.numbers`` sorted by the means of their rows; ``sign``:
-    1 where more is better, else -1.
+    """Sort the lines of ``Rows.numbers`` by the means of their rows, best first.
+
+    Args:
+        numbers: Lines of ``Rows.numbers``.
+        sign: 1 if larger numbers are better, else -1.
     """
     means = numbers.groupby(["panel", "row"])["number"].transform("mean")
     return numbers.iloc[np.argsort(-sign * means.to_numpy(), kind="stable")]
@@ -187,8 +208,12 @@ def sort_rows(numbers: DataFrame, sign: float) -> DataFrame:
 def make_panels(
     sheet: Sheet, scores: Rows, shared: bool = True
 ) -> "tuple[Figure, list[Axes]]":
-    """Return panels with a line of text for each row, the first on top; ``shared``: with
-    one x axis for all.
+    """Return a figure and its panels, with a labelled line for each row, the first on top.
+
+    Args:
+        sheet: Sheet to draw on.
+        scores: Scores of the clients.
+        shared: Whether all panels have the same x axis.
     """
     panels = scores.panels
     height = 0.75 + max(map(len, panels.values())) * 1.15 * LINE

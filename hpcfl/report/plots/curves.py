@@ -1,6 +1,4 @@
-"""A score over rounds, over the seconds, floats or bits that they cost, or over a key of
-the configuration.
-"""
+"""Curves of a metric over rounds, over cost (seconds, floats, bits) or over a key."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -41,12 +39,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLOAT_BITS = 32
-DECADES = 100  # keys whose values differ by this factor are drawn on a logarithmic axis
+DECADES = 100  # ratio of a key's values from which its axis is logarithmic
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
-    """Return the rounds that were over when the models of a column existed, [T]: their
-    own round is among them only after local training.
+    """Return the number of finished rounds when the models of a column existed, [T].
+
+    Models after local training count their own round, other models do not.
     """
     trained = run.results.played & (strip_held_out(column) == "post")
     rounds: np.ndarray = np.where(trained, run.results.rounds, run.results.rounds - 1)
@@ -59,16 +58,16 @@ def _seconds(run: Run, column: str) -> np.ndarray:
 
 
 def _floats(run: Run, column: str) -> np.ndarray:
-    """Return the floats to and from a client until the models of a column existed, [T]."""
+    """Return the floats to and from a client until the models existed, [T]."""
     down = run.results.series(MetricName("floats_down"))
     travelled: np.ndarray = _spent(down, column) + _spent(_floats_up(run), column)
     return travelled
 
 
 def _bits(run: Run, column: str) -> np.ndarray:
-    """Return the bits to and from a client until the models of a column existed, [T]."""
+    """Return the bits to and from a client until the models existed, [T]."""
     down = FLOAT_BITS * run.results.series(MetricName("floats_down"))
-    # the mean over those that take part, without clients that are only scored
+    # The mean over the cohort excludes clients that are only scored.
     of_cohort = run.results.series(MetricName("bits_down", RECORDED))
     down = np.where(np.isnan(of_cohort), down, of_cohort)
     up = FLOAT_BITS * _floats_up(run)
@@ -77,27 +76,27 @@ def _bits(run: Run, column: str) -> np.ndarray:
 
 
 def _floats_up(run: Run) -> np.ndarray:
-    """Return the mean floats from a client in each round, [T]."""
+    """Return the mean number of floats that a client sent in each round, [T]."""
     recorded = run.results.values
     rounds = range(len(run.results.rounds))
     up = np.full(len(rounds), np.nan)
     if FLOATS_UP in recorded.columns:
-        # the mean is over senders: it is NaN for clients that sent nothing
+        # The mean is over senders; clients that sent nothing are NaN.
         sent = Series(recorded.columns[FLOATS_UP]).groupby(recorded.rounds)
         up = sent.mean().reindex(rounds).fillna(0.0).to_numpy()
     return up
 
 
 def _spent(cost: np.ndarray, column: str) -> np.ndarray:
-    """Return the cost until the models of a column existed.
+    """Return the cumulative cost until the models of a column existed.
 
     Args:
-        cost: ``[T]``, what each round costs.
-        column: Which models. Only those after local training include the cost of their
-            own round; all others are there when the rounds before are over.
+        cost: Cost of each round, ``[T]``.
+        column: Column of models. Models after local training include the cost of their
+            own round; other models exist as soon as the previous round ends.
 
     Returns:
-        ``[T]``; NaN where the cost was never recorded.
+        Cumulative cost, ``[T]``; NaN if the cost was never recorded.
     """
     if np.isnan(cost).all():
         return cost
@@ -107,12 +106,12 @@ def _spent(cost: np.ndarray, column: str) -> np.ndarray:
     return total
 
 
-# By the name of an axis its label, and the places of a run's rounds for the models of a
-# column, [T].
+# By name of an axis its label and a function that returns the positions [T] of a run's
+# rounds on the axis, for the models of a column.
 AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
     "rounds": ("rounds", _rounds),
     "seconds": ("seconds, scoring included", _seconds),
-    "virtual": ("seconds of the clients' own time", find_virtual_seconds),
+    "virtual": ("seconds of virtual time", find_virtual_seconds),
     "floats": ("floats to and from a client that takes part in all rounds", _floats),
     "bits": ("bits to and from a client that takes part in all rounds", _bits),
 }
@@ -127,16 +126,26 @@ def plugin(
     at: str = "",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """Draw a line for each method, or other ``group``; a panel for each data set and
+    """Draw a line for each method or other ``group``, and a panel for each data set and
     partition.
 
-    at: of a key on the x axis, where the score is read in a run.
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        x: Axis of AXES, or a numeric key in which the runs differ.
+        metric: Name of the metric on the y axis; default the primary metric.
+        at: Rounds at which the metric is read if ``x`` is a key: "best", "last" or
+            "tail".
+        group: Keys that define a line; default the method.
+
+    Raises:
+        UserError: If the axis or the metric is unknown or was not recorded.
     """
     reading = Reading(metric, at or "best").resolve(runs)
     metric = reading.metric
     if x in AXES:
         if at:
-            raise UserError(f"--at: is for --x KEY; a curve over {x} has all rounds")
+            raise UserError(f"--at: needs --x KEY; a curve over {x} shows all rounds")
         arranged = arrange(runs, group, unfinished=True, options="--group")
         for run in arranged.runs:
             refuse_packed(run)
@@ -165,7 +174,15 @@ def draw(
     x: str,
     ylabel: str,
 ) -> "Figure":
-    """Draw lines in panels; ``x``: one of AXES, or a key of the configuration."""
+    """Draw lines in panels.
+
+    Args:
+        sheet: Sheet to draw on.
+        drawn: Lines, as ``lines.average`` returns them.
+        measure: Measure on the y axis; None if the metric is not a score.
+        x: Axis of AXES, or a key of the configuration.
+        ylabel: Label of the y axis.
+    """
     from matplotlib.ticker import EngFormatter
 
     if drawn["panel"].nunique() == 1:
@@ -185,7 +202,7 @@ def draw(
 
 
 def over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> DataFrame:
-    """Return the lines of runs over one of AXES, as from ``lines.average``."""
+    """Return a metric of runs over one of AXES as lines, see ``lines.average``."""
     numbers = []
     for position, placed in enumerate(arranged.placed):
         run = placed.run
@@ -203,7 +220,7 @@ def over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> DataFram
 
 
 def explain_limits(arranged: Arrangement) -> list[str]:
-    """Return a line on each curve that is complete and ends before others."""
+    """Return a line on each complete curve that ends before others."""
     most = max(run.config["rounds"] for run in arranged.runs)
     spent = search_spending.find_shares(arranged)
     limit = "the budget of its search allows" if spent else "its configuration has"
@@ -219,7 +236,7 @@ def explain_limits(arranged: Arrangement) -> list[str]:
 
 
 def over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
-    """Return the lines of results over the values of a key, as from ``lines.average``."""
+    """Return a metric of runs over the values of a key as lines, see ``lines.average``."""
     metric, numbers = reading.metric, []
     for run, setting, *_ in arranged.placed:
         place = _number(setting.get(key))
@@ -236,7 +253,7 @@ def over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
         }
         numbers.append(number)
     frame = DataFrame(numbers).sort_values("x", kind="stable")
-    # other values of the key have other repetitions
+    # The repetitions differ between values of the key.
     drawn = frame.groupby(["panel", "row", "method", "x"], sort=False)["y"].agg(
         mean=lambda of_place: of_place.mean(skipna=False), std="std", runs="size"
     )
@@ -245,17 +262,17 @@ def over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
 
 
 def _refuse_unvaried(runs: list[Run], key: str) -> None:
-    """Raise UserError where runs do not differ in a key."""
+    """Raise UserError if the runs do not differ in a key."""
     varied = varied_keys(runs)
     if key not in varied:
         first = setting_of(runs[0])
         numeric = [one for one in varied if _number(first.get(one)) is not None]
         hint = suggest(key, [*AXES, *numeric])
-        raise UserError(f"--x {key}: is no key in which these runs differ{hint}")
+        raise UserError(f"--x {key}: these runs do not differ in such a key{hint}")
 
 
 def _places(run: Run, metric: str, x: str) -> np.ndarray:
-    """Return the places of a run's rounds along one of AXES, [T]."""
+    """Return the positions of a run's rounds on one of AXES, [T]."""
     return AXES[x][1](run, resolve_metric(run, metric).column)
 
 

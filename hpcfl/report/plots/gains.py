@@ -1,6 +1,4 @@
-"""Each client's gain over a reference, such as training alone: the clients that a method
-helps, and those that it hurts.
-"""
+"""Gain of each client over a reference, such as local training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,16 +25,26 @@ def plugin(
     group: Sequence[str] = (),
     against: str = "local",
 ) -> "Figure":
-    """Draw a row for each method but the reference, the best mean gain on top, with a
-    line where a client gains nothing.
+    """Draw a row for each method except the reference, the best mean gain at the top.
 
-    Raises UserError where no row is called ``against``.
+    A vertical line marks a gain of 0.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        metric: Name of a per-client score; default the primary metric.
+        at: Rounds at which the score is read: "best", "last" or "tail".
+        group: Keys that define a row; default the method.
+        against: Label of the reference row.
+
+    Raises:
+        UserError: If no row is called ``against``.
     """
     scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
     gains = find_gains(scores, against)
     sheet.notes.append(
-        f"a dot is a client's own number less that under {against}, {scores.moment}; "
-        "left of the line it is worse off; a box has the middle half of the clients"
+        f"a dot is the gain of a client over {against}, {scores.moment}; clients left "
+        "of the line lose; a box spans the middle half of the clients"
     )
     unit = "points" if gains.measure.is_percent else gains.measure.unit
     unit = f" ({unit})" if unit else ""
@@ -48,10 +56,16 @@ def plugin(
 
 
 def find_gains(scores: Rows, against: str) -> Rows:
-    """Return the gains of each row over the one called ``against`` in its panel, in the
-    repetitions that both have; rows without any are left out.
+    """Return the gains of each row over the reference row of its panel.
 
-    Raises UserError where no panel has such a row, or no client beside it.
+    Only repetitions of both rows count. Rows without a common repetition are left out.
+
+    Args:
+        scores: Scores of the clients.
+        against: Label of the reference row.
+
+    Raises:
+        UserError: If there is no such row, or no other row has the same clients.
     """
     reference = find_row(against, list(scores.methods))
     numbers = scores.numbers

@@ -1,5 +1,6 @@
-"""Training samples of each class at each client, as areas of circles, whose colours are
-the groups of clients that ``[[shift]]`` makes.
+"""Training samples of each client and class as areas of circles.
+
+Colours show the groups of clients that ``[[shift]]`` makes.
 """
 
 from collections.abc import Mapping
@@ -16,15 +17,16 @@ from hpcfl.trained.run import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 1_000  # clients of a panel; of more no circle could be seen
-HIGHEST = 5.0  # inches of all classes
-NAMED = 7  # groups in the legend, with a colour of their own
-SIZES = (1, 1 / 4, 1 / 16)  # of the largest circle, in the legend
+MOST = 1_000  # maximum number of clients in a panel; more circles would be too small
+HIGHEST = 5.0  # maximum height of all classes in inches
+NAMED = 7  # maximum number of groups in the legend
+SIZES = (1, 1 / 4, 1 / 16)  # circles in the legend, as fractions of the largest count
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Draw a panel for each data set and scheme; of several partitions the first, with
-    its name.
+    """Draw a panel for each data set and scheme.
+
+    If the runs of a panel have several partitions, the first one is drawn and named.
     """
     arranged = arrange(runs, unfinished=True)
     panels: dict[str, np.ndarray] = {}
@@ -56,7 +58,7 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def groups_of(run: Run) -> list[str]:
-    """Return the name of each client's group, by its number; empty without groups."""
+    """Return the name of each client's group by client id; empty without groups."""
     group = run.results.static.get(GROUP)
     names = run.results.header.get("groups", [])
     if group is None or group.max(initial=-1) >= len(names):
@@ -69,20 +71,22 @@ def draw(
     panels: Mapping[str, np.ndarray],
     groups: Mapping[str, list[str]],
 ) -> "Figure":
-    """Draw counts ``[clients, classes]`` by title; the circles of all panels have the
-    same scale.
+    """Draw circles for the samples of clients and classes, on one scale for all panels.
 
-    groups: by title the name of each client's group, none without groups.
+    Args:
+        sheet: Sheet to draw on.
+        panels: Number of samples ``[clients, classes]`` by title of the panel.
+        groups: Name of each client's group by title; empty without groups.
     """
     names = list(dict.fromkeys(name for title in panels for name in groups[title]))
-    others = len(OKABE_ITO) - 1  # colours beside black
+    others = len(OKABE_ITO) - 1  # number of colours without black
     colours = {name: OKABE_ITO[1 + n % others] for n, name in enumerate(names)}
     clients, classes = np.max([counts.shape for counts in panels.values()], axis=0)
     largest = max(1, max(int(counts.max()) for counts in panels.values()))
     most = max(1, int(sheet.width / max(NARROWEST, 0.09 * clients)))
     cell = min(0.3, (sheet.width / min(len(panels), most) - 0.55) / clients)
     height = min(HIGHEST, max(0.8, classes * min(1.3 * cell, 0.2)))
-    # in points; large circles of one client may touch
+    # In points; large circles of one client may touch.
     diameter = 72 * min(cell, 1.3 * height / (classes + 1))
     scale = diameter**2 / largest
     figure, places = sheet.panels(len(panels), most, height=0.75 + height)
