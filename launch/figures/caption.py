@@ -1,7 +1,7 @@
-"""Write a line below a drawn figure: ``python launch/figures/caption.py FILE TEXT``.
+"""Add a caption below a figure: ``python launch/figures/caption.py FILE TEXT``.
 
-``make.sh`` writes the differences from the paper's setting on the face of each figure.
-FILE is a PNG of ``hpcfl plot``, whose picture stays as it is, pixel by pixel.
+``make.sh`` uses it to state on each figure how it differs from the paper's setting. FILE
+is a PNG from ``hpcfl plot``; the pixels of its picture do not change.
 """
 
 import sys

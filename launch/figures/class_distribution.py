@@ -1,8 +1,7 @@
 """Draw a client's estimates of its class distribution during its first training.
 
-After every mini-batch of round 1, which is played again for this client, the estimates
-are the norms of the output layer's rows divided by their sum (cwFedAvg, Figures 2 and
-5).
+The figure repeats round 1 for this client. After each mini-batch the estimates are the
+norms of the output layer's rows divided by their sum (cwFedAvg, Figures 2 and 5).
 """
 
 from typing import TYPE_CHECKING
@@ -25,8 +24,14 @@ if TYPE_CHECKING:
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """A panel for each run, a line a class; and the last estimates beside the true
-    shares.
+    """Draw a panel for each run with a line for each class.
+
+    A last panel compares the final estimates with the true class shares.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        client: Id of the client.
     """
     arranged = arrange(runs)
     labels = [placed.row for placed in arranged.placed]
@@ -58,7 +63,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         panel.set_ylim(0, highest)
     largest = 1.05 * max(
         panels[-1].dataLim.max
-    )  # so that the diagonal goes from corner to corner
+    )  # limits for a diagonal from corner to corner
     panels[-1].axline((0, 0), slope=1, color="black", linewidth=0.7)
     panels[-1].set(
         title="after the last of them",
@@ -76,7 +81,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
 
 
 def _draw_classes(panel: "Axes", estimated: np.ndarray, truth: np.ndarray) -> None:
-    """A line for each class, those that the client has on top."""
+    """Draw a line for each class; classes of the client are drawn last, on top."""
     mini_batches = np.arange(1, len(estimated) + 1)
     for label in np.argsort(truth):
         look = make_look(int(label))
@@ -91,7 +96,7 @@ def _draw_classes(panel: "Axes", estimated: np.ndarray, truth: np.ndarray) -> No
 
 
 def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
-    """The classes' lines, as long as each has a look of its own, and the runs' marks."""
+    """Draw a legend of runs, and of classes if each class has a unique look."""
     lines = dict(zip(*panels[0].get_legend_handles_labels()[::-1], strict=True))
     marks = dict(zip(*panels[-1].get_legend_handles_labels()[::-1], strict=True))
     classes = sorted(lines, key=lambda label: int(label.split()[1]))
@@ -105,7 +110,7 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
 
 
 def estimates(run: Run, client: int) -> np.ndarray:
-    """A client's estimates after each mini-batch of round 1, [mini-batches, classes]."""
+    """Return a client's estimates after each mini-batch, [mini-batches, classes]."""
     again = run.models.replay
     columns = again.prepared.setup.layout.columns("head.weight")
     classes = again.prepared.setup.classes
@@ -123,7 +128,7 @@ def estimates(run: Run, client: int) -> np.ndarray:
 
 
 def shares(run: Run, client: int) -> np.ndarray:
-    """The share of each class in a client's training samples, [classes]."""
+    """Return the share of each class in a client's training samples, [classes]."""
     counts = counts_of(run, "train")[client]
     of_classes: np.ndarray = counts / counts.sum()
     return of_classes

@@ -1,7 +1,7 @@
-"""Clients' numbers by method as shades: a row for each method, a column for each client.
+"""Draw clients' scores as shades: a row for each method, a column for each client.
 
-Repetitions with the same partition are averaged. With another partition the clients are
-other ones, so each seed has columns of its own, behind a gap.
+Repetitions with the same partition are averaged. Other partitions have different
+clients, so each seed has separate columns after a gap.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TICKS = 20  # clients that are numbered
-GAP = -1  # stands for a client between two partitions
+TICKS = 20  # maximum number of client ids on the axis
+GAP = -1  # id of the empty column between two partitions
 
 
 def draw(
@@ -33,7 +33,15 @@ def draw(
     at: str = "best",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """Draw the best mean on top; a client without a number is hatched."""
+    """Draw the scores, the best mean at the top; clients without a score are hatched.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        metric: Name of a per-client score; default the primary metric.
+        at: Rounds at which the score is read: "best", "last" or "tail".
+        group: Keys that define a row; default the method.
+    """
     scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
     figure, places = clients.make_panels(sheet, scores, shared=False)
     low, high = scores.numbers["number"].agg(["min", "max"])
@@ -51,8 +59,9 @@ def draw(
 
 
 def cells(scores: Rows, panel: str) -> pandas.DataFrame:
-    """Return a panel's numbers with a line for each row and a column for each client of
-    each partition; between partitions a column of NaN.
+    """Return a panel's scores with a line for each row and a column for each client.
+
+    Each partition has separate columns, with a column of NaN between partitions.
     """
     numbers = scores.numbers[scores.numbers["panel"] == panel]
     counted = {
@@ -75,7 +84,7 @@ def cells(scores: Rows, panel: str) -> pandas.DataFrame:
 
 
 def _name_columns(place: "Axes", columns: list[tuple[str, int]]) -> None:
-    """Number some of the clients, and name the partitions above them."""
+    """Write ids of some clients below the panel, and names of partitions above it."""
     step = 1 + len(columns) // TICKS
     numbered = [n for n, (_, one) in enumerate(columns) if one >= 0 and one % step == 0]
     place.set_xticks(numbered, [str(columns[n][1]) for n in numbered])

@@ -1,6 +1,4 @@
-"""Gain in a score over the runs with one value of a key, seed by seed (FedNH, Figure
-4).
-"""
+"""Draw gains in a score over the runs with one value of a key (FedNH, Figure 4)."""
 
 from typing import TYPE_CHECKING
 
@@ -26,9 +24,15 @@ def draw(
     metric: str = "",
     at: str = "last",
 ) -> "Figure":
-    """Draw a line for each method, or whatever else rows differ in.
+    """Draw a line for each method, or for other keys that separate rows.
 
-    x: the key. against: its value, over whose runs the gains are.
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        x: Key on the x axis.
+        against: Reference value of the key; gains are differences for equal seeds.
+        metric: Name of the metric; default the primary metric.
+        at: Rounds at which the metric is read: "best", "last" or "tail".
     """
     metric = metric or runs[0].metric
     measure = resolve_metric(runs[0], metric).measure
@@ -47,8 +51,8 @@ def draw(
         base = float(against)
         if base not in table or table.isna().any(axis=None):
             raise UserError(
-                f"--against {against}: {row} needs runs of the same seeds with each {x}, "
-                "this value too"
+                f"--against {against}: {row} needs runs of the same seeds for each {x}, "
+                "including this value"
             )
         gains = table.sub(table[base], axis=0)
         mean, deviation = gains.mean(), gains.std(ddof=1)

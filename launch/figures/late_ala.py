@@ -1,4 +1,4 @@
-"""FedALA that is FedAvg until a given round."""
+"""FedALA that starts as FedAvg."""
 
 from pydantic import PositiveInt
 
@@ -7,12 +7,13 @@ from hpcfl.methods.options.ala import Activation
 
 
 class Late(FedALA):
-    """From round ``begins`` on clients blend the received model with their own; before,
-    they train it.
+    """FedALA in which clients blend models from round ``begins`` on.
+
+    In earlier rounds they train the received model, as in FedAvg.
     """
 
     begins: PositiveInt = 2
-    activation: Activation = "own"  # so that the weights converge when it begins
+    activation: Activation = "own"  # lets the weights converge in round ``begins``
 
     def start(self, fleet, inbox):
         return (

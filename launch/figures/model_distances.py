@@ -1,7 +1,6 @@
-"""Draw the final distances of clients' models that DiversiFed attracts or repels.
+"""Draw distances of the models that DiversiFed attracts or repels, by temperature τ.
 
-The models are those after the last aggregation, over the temperature τ (DiversiFed,
-Figure 7).
+The models are those after the last aggregation (DiversiFed, Figure 7).
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ PANELS = ("models that are pulled together", "models that are pushed apart")
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """A panel for either kind of pair: mean distances, with a band over seeds."""
+    """Draw a panel for attracted and one for repelled pairs: mean distances over seeds."""
     arranged = arrange(runs)
     method = arranged.runs[0].summary.method
     numbers = []
@@ -52,10 +51,10 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def distances(run: Run) -> tuple[float, float]:
-    """The mean distance of two clients' models of which one is pulled to, or pushed
-    from, the other.
+    """Return the mean distance of attracted and of repelled pairs of clients' models.
 
-    Raises UserError for a method without such forces.
+    Raises:
+        UserError: If the method has no such forces.
     """
     again = run.models.replay
     method = again.prepared.method

@@ -1,6 +1,6 @@
-"""Draw the norms of the output layer's rows, which show a model's training classes.
+"""Draw the norms of the output layer's rows, which reveal a model's training classes.
 
-Heatmaps of the norms, by client or class model and by class, beside the clients'
+Heatmaps show the norms by model (of a client or class) and class, next to the clients'
 samples (cwFedAvg, Figures 4, 6 and 7).
 """
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEW = 4  # runs, of which more is shown than of many
+FEW = 4  # maximum number of runs for which all panels are drawn
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """The samples first, then each run's models.
+    """Draw the samples, then the models of each run.
 
-    Of at most ``FEW`` runs also the trained models, where all clients start from one,
-    and the class models.
+    For at most ``FEW`` runs further panels show the trained models, if all clients start
+    from one model, and the class models.
     """
     arranged = arrange(runs)
     panels: dict[str, np.ndarray] = {"training samples": counts_of(runs[0], "train")}
@@ -54,8 +54,11 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
-    """A run's panels [models, classes] by what they are of; of the clients' models
-    alone unless ``whole``.
+    """Return the panels [models, classes] of a run by title.
+
+    Args:
+        run: Run.
+        whole: Whether to include trained models and class models.
     """
     everyone = run.models.everyone
     judged = norms(run, run.models.of_clients(everyone))
@@ -81,7 +84,7 @@ def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
 
 
 def norms(run: Run, models: Iterable[Trained]) -> np.ndarray:
-    """The norms of the output layers' rows [models, classes], without biases."""
+    """Return the norms of the output layers' rows, without biases, [models, classes]."""
     head = f"{run.models.replay.prepared.setup.layout.head_name}.weight"
     rows = [one.module.state_dict()[head].double().norm(dim=1) for one in models]
     table: np.ndarray = torch.stack(rows).numpy()

@@ -1,9 +1,8 @@
-"""The clients that took part over time, on their own clock: a circle for each client and
-stretch of time, the larger the more of its updates counted then, and beside it how many
-did in all.
+"""Draw the clients that took part over virtual time.
 
-Clients are in the order of their speed. Of many clients neighbours share a row: a circle
-then is about one of them on average.
+A circle stands for the updates of a client in an interval of time; its area shows their
+number. Bars next to the panel show totals. Clients are sorted by speed. With many
+clients several share a row, and a circle shows their average.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,22 +21,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROWS = 40  # of clients
-STRETCHES = 60  # of time
-SIZES = 5  # of circles
-LARGEST = 8.0  # points, a circle's diameter
+ROWS = 40  # maximum number of rows of clients
+STRETCHES = 60  # maximum number of intervals of time
+SIZES = 5  # number of sizes of circles
+LARGEST = 8.0  # largest diameter of a circle in points
 UPDATES = MetricName("updates", of_clients=True)
-PACE = "device_pace"  # the static array with the time that each client takes
+PACE = "device_pace"  # static array with the time that each client needs
 
 
 @dataclass(frozen=True)
 class Turns:
-    """The clients that took part over time.
+    """Clients that took part over time.
 
     Attributes:
-        seconds: ``[T]``, of the clients' own time when each round was over, ascending.
-        counted: bool ``[T, clients]``, the clients whose update counted in each; clients
-            with the fastest first.
+        seconds: Virtual seconds at the end of each round, ascending, ``[T]``.
+        counted: Whether each client's update counted in each round, bool ``[T,
+            clients]``; the fastest clients come first.
     """
 
     seconds: np.ndarray
@@ -45,8 +44,9 @@ class Turns:
 
 
 def draw(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figure":
-    """Draw a panel for each method, or other ``group``, and data set; of several seeds
-    the first.
+    """Draw a panel for each method, or other ``group``, and data set.
+
+    Of several seeds only the first is drawn.
     """
     arranged = arrange(runs, group, unfinished=True, options="--group")
     panels = {}
@@ -59,8 +59,10 @@ def draw(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figure
 
 
 def turns(run: Run) -> Turns:
-    """Return the clients that took part over time. Raises UserError where they were not
-    recorded.
+    """Return the clients that took part over time.
+
+    Raises:
+        UserError: If virtual time was not recorded.
     """
     seconds = virtual_seconds(run, "post")
     recorded = run.results
@@ -72,7 +74,7 @@ def turns(run: Run) -> Turns:
 
 
 def draw_panels(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
-    """Draw a panel for each title."""
+    """Draw a panel of circles and a panel of totals for each title."""
     figure, places = sheet.panels(
         2 * len(panels), most=2, height=3.0, width_ratios=[5, 1], sharey="row"
     )
@@ -94,15 +96,18 @@ def draw_panels(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
 
 
 def binned(of_panel: Turns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the edges of stretches of time [S + 1] and of rows of clients [R + 1], and
-    how many updates of a client of each row counted in each, on average, [S, R].
+    """Count updates by intervals of time and rows of clients.
+
+    Returns:
+        Edges of the intervals [S + 1], edges of the rows [R + 1], and mean number of
+        updates per client, [S, R].
     """
     rounds, clients = of_panel.counted.shape
     end = max(float(of_panel.seconds.max(initial=0.0)), 1e-6)
     times = np.linspace(0.0, end, min(STRETCHES, rounds) + 1)
     rows = np.linspace(0, clients, min(ROWS, clients) + 1).round()
     ended, client = np.nonzero(of_panel.counted)
-    # a round lies in the stretch in which it ended, whose end is part of it
+    # A round belongs to the interval in which it ended; intervals include their end.
     seconds = -of_panel.seconds[ended]
     updates, _, _ = np.histogram2d(seconds, client, bins=[-times[::-1], rows])
     return times, rows, updates[::-1] / np.diff(rows)
@@ -111,18 +116,18 @@ def binned(of_panel: Turns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _draw_turns(
     place: "Axes", times: np.ndarray, rows: np.ndarray, updates: np.ndarray
 ) -> None:
-    """Draw the circles of a panel, which hardly overlap."""
+    """Draw the circles of a panel, with little overlap."""
     x = (times[:-1] + times[1:]) / 2
     y = (rows[:-1] + rows[1:]) / 2
     diameter = min(LARGEST, 150 / len(y), 360 / len(x))
-    # A file has a size once, however many circles have it; but each size anew.
+    # A PDF stores each size of circle once, so few sizes keep the file small.
     levels = np.ceil(SIZES * updates / max(updates.max(), 1e-9))
     for level in range(1, SIZES + 1):
         stretch, row = np.nonzero(levels == level)
         area = diameter**2 * level / SIZES
         place.scatter(x[stretch], y[row], s=area, color=PLAIN, linewidth=0)
     place.set(
-        xlabel="seconds of the clients' own time",
+        xlabel="seconds of virtual time",
         ylabel="clients by speed",
         xlim=(0, times[-1]),
         ylim=(0, rows[-1]),

@@ -1,6 +1,4 @@
-"""The plane in which points in many dimensions differ most: that of their two principal
-components.
-"""
+"""Projection of points to the plane of their two principal components."""
 
 from typing import NamedTuple
 
@@ -8,8 +6,12 @@ import numpy as np
 
 
 class Plane(NamedTuple):
-    """Points [n, 2] in the plane, the shares [2] of their variance along it, its two
-    directions [P, 2].
+    """Projection of points to the plane of their two principal components.
+
+    Attributes:
+        points: Points in the plane, [n, 2].
+        shares: Fractions of the variance along both directions, [2].
+        directions: Both directions, [P, 2].
     """
 
     points: np.ndarray
@@ -18,7 +20,7 @@ class Plane(NamedTuple):
 
     @property
     def axes(self) -> dict[str, str]:
-        """Return the labels of a panel's axes."""
+        """Return the labels of a panel's axes by matplotlib's names."""
         first, second = (f"{100 * share:.0f} %" for share in self.shares)
         return {
             "xlabel": f"first component, {first} of the variance",
@@ -27,8 +29,10 @@ class Plane(NamedTuple):
 
 
 def principal(rows: np.ndarray) -> Plane:
-    """The plane of rows [n, P], which are at least two and have two numbers each or
-    more.
+    """Return the projection of points to their principal plane.
+
+    Args:
+        rows: Points [n, P], with n ≥ 2 and P ≥ 2.
     """
     centred = (rows - rows.mean(axis=0)).astype(float)
     left, sizes, right = np.linalg.svd(centred, full_matrices=False)

@@ -1,6 +1,6 @@
 """Draw the similarity of classes in a global model: cosines of output-layer rows.
 
-Classes of CIFAR-100 are sorted by super-class, which frames show (FedNH, Figure 3).
+Classes of CIFAR-100 are sorted by super-class, which frames mark (FedNH, Figure 3).
 """
 
 from typing import TYPE_CHECKING
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-# Krizhevsky 2009: by class of CIFAR-100 its super-class, as the data set's
-# ``coarse_labels`` say
+# Krizhevsky 2009: super-class of each class of CIFAR-100, from the data set's
+# ``coarse_labels``.
 # fmt: off
 SUPER_CLASSES = np.array(
     [
@@ -33,7 +33,7 @@ SUPER_CLASSES = np.array(
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """A panel for each run, all in the same shades; a class beside itself is left out."""
+    """Draw a panel for each run with the same colours, leaving out the diagonal."""
     arranged = arrange(runs)
     figure, places = sheet.panels(
         len(arranged.runs), height=0.85 * sheet.width / min(2, len(arranged.runs))
@@ -68,8 +68,9 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def cosines(run: Run) -> np.ndarray:
-    """Cosines [classes, classes] of the rows of the global model's output layer; NaN of
-    a row and itself.
+    """Return the cosines of the global model's output-layer rows, [classes, classes].
+
+    The diagonal is NaN.
     """
     head = f"{run.models.replay.prepared.setup.layout.head_name}.weight"
     rows = functional.normalize(run.model("global").state_dict()[head].double(), dim=1)
@@ -78,13 +79,13 @@ def cosines(run: Run) -> np.ndarray:
 
 
 def contrast(table: np.ndarray) -> tuple[float, float]:
-    """The mean cosine of two classes of one super-class, and of two super-classes."""
+    """Return the mean cosine within and between super-classes."""
     same = SUPER_CLASSES[:, None] == SUPER_CLASSES
     return float(np.nanmean(table[same])), float(np.nanmean(table[~same]))
 
 
 def _frame(start: int) -> "Patch":
-    """A frame around the five classes of a super-class."""
+    """Return a frame around the five classes of a super-class."""
     from matplotlib.patches import Rectangle
 
     return Rectangle(

@@ -1,6 +1,4 @@
-"""DiversiFed's first experiment: every client's model is pulled to all others, or
-pushed away from them.
-"""
+"""DiversiFed's first experiment: models are attracted to, or repelled from, all others."""
 
 import torch
 from pydantic import Field
@@ -9,14 +7,15 @@ from hpcfl.methods.base import Method
 
 
 class Pulled(Method):
-    """Clients minimise L(w_i) + λ Σ_j ‖w_i − w_j‖₂ over the models w_j that the others
-    sent last.
+    """Method in which clients minimise L(w_i) + λ Σ_j ‖w_i − w_j‖₂.
+
+    The w_j are the models that the other clients uploaded last.
 
     Server: ``models`` [M, P]. Client: ``model`` [P]. Down M·P, up P.
     """
 
     primary = "post"
-    pull: float = Field(0.0, description="strength λ; negative numbers push apart")
+    pull: float = Field(0.0, description="strength λ; negative values repel")
 
     def server_state(self, setup):
         return {"models": setup.initial().expand(setup.clients, -1).clone()}

@@ -1,11 +1,11 @@
 """Draw the features of a network in a plane, with the head's rows as rays.
 
 A dot is a test sample, a colour a class. More than two features are projected to the
-plane of their two principal components, in which rays are the rows' parts. Where the head looks
-at angles only, as FedNH's does, a sample's distance from the centre means nothing, and
-in two dimensions each class lies on a ring of its own. One network for each run, of
-client 0, and of another client where one is asked for (FedNH, Figures 1 and 2, on the
-spiral, whose network has two features).
+plane of their two principal components, and so are the rays. A head that depends only on
+angles, such as FedNH's, ignores the distance of a sample from the centre; with two
+features the figure then draws each class on a separate ring. Each run has one network,
+of client 0, and optionally one of another client (FedNH, Figures 1 and 2, on the spiral,
+whose network has two features).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
 
 class Drawn(NamedTuple):
-    """Samples' features [n, 2] with their classes [n], the head's rows [classes, 2],
-    and the axes' labels.
+    """Features of samples in a plane.
+
+    Attributes:
+        points: Features of the samples, [n, 2].
+        labels: Classes of the samples, [n].
+        rays: Rows of the head, [classes, 2].
+        axes: Labels of the axes by matplotlib's names.
     """
 
     points: np.ndarray
@@ -38,7 +43,13 @@ class Drawn(NamedTuple):
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """A panel for each run and client; the models are those after local training."""
+    """Draw a panel for each run and client, with models after local training.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        client: Id of a second client in addition to client 0.
+    """
     arranged = arrange(runs)
     clients = list(dict.fromkeys([0, client]))
     several = len(arranged.columns) > 1

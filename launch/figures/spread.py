@@ -1,4 +1,4 @@
-"""Worst tenth, mean and best tenth of the clients of each method."""
+"""Draw the worst tenth, the mean and the best tenth of the clients of each method."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,8 +24,16 @@ def draw(
     at: str = "best",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """Draw a row for each method, or other ``group``, the best mean on top; each number
-    is a mean over seeds.
+    """Draw a row for each method, or other ``group``, the best mean at the top.
+
+    Each number is a mean over seeds.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        metric: Name of a per-client score; default the primary metric.
+        at: Rounds at which the score is read: "best", "last" or "tail".
+        group: Keys that define a row; default the method.
     """
     scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
     figure, places = clients.make_panels(sheet, scores)
@@ -47,8 +55,11 @@ def draw(
 
 
 def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, float]:
-    """Return the mean over repetitions of the worst tenth, of the mean and of the best tenth
-    of ``numbers``.
+    """Return worst tenth, mean and best tenth, averaged over repetitions.
+
+    Args:
+        numbers: Scores of the clients in each repetition.
+        better: "up" if larger scores are better, else "down".
     """
     opposite = "down" if better == "up" else "up"
     summaries = []

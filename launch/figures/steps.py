@@ -1,4 +1,4 @@
-"""Fleets that pass each mini-batch of a replayed round to a function."""
+"""Pass each mini-batch of a replayed round to a function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,17 +11,21 @@ from hpcfl.clients.losses import Tensors
 from hpcfl.clients.training import Task
 from hpcfl.trained.recorder import ModelRecorder
 
-# Called after each mini-batch with the training's phase and the step's context.
+# Function that is called after each mini-batch with the phase and the step's context.
 StepObserver = Callable[[str, StepContext], None]
 
 
 def step_recorder(
     observe: StepObserver, min_epochs: Mapping[str, int] | None = None
 ) -> Callable[..., ModelRecorder]:
-    """Return a type of fleet that passes each mini-batch to ``observe``.
+    """Return a factory of fleets that pass each mini-batch to ``observe``.
 
-    The fleet computes the same as any other. min_epochs: by phase, the least epochs of
-    a training, even if its stopping rule would end it earlier.
+    Observing does not change the numbers.
+
+    Args:
+        observe: Function to call after each mini-batch.
+        min_epochs: Minimum number of epochs of a training by phase, even if its stopping
+            rule would end it earlier. More epochs do change the numbers.
     """
 
     def watch(task: Task) -> Task:
@@ -31,7 +35,7 @@ def step_recorder(
 
 
 def _watched(task: Task, observe: StepObserver, min_epochs: int) -> Task:
-    """Return a training whose steps are passed to ``observe``."""
+    """Return a training whose mini-batches are passed to ``observe``."""
     method_step, stops = task.step, task.until
 
     def step(context: StepContext) -> None:

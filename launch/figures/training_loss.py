@@ -1,8 +1,7 @@
-"""The training loss of the models that local training starts from and ends with, over
-rounds.
+"""Draw the training loss over rounds, before and after local training.
 
-It is the mean over all clients' training samples, of the rounds whose state is kept
-(FedALA, Figure 5).
+The loss is the mean over all clients' training samples. Only rounds with a stored state
+are drawn (FedALA, Figure 5).
 """
 
 from typing import TYPE_CHECKING
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Two lines for each method, before and after local training: means over seeds,
-    with a band.
+    """Draw two lines for each method, before and after local training.
 
-    Rounds whose state is not kept in all repetitions are left out, and no line goes
-    over them.
+    Lines are means over seeds with a band. They have gaps at rounds whose state is not
+    stored in all repetitions.
     """
     arranged = arrange(runs)
     frames = []
@@ -37,7 +35,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         played = [set(run.results.rounds[run.results.played].tolist()) for run in found]
         rounds = set.intersection(*played, *(run.models.replay.rounds for run in found))
         missing |= set.union(*played) - rounds
-        # the round after each is NaN where it is missing, and ends a line there
+        # A missing round after a drawn one is NaN, which ends the line there.
         drawn = sorted(rounds | {round + 1 for round in rounds})[:-1]
         for moment, text in MOMENTS.items():
             losses = np.array(
@@ -80,13 +78,17 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         for curve in (line for axes in figure.axes for line in axes.lines):
             curve.set_markevery(
                 1
-            )  # a round between two that are missing is a mark alone
+            )  # marks a round between two missing ones, which has no line
     return figure
 
 
 def loss(run: Run, column: str, round: int) -> float:
-    """The mean cross-entropy of the clients' models of a round on their own training
-    samples.
+    """Return the mean cross-entropy of the clients' models on their training samples.
+
+    Args:
+        run: Run.
+        column: Column of models, "pre" or "post".
+        round: Round of the models.
     """
     samples, total, count = run.models.replay.prepared.resources.samples, 0.0, 0
     for one in run.models.of_clients(run.models.everyone, column, round):

@@ -1,7 +1,7 @@
 """Draw a client's models of all rounds in the plane of two principal components.
 
-A circle is the model with which a round of local training starts, a square the one with
-which it ends, over the rounds whose state is kept (FedALA, Figure 4).
+Circles are the models before local training, squares those after it. Only rounds with a
+stored state are drawn (FedALA, Figure 4).
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """One path for each run; the plane is that of all their models together."""
+    """Draw one path for each run, in the common principal plane of all models.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        client: Id of the client.
+    """
     arranged = arrange(runs)
     paths = [models(run, client) for run in arranged.runs]
     plane = principal(np.concatenate(paths))
@@ -68,16 +74,16 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
 
 
 def models(run: Run, client: int) -> np.ndarray:
-    """The client's models [2·rounds, P] before and after local training, round by
-    round.
+    """Return a client's models before and after local training, [2·rounds, P].
 
-    Raises UserError where fewer than two rounds are kept in which it took part.
+    Raises:
+        UserError: If the run stored fewer than two rounds in which the client trained.
     """
     again, found = run.models.replay, []
     kept = again.rounds & set(run.results.rounds[run.results.played].tolist())
     for round in sorted(
         one for one in kept if {one - 1, one + 1} & kept
-    ):  # not the first one by itself
+    ):  # leaves out rounds without a stored neighbour
         [fleet] = again.play(round, False, [client])
         if "post" in fleet.models:
             found += [

@@ -1,8 +1,8 @@
-"""The loss of one client while FedALA learns its blending weights, epoch by epoch,
-round by round.
+"""Draw the loss of one client while FedALA learns its blending weights.
 
-Each round whose state is kept is played again for this client, with at least six such
-epochs, as in FedALA, Figure 3; ``checkpoint.keep`` says how many rounds there are.
+Each round with a stored state is repeated for this client with at least six epochs of
+learning the weights, as in FedALA, Figure 3; ``checkpoint.keep`` sets the number of such
+rounds.
 """
 
 from math import ceil
@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PHASE = "ala"
-FEWEST = 6  # epochs in a round
+FEWEST = 6  # minimum number of epochs in a round
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """A panel for each run, the rounds one after the other; a line between two rounds'
-    epochs.
+    """Draw a panel for each run with the epochs of all rounds in sequence.
+
+    Vertical lines separate the rounds.
+
+    Args:
+        runs: Runs, at least one.
+        sheet: Sheet to draw on; notes are added to it.
+        client: Id of the client.
     """
     arranged = arrange(runs)
     figure, panels = sheet.panels(len(arranged.runs), height=2.2)
@@ -54,7 +60,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
             )
             done += len(of_epochs)
         low, high = panel.get_ylim()
-        panel.set_ylim(low, high + 0.35 * (high - low))  # room for the rounds' numbers
+        panel.set_ylim(low, high + 0.35 * (high - low))  # room for the names of rounds
         panel.set(title=sheet.title(title), xlabel="epoch of learning the weights")
         whole_numbers(panel.xaxis)
     panels[0].set_ylabel(sheet.upright(f"training loss of client {client}"))
@@ -65,10 +71,11 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
 
 
 def losses(run: Run, client: int) -> dict[int, np.ndarray]:
-    """By round the mean loss of a client's mini-batches in each epoch, [epochs].
+    """Return the mean loss of a client's mini-batches in each epoch, [epochs], by round.
 
-    Raises UserError for a method that blends nothing, or a run that keeps no round in
-    which it does.
+    Raises:
+        UserError: If the method does not blend models, or the run stored no round with
+            blending.
     """
     again = run.models.replay
     method = again.prepared.method

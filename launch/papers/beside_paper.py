@@ -1,21 +1,26 @@
-"""A table of DiversiFed's accuracies beside runs of it: ``python
+"""Compare a table of DiversiFed's accuracies with runs: ``python
 launch/papers/beside_paper.py RUNS TABLE REFERENCE OUT``, such as ``runs.tar.xz I
 method.name=local results/diversifed``.
 
-RUNS, a folder or a packed file, has runs of ``launch/papers``, TABLE is a table's number
-in ``results/reported.csv``, and REFERENCE names the key that the table compares and the
-value beside which the others stand. Written are ``OUT/table-TABLE.csv``, a line for each
-finished run with its digest (a run that RUNS does not have keeps the line that it had),
-and the table in the page of OUT that has its two comments.
+Arguments:
 
-The paper reports best rounds (methods-1.md §7, item 8), so the difference and the places
-are theirs. Places go by the mean gain on the reference in the same runs, so that a cell
-with fewer runs than others is not placed by the data that those drew. ± of an accuracy
-is the sample standard deviation over runs with redrawn data. The paper's ± is over five
-runs and is read as the population's. ± of a difference is its standard error, which both
-deviations make; a single run's deviation is taken to be the paper's. All cells share a
-run's data. Differences to the reference in the same runs therefore say more than the
-accuracies do. Their intervals of 95 % are Student's; a single run has none.
+* RUNS: a folder or packed file with runs of ``launch/papers``;
+* TABLE: number of a table in ``results/reported.csv``;
+* REFERENCE: the key that the table compares, and its reference value;
+* OUT: folder of the results.
+
+The command writes ``OUT/table-TABLE.csv``, which has a line with the digest of each
+finished run and keeps the lines of runs that RUNS lacks. It also writes the table into
+the page of OUT that has the table's two comments.
+
+The paper reports best rounds (methods-1.md §7, item 8), so the difference and the ranks
+use best rounds. Ranks follow the mean gain over the reference in the same runs, so that
+the data of the drawn seeds do not affect the rank of a cell with fewer runs. ± of an
+accuracy is the sample standard deviation over runs with redrawn data. The paper's ± is
+over five runs and is read as a population standard deviation. ± of a difference is its
+standard error from both deviations; for a single run the paper's deviation is used. All
+cells share a run's data, so differences to the reference in the same runs are more
+precise than accuracies. Their 95 % intervals are Student's; a single run has none.
 """
 
 import sys
@@ -36,7 +41,14 @@ PAPERS_RUNS = 5
 
 
 def main(runs: Path, number: str, reference: str, out: Path) -> None:
-    """Write the list of runs, and the table of all cells that it and the paper have."""
+    """Write the list of runs, and the table of all cells that have runs.
+
+    Args:
+        runs: Folder or packed file with runs.
+        number: Number of the table.
+        reference: Compared key and its reference value, ``key=value``.
+        out: Folder of the results.
+    """
     reported = of_paper(number)
     keys = varying(reported)
     listed = out / f"table-{number}.csv"
@@ -63,8 +75,10 @@ def main(runs: Path, number: str, reference: str, out: Path) -> None:
 
 
 def of_paper(number: str) -> pandas.DataFrame:
-    """The paper's numbers in a table: a column for each key of their settings, their
-    ``value`` and ``std`` in percent, and the ``row`` of each in ``REPORTED``.
+    """Return the paper's numbers in a table.
+
+    Columns are the keys of the settings, ``value`` and ``std`` in percent, and ``row``,
+    the row in ``REPORTED``.
     """
     reported = pandas.read_csv(REPORTED)
     reported = reported.query("paper == 'diversifed' and table == @number")
@@ -81,13 +95,13 @@ def of_paper(number: str) -> pandas.DataFrame:
 
 
 def varying(cells: pandas.DataFrame) -> list[str]:
-    """The keys in which cells differ."""
+    """Return the keys in which cells differ."""
     settings = cells.filter(regex=r"\.")
     return list(settings.columns[settings.nunique() > 1])
 
 
 def cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any]:
-    """The cell of the table that a run is, by the keys in which cells differ."""
+    """Return the table cell of a run, as the values of the keys in which cells differ."""
     own = flat(run.config)
     settings = reported.drop(columns=["value", "std", "row"]).to_dict("records")
     for setting in settings:
@@ -97,7 +111,7 @@ def cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any
 
 
 def line(run: Run) -> dict[str, Any]:
-    """Return the listed values of a run, accuracies in [0, 1]."""
+    """Return the values of a run for the list. Accuracies are in [0, 1]."""
     return {
         "seed": run.config["seed"],
         "rounds": run.summary.rounds,
@@ -111,8 +125,15 @@ def line(run: Run) -> dict[str, Any]:
 def compare(
     frame: pandas.DataFrame, number: str, reference: str
 ) -> list[pandas.DataFrame]:
-    """The numbers of all cells that have runs in ``frame``, in the paper's order: a frame
-    for the cells that differ in the compared key alone.
+    """Return the numbers of all cells that have runs, in the paper's order.
+
+    Args:
+        frame: Listed runs.
+        number: Number of the table.
+        reference: Compared key and its reference value, ``key=value``.
+
+    Returns:
+        A frame for each group of cells that differ only in the compared key.
     """
     compared, value = experiment_file.split(reference)
     reported = of_paper(number)
@@ -126,8 +147,9 @@ def compare(
 
 
 def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
-    """The table in Markdown: cells that differ in the compared key alone stand together,
-    in the paper's order.
+    """Return the table in Markdown, in the paper's order.
+
+    Cells that differ only in the compared key form a group of rows.
     """
     compared, value = experiment_file.split(reference)
     groups = compare(frame, number, reference)
@@ -136,7 +158,7 @@ def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
     named = [key for key in keys if key != compared and key in played]
     labels = [*named, compared]
     lines = pandas.concat([shown(group, labels, value) for group in groups])
-    words = len(labels) + 1  # the columns that stand left, the others are numbers
+    words = len(labels) + 1  # number of left-aligned columns; the others are numbers
     rule = ["---"] * words + ["---:"] * (len(lines.columns) - words)
     rows = [lines.columns, rule, *lines.itertuples(index=False)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "".join(
@@ -147,11 +169,16 @@ def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
 def beside(
     cells: pandas.DataFrame, frame: pandas.DataFrame, compared: str, reference: Any
 ) -> pandas.DataFrame:
-    """The numbers of ``cells``, which differ in ``compared`` alone, from their runs in
-    ``frame``; all in percent or points.
+    """Return the numbers of a group of cells, in percent or points.
+
+    Args:
+        cells: Cells that differ only in the compared key.
+        frame: Runs of these cells.
+        compared: Compared key.
+        reference: Reference value of the key.
     """
     if reference not in set(cells[compared]):
-        sys.exit(f"{compared}={reference}: no run of it that others could stand beside")
+        sys.exit(f"{compared}={reference}: the reference has no run")
     cells = cells.set_index(compared, drop=False)
     runs = frame.groupby(compared).size()[cells.index]
     column = frame.groupby(compared)["column"].first()[cells.index]
@@ -167,7 +194,7 @@ def beside(
     papers_error = cells["std"] ** 2 / (PAPERS_RUNS - 1)
     own_error = cells["best_std"] ** 2 / runs
     own_error = own_error.where(runs > 1, papers_error * PAPERS_RUNS)
-    rounded = cells["best_gain"].round(9)  # so that equal gains share a place
+    rounded = cells["best_gain"].round(9)  # equal gains share a rank
     return cells.assign(
         difference=cells["best"] - cells["value"],
         error=(own_error + papers_error) ** 0.5,
@@ -180,7 +207,7 @@ def beside(
 def shown(
     numbers: pandas.DataFrame, labels: list[str], reference: Any
 ) -> pandas.DataFrame:
-    """The lines of the table as they are printed."""
+    """Return the formatted rows of a group of cells."""
     places = zip(numbers["place"], numbers["papers_place"], strict=True)
     beside_reference = f"beside {reference}"
     columns = {label: numbers[label].map(str) for label in labels}
@@ -202,7 +229,7 @@ def shown(
 
 
 def pairs(values: pandas.Series, errors: pandas.Series, sign: str = "") -> list[str]:
-    """Each value with its error, or alone where that is NaN."""
+    """Return each value with its error, or without it if the error is NaN."""
     return [
         f"{value:{sign}.2f}" + (f" ± {error:.2f}" if error == error else "")
         for value, error in zip(values, errors, strict=True)
@@ -210,7 +237,7 @@ def pairs(values: pandas.Series, errors: pandas.Series, sign: str = "") -> list[
 
 
 def order(numbers: pandas.DataFrame, labels: list[str]) -> str:
-    """Describe the rank correlation with the paper; return "" for fewer than three."""
+    """Describe the rank correlation with the paper; "" for fewer than three cells."""
     close = numbers[numbers["difference"].abs() < 1]
     parts = [
         f"{some['place'].corr(some['papers_place'], method='spearman'):.2f} over {which}"

@@ -1,11 +1,11 @@
-"""The numbers of the papers' tables beside those of hpcfl: ``python
+"""Compare the numbers in the papers' tables with hpcfl's: ``python
 launch/papers/counts.py DATA OUT``.
 
-DATA is the folder with CIFAR-100. Counts are made anew, without training. Accuracies
-are those of the runs that ``beside_paper.py`` listed. ``results/reported.csv`` gets a
-column for what was done for each number, our number, the difference and its standard
-error. ``OUT/README.md`` counts the numbers by table, and ``OUT/details.md`` has the
-paper's counts beside ours.
+DATA is the folder with CIFAR-100. Counts are computed without training. Accuracies come
+from the runs that ``beside_paper.py`` has listed. The command writes columns of
+``results/reported.csv``: the status of each number, our number, the difference and its
+standard error. ``OUT/README.md`` counts the numbers by table, and ``OUT/details.md``
+compares the papers' counts with ours.
 """
 
 import csv
@@ -29,11 +29,11 @@ from hpcfl.rows.layout import lay_out_parameters
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported.csv"
 RUNS = Path(__file__).parents[2] / "results" / "diversifed"
-# Tables with runs, and the cell beside which the others stand.
+# Tables with runs, and the reference cell of each.
 PLAYED = {"I": "method.name=local", "II": "method.name=local", "V": "method.tau=1.0"}
 SEEDS = range(5)
-# The shape of a sample for which FedALA's tables count: of the CNN it is MNIST's, although
-# the accuracies beside it are of Tiny-ImageNet.
+# Shape of a sample for which FedALA's tables count. For the CNN it is MNIST's, although
+# the accuracies in the same table are on Tiny-ImageNet.
 COUNTED_FOR = {"resnet18": (3, 64, 64), "cnn": (1, 28, 28), "fasttext": (200,)}
 STATUSES = {
     "yes": "runs with all rounds of the paper",
@@ -51,15 +51,15 @@ NEW_COLUMNS = ["run", "runs", "ours", "difference", "error", "source"]
 
 @dataclass(frozen=True)
 class Number:
-    """Our number for one of a paper's.
+    """Our number for a number of a paper.
 
     Attributes:
-        ours: in the unit of the paper's value.
-        difference: from the paper's value.
-        error: the standard error of the difference, if chance is in it.
-        run: a key of ``STATUSES``.
-        runs: how many runs the number is the mean of; 0 without training.
-        source: the file that lists them, or else the page with the count.
+        ours: Value in the unit of the paper's value.
+        difference: Our value minus the paper's.
+        error: Standard error of the difference; None without randomness.
+        run: Status, a key of ``STATUSES``.
+        runs: Number of runs that are averaged; 0 without training.
+        source: File that lists the runs, or page with the count.
     """
 
     ours: float
@@ -71,7 +71,7 @@ class Number:
 
 
 def main(data: Path, out: Path) -> None:
-    """Write the columns and both pages."""
+    """Write the columns of the papers' numbers and both pages."""
     reported = pandas.read_csv(REPORTED)
     classes = count_classes(reported, data)
     numbers = classes | count_all(reported) | of_runs()
@@ -136,7 +136,7 @@ DETAILS = DETAILS.format(statuses="\n".join(STATUS_LINES))
 
 
 def summarise(reported: pandas.DataFrame) -> str:
-    """Return the page that counts the numbers of ``reported`` by table."""
+    """Return the page that counts the numbers by table and status."""
     names = [name for name in STATUSES if (reported["run"] == name).any()]
     with_error = reported[reported["run"] == "yes"]
     near = with_error["difference"].abs() <= 2 * with_error["error"]
@@ -177,7 +177,7 @@ def write_columns(numbers: Mapping[int, Number]) -> None:
 
 
 def columns_of(row: Mapping[str, str], number: Number | None) -> dict[str, str]:
-    """Return the written columns of a line, as text."""
+    """Return the columns of a line as text."""
     if number is None:
         return dict.fromkeys(NEW_COLUMNS, "") | {"run": reason(row)}
     error = "" if number.error is None else _rounded(number.error)
@@ -192,7 +192,7 @@ def columns_of(row: Mapping[str, str], number: Number | None) -> dict[str, str]:
 
 
 def reason(row: Mapping[str, str]) -> str:
-    """Return why a number was not computed, a key of ``STATUSES``."""
+    """Return the reason why a number was not computed, a key of ``STATUSES``."""
     keys = _keys(row["setting"])
     if row["metric"] in UNDEFINED:
         return "undefined"
@@ -208,7 +208,7 @@ def _rounded(value: float) -> str:
 
 
 def of_runs() -> dict[int, Number]:
-    """Return our accuracies by row: best rounds, as the paper reports them."""
+    """Return our accuracies by row, in best rounds as the paper reports them."""
     numbers = {}
     for table, reference in PLAYED.items():
         listed = RUNS / f"table-{table}.csv"
@@ -231,19 +231,19 @@ def of_runs() -> dict[int, Number]:
 
 
 def _full_rounds(table: str) -> int:
-    """The rounds of a run of DiversiFed's table."""
+    """Return the number of rounds in a table of DiversiFed."""
     keys = beside_paper.of_paper(table).iloc[0]
     method = {"name": keys["method.name"]}
     return config.parse({"protocol": "diversifed", "method": method}).rounds
 
 
 def count_all(reported: pandas.DataFrame) -> dict[int, Number]:
-    """Return our counts by row that need no data set."""
+    """Return our counts that need no data set, by row."""
     return count_floats(reported) | count_blended(reported) | count_operations(reported)
 
 
 def count_classes(reported: pandas.DataFrame, data: Path) -> dict[int, Number]:
-    """Count the classes that a client of CIFAR-100 holds, by row."""
+    """Count the classes per client of CIFAR-100, by row."""
     counted = {}
     for line in find_table(reported, "cwfedavg", "3").itertuples():
         keys = _keys(line.setting)
@@ -267,7 +267,7 @@ def count_classes(reported: pandas.DataFrame, data: Path) -> dict[int, Number]:
 
 
 def classes_held(reported: pandas.DataFrame, numbers: Mapping[int, Number]) -> str:
-    """cwFedAvg, Table 3: how many classes a client of CIFAR-100 holds."""
+    """Return the section on cwFedAvg's Table 3: classes per client of CIFAR-100."""
     lines = []
     for line in find_table(reported, "cwfedavg", "3").itertuples():
         number = numbers[line.Index]
@@ -294,7 +294,7 @@ def classes_held(reported: pandas.DataFrame, numbers: Mapping[int, Number]) -> s
 
 
 def count_floats(reported: pandas.DataFrame) -> dict[int, Number]:
-    """Count what travels for a client in a round, by row, in the units of the table."""
+    """Count the floats per client and round, by row, in the units of the table."""
     counted = {}
     for line in find_table(reported, "fedala", "3").itertuples():
         if not line.metric.startswith("comm_params"):
@@ -303,7 +303,7 @@ def count_floats(reported: pandas.DataFrame) -> dict[int, Number]:
         assert traffic_of_method.paper is not None
         _, papers = traffic_of_method.paper
         ours = traffic_of_method.down + traffic_of_method.up
-        # the paper prints c of c Σ, c α Σ or (c + M) Σ
+        # The paper prints c, for c Σ, c α Σ or (c + M) Σ.
         unit = papers / line.value if "alpha" in line.metric else 1
         difference = (ours - papers) / unit
         counted[line.Index] = Number(line.value + difference, difference)
@@ -311,7 +311,7 @@ def count_floats(reported: pandas.DataFrame) -> dict[int, Number]:
 
 
 def floats(reported: pandas.DataFrame) -> str:
-    """FedALA, Table 3: what travels for a client in a round."""
+    """Return the section on FedALA's Table 3: parameters sent per client and round."""
     lines = []
     for line in find_table(reported, "fedala", "3").itertuples():
         if not line.metric.startswith("comm_params"):
@@ -352,19 +352,19 @@ def count_blended(reported: pandas.DataFrame) -> dict[int, Number]:
 
 
 def _weights_blended(keys: Mapping[str, Any]) -> int:
-    """The weights of the upper layers that a setting blends."""
+    """Return the number of weights in the upper layers that a setting blends."""
     classes = 4 if keys["data.dataset"] == "ag-news" else 10
     columns = lay_out_parameters(_model(keys, classes)).columns(_upper_layers(keys))
     return columns.stop - columns.start
 
 
 def _upper_layers(keys: Mapping[str, Any]) -> int:
-    """The p of a setting, which is 1 where FedALA does not vary it."""
+    """Return the number p of upper layers; 1 if FedALA does not vary it."""
     return int(keys.get("method.layers", 1))
 
 
 def blended(reported: pandas.DataFrame) -> str:
-    """FedALA, Tables 1 and 6: weights that adaptive local aggregation learns."""
+    """Return the section on FedALA's Tables 1 and 6: weights that ALA learns."""
     lines = []
     for number, unit in (("1", 1e6), ("6", 1)):
         for line in find_table(reported, "fedala", number).itertuples():
@@ -391,7 +391,7 @@ def blended(reported: pandas.DataFrame) -> str:
 
 
 def count_operations(reported: pandas.DataFrame) -> dict[int, Number]:
-    """Count parameters, and the server's operations, by row."""
+    """Count the parameters and the server's operations, by row."""
     counted = {}
     for line in find_table(reported, "diversifed", "VIII").itertuples():
         keys = _keys(line.setting)
@@ -400,7 +400,7 @@ def count_operations(reported: pandas.DataFrame) -> dict[int, Number]:
         model = _model(keys, classes, shape)
         parameters = sum(one.numel() for one in model.parameters())
         clients = int(keys.get("partition.clients", 0))
-        # a difference, a square and a sum for each parameter of each of the n²/2 pairs
+        # A difference, a square and a sum for each parameter of each of n²/2 pairs.
         server = 3 * parameters * clients**2 / 2
         ours = {"params": parameters, "server_flops_per_round": server}.get(line.metric)
         if ours is not None:
@@ -409,7 +409,7 @@ def count_operations(reported: pandas.DataFrame) -> dict[int, Number]:
 
 
 def operations(reported: pandas.DataFrame) -> str:
-    """DiversiFed, Table VIII: parameters, and operations of server and client."""
+    """Return the section on DiversiFed's Table VIII: parameters and server operations."""
     rows = find_table(reported, "diversifed", "VIII")
     lines = []
     numbers = count_operations(reported)
@@ -441,12 +441,12 @@ def operations(reported: pandas.DataFrame) -> str:
 
 
 def find_table(reported: pandas.DataFrame, paper: str, table: str) -> pandas.DataFrame:
-    """The lines of one table of one paper."""
+    """Return the lines of one table of a paper."""
     return reported[(reported["paper"] == paper) & (reported["table"] == table)]
 
 
 def _keys(setting: str) -> dict[str, Any]:
-    """The keys of a setting, ``section.key=value`` separated by blanks."""
+    """Return the keys of a setting, ``section.key=value`` separated by blanks."""
     keys: dict[str, Any] = {}
     for word in setting.split():
         key, _, text = word.partition("=")
@@ -458,7 +458,7 @@ def _keys(setting: str) -> dict[str, Any]:
 
 
 def _section(keys: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The keys of one section, without its name."""
+    """Return the keys of one section, without the section's name."""
     prefix = f"{name}."
     return {
         key.removeprefix(prefix): content
@@ -470,7 +470,7 @@ def _section(keys: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _model(
     keys: Mapping[str, Any], classes: int, shape: tuple[int, ...] = ()
 ) -> torch.nn.Module:
-    """The model that a setting names, for data of a shape."""
+    """Return the model of a setting for samples of a shape."""
     shape = shape or COUNTED_FOR[keys["model.name"]]
     table = {"model": _section(keys, "model"), "method": {"name": "local"}}
     model = config.parse(table).model

@@ -1,8 +1,8 @@
-"""Floats that travel down to and up from a client in a round, counted in a small
-experiment.
+"""Count the floats that are sent to and from a client in a round.
 
-``python launch/papers/traffic.py`` writes the table of all methods into
-``hpcfl/methods/README.md``; ``counts.py`` writes FedALA's Table 3.
+The counts come from a small experiment. ``python launch/papers/traffic.py`` writes the
+table of all methods into ``hpcfl/methods/README.md``; ``counts.py`` uses the counts for
+FedALA's Table 3.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ EXPERIMENT = {
 }
 
 # Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in
-# one iteration, in models Σ. α is the share of the feature extractor, M the number of
-# models that a client receives, by the text all 20, its own included.
+# one iteration, in models Σ. α is the share of the feature extractor. M is the number of
+# models that a client receives: by the text all 20, including its own.
 FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
     **dict.fromkeys(
         (
@@ -56,10 +56,13 @@ FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
 
 @dataclass(frozen=True)
 class Traffic:
-    """Floats that travel for one client in a round, in models Σ of the small
-    experiment.
+    """Floats per client and round, in models Σ of the small experiment.
 
-    paper: the sum by FedALA's Table 3, formula and value, if it has the method.
+    Attributes:
+        down: Floats that a client receives.
+        up: Floats that a client sends.
+        paper: Sum of both in FedALA's Table 3 as formula and value; None if the table
+            lacks the method.
     """
 
     down: float
@@ -68,8 +71,9 @@ class Traffic:
 
 
 def count(method: str) -> Traffic:
-    """Count the floats of a method's second round, the first that builds on clients'
-    messages.
+    """Count the floats of a method's second round.
+
+    It is the first round in which the server uses messages of clients.
     """
     alone = OneProcess()
     experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
@@ -89,7 +93,7 @@ def count(method: str) -> Traffic:
 
 
 def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
-    """Return a method's formula in FedALA's Table 3, and its value here."""
+    """Return a method's formula in FedALA's Table 3 and its value in this experiment."""
     if method not in FEDALA_TABLE_3:
         return None
     formula, value = FEDALA_TABLE_3[method]
@@ -100,7 +104,7 @@ def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
 
 
 def with_table(page: str) -> str:
-    """Return the page with the counts of all built-in methods between its marks."""
+    """Return the page with the counts of all built-in methods between its comments."""
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     lines = ["| method | down | up |", "|---|---:|---:|"]

@@ -1,11 +1,11 @@
-"""PFLlib's runs and hpcfl's of the same thing, beside each other.
+"""Compare runs of PFLlib with the same runs of hpcfl.
 
-    python launch/pfllib/compare.py collect FOLDER RUNS   # what play.py and hpcfl wrote
-    python launch/pfllib/compare.py                       # the figure and the table
+    python launch/pfllib/compare.py collect FOLDER RUNS   # FOLDER: from play.py
+    python launch/pfllib/compare.py                       # figure and table
 
-The first writes ``results/pfllib/pfllib.csv``, test accuracies before the training of
-each round and after the last; the second draws ``pfllib.png`` beside it and prints the
-table of its README.
+The first command writes ``results/pfllib/pfllib.csv``: test accuracies before the
+training of each round and after the last round. Both commands draw ``pfllib.png`` in the
+same folder and print the table of its README.
 """
 
 import json
@@ -39,12 +39,12 @@ HEAD = """\
 
 
 def collect(folder: Path, runs: Path) -> pandas.DataFrame:
-    """A row for each code, method, seed and round: the accuracy on all test samples.
+    """Return the accuracy on all test samples for each code, method, seed and round.
 
     Args:
-        folder: with ``CODE-METHOD-SEED.json``, as ``play.py`` writes it.
-        runs: of ``curves.toml``. FedDBE's first round there is what PFLlib does before
-            it begins to count.
+        folder: Folder with ``CODE-METHOD-SEED.json`` from ``play.py``.
+        runs: Folder with the runs of ``curves.toml``. Their first round of FedDBE
+            corresponds to PFLlib's training before its first counted round.
     """
     curves = []
     for file in sorted(folder.glob("*.json")):
@@ -65,16 +65,18 @@ def collect(folder: Path, runs: Path) -> pandas.DataFrame:
 
 
 def curves_of(numbers: pandas.DataFrame, code: str, method: str) -> pandas.DataFrame:
-    """The accuracies in %, a row for each round and a column for each seed."""
+    """Return the accuracies in %, a row for each round and a column for each seed."""
     chosen = numbers[(numbers.code == code) & (numbers.method == method)]
     return 100 * chosen.pivot(index="round", columns="seed", values="accuracy")
 
 
 def table(numbers: pandas.DataFrame, code: str) -> str:
-    """The methods that ``code`` played beside hpcfl, in Markdown: accuracies in % after
-    the last round, hpcfl's less the other's with its standard error over seeds, the
-    standard deviation of the other's between seeds, the largest difference of means in
-    a round, and the last round up to which all seeds have the same accuracies.
+    """Return the comparison of ``code`` and hpcfl in Markdown, a row for each method.
+
+    Columns: accuracies in % after the last round; difference, hpcfl's minus the other's,
+    with its standard error over seeds; standard deviation of the other's over seeds;
+    largest difference of means in a round; and last round up to which all seeds have
+    equal accuracies.
     """
     lines = []
     for name, method in METHODS.items():
@@ -107,7 +109,7 @@ def table(numbers: pandas.DataFrame, code: str) -> str:
 
 
 def draw(numbers: pandas.DataFrame, sheet: Sheet) -> "object":
-    """A panel for each method: both codes' means over seeds, with a band."""
+    """Draw a panel for each method: means of both codes over seeds, with bands."""
     drawn = []
     for name, method in METHODS.items():
         for code, look in ((HPCFL, "fedavg"), (PFLLIB, "fedprox")):

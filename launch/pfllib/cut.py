@@ -1,7 +1,6 @@
-"""The first samples of each client of a folder that PFLlib generated, as another folder
-of its form.
+"""Copy the first samples of each client from a folder that PFLlib generated.
 
-    python launch/pfllib/cut.py PFLLIB/dataset/MNIST PFLLIB/dataset/MNISTsmall
+python launch/pfllib/cut.py PFLLIB/dataset/MNIST PFLLIB/dataset/MNISTsmall
 """
 
 import json
@@ -12,12 +11,15 @@ import numpy as np
 
 from hpcfl.data.sources import pfllib
 
-SIZES = {"train": 63, "test": 50}  # samples that a client keeps of each part
+SIZES = {"train": 63, "test": 50}  # maximum number of samples per client and part
 
 
 def cut(source: Path, target: Path) -> None:
-    """Write a new folder ``target`` with the first samples of each client in
-    ``source``, or all where it has fewer.
+    """Write a folder with the first samples of each client.
+
+    Args:
+        source: Folder that PFLlib generated.
+        target: New folder in the same format.
     """
     dataset = pfllib.plugin.read("pfllib", source)
     assert dataset.owners is not None

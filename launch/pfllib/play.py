@@ -1,18 +1,18 @@
-"""One run of an unchanged checkout of PFLlib (github.com/TsingZ0/PFLlib), from which
-hpcfl can play the same one.
+"""Run an unchanged checkout of PFLlib (github.com/TsingZ0/PFLlib) so that hpcfl can
+repeat the run.
 
     cd PFLLIB/system
     python play.py FedAvg 1 FOLDER [all-samples]
 
-``main.py`` runs as it is, with the options below. The initial weights are those that it
-draws with the seed, written to FOLDER for ``model.init``; those of GPFL's and FedCP's own
-layers are hpcfl's. The order of a client's samples in each epoch is hpcfl's, too, so that
-both codes see the same mini-batches. Test accuracies, before each round's training and
-after the last, go to FOLDER/PFLlib-FedAvg-1.json.
+``main.py`` runs unchanged, with the options below. It draws its initial weights from the
+seed; they are also written to FOLDER for ``model.init``. The additional layers of GPFL and
+FedCP start with hpcfl's weights. The order of a client's samples in each epoch is hpcfl's,
+so that both codes train on the same mini-batches. Test accuracies before each round's
+training and after the last round are written to FOLDER/PFLlib-FedAvg-1.json.
 
-With ``all-samples`` what GPFL and FedDBE know of clients' data is of all their training
-samples, as in hpcfl: the shares of the classes, which PFLlib counts in full mini-batches
-of one epoch, and the mean features, for which it has the last mini-batch.
+With ``all-samples`` GPFL and FedDBE compute statistics over all training samples, as in
+hpcfl: GPFL's class shares, which PFLlib counts in full mini-batches of one epoch, and
+FedDBE's mean features, which PFLlib takes from the last mini-batch.
 """
 
 import json
@@ -46,13 +46,21 @@ OPTIONS = {
     "GPFL": "-lam 0.01 -mu 0.1",
     "FedCP": "-lam 5",
 }
-# PFLlib's names of the CNN's layers and hpcfl's
+# names of the CNN's layers in PFLlib and in hpcfl
 LAYERS = {"conv1.0": "conv1", "conv2.0": "conv2", "fc1.0": "fc1", "fc": "head"}
-# hpcfl's phases of a client's epochs in one round, in order
+# phases of a client's epochs in one round of hpcfl, in order
 PHASES = {"FedRep": ["head", "train"]}
 
 
 def main(method: str, seed: int, folder: Path, all_samples: bool) -> None:
+    """Run PFLlib's ``main.py`` with hpcfl's initial weights and orders of samples.
+
+    Args:
+        method: Key of OPTIONS.
+        seed: Seed of PFLlib and hpcfl.
+        folder: Folder of the results.
+        all_samples: Whether GPFL and FedDBE use statistics of all training samples.
+    """
     sys.path.insert(0, "")
     torch.set_num_threads(1)
     np.random.seed(seed)
@@ -70,8 +78,10 @@ def main(method: str, seed: int, folder: Path, all_samples: bool) -> None:
 
 
 def give_initial_weights(method: str, seed: int, folder: Path) -> None:
-    """Let PFLlib's CNN begin as it would with the seed, write that to FOLDER, and let
-    the method's own layers begin as hpcfl's.
+    """Set the initial weights of PFLlib's models.
+
+    The CNN starts as PFLlib would draw it from the seed; its weights are also written to
+    ``folder``. The method's additional layers start with hpcfl's weights.
     """
     from flcore.servers import servercp, servergpfl
     from flcore.trainmodel import models
@@ -95,7 +105,7 @@ def give_initial_weights(method: str, seed: int, folder: Path) -> None:
 
 
 def layers_of(method: str, seed: int, file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of hpcfl's initial model, with what the method adds to it."""
+    """Return the tensors of hpcfl's initial model, including the method's layers."""
     table = {
         "seed": seed,
         "rounds": 1,
@@ -111,7 +121,7 @@ def layers_of(method: str, seed: int, file: Path) -> dict[str, torch.Tensor]:
 def chosen(
     tensors: dict[str, torch.Tensor], names: dict[str, str]
 ) -> dict[str, torch.Tensor]:
-    """The tensors of the layers ``names``, under their new names."""
+    """Return the tensors of the layers ``names``, under their new names."""
     found = {}
     for name, tensor in tensors.items():
         for old, new in names.items():
@@ -121,7 +131,7 @@ def chosen(
 
 
 def begin_as(kind: type[nn.Module], state: dict[str, torch.Tensor]) -> None:
-    """Let each new module of a kind begin with ``state``, if there is any."""
+    """Load ``state`` into each new module of a kind, if there is any."""
     draw = kind.__init__
 
     def begin(module: nn.Module, *arguments: Any, **keywords: Any) -> None:
@@ -133,7 +143,7 @@ def begin_as(kind: type[nn.Module], state: dict[str, torch.Tensor]) -> None:
 
 
 class Orders:
-    """A sampler of one client in one round: another order in each of its epochs."""
+    """Sampler of one client in one round, with a new order in each epoch."""
 
     def __init__(
         self, size: int, seed: int, phases: list[str], round: int, client: int
@@ -150,7 +160,7 @@ class Orders:
 
 
 def give_orders(method: str, seed: int) -> None:
-    """Let clients' loaders have hpcfl's orders while they train."""
+    """Make clients' data loaders use hpcfl's order of samples during training."""
     from flcore.clients import clientbase
     from flcore.clients.clientala import clientALA
     from flcore.clients.clientavg import clientAVG
@@ -159,8 +169,8 @@ def give_orders(method: str, seed: int) -> None:
     from flcore.clients.clientgpfl import clientGPFL
     from flcore.clients.clientrep import clientRep
 
-    rounds: dict[int, int] = {}  # that a client has begun
-    training: set[int] = set()  # clients that are in one
+    rounds: dict[int, int] = {}  # number of rounds that a client has begun
+    training: set[int] = set()  # clients that are training
     load = clientbase.Client.load_train_data
 
     def load_train_data(client: Any, batch_size: int | None = None) -> DataLoader[Any]:
@@ -190,7 +200,7 @@ def give_orders(method: str, seed: int) -> None:
 
 
 def count_all_samples() -> None:
-    """Let GPFL's clients know the shares of their classes in all training samples."""
+    """Make GPFL's clients compute their class shares from all training samples."""
     from flcore.clients.clientgpfl import clientGPFL
 
     begin = clientGPFL.__init__
@@ -205,7 +215,7 @@ def count_all_samples() -> None:
 
 
 def average_all_samples() -> None:
-    """Let FedDBE's mean feature be that of all training samples after the first
+    """Make FedDBE compute its mean feature from all training samples after the first
     training.
     """
     from flcore.servers.serverdbe import FedDBE
@@ -227,14 +237,14 @@ def average_all_samples() -> None:
 
 
 def samples_of(client: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """A client's training samples."""
+    """Return a client's training samples and labels."""
     pairs = client.load_train_data().dataset
     x, y = zip(*pairs, strict=True)
     return torch.stack(x), torch.stack(y)
 
 
 def keep_accuracies(method: str, seed: int, file: Path) -> None:
-    """Write them when PFLlib saves its results; leave out the training loss."""
+    """Write the accuracies when PFLlib saves its results, and skip the training loss."""
     from flcore.servers.serverbase import Server
 
     save = Server.save_results

@@ -19,9 +19,9 @@ ROOT = HERE.parents[1]
 FOLDERS = ("hpcfl", "launch", "results", "slurm", "tests")
 PAGES = ("start", "tutorials", "howto", "reference", "explanation")
 LINKED = ("LICENSE", "CITATION.cff")
-FIRST = "index"  # the page that all others hang on
-# The chapters of the margin: a title and a path, or a pattern of further paths. A page
-# belongs to the first chapter that names it.
+FIRST = "index"  # the page that contains the table of contents
+# Chapters of the sidebar: optional titles with paths, or patterns of further paths. A
+# page belongs to the first chapter that names it.
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Get started": ("start/install", "start/first-run", "start/results"),
     "Tutorials": (
@@ -114,13 +114,13 @@ def build(folder: Path) -> int:
 
 
 def make(pages: Path, folder: Path) -> int:
-    """Make a site of a folder of pages, with every warning an error."""
+    """Build a site from a folder of pages. Every warning is an error."""
     options = ["--quiet", "--fail-on-warning", "--keep-going", "--conf-dir", str(HERE)]
     return build_main([*options, str(pages), str(folder)])
 
 
 def collect(pages: Path) -> None:
-    """Put all pages together in an empty folder, with the files that they link to."""
+    """Copy all pages and the files that they link to into an empty folder."""
     left_out = shutil.ignore_patterns("__pycache__", "site")
     for folder in [
         *(ROOT / name for name in FOLDERS),
@@ -139,7 +139,7 @@ def collect(pages: Path) -> None:
 
 
 def list_contents(pages: Path) -> str:
-    """Return the contents of the site by chapter; details of results are hidden."""
+    """Return the table of contents by chapter. Detailed results are hidden."""
     listed: set[str] = set()
     parts = []
     for chapter, entries in CHAPTERS.items():
@@ -158,7 +158,7 @@ def list_contents(pages: Path) -> str:
 
 
 def find_pages(pages: Path, pattern: str) -> list[str]:
-    """Return the names of the pages that fit a pattern, without their endings."""
+    """Return the names of the pages that match a pattern, without suffixes."""
     found = {
         str(path.relative_to(pages).with_suffix(""))
         for ending in ("md", "rst")

@@ -1,7 +1,7 @@
-"""Configure Sphinx for the pages that ``build.py`` has put together.
+"""Sphinx configuration for the pages that ``build.py`` collects.
 
-Sphinx with MyST and Furo: docstrings here are written in its language, it is
-maintained, and it builds without a network.
+Sphinx with MyST and Furo reads the reStructuredText of the docstrings and builds without
+a network.
 """
 
 import re
@@ -17,7 +17,7 @@ root_doc = "index"
 highlight_language = "none"
 smartquotes = False
 
-suppress_warnings = ["toc.not_included"]  # details, which their result pages link to
+suppress_warnings = ["toc.not_included"]  # detail pages are linked from result pages
 
 html_theme = "furo"
 html_title = "hpcfl"
@@ -25,7 +25,7 @@ html_static_path = ["site.css", "site.js"]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
 html_copy_source = False
-html_show_search_summary = False  # a browser fetches no page for it from a disk
+html_show_search_summary = False  # browsers cannot fetch pages for it from a disk
 
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
@@ -43,18 +43,17 @@ CITED = re.compile(
     r"|(?<!`)\b(protocols|heterogeneity)\.md ([A-Z]\d*)\b"
 )
 
-# Pages of the site are in launch/site, and at the top of the site.
+# Links to pages in launch/site; on the site these pages are at the top level.
 OWN_PAGE = re.compile(r"\]\((?:\.\./)*launch/site/")
 LITERAL = re.compile(r"(``.*?``)", re.DOTALL)
 FORMULA = re.compile(r"\||_(?=\W)")
 
 
 def read_page(app: Sphinx, name: str, content: list[str]) -> None:
-    """Give the sections of a specification labels, and link to them where they are
-    cited, and to the pages of methods where they are listed.
+    """Add labels to the sections of specifications, and links to them and to methods.
 
-    Headings of a specification's parts become bold text, because they would be pages
-    of their own in the contents.
+    Headings of a specification's parts become bold text, because they would otherwise be
+    separate pages in the table of contents.
     """
     content[0] = OWN_PAGE.sub("](/", content[0])
     if specification := SPECIFICATION.fullmatch(name):
@@ -69,8 +68,9 @@ def read_page(app: Sphinx, name: str, content: list[str]) -> None:
 def read_docstring(
     app: Sphinx, kind: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Link to a specification from a docstring, and take |S| and Q_·j for the formulas
-    that they are, not for markup.
+    """Add links from a docstring to specifications, and escape formulas.
+
+    Formulas such as |S| and Q_·j would otherwise be read as markup.
     """
     text, code, rest = "\n".join(lines).partition("::\n\n")
     parts = LITERAL.split(text)
@@ -82,19 +82,19 @@ def read_docstring(
 
 
 def _label(cited: re.Match[str]) -> str:
-    """Return the label that ``read_page`` gives to a cited section."""
+    """Return the label of a cited section, as ``read_page`` adds it."""
     return f"{cited[1] or cited[3]}-{cited[2] or cited[4]}"
 
 
 def shorten(app: Sphinx, kind: str, name: str, thing: Any, *others: Any) -> Any:
-    """A section of an experiment without its signature, which is the table of its keys."""
+    """Remove the signature of a section's class, because its keys are in a table."""
     if isinstance(thing, type) and issubclass(thing, BaseModel):
         return "", None
     return None
 
 
 def setup(app: Sphinx) -> None:
-    """Connect this module to Sphinx, which calls this function."""
+    """Connect the functions of this module to Sphinx."""
     app.connect("source-read", read_page)
     app.connect("autodoc-process-docstring", read_docstring, priority=1)
     app.connect("autodoc-process-signature", shorten)

@@ -1,5 +1,5 @@
-"""Pages of the site that are generated from code and results: methods, configuration
-keys, commands, the gallery, and the notebooks.
+"""Generate pages of the site from code and results: methods, configuration keys,
+commands, gallery, notebooks.
 """
 
 import inspect
@@ -26,7 +26,7 @@ TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 COMMAND = re.compile(r"(?:^    .+\n)+", re.MULTILINE)
 
 
-# The sections whose further keys belong to a plugin, by the kind of the plugin.
+# Sections with keys of plugins, and the kind of the plugin.
 PLUGIN_SECTIONS = {
     "data": "datasets",
     "partition": "partitions",
@@ -61,7 +61,7 @@ def write_methods(pages: Path) -> None:
 
 
 def write_keys(pages: Path) -> None:
-    """Write the reference of all keys: a table for each section, and for each plugin."""
+    """Write the reference of all keys, with a table for each section and plugin."""
     parts = [KEYS, "## Top level"]
     sections = {}
     schema = Config.model_json_schema()
@@ -85,7 +85,7 @@ def write_keys(pages: Path) -> None:
 
 
 def _section(annotation: Any) -> type[Section] | None:
-    """Return the section that a field of an experiment holds, alone or in a list."""
+    """Return the section class of a field, alone or in a list; None for other fields."""
     for kind in (annotation, *get_args(annotation)):
         for inner in (kind, *get_args(kind)):
             if inspect.isclass(inner) and issubclass(inner, Section):
@@ -94,7 +94,7 @@ def _section(annotation: Any) -> type[Section] | None:
 
 
 def _plugin_keys(kind: str, shared: dict[str, Any]) -> list[str]:
-    """Return a heading and a table for each plugin of a kind that has own keys."""
+    """Return a heading and a table for each plugin of a kind that has its own keys."""
     parts = []
     for entry in catalogue.entries(kind):
         own = {
@@ -109,7 +109,7 @@ def _plugin_keys(kind: str, shared: dict[str, Any]) -> list[str]:
 
 
 def write_commands(pages: Path) -> None:
-    """Write the reference of all commands with their options."""
+    """Write the reference of all commands and their options."""
     parts = [COMMANDS]
     for command, context in _commands(cli, click.Context(cli, info_name="hpcfl")):
         usage = " ".join(command.collect_usage_pieces(context))
@@ -133,7 +133,7 @@ def write_commands(pages: Path) -> None:
 def _commands(
     group: click.Group, context: click.Context
 ) -> Iterator[tuple[click.Command, click.Context]]:
-    """Yield each command of a group and of its groups, with its context."""
+    """Yield each command of a group and its subgroups, with its context."""
     for name, command in sorted(group.commands.items()):
         inner = click.Context(command, info_name=name, parent=context)
         if isinstance(command, click.Group):
@@ -143,8 +143,10 @@ def _commands(
 
 
 def write_gallery(pages: Path) -> None:
-    """Write a page of all figures of the results, each with the first command of its
-    folder's README, in which NAME is the figure's.
+    """Write a page with all figures of the results.
+
+    Each figure has the first command of its folder's README, with the figure's name in
+    place of NAME.
     """
     parts = [
         "# Gallery of figures",
@@ -163,13 +165,13 @@ def write_gallery(pages: Path) -> None:
 
 
 def write_notebooks(pages: Path) -> None:
-    """Write the notebooks as pages beside them, without the output of cells."""
+    """Write the notebooks as pages in the same folder, without the output of cells."""
     for path in sorted((pages / "launch" / "notebooks").glob("*.ipynb")):
         parts = []
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             text = "".join(cell["source"])
             if cell["cell_type"] == "code":
-                # what begins with % or ! is no Python
+                # Lines that begin with % or ! are not Python.
                 text = _fenced("{code-block} python", f":force:\n\n{text}")
             parts.append(text)
         parts.append(f"This page is the notebook [{path.name}]({path.name}).")
@@ -185,7 +187,7 @@ def _method(entry: Entry) -> str:
     module = plugin.__module__
     file = f"{module.replace('.', '/')}.py"
     parts = [
-        "---\norphan: true\n---",  # keeps fifty lines out of every page's margin
+        "---\norphan: true\n---",  # keeps fifty entries out of the sidebar
         f"# {title}",
         _fenced("{eval-rst}", f".. automodule:: {module}\n   :no-members:"),
         f'`method.name = "{name}"`: {entry["family"]}; its result is read in the '
@@ -200,18 +202,18 @@ def _method(entry: Entry) -> str:
         f"`{file}`",
         _fenced(f"{{literalinclude}} /{file}", ":language: python"),
     ]
-    if name != "local":  # a baseline of nobody's
+    if name != "local":  # a baseline without a paper
         parts += ["## To cite", _fenced("bibtex", citation.cite_method(name))]
     return "\n\n".join(parts) + "\n"
 
 
 def _title_of(entry: Entry) -> str:
-    """Return the paper's name of a method, which begins its description."""
+    """Return the paper's name of a method, the beginning of its description."""
     return str(entry["description"].partition(":")[0])
 
 
 def _keys(keys: dict[str, dict[str, Any]]) -> str:
-    """Return a table of keys, with the searched values where a key has some."""
+    """Return a table of keys, with tuned values if a key has some."""
     rows = []
     searched = any("search" in schema for schema in keys.values())
     for key, schema in keys.items():
@@ -228,8 +230,14 @@ def _keys(keys: dict[str, dict[str, Any]]) -> str:
 
 
 def _specification(title: str, docstring: str) -> list[str]:
-    """Return the section of the specification that is about a method, called ``title``: the last
-    one whose heading has its name, else the first that its docstring cites.
+    """Return the section of the specification on a method.
+
+    It is the last section whose heading contains ``title``, else the first section that
+    the docstring cites.
+
+    Args:
+        title: Name of the method in its paper.
+        docstring: Docstring of the method's module.
     """
     named = re.compile(rf"(?<![\w-]){re.escape(title)}(?![\w-])")
     about = None
@@ -247,7 +255,7 @@ def _specification(title: str, docstring: str) -> list[str]:
 
 
 def _results(names: set[str]) -> list[str]:
-    """Return the lines of the tables in results/ whose first cell is a method of these names."""
+    """Return rows of tables in results/ whose first cell is one of the names."""
     parts = []
     for path in sorted((ROOT / "results").glob("*/*.md")):
         text = path.read_text(encoding="utf-8")
@@ -270,7 +278,7 @@ def _method_in(row: str) -> str:
 
 
 def _page(path: Path) -> Path:
-    """Return the place of a repository file on the site."""
+    """Return the path of a repository file on the site."""
     return path.relative_to(ROOT)
 
 

@@ -1,10 +1,10 @@
-"""The settings of the tuned table side by side: ``python launch/tuned/across.py OUT
-SETTING ...``.
+"""Compare the settings of the tuned table: ``python launch/tuned/across.py OUT SETTING
+...``.
 
-Reads the final runs ``OUT/SETTING.tar.xz`` of each setting and writes
-``OUT/settings.md``: the gains of every method beside training alone. There are three
-tables: of own models, of start models after five epochs of each client's own training,
-and of own models beside training alone as it is by itself (``OUT/SETTING-untuned.tar.xz``).
+The command reads the final runs ``OUT/SETTING.tar.xz`` of each setting and writes
+``OUT/settings.md`` with the gains of every method over local training. The page has three
+tables: own models; start models after five epochs of local training; and own models
+compared with untuned local training (``OUT/SETTING-untuned.tar.xz``).
 """
 
 import sys
@@ -55,7 +55,12 @@ Local's rate, and its luck enters all gains of a setting."""
 
 
 def main(out: Path, settings: Sequence[str]) -> None:
-    """Write the page of all settings."""
+    """Write the page of all settings.
+
+    Args:
+        out: Folder of the runs and the page.
+        settings: Names of the settings.
+    """
     runs = {name: of_methods(out / f"{name}.tar.xz") for name in settings}
     tuned = {name: of_methods[REFERENCE] for name, of_methods in runs.items()}
     heading = HEADING.format(same=same_images(tuned))
@@ -68,7 +73,7 @@ def main(out: Path, settings: Sequence[str]) -> None:
 
 
 def same_images(references: Mapping[str, Sequence[Placed]]) -> str:
-    """Return the sentence on the settings whose partitions all have the same images."""
+    """Return a sentence on the settings whose partitions all have the same images."""
     names = [
         f"*{setting}*"
         for setting, runs in references.items()
@@ -80,7 +85,7 @@ def same_images(references: Mapping[str, Sequence[Placed]]) -> str:
 
 
 def untuned_reference(packed: Path) -> Sequence[Placed]:
-    """Return the final runs of the reference as it is by itself, and load no others."""
+    """Return the final runs of the untuned reference, loading no other runs."""
     with unpacked(packed) as folder:
         runs = [
             loading.load_run(place) for place in sorted(folder.glob(f"{REFERENCE},*"))
@@ -95,8 +100,15 @@ def beside_reference(
     references: Mapping[str, Sequence[Placed]],
     models: str,
 ) -> pandas.DataFrame:
-    """Return the gains beside each setting's reference: a line for each method, a
-    column for each setting.
+    """Return the gains over each setting's reference.
+
+    Args:
+        runs: Runs by setting and method.
+        references: Runs of the reference by setting.
+        models: Column of scored models; "" for each method's primary column.
+
+    Returns:
+        Frame with a row for each method and a column for each setting.
     """
     columns = {
         setting: pandas.Series(
@@ -117,7 +129,14 @@ def part(
     references: Mapping[str, Sequence[Placed]],
     models: str,
 ) -> str:
-    """Return a table in Markdown with lines on counts, signs and orders below."""
+    """Return a section: table in Markdown, then counts, signs and correlations.
+
+    Args:
+        heading: Heading and introduction.
+        runs: Runs by setting and method.
+        references: Runs of the reference by setting.
+        models: Column of scored models; "" for each method's primary column.
+    """
     compared = beside_reference(runs, references, models)
     accuracies = {
         setting: over_partitions(of_setting, models).drop(REFERENCE)
@@ -153,8 +172,10 @@ def part(
 
 
 def signs(compared: pandas.DataFrame, decided: pandas.DataFrame) -> str:
-    """Return which methods have positive estimates in all settings, and which of these
-    have intervals above 0 or are decided.
+    """Return a sentence that lists the methods with positive gains in all settings.
+
+    It lists methods with positive estimates, with intervals above 0, and with significant
+    gains.
     """
     lowest = compared.map(lower_end).min(axis="columns")
     positive = compared.map(mean_gain).min(axis="columns") > 0
@@ -170,19 +191,19 @@ def signs(compared: pandas.DataFrame, decided: pandas.DataFrame) -> str:
 
 
 def lower_end(of_row: Gains | None) -> float:
-    """Return the lower end of an interval; NaN for models that a method does not have."""
+    """Return the lower end of an interval; NaN if the method lacks these models."""
     if of_row is None:
         return float("nan")
     return of_row.interval.mean - of_row.interval.half
 
 
 def mean_gain(of_row: Gains | None) -> float:
-    """The mean gain as a fraction; NaN for models that a method does not have."""
+    """Return the mean gain as a fraction; NaN if the method lacks these models."""
     return float("nan") if of_row is None else of_row.interval.mean
 
 
 def shown(of_row: Gains | None, verdict: object) -> str:
-    """A gain with half of its interval, bold where it is decided."""
+    """Return a gain with half of its interval as text, bold if it is significant."""
     text = with_interval(of_row)
     return f"**{text}**" if verdict in ("better", "worse") else text
 

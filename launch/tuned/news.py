@@ -1,5 +1,7 @@
-"""AG News with few words, for ``text.toml``: fastText is as small as the other settings'
-models then, and 52 methods can be tuned on a few cores.
+"""AG News with a small vocabulary, for ``text.toml``.
+
+With it fastText is as small as the models of the other settings, so that 52 methods can
+be tuned on a few cores.
 """
 
 from dataclasses import replace
@@ -12,13 +14,14 @@ from hpcfl.data import datasets
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 
-WORDS = 1000  # token 0 for unknown ones, and the 999 most frequent
-POSITIONS = 64  # of a text; 19 of 20 texts are no longer
+WORDS = 1000  # size of the vocabulary: token 0 for unknown words, 999 frequent words
+POSITIONS = 64  # maximum length of a text; 95 % of the texts fit
 
 
 class News(Source):
-    """The items of ``ag-news``; of the published table those of test.csv, with no
-    train.csv beside it.
+    """Items of ``ag-news`` with short texts and few words.
+
+    The published table uses test.csv only, without train.csv in the folder.
     """
 
     looked_for = ("ag_news_csv/test.csv",)
@@ -29,7 +32,7 @@ class News(Source):
 
 @cache
 def shortened(root: Path) -> Dataset:
-    """The data set; kept, because a search reads it for each of its runs."""
+    """Return the data set. The result is cached, because every run of a search reads it."""
     whole = datasets.find("ag-news").read("ag-news", root)
     tokens = whole.x[:, :POSITIONS]
     known = torch.where(tokens < WORDS, tokens, 0)

@@ -1,4 +1,6 @@
-"""FedAvg under other names, for the sham checks of ``sham.toml`` and ``paths.toml``."""
+"""FedAvg under several names, for the sham comparisons of ``sham.toml`` and
+``paths.toml``.
+"""
 
 from dataclasses import dataclass
 
@@ -41,7 +43,7 @@ class Eight(FedAvg):
 
 @dataclass(frozen=True)
 class EvenClasses(ClassWise):
-    """Class-wise aggregation that takes all clients to hold all classes alike."""
+    """Class-wise aggregation that assumes equal class shares for all clients."""
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
         """Return equal shares, [n, K]."""
@@ -49,7 +51,7 @@ class EvenClasses(ClassWise):
 
 
 class OneClass(CwFedAvg):
-    """cwFedAvg whose class models are all the mean of all clients."""
+    """cwFedAvg whose class models all equal the mean of all clients."""
 
     def class_wise(self) -> ClassWise:
         """Return the class-wise aggregation without its regulariser."""

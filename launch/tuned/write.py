@@ -1,10 +1,16 @@
-"""The page of a setting of the tuned table: ``python launch/tuned/write.py SETTING OUT``.
+"""Write the page of a setting of the tuned table: ``python launch/tuned/write.py SETTING
+OUT``.
 
-Reads ``OUT/SETTING.tar.xz``, the final runs of what every method was tuned to,
-``OUT/SETTING-untuned.tar.xz``, those of what it has by itself, where it is there
-``OUT/SETTING.csv``, the table of the search, and ``OUT/SETTING-twice.tar.xz``, the tuned
-ones of the first seed for twice the rounds. Writes ``OUT/SETTING.md``. All numbers are
-means of the last tenth of the rounds; intervals are those of ``hpcfl table --against``.
+The command reads these files and writes ``OUT/SETTING.md``:
+
+* ``OUT/SETTING.tar.xz``: final runs of the tuned methods;
+* ``OUT/SETTING-untuned.tar.xz``: final runs of the untuned methods;
+* ``OUT/SETTING.csv``, optional: table of the search;
+* ``OUT/SETTING-twice.tar.xz``, optional: tuned runs of the first seed with twice the
+  rounds.
+
+All numbers are means over the last tenth of the rounds. Intervals are computed as for
+``hpcfl table --against``.
 """
 
 import sys
@@ -21,7 +27,7 @@ from hpcfl.report.inference import LEVEL, correct, interval
 from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
 
-TUNED = "tuned_5"  # start models after five epochs of a client's own training
+TUNED = "tuned_5"  # start models after five epochs of local training
 RESAMPLES = 999
 ROWS, COLUMNS = ["method.name"], ["data.dataset"]
 DATA = {
@@ -65,7 +71,12 @@ TITLES = {
 
 
 def main(setting: str, out: Path) -> None:
-    """Write a setting's page."""
+    """Write the page of a setting.
+
+    Args:
+        setting: Name of the setting.
+        out: Folder of the runs and the page.
+    """
     tuned = of_methods(out / f"{setting}.tar.xz")
     untuned = of_methods(out / f"{setting}-untuned.tar.xz")
     frame = numbers(tuned, untuned)
@@ -81,13 +92,13 @@ def main(setting: str, out: Path) -> None:
 
 
 def deals_same_images(runs: Sequence[Placed]) -> bool:
-    """Return whether all partitions of these runs deal out the same images."""
+    """Return whether all partitions of these runs distribute the same images."""
     data = runs[0].run.config["data"]
     return data.get("samples") is not None and not data.get("redraw")
 
 
 def of_methods(packed: Path) -> dict[str, list[Placed]]:
-    """The final runs of each method, in the order of their seeds."""
+    """Return the final runs of each method, in the order of their seeds."""
     arranged = arrange(loading.list_runs(packed), ROWS, COLUMNS)
     (column,) = arranged.columns
     return arranged.column(column)
@@ -96,7 +107,7 @@ def of_methods(packed: Path) -> dict[str, list[Placed]]:
 def numbers(
     tuned: dict[str, list[Placed]], untuned: dict[str, list[Placed]]
 ) -> pandas.DataFrame:
-    """The page's numbers in %, a line for each method, the best own models first."""
+    """Return the page's numbers in %, a row for each method, best own models first."""
     lines = []
     for method, cells in tuned.items():
         local = gains(cells, tuned["local"])
@@ -120,13 +131,13 @@ def numbers(
 
 
 def spent(searched: Path) -> pandas.Series:
-    """Return the gradients of each method's search in budgets, as text."""
+    """Return spent/budget of each method's search as text."""
     search = pandas.read_csv(searched, index_col="method")
     return (search["spent"] / search["budget"]).map("{:.2f}".format)
 
 
 def share_hurt(beside: Gains) -> str:
-    """The share of clients that lose, in % with half of its interval over partitions."""
+    """Return the share of clients that lose, in %, with half of its interval."""
     share = interval(
         [(of_partition < 0).astype(float) for of_partition in beside.of_clients]
     )
@@ -134,12 +145,12 @@ def share_hurt(beside: Gains) -> str:
 
 
 def mean(cells: Sequence[Placed], models: str = "") -> float:
-    """The mean accuracy over clients and partitions of a column of models, in %."""
+    """Return the mean accuracy over clients and partitions of a column, in %."""
     return 100 * float(np.mean(of_runs(cells, models)))
 
 
 def of_runs(cells: Sequence[Placed], models: str = "") -> list[float]:
-    """The mean accuracy over clients in each run."""
+    """Return the mean accuracy over clients in each run."""
     values = []
     for cell in cells:
         metric = f"{models}/mean" if models else cell.run.metric
@@ -150,8 +161,15 @@ def of_runs(cells: Sequence[Placed], models: str = "") -> list[float]:
 def gains(
     cells: Sequence[Placed], reference: Sequence[Placed], models: str = ""
 ) -> Gains | None:
-    """Return the gain of clients beside a reference on the same partitions, or None for
-    models that a method does not have.
+    """Return the gains over a reference on the same partitions.
+
+    Args:
+        cells: Runs of a method.
+        reference: Runs of the reference.
+        models: Column of scored models; "" for each method's primary column.
+
+    Returns:
+        Gains; None if the method lacks these models.
     """
     metric = cells[0].run.metric
     reading = Reading(f"{models}/{metric}" if models else metric, "tail")
@@ -159,7 +177,7 @@ def gains(
 
 
 def verdicts(compared: pandas.Series) -> pandas.Series:
-    """Better, worse, or nothing for what Holm's correction leaves open."""
+    """Return "better", "worse" or "" by Holm's correction for each method."""
     compared = compared.dropna()
     corrected = correct(compared.map(lambda one: one.interval.p))
     signs = compared.map(lambda one: "better" if one.interval.mean > 0 else "worse")
@@ -167,9 +185,12 @@ def verdicts(compared: pandas.Series) -> pandas.Series:
 
 
 def page(setting: str, frame: pandas.DataFrame, deals: bool) -> str:
-    """Return the table in Markdown.
+    """Return the page's table in Markdown.
 
-    deals: whether all partitions deal out the same images.
+    Args:
+        setting: Name of the setting.
+        frame: Numbers of all methods, as ``numbers`` returns them.
+        deals: Whether all partitions distribute the same images.
     """
     titles = {
         name: title for name, title in TITLES.items() if name in {*frame, "method"}
@@ -193,7 +214,7 @@ def conclude(
     untuned: dict[str, list[Placed]],
     frame: pandas.DataFrame,
 ) -> str:
-    """Say what the reference, tuning and the moment of scoring change."""
+    """Return sentences on the effects of reference, tuning and moment of scoring."""
     by_tuning = verdicts(frame["by_tuning"])
     worse = ", ".join(by_tuning.index[by_tuning == "worse"])
     at_fixed_rate = gains(untuned["fedavg"], tuned["fedavg"], TUNED)
@@ -220,7 +241,7 @@ def conclude(
 
 
 def counted(beside: tuple[str, pandas.Series]) -> str:
-    """Return how many methods have more and less than a reference, in words."""
+    """Return a phrase on the numbers of methods above and below a reference."""
     reference, decided = beside
     better = decided.index[decided == "better"]
     return (
@@ -232,7 +253,7 @@ def counted(beside: tuple[str, pandas.Series]) -> str:
 def over_partitions(
     runs: Mapping[str, Sequence[Placed]], models: str = ""
 ) -> pandas.DataFrame:
-    """The mean accuracy over clients: a line for each method, a column for each seed."""
+    """Return the mean accuracy over clients, a row per method and a column per seed."""
     return pandas.DataFrame(
         {
             method: pandas.Series(
@@ -244,16 +265,17 @@ def over_partitions(
 
 
 def correlation(first: pandas.DataFrame, second: pandas.DataFrame) -> str:
-    """Spearman's correlation of the methods' means over partitions, with the 2.5 % and
-    97.5 % percentiles of what it is over partitions drawn with replacement. Methods and
-    partitions that one of them lacks are left out.
+    """Return Spearman's correlation of the methods' means over partitions as text.
+
+    The text includes the 2.5 % and 97.5 % percentiles over partitions drawn with
+    replacement. Methods and partitions that one frame lacks are left out.
     """
     seeds = first.columns.intersection(second.columns)
     generator = np.random.default_rng(0)
     drawn = [generator.choice(seeds, len(seeds)) for _ in range(RESAMPLES)]
     found = []
     for chosen in [seeds, *drawn]:
-        # rounded, so that equal means are ties whatever the last bits of their sums
+        # Rounding makes equal means ties regardless of the last bits of their sums.
         one, other = (
             frame[chosen].mean(axis="columns").round(9) for frame in (first, second)
         )
@@ -267,7 +289,7 @@ def convergence(
     twice: dict[str, list[Placed]],
     frame: pandas.DataFrame,
 ) -> str:
-    """Compare twice the rounds with the tuned runs on the same partition."""
+    """Return sentences that compare runs of twice the rounds with the tuned runs."""
     lines = []
     for method, cells in twice.items():
         seed = cells[0].setting["seed"]
@@ -296,7 +318,7 @@ def convergence(
 
 
 def with_interval(of_row: Gains | None) -> str:
-    """A mean gain in points of accuracy with half of its interval."""
+    """Return a mean gain in points of accuracy with half of its interval, as text."""
     if of_row is None:
         return "–"
     of_mean = of_row.interval
