@@ -1,4 +1,4 @@
-"""The data of every cell of a sweep, tried before any cell runs."""
+"""Check the data of all cells of a sweep before any cell runs."""
 
 import json
 from collections.abc import Mapping
@@ -16,10 +16,16 @@ from hpcfl.simulation.prepared_data import prepare_data
 
 @user_code.locate_errors()
 def try_data(cells: Mapping[str, Config], prepared: Config) -> None:
-    """Read the data of all cells and draw their partitions, once for all seeds.
+    """Read the data of all cells and draw their partitions.
 
-    cells: by name. prepared: a configuration whose data are known to be right. Raises
-    UserError with the name of a cell whose data are missing or cannot be split.
+    Cells that differ only in their seeds are tried once.
+
+    Args:
+        cells: Configurations of the sweep by the name of the cell.
+        prepared: Configuration whose data have been prepared successfully.
+
+    Raises:
+        UserError: If data are missing or cannot be split; the message names the cell.
     """
     untried = {_describe(config): name for name, config in reversed([*cells.items()])}
     untried.pop(_describe(prepared), None)
@@ -37,8 +43,8 @@ def try_data(cells: Mapping[str, Config], prepared: Config) -> None:
 
 
 def _describe(config: Config) -> tuple[str, str]:
-    """Return as text the section [data], and all other keys on which the samples of
-    clients depend, but the seed.
+    """Return the section [data] as text, and all other keys that determine the clients'
+    samples, without the seed.
     """
     table = config.resolved()
     rest = {name: table[name] for name in ("partition", "shift", "newcomers")}

@@ -1,4 +1,4 @@
-"""Sections on clients' updates of every cell of a sweep, checked before any cell runs."""
+"""Check sections on clients' updates in all cells of a sweep before any cell runs."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -10,8 +10,9 @@ from hpcfl.methods.base import Method
 
 
 def check_cell(config: Config) -> None:
-    """Raise UserError for sections of a cell that exclude each other. Modules are
-    imported where a section asks for them.
+    """Raise UserError if sections of a cell exclude each other.
+
+    Modules are imported only if a section needs them.
     """
     if config.changes_updates:
         from hpcfl.updates.checks import check_experiment
@@ -25,10 +26,13 @@ def check_cell(config: Config) -> None:
 
 @user_code.locate_errors()
 def refuse_conflicts(cells: Mapping[str, Config]) -> None:
-    """Raise UserError for cells whose sections exclude each other: a line for each
-    mistake, with the name of the first cell that has it.
+    """Raise UserError if sections of cells exclude each other.
 
-    cells: by name.
+    The error has one line for each mistake, with the name of the first cell that makes
+    it.
+
+    Args:
+        cells: Configurations of the sweep by the name of the cell.
     """
     wrong: dict[str, str] = {}
     for name, config in cells.items():

@@ -1,4 +1,4 @@
-"""``hpcfl check``: an experiment tried without a run, and described."""
+"""``hpcfl check``: try and describe an experiment without running it."""
 
 import difflib
 import gc
@@ -21,7 +21,7 @@ from hpcfl.simulation.prepare import Prepared, prepare_together
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.tracking.base import check as check_trackers
 
-NAMED = 3  # cells of a sweep
+NAMED = 3  # number of a sweep's cells that are named
 
 
 def check_file(
@@ -30,12 +30,21 @@ def check_file(
     communicator: Communicator,
     whole: bool = False,
 ) -> None:
-    """Prepare and try an experiment without running it; print its data, model, needs
-    and keys. Collective.
+    """Prepare and try an experiment without running it, and print a description.
 
-    Of a sweep all cells are checked for valid configurations, all data sets are read and
-    all partitions drawn, and the first cell is prepared. whole: print every key and all
-    entries of long lists. Raises UserError or RunFailure, on all ranks.
+    The description has the data, the model, the memory and disk space needed, and the
+    keys. All cells of a sweep are parsed and checked, all data sets read, and all
+    partitions drawn; the first cell is prepared. Collective.
+
+    Args:
+        file: Experiment file.
+        overrides: Assignments ``section.key=value`` that override keys of the file.
+        communicator: Communicator of all ranks.
+        whole: Whether to print every key and all entries of long lists.
+
+    Raises:
+        UserError: If the experiment is invalid; on all ranks.
+        RunFailure: If the trial fails; on all ranks.
     """
     with agreed(communicator):
         check_world(communicator)
@@ -53,7 +62,7 @@ def check_file(
     prepared = prepared.keep_few_samples()
     scratch.return_freed_memory()
     prepared = preflight.run_unless_too_large(prepared, communicator)
-    gc.collect()  # the models of the trial
+    gc.collect()  # free the models of the trial
     schedule = make_schedule(prepared, communicator)
     prepared = start_checks.add_notes(prepared, schedule)
     of_job = needs.compute_needs(prepared, communicator)
@@ -84,8 +93,8 @@ def _join(lines: Iterable[str]) -> str:
 
 
 def _find_unsourced(configs: Iterable[Config]) -> list[str]:
-    """Return a line for each value of a paper's setting that the paper does not print,
-    each once.
+    """Return a line for each value of a paper's setting that the paper does not state.
+    Every line occurs once.
     """
     lines: dict[str, None] = {}
     for experiment in configs:
@@ -94,8 +103,8 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
 
 
 def find_misspelt_hooks(method: type) -> list[str]:
-    """Return a line for each function of a user's own method that is nearly named as a
-    hook, and so is never called.
+    """Return a line for each function of a user's method that is probably a misspelt
+    hook, and therefore never called.
     """
     own = list(itertools.takewhile(_is_of_user, method.__mro__))
     known = {name for kind in method.__mro__[len(own) :] for name in vars(kind)}
@@ -106,7 +115,7 @@ def find_misspelt_hooks(method: type) -> list[str]:
             is_hook = name in known or name.startswith("_")
             if inspect.isfunction(function) and not is_hook and near:
                 lines.append(
-                    f"{kind.__name__}.{name} is no hook and is not called by hpcfl; did "
+                    f"{kind.__name__}.{name} is not a hook, so hpcfl never calls it; did "
                     f"you mean '{near[0]}'?"
                 )
     return lines
@@ -117,7 +126,7 @@ def _is_of_user(kind: type) -> bool:
 
 
 def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
-    """Return the lines of a run's overlays."""
+    """Return lines that describe the overlays of a run."""
     rounds, lines = prepared.config.rounds, []
     uploads = {}
     for name, (size, *_), *_ in prepared.tried.uploads:
@@ -128,7 +137,7 @@ def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
 
 
 def describe_sample_privacy(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
-    """Return the lines of a run with sample-level privacy."""
+    """Return lines that describe the sample-level privacy of a run."""
     privacy = prepared.resources.privacy
     if privacy is None:
         return []
@@ -142,7 +151,7 @@ def describe_sample_privacy(prepared: Prepared, schedule: RoundSchedule) -> list
 
 
 def _describe_base(experiment: Config) -> list[str]:
-    """Return lines on the files that the initial model is read from."""
+    """Return lines that describe the files of the initial model."""
     files = experiment.adapter.base or experiment.model.init
     if not files:
         return []
@@ -152,8 +161,11 @@ def _describe_base(experiment: Config) -> list[str]:
 
 
 def describe_keys(experiment: Config, whole: bool) -> str:
-    """Return the keys of an experiment as TOML: all, or those that are not as by
-    default.
+    """Return the keys of an experiment as TOML.
+
+    Args:
+        experiment: Configuration.
+        whole: Whether to include keys with default values.
     """
     from hpcfl.report import configuration
 
@@ -166,11 +178,9 @@ def describe_keys(experiment: Config, whole: bool) -> str:
 
 
 def describe_cells(names: Sequence[str]) -> str:
-    """Return a line on the cells of a sweep; "" for a single run."""
+    """Return a line that names the cells of a sweep; "" for a single run."""
     if len(names) < 2:
         return ""
     shown = "; ".join(names[:NAMED])
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (
-        f"sweep: {len(names)} valid cells, of which the first is shown: {shown}{more}"
-    )
+    return f"sweep: {len(names)} valid cells, the first is shown: {shown}{more}"

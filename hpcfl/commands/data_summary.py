@@ -1,4 +1,4 @@
-"""Text of ``hpcfl check`` on how the data of an experiment were understood."""
+"""Describe the data of an experiment for ``hpcfl check``."""
 
 import textwrap
 from collections.abc import Sequence
@@ -16,17 +16,22 @@ from hpcfl.simulation.prepared_data import list_groups
 from hpcfl.updates.base import Attack
 
 WIDTH = 80
-INDENT = 12  # letters of a line's name
-SHOWN = 6  # entries of a list that is not shown whole
-LONGEST = 40  # letters of an entry in such a list
+INDENT = 12  # width of the names in letters
+SHOWN = 6  # number of entries in a shortened list
+LONGEST = 40  # letters of an entry in a shortened list
 TOKENS = (torch.int32, torch.int64)
 
 
 def find_range(prepared: Prepared, communicator: Communicator) -> Tensor | None:
-    """Return the least and the greatest stored number in each channel or column of the
-    samples as clients see them, [2, channels]; None on all ranks but rank 0.
-
+    """Return the range of the stored values in each channel or column of the samples.
     Collective.
+
+    Args:
+        prepared: Prepared experiment.
+        communicator: Communicator of all ranks.
+
+    Returns:
+        Minima and maxima as seen by clients, [2, channels]; None on ranks other than 0.
     """
     x = prepared.resources.samples.x
     others = [dimension for dimension in range(x.ndim) if dimension != 1]
@@ -42,7 +47,10 @@ def find_range(prepared: Prepared, communicator: Communicator) -> Tensor | None:
 def describe_data(prepared: Prepared, values: Tensor, whole: bool = False) -> str:
     """Return lines on columns, samples, classes and clients of an experiment.
 
-    values: as from ``find_range``. whole: show all entries of long lists.
+    Args:
+        prepared: Prepared experiment.
+        values: Range of the values, as ``find_range`` returns it.
+        whole: Whether to show all entries of long lists.
     """
     data = prepared.data.dataset
     clients = prepared.setup.clients
@@ -90,7 +98,7 @@ def describe_data(prepared: Prepared, values: Tensor, whole: bool = False) -> st
 
 
 def describe_attackers(prepared: Prepared, whole: bool) -> str:
-    """Return the number of attackers, what they do and know, and their ids."""
+    """Return the number of attackers, their attack and knowledge, and their ids."""
     attack = cast(Attack, prepared.config.attack)
     ids = list(map(str, prepared.data.attackers.tolist()))
     clients = prepared.setup.clients
@@ -103,8 +111,12 @@ def describe_attackers(prepared: Prepared, whole: bool) -> str:
 
 
 def list_entries(entries: Sequence[str], whole: bool) -> str:
-    """Return entries as a list; unless it is shown ``whole`` the first ones, and the
-    number of the others.
+    """Return entries as a comma-separated list.
+
+    Args:
+        entries: Entries.
+        whole: Whether to show all entries; otherwise the first ones and the number of
+            further ones.
     """
     if whole:
         return ", ".join(entries)
@@ -115,14 +127,14 @@ def list_entries(entries: Sequence[str], whole: bool) -> str:
 
 
 def show_name(name: str) -> str:
-    """Return a name on one line, in quotes where it would be misread in a list."""
+    """Return a name on one line, in quotes if it could be misread in a list."""
     text = plain(name)
     is_clear = text == text.strip() and text and not set(text) & set(",:'\"")
     return text if is_clear else repr(text)
 
 
 def _describe_samples(prepared: Prepared) -> str:
-    """Return the data set's name and how many samples there are for which purpose."""
+    """Return the data set's name and the numbers of samples for each purpose."""
     clients = prepared.setup.clients
     split = prepared.data.split
     trained = int(prepared.data.counts[:clients].sum())
@@ -142,7 +154,7 @@ def _describe_samples(prepared: Prepared) -> str:
 
 
 def describe_layout(data: Dataset) -> str:
-    """Return what kind of sample models take the data for, with its dimensions."""
+    """Return the kind of sample that models assume (text, table, image), with its shape."""
     sizes = " × ".join(map(str, data.shape))
     if data.x.dtype in TOKENS:
         vocabulary = f", vocabulary of {data.vocabulary:,}" if data.vocabulary else ""
@@ -159,8 +171,8 @@ def describe_layout(data: Dataset) -> str:
 
 
 def _describe_values(data: Dataset, ends: Tensor) -> str:
-    """Return the type and range of the numbers of samples, as stored and as models take
-    them.
+    """Return the type and range of the samples' values, as stored and after
+    normalisation.
     """
     text = _describe_range(ends)
     if data.x.dtype in TOKENS:
@@ -172,13 +184,13 @@ def _describe_values(data: Dataset, ends: Tensor) -> str:
 
 
 def _describe_range(x: Tensor) -> str:
-    """Return the type of a tensor's numbers, the least and the greatest of them."""
+    """Return the type of a tensor with its minimum and maximum."""
     kind = str(x.dtype).removeprefix("torch.")
     return f"{kind} from {x.min().item():,.6g} to {x.max().item():,.6g}"
 
 
 def _describe_classes(prepared: Prepared, whole: bool) -> str:
-    """Return the classes in order, each with its samples to train and to be tested on."""
+    """Return the classes in order with their numbers of training and test samples."""
     data, clients = prepared.data.dataset, prepared.setup.clients
     counts = prepared.data.counts[:clients]
     tests = prepared.data.test_counts[
@@ -201,7 +213,7 @@ def _describe_classes(prepared: Prepared, whole: bool) -> str:
 
 
 def _describe_client_column(prepared: Prepared) -> str:
-    """Return where clients come from: a column, the data set, a file, or a scheme."""
+    """Return the source of the clients: a column, the data set, a file or a scheme."""
     data, partition = prepared.data.dataset, prepared.config.partition
     by_scheme = f"partition.scheme = '{partition.scheme}'"
     if partition.file is not None:
@@ -219,7 +231,7 @@ def _describe_client_column(prepared: Prepared) -> str:
 
 
 def _describe_clients(prepared: Prepared) -> str:
-    """Return the smallest, median and largest client, by training samples."""
+    """Return the smallest, median and largest client by training samples."""
     clients = prepared.setup.clients
     trained = prepared.data.counts[:clients].sum(dim=1).long()
     tested = prepared.data.test_counts[:clients].sum(dim=1).long()

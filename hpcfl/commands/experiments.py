@@ -1,6 +1,4 @@
-"""Running an experiment file: a single run, or the cells of a sweep one after the
-other.
-"""
+"""Run an experiment file: a single run, or the cells of a sweep in sequence."""
 
 import shlex
 from collections.abc import Callable, Iterable
@@ -30,12 +28,12 @@ from hpcfl.storage.run_folder import RUN
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs that an experiment file asks for: a single one, or the cells of its sweep.
+    """The runs of an experiment file: a single run or the cells of a sweep.
 
     Attributes:
-        folder: The folder of all results.
-        cells: The configurations by name.
-        is_sweep: Whether each cell has a folder of its name below.
+        folder: Folder of all results.
+        cells: Configurations by name.
+        is_sweep: Whether each cell has a subfolder with its name.
     """
 
     folder: Path
@@ -47,11 +45,11 @@ class Plan:
         return self.folder / name if self.is_sweep else self.folder
 
     def record(self) -> None:
-        """Write the names of a sweep's cells into its folder, for commands that look at
-        it.
+        """Write the names of a sweep's cells into its folder, for commands that read it.
 
-        Raises UserError if the folder holds a single run, RunFailure if it cannot be
-        written.
+        Raises:
+            UserError: If the folder holds a single run.
+            RunFailure: If the folder cannot be written.
         """
         if not self.is_sweep:
             return
@@ -63,8 +61,15 @@ class Plan:
 
 
 def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
-    """Plan the cells of an experiment file's ``table``. Messages call the file
-    ``source``. Raises UserError.
+    """Plan the runs of an experiment.
+
+    Args:
+        table: Content of the experiment file.
+        source: Name of the file for messages.
+        out: Folder of the results; by default ``runs/NAME``.
+
+    Raises:
+        UserError: If the experiment is invalid.
     """
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
@@ -85,9 +90,18 @@ def run_file(
     fresh: bool,
     communicator: Communicator,
 ) -> Path:
-    """Run an experiment file; return the results folder. Collective.
+    """Run an experiment file and return the results folder. Collective.
 
-    Raises what ``run_plan`` raises.
+    Args:
+        file: Experiment file.
+        overrides: Assignments ``section.key=value`` that override keys of the file.
+        out: Folder of the results; by default ``runs/NAME``.
+        fresh: Whether to start over if the folder has results.
+        communicator: Communicator of all ranks.
+        on_round: Function that rank 0 calls after each round.
+
+    Raises:
+        UserError, RunFailure, Interrupted: As for ``run_plan``.
     """
 
     def read() -> Plan:
@@ -100,9 +114,16 @@ def run_file(
 def agree_on_plan(
     read: Callable[[], Plan], fresh: bool, communicator: Communicator
 ) -> Plan:
-    """Return the plan that ``read`` makes on each rank, the same on all. Collective.
+    """Return the plan of all ranks after checking that it is the same on each.
+    Collective.
 
-    Raises UserError, on all ranks, for a mistake and for a difference between ranks.
+    Args:
+        read: Function that makes the plan on each rank.
+        fresh: Whether to start over if the folder has results.
+        communicator: Communicator of all ranks.
+
+    Raises:
+        UserError: If the experiment is invalid or ranks differ; on all ranks.
     """
     with agreed(communicator):
         check_world(communicator)
@@ -121,13 +142,21 @@ def agree_on_plan(
 def run_plan(
     plan: Plan, fresh: bool, communicator: Communicator, on_round: OnRound | None = None
 ) -> Path:
-    """Run the cells of a plan one after the other; return the results folder.
-    Collective.
+    """Run the cells of a plan in sequence and return the results folder. Collective.
 
-    Rank 0 prints progress and, at the end, the results; it calls ``on_round`` for each
-    round. A cell of a sweep that fails does not keep the others from running. Raises
-    UserError, RunFailure or Interrupted, on all ranks; for a sweep RunFailure at the
-    end if any cell has failed.
+    Rank 0 prints progress and, at the end, the results. If a cell of a sweep fails, the
+    remaining cells still run.
+
+    Args:
+        plan: Plan of the runs.
+        fresh: Whether to start over if the folder has results.
+        communicator: Communicator of all ranks.
+        on_round: Function that rank 0 calls after each round.
+
+    Raises:
+        UserError: If the experiment is invalid; on all ranks.
+        RunFailure: If a run fails, for a sweep after all cells; on all ranks.
+        Interrupted: If a signal stops the run; on all ranks.
     """
     failures: dict[str, str] = {}
     played = False
@@ -138,7 +167,7 @@ def run_plan(
         except (RunFailure, UserError) as error:
             if not plan.is_sweep:
                 raise
-            # its text alone: its traceback would keep all that the cell had in memory
+            # The error itself would keep the cell's memory alive by its traceback.
             failures[name] = "; ".join(map(str, error.args))
             if communicator.is_server:
                 output.say(f"{name}: failed: {plain(failures[name])}")
@@ -159,40 +188,40 @@ def run_plan(
 
 
 def report_complete(experiment: Config, folder: Path) -> None:
-    """Print that a run is complete in ``folder``, and which of its files are whole."""
+    """Print that a run in ``folder`` is complete, and which of its files are intact."""
     rounds = experiment.rounds
-    with suppress(UserError):  # a complete run needs its run.json no more
+    with suppress(UserError):  # a complete run does not need run.json
         run_file = run_folder.read(folder)
         if run_file:
             rounds = run_file["config"]["rounds"]
     more = ""
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
-    checked = "metrics and checkpoints are whole"
+    checked = "metrics and checkpoints are intact"
     if manifest.find_latest(folder / run_folder.CHECKPOINTS, verified=True) is None:
-        checked = "its metrics are whole, no checkpoint with its models can be read"
+        checked = "metrics are intact, no checkpoint can be read"
     output.say(
         f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"
     )
 
 
 def _tell_of_earlier_cells(plan: Plan) -> None:
-    """Say that there are runs in the folder that the sweep has no more, if so."""
+    """Print a note if the folder has runs that are no longer part of the sweep."""
     there = run_folder.list_runs(plan.folder)
     earlier = [name for name in there if name not in plan.cells]
     if earlier:
         output.say(
-            f"note: {plan.folder} also has runs that are not in this sweep any more, "
-            f"{len(earlier)} in all, such as {plain(earlier[0])}; they count in its tables"
+            f"note: {plan.folder} also has {len(earlier)} runs that are no longer in this "
+            f"sweep, such as {plain(earlier[0])}; its tables include them"
         )
 
 
 def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
-    """Print what came out, on rank 0: the results are safe, so a report that fails is
-    no failure of the run.
+    """Print the results on rank 0.
 
-    A quiet run neither prints nor draws. The other ranks do not wait for rank 0, and
-    leave with the same code whatever becomes of the report.
+    The results are saved already, so a failing report is a note and not a failure of the
+    run. A quiet run prints and draws nothing. The other ranks do not wait for the
+    report.
     """
     if not communicator.is_server:
         return
@@ -204,7 +233,7 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
     except Exception as error:
         output.say(
             f"note: the results are complete, but their report failed ({type(error).__name__}: "
-            f"{plain(error)}); the same command makes it again, hpcfl show "
-            f"{shlex.quote(str(plan.folder))} shows them"
+            f"{plain(error)}); repeat the command to make it again, or type hpcfl show "
+            f"{shlex.quote(str(plan.folder))}"
         )
     output.keep_note(plan.folder)

@@ -1,4 +1,4 @@
-"""``hpcfl export``: which models of a run are written, and what is said of it."""
+"""``hpcfl export``: write models of a run to files."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,19 +20,29 @@ def export(
     out: Path,
     adapters: bool = False,
 ) -> None:
-    """Write models of the run in a folder into ``out``, and print a line for each.
+    """Write models of a run into a folder and print a line for each.
 
-    clients: by number; None for all. of_server: also the server's models. moment, at,
-    own: as for ``Run.model`` and ``loading.load_run``. adapters: without their base. Raises
-    UserError, RunFailure.
+    Args:
+        folder: Folder of the run.
+        clients: Ids of the clients to export; None for all clients.
+        of_server: Whether to export the server's models too.
+        moment: Models before or after local training, as for ``Run.model``.
+        at: Round of the models, as for ``Run.model``.
+        own: User modules that may be imported, as for ``loading.load_run``.
+        out: Folder of the files.
+        adapters: Whether to write adapters without their base model.
+
+    Raises:
+        UserError: If the run or the models do not exist.
+        RunFailure: If a file cannot be written.
     """
     if clients is not None and not clients and not of_server:
-        raise UserError("which models? --client N, --all or --global")
+        raise UserError("name the models to export: --client N, --all or --global")
     runs = loading.list_runs(folder, own)
     run = runs[0]
     if loading.is_sweep(folder, runs):
         raise UserError(
-            f"{folder}: is a sweep; export one of its runs, such as {run.folder}"
+            f"{folder}: is a sweep; export a single run, such as {run.folder}"
         )
     chosen = _chosen(
         models=run.models,

@@ -34,23 +34,23 @@ from hpcfl.storage.manifest import Part
 
 Sent = Tensor | Field | Pool | Mixture | Mean
 FLOAT = 4  # bytes
-# bytes a second that a rank copies, hashes and writes: more than the 140 MB measured on
-# the disk of a virtual machine, less than a parallel file system
+# Assumed bytes per second at which a rank copies, hashes and writes: more than the 140 MB
+# measured on the disk of a virtual machine, less than a parallel file system.
 WRITING = 2e8
-# bytes a second that rank 0 hashes of the server's state; a core with SHA instructions
-# does 1.3e9
+# Assumed bytes per second at which rank 0 hashes the server's state; a core with SHA
+# instructions reaches 1.3e9.
 HASHING = 1e9
-SHORT = 10  # seconds of a checkpoint that need no line
-MANY = 1000  # files of a checkpoint that need a line
-# float64 numbers of a client and round beside its scores: losses, floats sent,
+SHORT = 10  # seconds; a checkpoint that takes longer is reported
+MANY = 1000  # files; a checkpoint with more is reported
+# float64 numbers per client and round in addition to its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
-# bytes a number for the sums of all ranks: rank 0's own, to which the others' are added
-# piece by piece, and the magnitude and unit of the column
+# Bytes per number for sums over ranks: rank 0's sum, to which the other ranks' sums are
+# added piece by piece, and the magnitude and unit of the column.
 SUMS = 12
-COLUMNS = 2  # how many most methods score: pre and post
-LOCKED_COPIES = 4  # page-locked at once: two blocks of a product, there and back
-# of the table of memory
+COLUMNS = 2  # number of columns that most methods score: pre and post
+LOCKED_COPIES = 4  # page-locked blocks at a time: two of a product, in both directions
+# headings of the table of memory
 HEADINGS = (
     "rank",
     "clients",
@@ -62,24 +62,21 @@ HEADINGS = (
     "server",
     "sum",
 )
-CELL = 10  # letters
+CELL = 10  # width of a cell in letters
 
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """Memory that one rank needs, without activations: a number of clients, and bytes."""
+    """Memory of one rank in bytes without activations, and its number of clients."""
 
-    clients: int  # how many the rank hosts
+    clients: int  # number of clients that the rank hosts
     samples: int
-    client_state: (
-        int  # of all its clients, as far as ``runtime.memory`` lets it lie in memory
-    )
+    client_state: int  # state of all its clients, as far as runtime.memory permits
     rows: int  # models and state of the clients that take part in a round
-    # models of the clients that train at the same time, with gradients and the
-    # optimizer's state
+    # models, gradients and optimizer state of the clients that train at the same time
     lanes: int
-    # two copies of the largest file of clients in a checkpoint, in $TMPDIR if it has
-    # more than scratch.LARGE bytes
+    # two copies of the largest file of clients in a checkpoint; they lie in $TMPDIR if
+    # they have more than scratch.LARGE bytes each
     file: int
 
 
@@ -88,14 +85,16 @@ class ServerNeeds:
     """Bytes that rank 0 needs as the server.
 
     Attributes:
-        memory: state and messages, as far as ``runtime.memory`` lets them lie in
-            memory, and the metrics of the run.
-        files: the rest of them, and the largest file of a checkpoint, in $TMPDIR.
-        state: the server's state in each checkpoint.
-        parts: the part of it that all ranks with clients write, in ``part_files`` files.
-        pools: all models of which clients receive some; they lie whole on each GPU.
-        is_outline: whether the state is too large to be made for a forecast, so that
-            messages are counted as one model for each client.
+        memory: State and messages, as far as ``runtime.memory`` permits, and the metrics
+            of the run.
+        files: State and messages beyond ``runtime.memory``, and the largest file of a
+            checkpoint; these lie in $TMPDIR.
+        state: Server state in each checkpoint.
+        parts: Share of ``state`` that the ranks with clients write.
+        part_files: Number of files of these parts.
+        pools: Models from which each client receives some; each GPU holds all of them.
+        is_outline: Whether the state is too large to be created for the estimate.
+            Messages then count as one model per client.
     """
 
     memory: int
@@ -109,13 +108,14 @@ class ServerNeeds:
 
 @dataclass(frozen=True)
 class GpuNeeds:
-    """Contents of one rank's GPU while its clients train: numbers, and bytes.
+    """Contents of one rank's GPU while its clients train.
 
     Attributes:
-        clients: how many have their rows there at once.
-        side_by_side: how many of them train side by side.
-        samples, rows, lanes: bytes; those of lanes with activations.
-        locked: bytes of page-locked copies on the host, at most.
+        clients: Number of clients whose rows are on the GPU at the same time.
+        side_by_side: Number of clients that train at the same time.
+        samples, rows: Bytes of samples and of rows.
+        lanes: Bytes of the lanes including activations.
+        locked: Maximum bytes of page-locked copies on the host.
     """
 
     clients: int
@@ -128,10 +128,14 @@ class GpuNeeds:
 
 @dataclass(frozen=True)
 class Needs:
-    """The needs of a job: of its ranks, of the server on rank 0 beside them, and of the
-    ranks' GPUs, None where a rank has none.
+    """Memory and disk space that a job needs.
 
-    others: the number of further ranks, which need at most as much as the last.
+    Attributes:
+        ranks: Needs of each rank.
+        server: Additional needs of rank 0 as the server.
+        gpus: Contents of each rank's GPU; None for a rank without GPU.
+        others: Number of further ranks, which need at most as much as the last of
+            ``ranks``.
     """
 
     ranks: list[RankNeeds]
@@ -141,7 +145,7 @@ class Needs:
 
 
 def compute_needs(prepared: Prepared, communicator: Communicator) -> Needs | None:
-    """Return the needs of all ranks; None on all but rank 0. Collective."""
+    """Return the needs of all ranks; None on ranks other than 0. Collective."""
     server = vars(compute_server_needs(prepared)) if prepared.store.ids else None
     gpu = compute_gpu_needs(prepared)
     of_ranks = communicator.gather(
@@ -156,7 +160,7 @@ def compute_needs(prepared: Prepared, communicator: Communicator) -> Needs | Non
 
 
 def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
-    """Return what this rank has on its GPU; None on a CPU and without clients."""
+    """Return the contents of this rank's GPU; None on a CPU and without clients."""
     resources, hosted = prepared.resources, len(prepared.store.ids)
     if resources.device.type == "cpu" or not hosted:
         return None
@@ -177,8 +181,9 @@ def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
 
 
 def compute_rank_needs(prepared: Prepared) -> RankNeeds:
-    """Return this rank's needs, without the server's, in a round in which as many of its
-    clients take part as ever can.
+    """Return this rank's needs, without the server's.
+
+    The estimate assumes the largest possible number of its clients in a round.
     """
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
@@ -189,15 +194,15 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     lanes = min(participants, resources.kernel.widest)
     rows = participants * (2 * model + client_bytes(prepared))
     if config.time.mode == "asynchronous":
-        # what clients have made waits for its round, beside what they began with
+        # Finished updates wait for their round, in addition to the clients' start models.
         rows += participants * (model + client_bytes(prepared)) + kept_bytes(prepared)
     return RankNeeds(
         clients=hosted,
         samples=resources.samples.nbytes,
         client_state=min(limit, hosted * client_bytes(prepared)),
-        # start and trained rows, and the state in use
+        # start rows, trained rows and the state in use
         rows=rows,
-        # parameters, gradients and what the optimizer keeps; what is frozen is there once
+        # parameters, gradients and optimizer state; frozen parameters exist once
         lanes=lanes * (2 + of_optimizer) * model
         + constants.count_bytes(resources.kernel.module),
         file=2 * min(hosted, clients_in_file(prepared)) * client_bytes(prepared),
@@ -205,20 +210,21 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
 
 
 def clients_in_file(prepared: Prepared) -> int:
-    """Return the most clients in a file of a checkpoint."""
+    """Return the largest number of clients in a file of a checkpoint."""
     limits = manifest.make_limits(prepared.config)
     return limits.count_clients(client_bytes(prepared))
 
 
 def compute_server_needs(prepared: Prepared) -> ServerNeeds:
-    """Return the needs of rank 0's state, messages and checkpoint, which lie in files
-    beyond ``runtime.memory``, of two models: the first one's row and module, and of the
-    run's metrics, which are in memory twice while they are merged.
+    """Return the needs of rank 0 as the server.
 
-    The messages are those of a round of a small federation with the same model. What
-    has a row for each of its clients there has one for each of all clients here. If
-    the state is too large for that, messages count as one model for each client. To be
-    called on a rank that hosts clients.
+    They include its state, messages and checkpoint, which lie in files beyond
+    ``runtime.memory``, the row and the module of the first model, and the metrics of the
+    run, which are held twice while they are merged.
+
+    Messages are taken from a round of a small federation with the same model and scaled
+    to all clients. If the state is too large for that, messages count as one model per
+    client. The rank must host clients.
     """
     config = prepared.config
     fixed: set[str] = set()
@@ -229,7 +235,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
         fixed = dry_round.find_fixed(prepared)
         messages = next(islice(dry_round.record_two_rounds(prepared), 1, None))
     few, many = messages.clients, prepared.setup.clients
-    # of models that a message may have, and that are no clients'
+    # Widths of models in messages that do not belong to clients.
     widths_of_fixed = {messages.server[name].shape[-1] for name in fixed}
     state, parts = kept_bytes(prepared), list[Part]()
     for name, tensor in messages.server.items():
@@ -255,7 +261,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
     for overlay in prepared.hooks.overlays:
         received += overlay.count_server_bytes(cohort, widths)
-    # A checkpoint is written from the state while the next round makes another one.
+    # A checkpoint writes the state while the next round makes a new one.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width
     in_memory = min(int(config.runtime.memory * 1e6), held)
@@ -275,8 +281,14 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
 
 
 def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Part]:
-    """Return the parts of a checkpoint in which a tensor of the server's state lies,
-    none if it is small.
+    """Return the parts of a checkpoint that hold a tensor of the server's state.
+
+    A small tensor has no parts.
+
+    Args:
+        config: Configuration.
+        shape: Shape of the tensor.
+        dtype: Type of the tensor.
     """
     limits = manifest.make_limits(config)
     size = prod(shape) * dtype.itemsize
@@ -292,15 +304,25 @@ def worker_share(needs: Needs) -> int:
 
 
 def scaled(size: int, rows: int, few: int, many: int) -> int:
-    """Return the bytes of a tensor with ``many`` clients, where it has ``size`` bytes and
-    ``rows`` rows with ``few``.
+    """Return the bytes of a tensor after scaling it to ``many`` clients.
+
+    Args:
+        size: Bytes of the tensor with ``few`` clients.
+        rows: Number of rows with ``few`` clients; other tensors keep their size.
+        few: Number of clients of the small federation.
+        many: Number of clients of the experiment.
     """
     return size * many // few if rows == few else size
 
 
 def sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
-    """Return the bytes of an entry of the server's message to an ``audience`` among
-    ``many`` clients, which was made for some of ``few``.
+    """Return the bytes of an entry of the server's message.
+
+    Args:
+        entry: Entry in a federation of ``few`` clients.
+        few: Number of clients of the small federation.
+        many: Number of clients of the experiment.
+        audience: Number of clients that receive the message.
     """
     if isinstance(entry, Pool | Mixture):
         return scaled(entry.rows.nbytes, len(entry.rows), few, many)
@@ -310,8 +332,10 @@ def sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
 
 
 def files_of_rank(prepared: Prepared, needs: Needs, rank: int) -> int:
-    """Return the bytes in a rank's $TMPDIR: private state, and the server's state and
-    messages, beyond ``runtime.memory`` each, and a large file of a checkpoint.
+    """Return the bytes in a rank's $TMPDIR.
+
+    These are the private state, the server's state and the messages beyond
+    ``runtime.memory`` each, and a large file of a checkpoint.
     """
     limit = int(prepared.config.runtime.memory * 1e6)
     private = max(0, needs.ranks[rank].clients * client_bytes(prepared) - limit)
@@ -322,13 +346,16 @@ def files_of_rank(prepared: Prepared, needs: Needs, rank: int) -> int:
 
 
 def file_in_memory(rank: RankNeeds) -> int:
-    """Return the bytes of ``rank.file`` that are in memory."""
+    """Return the bytes of ``rank.file`` that lie in memory."""
     return 0 if rank.file > 2 * scratch.LARGE else rank.file
 
 
 def received_bytes(entry: Entry, senders: int) -> int:
-    """Return the bytes on rank 0 for an entry that ``senders`` clients upload, given that
-    of one of them.
+    """Return the bytes on rank 0 for an entry that ``senders`` clients upload.
+
+    Args:
+        entry: Entry of one client.
+        senders: Number of clients that upload it.
     """
     if isinstance(entry, Mean):
         numbers = entry.tensor[:1].numel()
@@ -337,7 +364,7 @@ def received_bytes(entry: Entry, senders: int) -> int:
 
 
 def cohort_size(config: Config) -> int:
-    """Return the number of clients that train in a round, or at the same time on an
+    """Return the number of clients that train in a round, or concurrently with an
     asynchronous server.
     """
     cohort = config.participation.count(config.partition.clients)
@@ -347,8 +374,10 @@ def cohort_size(config: Config) -> int:
 
 
 def at_once(prepared: Prepared) -> int:
-    """Return the most clients of this rank that train in a round, or on an asynchronous
-    server train or have an update that waits for its round.
+    """Return the largest number of this rank's clients that train in a round.
+
+    With an asynchronous server, clients with an update that waits for its round count
+    as well.
     """
     config = prepared.config
     most = cohort_size(config)
@@ -358,14 +387,14 @@ def at_once(prepared: Prepared) -> int:
 
 
 def kept_versions(config: Config) -> int:
-    """Return the most older models of the server that are kept for clients which train
-    from them; 0 on a synchronous server.
+    """Return the largest number of old server models that are kept for clients that
+    train from them; 0 for a synchronous server.
     """
     return cohort_size(config) if config.time.mode == "asynchronous" else 0
 
 
 def kept_bytes(prepared: Prepared) -> int:
-    """Return the bytes of these models on every rank."""
+    """Return the bytes of the old server models on every rank."""
     return kept_versions(prepared.config) * FLOAT * prepared.setup.layout.width
 
 
@@ -380,17 +409,22 @@ def checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
 
 
 def checkpoint_files(prepared: Prepared, workers: int) -> int:
-    """Return the most files of a checkpoint of so many ranks with clients."""
+    """Return the largest number of files of a checkpoint.
+
+    Args:
+        prepared: Prepared experiment.
+        workers: Number of ranks with clients.
+    """
     if not client_bytes(prepared):
         return 1
     clients = prepared.config.partition.clients
     in_file = clients_in_file(prepared)
-    # the last file of each rank may have fewer clients
+    # The last file of each rank may have fewer clients.
     return 1 + min(clients, ceil(clients / in_file) + workers - 1)
 
 
 def checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
-    """Return an estimate of the seconds of a checkpoint, that of its slowest rank."""
+    """Return the estimated seconds of a checkpoint on its slowest rank."""
     client = client_bytes(prepared)
     sizes = [of_rank.clients * client for of_rank in needs.ranks]
     sizes[0] += needs.server.state - needs.server.parts
@@ -412,7 +446,7 @@ def metrics_bytes(prepared: Prepared) -> int:
 
 
 def list_score_names(prepared: Prepared) -> set[str]:
-    """Return the names of the numbers that the scores record of each client in a column."""
+    """Return the names of the per-client numbers that scores record in a column."""
     return {
         part
         for name, score in prepared.resources.scores.items()
@@ -423,11 +457,9 @@ def list_score_names(prepared: Prepared) -> set[str]:
 
 
 def describe_needs(prepared: Prepared, needs: Needs) -> str:
-    """Return a table of the ranks' memory, by rank, and lines about $TMPDIR and the
-    disk.
-    """
+    """Return a table of memory by rank, and lines on $TMPDIR and the disk."""
     lines = [
-        "memory, beside Python, torch and activations",
+        "memory, without Python, torch and activations",
         "".join(f"{heading:>{CELL}}" for heading in HEADINGS),
     ]
     for rank, of_rank in enumerate(needs.ranks):
@@ -443,7 +475,7 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
             hosted = needs.ranks[rank].clients
             lines.append(f"GPU of rank {rank}: {describe_gpu(gpu, hosted)}")
             if pools := needs.server.pools:
-                lines[-1] += f"; models that clients choose from {size_text(pools)}"
+                lines[-1] += f"; pool of models {size_text(pools)}"
     of_server, *of_others = [
         files_of_rank(prepared, needs, rank) for rank in range(len(needs.ranks))
     ]
@@ -459,25 +491,25 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
     checkpoint = checkpoint_bytes(prepared, needs.server)
     files = checkpoint_files(prepared, max(1, prepared.placement.size - 1))
     files += needs.server.part_files
-    kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
+    kept = prepared.config.checkpoint.keep + 1  # includes the one being written
     lines.append(
         f"disk: {size_text(checkpoint)} a checkpoint in at most {files:,} "
         f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
         f"metrics {size_text(metrics_bytes(prepared))}"
     )
     if files > MANY and prepared.config.checkpoint.file_size != "auto":
-        lines.append('files: checkpoint.file_size = "auto" makes some hundreds of them')
+        lines.append('files: checkpoint.file_size = "auto" makes a few hundred instead')
     seconds = checkpoint_seconds(prepared, needs)
     if seconds > SHORT:
         lines.append(
-            f"time: about {seconds:.0f} s a checkpoint at {size_text(WRITING)} a second and "
-            "rank; a job on Slurm needs that and a round as its warning"
+            f"time: about {seconds:.0f} s per checkpoint at {size_text(WRITING)} per second "
+            "and rank; a Slurm job needs this time plus one round as its warning"
         )
     return "\n".join(lines)
 
 
 def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:
-    """Describe the needs of a rank that hosts so many clients on its GPU."""
+    """Describe the GPU of a rank that hosts ``hosted`` clients."""
     return (
         f"samples {size_text(gpu.samples)}; rows of {gpu.clients} of {hosted} clients "
         f"at a time {size_text(gpu.rows)}; {gpu.side_by_side} clients side by side "
@@ -486,7 +518,7 @@ def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:
 
 
 def describe_model(prepared: Prepared) -> str:
-    """Return lines about the model's parameters and the scores."""
+    """Return lines on the model's parameters and the scores."""
     name = plain(prepared.config.model.name)
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
@@ -499,17 +531,17 @@ def describe_model(prepared: Prepared) -> str:
 
 
 def parameters_text(layout: Layout) -> str:
-    """Describe the number of parameters of a model, trained and frozen."""
+    """Return the numbers of trained and frozen parameters of a model as text."""
     if not layout.frozen:
         return f"{layout.width:,} parameters"
     return (
-        f"{layout.width:,} parameters are trained, {layout.frozen:,} are frozen: they "
-        "do not travel"
+        f"{layout.width:,} parameters are trained, {layout.frozen:,} are frozen and not "
+        "sent"
     )
 
 
 def size_text(size: float) -> str:
-    """Format a number of bytes in a unit that reads well, such as ``3.2 MB``."""
+    """Format a number of bytes in a suitable unit, such as ``3.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

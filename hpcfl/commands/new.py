@@ -1,4 +1,4 @@
-"""``hpcfl new``: commented files to start from, the templates of this package."""
+"""``hpcfl new``: write commented files to start from."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from string import Template
 from hpcfl.errors import UserError
 
 TEMPLATES = Path(__file__).with_name("templates")
-# By kind the ending of the file, and the command that tries it.
+# By kind the suffix of the file, and a command that tries it.
 KINDS = {
     "experiment": (".toml", "hpcfl run {file}"),
     "method": (".py", "hpcfl methods {name}:{cls}"),
@@ -19,15 +19,21 @@ NAME = re.compile(r"[A-Za-z]\w*")
 
 
 def write_new(kind: str, name: str) -> list[str]:
-    """Write a new file of a kind into the current folder; return lines to print.
+    """Write a new file into the current folder and return lines to print.
 
-    Raises UserError for a name that is no identifier and for a file that exists.
+    Args:
+        kind: Key of KINDS.
+        name: Name of the file without suffix; also the name of the class in it.
+
+    Raises:
+        UserError: If the name is not an identifier, or the file exists or cannot be
+            written.
     """
     ending, command = KINDS[kind]
     name = name.removesuffix(ending)
     if not NAME.fullmatch(name):
         raise UserError(
-            f"hpcfl new {kind} {name}: a name has letters, digits and _, such as my_{kind}"
+            f"hpcfl new {kind} {name}: use letters, digits and _ in a name, as in my_{kind}"
         )
     path = Path(name + ending)
     cls = "".join(part[:1].upper() + part[1:] for part in name.split("_"))

@@ -1,5 +1,5 @@
-"""One run from start to end: prepare, claim its folder, restore the newest checkpoint,
-play what is left.
+"""Run an experiment from start to end: prepare, claim the folder, restore the newest
+checkpoint, play the remaining rounds.
 """
 
 import time
@@ -37,10 +37,11 @@ from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, REMOVE_OTHERS, Clai
 from hpcfl.tracking.base import Tracking
 from hpcfl.tracking.base import check as check_trackers
 
-# of (the run's name, round, numbers by name): called on rank 0 when a round is recorded
+# Function that rank 0 calls for each recorded round, with the run's name, the round and
+# the numbers by name.
 OnRound = Callable[[str, int, dict[str, Any]], None]
 
-# Keys that may differ between ranks: paths on a host, and settings that change no number.
+# Keys that may differ between ranks: paths on a host and settings that change no results.
 OF_HOST = (
     *(f"{section}.{key}" for section, key in PATHS),
     "runtime.memory",
@@ -48,9 +49,9 @@ OF_HOST = (
     "runtime.hang_after",
 )
 
-# least seconds of silence allowed before round 1: an import sends no heartbeats
+# Minimum seconds of silence to allow before round 1, because imports send no heartbeats.
 PREPARING = 15.0
-# seconds between files of metrics: to write one takes as long as a short round
+# Seconds between writes of the metrics file; one write takes as long as a short round.
 PUBLISH_EVERY = 1.0
 
 
@@ -61,12 +62,23 @@ def run(
     fresh: bool = False,
     on_round: OnRound | None = None,
 ) -> bool:
-    """Start or continue the run in ``folder``; return False if it is complete already.
-    Collective.
+    """Start or continue the run in a folder. Collective.
 
-    Before ``Claim.begin`` nothing in the folder changes, and whatever is wrong is a
-    UserError; after it, a RunFailure. Raises UserError, RunFailure or Interrupted, on
-    all ranks.
+    Nothing in the folder changes before ``Claim.begin``, and every error before it is a
+    UserError; later errors are RunFailures.
+
+    Args:
+        config: Configuration of the run.
+        folder: Folder of the run.
+        communicator: Communicator of all ranks.
+        fresh: Whether to start over if the folder has results.
+        on_round: Function that rank 0 calls after each round.
+
+    Returns:
+        False if the run is complete already, else True.
+
+    Raises:
+        UserError, RunFailure, Interrupted: On all ranks.
     """
     communicator.watch(allowed_silence([config]))
     require_same_settings(communicator, {"": config}, folder, fresh)
@@ -123,7 +135,7 @@ def run(
 
 @contextmanager
 def _as_failures() -> Iterator[None]:
-    """Raise RunFailure for a UserError in a block, because the folder has changed."""
+    """Raise RunFailure instead of UserError in a block, because the folder has changed."""
     try:
         yield
     except UserError as error:
@@ -132,11 +144,15 @@ def _as_failures() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ClaimedRun:
-    """A run whose folder belongs to this job, before its first round.
+    """A run that owns its folder, before its first round.
 
     Attributes:
-        restored: the newest checkpoint; None before round 1.
-        claim: of the folder, on rank 0; None on other ranks.
+        communicator: Communicator of all ranks.
+        prepared: Prepared experiment.
+        schedule: Schedule of the rounds.
+        checkpoints: Checkpoints in the folder.
+        restored: Newest checkpoint; None before round 1.
+        claim: Claim of the folder on rank 0; None on other ranks.
     """
 
     communicator: Communicator
@@ -147,10 +163,14 @@ class ClaimedRun:
     claim: Claim | None
 
     def start(self) -> tuple[Federation, list[str]]:
-        """Make the folder this run's. Return the federation that plays the rounds that
-        are left, and notes to show before them. Collective call.
+        """Record the run in its folder and prepare the remaining rounds. Collective.
 
-        Raises UserError before anything in the folder changes, RunFailure after that.
+        Returns:
+            Federation that plays the remaining rounds, and notes to show first.
+
+        Raises:
+            UserError: If an error occurs before anything in the folder changes.
+            RunFailure: If an error occurs later.
         """
         server = resume(self.prepared, self.schedule, self.communicator, self.restored)
         notes: list[str] = []
@@ -165,12 +185,15 @@ class ClaimedRun:
             return self.make_federation(server, metrics), notes
 
     def begin_folder(self, claim: Claim) -> list[str]:
-        """On rank 0: make the folder this run's; return what a user should know before
-        training goes on.
+        """Record the run in its folder, on rank 0, and return notes for the user.
 
-        Raises UserError if the partition is another run's or of other data than the run
-        began with, or the preflight has decided otherwise, UserError or RunFailure if
-        the folder cannot be written.
+        Args:
+            claim: Claim of the folder.
+
+        Raises:
+            UserError: If the stored partition belongs to another run or to other data,
+                the preflight has decided differently, or the folder cannot be written.
+            RunFailure: If the folder cannot be written.
         """
         prepared, restored = self.prepared, self.restored
         notes = [*prepared.notes, *self.schedule.notes]
@@ -181,8 +204,8 @@ class ClaimedRun:
         saved = None if claim.fresh else _saved_split(partition, run, notes)
         if restored is not None and saved is not None and not saved.same(split):
             raise UserError(
-                f"{partition}: was drawn from other data than those in place now; put the data "
-                "back that the run began with, or choose another --out or --fresh"
+                f"{partition}: was drawn from other data than those in place now; restore "
+                "the data of the run, or choose another --out or --fresh"
             )
         if restored is not None:
             start_checks.refuse_other_decisions(
@@ -200,12 +223,14 @@ class ClaimedRun:
     ) -> Federation:
         """Return the federation that plays the remaining rounds.
 
-        server: its state before them. metrics: on rank 0 only.
+        Args:
+            server: State of the server before these rounds.
+            metrics: Writer of metrics on rank 0; None on other ranks.
         """
         self.communicator.watch(self.prepared.config.runtime.hang_after)
         lanes = self.restored.meta.get("lanes") if self.restored else None
         if lanes and len(lanes) == self.communicator.size:
-            # A GPU that was too small for more is so again; on a GPU they decide bits.
+            # Lanes change the last bits on a GPU, and a limit by its memory still applies.
             self.prepared.resources.limit_lanes(lanes[self.communicator.rank])
         return Federation(
             communicator=self.communicator,
@@ -219,7 +244,7 @@ class ClaimedRun:
         )
 
     def make_writer(self, claim: Claim) -> MetricsWriter:
-        """Return the writer of metrics on rank 0, with the header that readers need."""
+        """Return the writer of metrics on rank 0. Its header describes the run."""
         origin = provenance.collect_header()
         starts: list[dict[str, Any]] = []
         with suppress(UserError):
@@ -255,10 +280,10 @@ class ClaimedRun:
         return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
     def describe(self) -> dict[str, Any]:
-        """Return a checkpoint's description of the run that writes it.
+        """Return the description of the run that a checkpoint stores.
 
-        On a GPU the last bits depend on how many clients are side by side, and so on
-        the ranks; on a CPU not.
+        On a GPU the last bits of results depend on the number of lanes, and therefore on
+        the number of ranks. On a CPU they do not.
         """
         config, kernel = self.prepared.config, self.prepared.resources.kernel
         on_gpu = self.prepared.resources.device.type == "cuda"
@@ -285,8 +310,17 @@ class ClaimedRun:
 def _examine(
     communicator: Communicator, config: Config, folder: Path, fresh: bool
 ) -> tuple[bool, list[str]]:
-    """Return whether the folder holds the complete run, and error lines if the folder
-    cannot be used. Collective call.
+    """Return the state of the run's folder. Collective.
+
+    Args:
+        communicator: Communicator of all ranks.
+        config: Configuration of the run.
+        folder: Folder of the run.
+        fresh: Whether to start over if the folder has results.
+
+    Returns:
+        Whether the folder holds the complete run, and error lines if the folder cannot
+        be used.
     """
     complete, clash = False, list[str]()
     with agreed(communicator):
@@ -305,23 +339,32 @@ def _examine(
 
 
 def _describe_cost(config: Config, begun_for: int) -> list[str]:
-    """Return a line on the ε of ``config.rounds`` with the noise of ``begun_for``
-    rounds, where a run has a target ε.
+    """Return a line on the ε that ``config.rounds`` rounds would spend.
+
+    Args:
+        config: Configuration of the run; without a target ε there is no line.
+        begun_for: Number of rounds for which the noise was computed.
     """
     if config.privacy is None or config.privacy.epsilon is None:
         return []
     if not config.hides_clients:
-        return ["privacy.epsilon is spent by then; further rounds would cost more"]
+        return ["privacy.epsilon is spent by then; further rounds would exceed it"]
     from hpcfl.updates.privacy_setup import describe_cost
 
     return [describe_cost(config, begun_for)]
 
 
 def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Prepared:
-    """Return a rank's state before round 1. Collective call.
+    """Return a rank's state before round 1. Collective.
 
-    clash: error lines of a folder that cannot be used. Raises UserError with these
-    lines and with those of the experiment.
+    Args:
+        config: Configuration of the run.
+        communicator: Communicator of all ranks.
+        clash: Error lines of a folder that cannot be used; raised together with the
+            errors of the experiment.
+
+    Raises:
+        UserError: If the folder cannot be used or the experiment is invalid.
     """
     try:
         with agreed(communicator):
@@ -337,9 +380,18 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
 
 
 def _saved_split(path: Path, run: str, notes: list[str]) -> Split | None:
-    """Read the partition of a run in a file. Return None if there is none or it is
-    damaged, and add to ``notes`` then. Raises UserError for the partition of another
-    run.
+    """Read the partition of a run.
+
+    Args:
+        path: File of the partition.
+        run: Fingerprint of the run.
+        notes: Notes for the user; a damaged file adds one.
+
+    Returns:
+        Partition; None if there is no file or it is damaged.
+
+    Raises:
+        UserError: If the partition belongs to another run.
     """
     if not path.exists():
         return None
@@ -361,12 +413,12 @@ def _refuse_stopped(
     restored: Restored | None,
     request: StopRequest,
 ) -> None:
-    """Raise Interrupted if any rank received a stop signal. Collective call."""
+    """Raise Interrupted if any rank received a stop signal. Collective."""
     if not communicator.allreduce_max(int(request.received is not None)):
         return
     if restored is None:
         raise Interrupted(
-            "stopped before it began; the same command begins it", begun=False
+            "stopped before round 1; the same command starts the run", begun=False
         )
     raise Interrupted(
         f"stopped after round {restored.round} of {config.rounds}; "
@@ -383,14 +435,15 @@ def _reporting(
     notes: list[str],
     on_round: OnRound | None,
 ) -> Iterator[None]:
-    """Show the progress of a run while a block plays its rounds; on rank 0, which alone
-    has metrics.
+    """Show the progress of a run on rank 0 while a block plays its rounds.
 
     Args:
-        done: rounds that were played before.
-        lines: on ranks, not shown yet.
-        notes: for the user to read before the first round.
-        on_round: called with each round.
+        federation: Federation; it has metrics only on rank 0.
+        folder: Folder of the run.
+        done: Number of rounds that were played before.
+        lines: Descriptions of ranks that were not shown yet.
+        notes: Notes to show before the first round.
+        on_round: Function to call after each round.
     """
     metrics, prepared = federation.metrics, federation.prepared
     if metrics is None:
@@ -422,8 +475,10 @@ def _reporting(
 
 
 def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> None:
-    """Call the user's function. What fails in it is a UserError with its line, and the
-    settings that it leaves do not count for the run.
+    """Call the user's function for a round.
+
+    An exception becomes a UserError with the line of the user's code. Settings of torch
+    are restored after the call.
     """
     try:
         with torch_settings.restored():
@@ -436,8 +491,9 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rounds up to ``done`` with their recorded values, ascending. Lost
-    results yield nothing.
+    """Yield the rounds up to ``done`` with their recorded values, ascending.
+
+    Nothing is yielded if the results are lost.
     """
     with suppress(UserError):
         recorded = results.read(folder)
@@ -452,7 +508,7 @@ def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
-    """Return the tracker of the best round if its state is to be kept, else None."""
+    """Return the tracker of the best round if its state is to be saved, else None."""
     config = prepared.config
     if not config.checkpoint.best:
         return None
@@ -464,8 +520,8 @@ def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | No
 
 
 def allowed_silence(configs: Iterable[Config]) -> float:
-    """Seconds for which a rank may send no heartbeat before round 1, while it imports
-    and prepares.
+    """Return the seconds of silence to allow a rank before round 1, while it imports and
+    prepares.
     """
     return max(PREPARING, *(config.runtime.hang_after for config in configs))
 
@@ -473,10 +529,14 @@ def allowed_silence(configs: Iterable[Config]) -> float:
 def require_same_settings(
     communicator: Communicator, cells: Mapping[str, Config], folder: Path, fresh: bool
 ) -> None:
-    """Raise UserError on all ranks if their configurations, packages or settings
-    differ. Collective call.
+    """Raise UserError on all ranks if their configurations, packages or settings differ.
+    Collective.
 
-    cells: the configurations by the beginning of their keys in messages.
+    Args:
+        communicator: Communicator of all ranks.
+        cells: Configurations by the prefix of their keys in messages.
+        folder: Folder of the results.
+        fresh: Whether to start over if the folder has results.
     """
     asked: dict[str, Any] = {"--out": str(folder), "--fresh": fresh}
     if len(cells) > 1:
@@ -496,21 +556,22 @@ def require_same_settings(
 
 
 def computed_by(config: Config) -> dict[str, Any]:
-    """Return the resolved configuration by dotted key, without keys that may differ from
-    host to host and change no number.
+    """Return the resolved configuration by dotted key, without keys that may differ
+    between hosts and do not change results.
     """
     keys = experiment_file.flat(config.resolved())
     for key in OF_HOST:
         keys.pop(key, None)
-    # cuda:1 may be the device of a rank whose neighbour has cuda:0
+    # Ranks on one host use different devices, such as cuda:0 and cuda:1.
     keys["runtime.device"] = keys["runtime.device"].partition(":")[0]
     return keys
 
 
 def check_world(communicator: Communicator) -> None:
-    """Raise UserError if the ranks do not see each other.
+    """Raise UserError if the ranks do not share one MPI world.
 
-    With the wrong flavour of MPI, ``srun`` silently starts N worlds of size 1.
+    If ``srun`` uses the interface of another MPI, it starts N worlds of size 1 without
+    an error.
     """
     expected = read_world_size()
     if expected is not None and expected != communicator.size:
@@ -522,7 +583,7 @@ def check_world(communicator: Communicator) -> None:
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
-    """Return a line for each setting that changes the last bits and differs from the
+    """Return a line for each setting that affects the last bits and differs from the
     checkpoint.
     """
     return [

@@ -1,10 +1,10 @@
-"""``hpcfl tune``: the search for every method, the final runs of what was chosen, and
-what came out.
+"""``hpcfl tune``: search configurations for every method, run the chosen ones, and
+report the outcome.
 
-A search is a loop over rungs, in each of which runs of the rung before go on. Every
-step of a run ends with a file (``storage/tune_folder.py``), and who goes on follows from
-these files alone. So the same command continues after any interruption, on other ranks,
-or as many jobs at once, which are told their part.
+A search is a loop over rungs; in each rung, selected runs of the previous rung continue.
+Every step of a run ends with a file (``storage/tune_folder.py``), and the selection
+depends only on these files. The same command therefore continues after any interruption,
+on other ranks, or as several concurrent jobs that each play a part.
 """
 
 import math
@@ -37,7 +37,7 @@ from hpcfl.tuning.search_results import SearchResults, name_step
 
 Made = TypeVar("Made")
 
-# keys of [tune] that earlier versions lack; their defaults make no other tuning
+# Keys of [tune] that earlier versions lack. With their defaults the tuning is the same.
 ADDED = {"at": "method", "searches": 1, "hard_cap": None}
 
 
@@ -46,8 +46,8 @@ class Part:
     """Part of a tuning that one of several jobs plays.
 
     Attributes:
-        stage: The number of a rung, "final", or "outcome".
-        cell: The name of a run in it; "" for "outcome".
+        stage: Number of a rung, "final", or "outcome".
+        cell: Name of a run in the stage; "" for "outcome".
     """
 
     stage: str
@@ -56,21 +56,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Step:
-    """A run that all ranks play, up to the rounds of its configuration."""
+    """A run that all ranks play up to the rounds of its configuration."""
 
     folder: Path
     config: Config
 
     def as_json(self) -> list[Any]:
-        """Return folder, name and configuration for the other ranks.
+        """Return folder, name and configuration to send to the other ranks.
 
-        The name of a run may be longer than a file's may be.
+        The name is separate because it may be longer than a configuration allows.
         """
         table = self.config.resolved()
         return [str(self.folder), table.pop("name"), table]
 
 
-# Runs to be played. A generator receives the error of each run that diverged, else None.
+# Runs to play. The generator receives the error of a run that diverged, else None.
 Steps = Generator[Step, str | None, Made]
 
 
@@ -81,9 +81,17 @@ def tune_file(
     communicator: Communicator,
     part: Part | None = None,
 ) -> None:
-    """Tune as an experiment file says, or play a part of it. Collective.
+    """Tune an experiment, or play a part of its tuning. Collective.
 
-    Raises UserError, RunFailure or Interrupted, on all ranks.
+    Args:
+        file: Experiment file.
+        overrides: Assignments ``section.key=value`` that override keys of the file.
+        out: Folder of the tuning; by default ``runs/NAME``.
+        communicator: Communicator of all ranks.
+        part: Part to play; None for the whole tuning.
+
+    Raises:
+        UserError, RunFailure, Interrupted: On all ranks.
     """
     with agreed(communicator):
         check_world(communicator)
@@ -101,7 +109,7 @@ def tune_file(
 
 
 def folder_of(tuning: Plan, out: Path | None) -> Path:
-    """Return the folder of a tuning's results. Raises UserError."""
+    """Return the folder of a tuning. Raises UserError if it cannot be used."""
     folder = out or Path("runs") / str(tuning.base.get("name", "experiment"))
     atomic.check_folder(folder)
     return folder
@@ -115,10 +123,18 @@ def has_outcome(folder: Path) -> bool:
 def begin(
     tuning: Plan, folder: Path, whole: bool = True, unchecked: bool = False
 ) -> None:
-    """Make the folder of a tuning, or find that it is. Raises UserError or RunFailure.
+    """Create the folder of a tuning, or check that it belongs to this tuning.
 
-    whole: whether the names of all runs that it may have are written, too. unchecked:
-        as for ``tune_folder.begin``.
+    Args:
+        tuning: Plan of the tuning.
+        folder: Folder of the tuning.
+        whole: Whether to write the names of all runs that the tuning may have.
+        unchecked: Whether the budget is still to be checked, as for
+            ``tune_folder.begin``.
+
+    Raises:
+        UserError: If the folder belongs to another tuning.
+        RunFailure: If the folder cannot be written.
     """
     table = tuning.table
     identity = experiment_file.identifying(table)
@@ -141,8 +157,8 @@ def begin(
 def cells_of(search: Plan, method: str) -> dict[str, list[Cell]]:
     """Return the runs of a method in a search by the folder of their sweep.
 
-    The chosen candidate is unknown before the search. Its name contains "tuned"
-    instead. The first search has the untuned final runs.
+    The chosen candidate is unknown before the search; "tuned" takes its place in the
+    name. Only the first search has untuned final runs.
     """
     section = search.section
     tried = [*search.trials(method), *search.references(method)]
@@ -157,8 +173,11 @@ def cells_of(search: Plan, method: str) -> dict[str, list[Cell]]:
 
 
 def count_gradients(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int], int]:
-    """Return the sample gradients of each played round, and those of the final
-    scoring.
+    """Return the sample gradients of each played round and of the final scoring.
+
+    Args:
+        run: Run.
+        number: Recorded number to read.
     """
     results = run.results
     counts = np.nan_to_num(results.series(MetricName(number))).astype(np.int64)
@@ -167,7 +186,7 @@ def count_gradients(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int]
 
 @dataclass(frozen=True)
 class Player(SearchResults):
-    """The decisions of a tuning, which rank 0 makes from the files in its folder.
+    """Decisions of a tuning, made on rank 0 from the files in its folder.
 
     Methods that return ``Steps`` yield the runs that all ranks play (``play_steps``).
     """
@@ -188,8 +207,10 @@ class Player(SearchResults):
         self.write_outcome()
 
     def play_part(self, part: Part) -> Steps[None]:
-        """Play the part of one of several jobs. Raises UserError for a part that this
-        tuning does not have.
+        """Play the part of one of several jobs.
+
+        Raises:
+            UserError: If this tuning does not have the part.
         """
         if part.stage == "outcome":
             self.write_outcome()
@@ -206,7 +227,7 @@ class Player(SearchResults):
                 else:
                     yield from player.play_rung_of(named[0], int(part.stage))
                 return
-        raise UserError(f"{self.folder}: '{part.cell}' is no run of this tuning")
+        raise UserError(f"{self.folder}: this tuning has no run '{part.cell}'")
 
     # The search
 
@@ -226,7 +247,7 @@ class Player(SearchResults):
         _print_line(self.write_choice(method))
 
     def play_rung_of(self, cell: Cell, number: int) -> Steps[None]:
-        """Play one run's part of a rung if the run reaches it."""
+        """Play a run in one rung if the run is selected for it."""
         candidate, method = cell.candidate, cell.candidate.method
         if candidate in self.plan.references(method):
             yield from self.play_rung(cell, 0, "untuned")
@@ -239,9 +260,14 @@ class Player(SearchResults):
         yield from self.play_rung(cell, number, f"rung {number + 1}")
 
     def play_rung(self, cell: Cell, number: int, where: str) -> Steps[None]:
-        """Play a run to the end of a rung, unless that is done.
+        """Play a run to the end of a rung unless that is done.
 
-        The cost of its first rounds determines how many rounds the budget allows.
+        The cost of the run's first rounds determines how many rounds the budget allows.
+
+        Args:
+            cell: Run.
+            number: Number of the rung.
+            where: Text for progress lines.
         """
         if self.result(cell, name_step(number)) is not None:
             return
@@ -265,24 +291,34 @@ class Player(SearchResults):
         self.keep(cell, name_step(number), after)
 
     def find_share(self, cell: Cell, number: int) -> Fraction:
-        """Return the share of a whole run that a run has played after a rung."""
+        """Return the fraction of a whole run at the end of a rung."""
         candidate = cell.candidate
         if candidate in self.plan.references(candidate.method):
             return Fraction(1)
         return self.plan.rungs(candidate.method)[number].share
 
     def count_played(self, cell: Cell, before: Result) -> int:
-        """Return the rounds of the step before with which a run goes on."""
+        """Return the rounds of the previous step from which a run continues."""
         return 0 if self.plays_whole(cell) else before["rounds"]
 
     def spend(
         self, cell: Cell, number: int, before: Result, where: str
     ) -> Steps[Result]:
-        """Play a run in a rung as long as its share of the budget is expected to
-        suffice, and return its result.
+        """Play a run in a rung while its share of the budget suffices.
 
-        While rounds differ in cost, it is played in several parts, each of which at most
-        doubles it, with a file for each. A run that takes more nevertheless is out.
+        The cost of further rounds is estimated by the highest cost so far. While rounds
+        differ in cost, the run is played in several parts with a file each, and a part
+        at most doubles the number of rounds. A run that exceeds its share nevertheless
+        fails.
+
+        Args:
+            cell: Run.
+            number: Number of the rung.
+            before: Result of the previous step.
+            where: Text for progress lines.
+
+        Returns:
+            Result of the run in this rung.
         """
         share = int(self.find_share(cell, number) * self.plan.section.budget)
         folder = self.folder / run_folder.SEARCH / cell.name
@@ -305,15 +341,15 @@ class Player(SearchResults):
                 self.keep(cell, part, known)
             after, played = known, rounds
         if after["failure"] is None and (not played or after["gradients"] > share):
-            failure = f"needs more than {share:,} gradients of training"
+            failure = f"needs more than {share:,} sample gradients"
             after = after | {"score": None, "rank": None, "failure": failure}
         return after
 
     def measure_cost(self, cell: Cell) -> Steps[Result]:
-        """Measure the cost of a run's first rounds, of the first one under a hard cap.
+        """Measure the cost of a run's first rounds; of only one under a hard cap.
 
-        These rounds begin the run itself. A run that cannot continue has a separate one
-        for them.
+        The run itself begins with these rounds. A run that cannot continue has a
+        separate run for them.
         """
         known = self.result(cell, COST)
         if known is not None:
@@ -336,11 +372,14 @@ class Player(SearchResults):
         return after
 
     def refuse_overspending(self) -> Steps[None]:
-        """Measure all trials before the first rung. Raise UserError for all methods
-        whose first rounds exceed the budget.
+        """Measure all trials before the first rung and check the budget.
 
         A refused tuning leaves no files. An accepted one continues from the measured
         rounds.
+
+        Raises:
+            UserError: If the first rounds of methods exceed the budget; names all such
+                methods.
         """
         if not tune_folder.is_unchecked(self.folder):
             return
@@ -379,10 +418,10 @@ class Player(SearchResults):
         """Play a run up to ``rounds`` rounds and return its result.
 
         Args:
-            cell: The run.
-            folder: The run's folder.
-            rounds: The number of rounds at the end.
-            before: The result of the step before.
+            cell: Run.
+            folder: Folder of the run.
+            rounds: Number of rounds at the end.
+            before: Result of the previous step.
         """
         since = self.count_played(cell, before)
         experiment = self.plan.config(cell.candidate, cell.seed, rounds)
@@ -390,14 +429,14 @@ class Player(SearchResults):
         run = loading.load_run(folder)
         after = before | {"rounds": rounds, "failure": failure}
         if failure is not None:
-            _print_line(f"{cell.name}: diverged, and does not go on")
+            _print_line(f"{cell.name}: diverged and does not continue")
             return self.charged(after | {"score": None, "rank": None}, run, since)
         of_rounds, final = count_gradients(run)
         if len(of_rounds) > rounds:
             raise UserError(
-                f"{folder}: has {len(of_rounds)} rounds, and no file in "
-                f"{self.folder / tune_folder.RESULTS} tells what its first {rounds} came "
-                "to; delete the run's folder, and the same command plays it again"
+                f"{folder}: has {len(of_rounds)} rounds, but no file in "
+                f"{self.folder / tune_folder.RESULTS} has the result of its first "
+                f"{rounds}; delete the run's folder and repeat the command"
             )
         if before["rounds"] == 0 and not self.plan.section.is_capped:
             left = self.plan.section.budget - final
@@ -411,7 +450,7 @@ class Player(SearchResults):
         return self.charged(after, run, since) if rounds > since else after
 
     def charged(self, result: Result, run: Run, since: int) -> Result:
-        """Return a result with the gradients of a run's rounds after ``since``."""
+        """Return a result that includes the gradients of a run's rounds after ``since``."""
         of_rounds, final = count_gradients(run)
         spent = sum(of_rounds[since:]) + final
         section = self.plan.section
@@ -439,18 +478,20 @@ class Player(SearchResults):
     # The final runs
 
     def play_finals(self, sweep: str, cells: list[Cell]) -> Steps[None]:
-        """Play final runs of the chosen or of the untuned configuration of a method,
-        unless they are complete. A diverged run is left out of the outcome.
+        """Play final runs of a method unless they are complete.
 
-        sweep: FINAL or UNTUNED, the folder of the runs.
+        A diverged run is left out of the outcome.
+
+        Args:
+            sweep: FINAL for the chosen, UNTUNED for the untuned configuration; also the
+                folder of the runs.
+            cells: Runs.
         """
         candidate = cells[0].candidate
         choose = self.find_untuned if sweep == run_folder.UNTUNED else self.choose
         choice = choose(candidate.method)
         if choice is None:
-            _print_line(
-                f"{candidate.name}: not played, no run of the search came to an end"
-            )
+            _print_line(f"{candidate.name}: not played, no run of the search finished")
             return
         name = f"{self.plan.base.get('name', 'experiment')}-{candidate.name}"
         for cell in cells:
@@ -463,10 +504,10 @@ class Player(SearchResults):
                 _print_line(f"{cell.name}: {failure}")
 
     def write_choice(self, method: str) -> str:
-        """Write the file of a method's chosen configuration; returns a line on it."""
+        """Write the file of a method's chosen configuration and return a line on it."""
         choice = self.choose(method)
         if choice is None:
-            return f"{method}: nothing is chosen, no run came to an end"
+            return f"{method}: nothing is chosen, no run of the search finished"
         text = outcome.chosen_text(self.plan, choice)
         name = f"{make_file_name(method)},{self.plan.prefix}".rstrip(",")
         path = self.folder / tune_folder.CHOSEN / f"{name}.toml"
@@ -474,7 +515,7 @@ class Player(SearchResults):
         return f"{method}: chosen: {choice.candidate.description}"
 
     def write_outcome(self) -> None:
-        """Write and print the outcome."""
+        """Write the outcome to files and print it."""
         for search in self.plan.searches:
             for method in search.section.methods:
                 replace(self, plan=search).write_choice(method)
@@ -482,10 +523,15 @@ class Player(SearchResults):
 
 
 def play_steps(steps: Steps[Any], communicator: Communicator) -> None:
-    """Play the runs that ``steps`` yields on rank 0, on all ranks. Collective.
+    """Play the runs that rank 0 yields, on all ranks. Collective.
 
-    The generator receives the error of each run that diverged, else None. All ranks
-    raise its errors, and UserError, RunFailure and Interrupted of the runs.
+    Args:
+        steps: Generator of runs, advanced on rank 0; it receives the error of each run
+            that diverged, else None.
+        communicator: Communicator of all ranks.
+
+    Raises:
+        UserError, RunFailure, Interrupted: From the generator or a run; on all ranks.
     """
     failure: str | None = None
     while True:

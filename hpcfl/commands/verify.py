@@ -1,10 +1,10 @@
-"""``hpcfl verify``: play runs again from their stored configuration, and say whether the
-same comes out.
+"""``hpcfl verify``: repeat runs from their stored configuration and compare results.
 
 On the same arithmetic (processor, libraries, GPUs) the final state and every number must
-be the same, bit for bit, on whatever ranks. On another one last bits differ, and with
-them in time everything that is trained; then only what does not depend on them is
-compared, who holds which samples and what travels, and both last numbers are shown.
+be bit-identical, for any number of ranks. On another arithmetic the last bits differ, and
+the differences grow during training. In that case only quantities that are independent
+of rounding are compared (the samples of each client and the floats sent), and both final
+scores are shown.
 """
 
 import random
@@ -29,12 +29,12 @@ from hpcfl.simulation import start_checks
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
-# entries of the header that the last bits of results depend on
+# entries of the header that affect the last bits of results
 ARITHMETIC = ("arithmetic", "gpus")
 LIBRARIES = ("torch", "numpy")
-# keys of [runtime] that change what is computed; others are this machine's own
+# keys of [runtime] that affect results; other keys are specific to a machine
 COMPUTED_BY = ("threads", "precision", "lanes", "lane_table", "convolutions")
-# numbers that depend on the ranks and on the clock
+# numbers that depend on the number of ranks
 MEASURED = ("bytes_down", "bytes_up")
 
 
@@ -46,20 +46,20 @@ def verify(
     own: Collection[str],
     communicator: Communicator,
 ) -> None:
-    """Play some runs again and print a line for each. Collective.
+    """Repeat some runs and print a line for each. Collective.
 
     Args:
-        path: A folder with runs, or a file of packed ones.
-        sample: How many, chosen at random; all where there are no more.
-        names: Which ones, by label, instead.
-        root: Where data sets lie here; by default as for ``hpcfl run``.
-        own: The user's own plugins that may be imported.
-        communicator: Of the ranks that play.
+        path: Folder with runs, or a file of packed runs.
+        sample: Number of runs to draw at random; all runs if there are fewer.
+        names: Labels of the runs to repeat; if given, ``sample`` has no effect.
+        root: Folder of data sets; None as for ``hpcfl run``.
+        own: User plugins that may be imported.
+        communicator: Communicator of the ranks that repeat the runs.
 
     Raises:
-        UserError: There are no such runs, or one cannot be played here.
-        RunFailure: Another final state or other numbers came out.
-        Interrupted: Stopped by a signal. What was played so far is not kept.
+        UserError: If there are no such runs, or a run cannot be repeated here.
+        RunFailure: If a final state or a number differs.
+        Interrupted: If a signal stops the command; finished repetitions are discarded.
     """
     with ExitStack() as stack:
         chosen: list[Run] = []
@@ -70,25 +70,25 @@ def verify(
                 chosen = choose_runs(path, sample, names)
                 tables = [make_table(run, root, own) for run in chosen]
                 try:
-                    # in the working folder, which the ranks of all hosts see
+                    # The ranks of all hosts see the working folder.
                     place = atomic.make_temporary_folder(Path(), "hpcfl-verify")
                     folder = stack.enter_context(place)
                 except OSError as error:
                     raise UserError(
-                        f"the working folder cannot be written ({describe_reason(error)}), and "
-                        "verify plays runs in it; go to another folder"
+                        f"the working folder cannot be written ({describe_reason(error)}), but "
+                        "verify runs in it; change to another folder"
                     ) from None
         tables, name = communicator.bcast([tables, str(folder)])
         try:
             wrong = _play(tables, chosen, Path(name), communicator)
         except Interrupted as stopped:
             raise Interrupted(
-                f"{path}: stopped, and what was played is not kept; "
-                "the same command begins anew",
+                f"{path}: stopped, and finished repetitions are discarded; "
+                "the same command starts over",
                 begun=False,
             ) from stopped
     if communicator.allreduce_max(wrong):
-        raise RunFailure(f"{path}: not what was stored came out")
+        raise RunFailure(f"{path}: repeated runs differ from the stored results")
 
 
 def _play(
@@ -97,8 +97,16 @@ def _play(
     folder: Path,
     communicator: Communicator,
 ) -> int:
-    """Play runs again in a folder and print a line for each. Return on rank 0 how many
-    differ from ``chosen``. Collective call.
+    """Repeat runs in a folder and print a line for each. Collective.
+
+    Args:
+        tables: Configurations of the runs.
+        chosen: Stored runs on rank 0.
+        folder: Folder of the repetitions.
+        communicator: Communicator of all ranks.
+
+    Returns:
+        Number of runs that differ from ``chosen``, on rank 0.
     """
     wrong = 0
     for number, table in enumerate(tables):
@@ -118,7 +126,7 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     """Compare a stored run with its repetition.
 
     Returns:
-        Lines to say, and whether it came out as it should.
+        Lines to print, and whether the repetition agrees.
     """
     there, here = stored.results.header, played.results.header
     others = _other_arithmetic(there, here)
@@ -139,10 +147,12 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
         kept = "the same final state" if digests[0] else "no final state was stored"
         rounds = len(stored.results.rounds)
         return [f"{kept}, and the same numbers in all {rounds} rounds"], True
-    lines = [f"made with another arithmetic: {'; '.join(others)}"]
+    lines = [f"computed with different arithmetic: {'; '.join(others)}"]
     of_structure = [name for name in differing if _is_exact(name)]
     if of_structure:
-        lines.append(f"OTHER {', '.join(of_structure)}, which no arithmetic changes")
+        lines.append(
+            f"OTHER {', '.join(of_structure)}, which arithmetic does not change"
+        )
         return lines, False
     numbers = [
         run.summary.last[run.score] for run in (stored, played) if run.summary.last
@@ -155,8 +165,16 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
 
 
 def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
-    """Return the runs to play again, in the order of their names. Names are labels, or
-    paths where several runs share a label. Raises UserError.
+    """Return the stored runs to repeat, sorted by name.
+
+    Args:
+        path: Folder with runs, or a file of packed runs.
+        sample: Number of runs to draw at random.
+        names: Names of runs; a name is the label, or the path if several runs share the
+            label.
+
+    Raises:
+        UserError: If no run is finished or a name is unknown.
     """
     runs, _ = loading.runs_below([path])
     labels = Counter(run.label for run in runs)
@@ -177,10 +195,19 @@ def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
 
 
 def make_table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:
-    """Return the configuration that repeats a run here. Raises UserError."""
+    """Return the configuration that repeats a run on this machine.
+
+    Args:
+        run: Stored run.
+        root: Folder of data sets, or None.
+        own: User plugins that may be imported.
+
+    Raises:
+        UserError: If the run needs a user plugin that ``own`` does not name.
+    """
     plugins.refuse_unnamed(run.config, own, run.label)
     table: dict[str, Any] = deepcopy(dict(run.config))
-    table["protocol"] = None  # its defaults are in the configuration already
+    table["protocol"] = None  # the configuration includes the protocol's defaults
     table["data"]["root"] = None if root is None else str(root)
     runtime = table["runtime"]
     table["runtime"] = {key: runtime[key] for key in COMPUTED_BY if key in runtime}
@@ -191,7 +218,7 @@ def make_table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, A
 
 
 def _other_arithmetic(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Describe the differences in settings that the last bits depend on."""
+    """Return the differences of two headers that affect the last bits of results."""
     lines = []
     for key in ARITHMETIC:
         if there.get(key) != here.get(key):
@@ -204,7 +231,7 @@ def _other_arithmetic(there: Mapping[str, Any], here: Mapping[str, Any]) -> list
 
 
 def _differing(stored: Run, played: Run) -> list[str]:
-    """Return the names of stored values that differ now."""
+    """Return the names of stored values that the repetition does not reproduce."""
     names = []
     for part, counts in stored.results.static.items():
         now = played.results.static.get(part)
@@ -225,6 +252,6 @@ def _differing(stored: Run, played: Run) -> list[str]:
 
 
 def _is_exact(name: str) -> bool:
-    """Return whether a number is the same in every arithmetic."""
+    """Return whether a number is independent of rounding."""
     counted = ("train_counts", "test_counts", "rounds", "total", "floats")
     return MetricName.parse(name).number.startswith(counted)

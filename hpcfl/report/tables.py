@@ -27,7 +27,7 @@ from hpcfl.trained.run import Run
 LEGEND = (
     "{score}{unit} before and after local training, on test samples. ▸ primary metric; its "
     "best round is chosen on {best_by} samples. last: the last round; tail: mean of the last "
-    "tenth of the rounds. More: hpcfl show --explain"
+    "tenth. More: hpcfl show --explain"
 )
 EXPLANATION = """\
 before, after: models before and after local training, on the clients' test samples.

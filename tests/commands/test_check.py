@@ -52,9 +52,9 @@ class Own(FedAvg):
 def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path):
     (tmp_path / "misspelt.py").write_text(OWN)
     code, said, _ = check("--set", "method.name=misspelt:Own")
-    [note] = [line for line in said.splitlines() if "no hook" in line]
+    [note] = [line for line in said.splitlines() if "not a hook" in line]
     assert code == 0 and "Own.store_sate" in note and "'store_state'" in note
-    assert "no hook" not in check()[1]
+    assert "not a hook" not in check()[1]
 
 
 def test_the_data_come_first_and_only_changed_keys_are_printed(check):

@@ -103,7 +103,7 @@ def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch
     gpu = needs.GpuNeeds(10, 1, samples=0, rows=0, lanes=0, locked=0)
     job = needs.Needs([needs.compute_rank_needs(whole)], ifca, [gpu])
     shown = needs.describe_needs(whole, job)
-    assert "models that clients choose from 5.2 kB" in shown
+    assert "pool of models 5.2 kB" in shown
     monkeypatch.setattr(dry_round, "FLOATS", 2 * 650)
     assert needs.compute_server_needs(prepared("fedamp")).memory == FEDAMP_SERVER
     assert needs.compute_server_needs(prepared("fedavg")).memory == FEDAVG_SERVER
@@ -188,7 +188,7 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
     ranks = needs.Needs([idle, of_rank], server)
     assert needs.checkpoint_seconds(local, ranks) == 10
     text = needs.describe_needs(amp, needs.compute_needs(amp, OneProcess()))
-    assert " 20 s a checkpoint" in text
+    assert " 20 s per checkpoint" in text
 
 
 def test_many_files_of_a_checkpoint_are_noted(monkeypatch):

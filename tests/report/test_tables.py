@@ -49,7 +49,7 @@ def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, capsys):
     assert len(legend) <= 3 and max(map(len, legend)) <= 80
     assert "on test samples" in " ".join(legend)
     tables.show(folder, explain=True)
-    assert "floats: to and from a client in a round" in capsys.readouterr().out
+    assert "floats: per client and round" in capsys.readouterr().out
 
 
 def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):
