@@ -1,1 +1,1 @@
-"""Equal tuning of all methods: search space, budget, selection of candidates, outcome."""
+"""Tuning of all methods with equal budgets: ranges, budget, selection and outcome."""

@@ -1,6 +1,6 @@
-"""The figure of a tuning: the expected best score over the number of trials.
+"""Figure of a tuning: expected best score over the number of trials.
 
-Each method is a line; marks show the untuned methods.
+Each method has a line for its trials and a mark for its untuned configuration.
 """
 
 import math
@@ -16,8 +16,8 @@ from hpcfl.scores.metric_names import Measure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The scores of each method after 0, 1, 2 … trials; the first is that of the untuned
-# configuration, None if missing.
+# Scores of each method after 0, 1, 2 … trials. The score after 0 trials belongs to the
+# untuned configuration; None if it is missing.
 Curves = Mapping[str, Sequence[float | None]]
 
 
@@ -27,7 +27,7 @@ def write(path: Path, curves: Curves, measure: Measure) -> None:
 
 
 def draw(sheet: Sheet, curves: Curves, measure: Measure) -> "Figure":
-    """Draw tuned methods as lines, the untuned ones as marks at 0 trials."""
+    """Draw tuned methods as lines and untuned ones as marks at 0 trials."""
     figure, [place] = sheet.panels(1, height=3.5)
     looks = choose_looks({method: method for method in curves})
     handles = []

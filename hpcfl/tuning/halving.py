@@ -1,10 +1,9 @@
-"""The arithmetic of a search: successive halving over rounds, with a budget in sample
-gradients. Pure functions.
+"""Successive halving over rounds, with a budget in sample gradients. Pure functions.
 
-Successive halving plays all configurations for a while, the best 1/η of them η times as
-long, and so on (Jamieson & Talwalkar, "Non-stochastic best arm identification and
-hyperparameter optimization", AISTATS 2016). A rung continues existing runs, so it costs
-only its additional rounds.
+Successive halving runs all configurations for some rounds, then the best 1/η of them for
+η times as many, and so on (Jamieson & Talwalkar, "Non-stochastic best arm identification
+and hyperparameter optimization", AISTATS 2016). A rung continues existing runs, so it
+costs only its additional rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-FEWEST = 2  # first rounds that do not count for the cost of a round
+FEWEST = 2  # number of first rounds that are left out of the cost of a round
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,8 @@ class Rung:
     """A step of the search.
 
     Attributes:
-        share: The share of a whole run's rounds.
-        trials: The number of configurations that are played so long.
+        share: Fraction of a whole run's rounds.
+        trials: Number of configurations that run up to this fraction.
     """
 
     share: Fraction
@@ -31,8 +30,13 @@ class Rung:
 def rungs(trials: int, eta: int, count: int) -> list[Rung]:
     """Return the rungs of successive halving.
 
-    Of ``trials`` configurations, one in η^k is played for 1/η^(count − 1 − k) of a
-    whole run's rounds; at least one is played.
+    In rung k, one in η^k configurations, at least one, runs up to 1/η^(count − 1 − k) of
+    a whole run's rounds.
+
+    Args:
+        trials: Number of configurations in the first rung.
+        eta: Factor η between rungs.
+        count: Number of rungs.
     """
     return [
         Rung(Fraction(1, eta ** (count - 1 - k)), max(1, trials // eta**k))
@@ -51,11 +55,17 @@ def cost(rungs: Sequence[Rung]) -> Fraction:
 
 
 def whole_runs(trials: int, eta: int, count: int, measured: Fraction) -> list[Rung]:
-    """Return the search for runs that cannot go on with more rounds.
+    """Return the search for runs that cannot continue with more rounds.
 
-    Every configuration is played whole: as many as cost no more than the halving would,
-    at least one. measured: the share of a whole run that measures a configuration's
-    cost and is played in addition.
+    The search has one rung of whole runs. It costs at most as much as successive halving
+    would, unless that does not pay for one run.
+
+    Args:
+        trials: Maximum number of configurations.
+        eta: Factor between the rungs of successive halving.
+        count: Number of rungs of successive halving.
+        measured: Additional rounds that measure a configuration's cost, as a fraction
+            of a whole run.
     """
     affordable = int(cost(rungs(trials, eta, count)) / (1 + measured))
     return [Rung(Fraction(1), max(1, min(trials, affordable)))]
@@ -64,8 +74,11 @@ def whole_runs(trials: int, eta: int, count: int, measured: Fraction) -> list[Ru
 def measured_rounds(every: int) -> int:
     """Return the number of rounds that measure the cost of a run.
 
-    They are FEWEST rounds, in which methods may do unique work, then a scored round
-    and, unless all are scored, an unscored one. The last of them is scored.
+    The rounds are FEWEST ones in which methods may do work only once, then a scored
+    round and, unless all rounds are scored, an unscored one. The last one is scored.
+
+    Args:
+        every: Number of rounds per scoring.
     """
     least = FEWEST + min(every, 2)
     return every * ceil(least / every)
@@ -74,17 +87,17 @@ def measured_rounds(every: int) -> int:
 def rounds_within(budget: int, gradients: Sequence[int], every: int, most: int) -> int:
     """Return the number of rounds of a whole run that the budget allows.
 
-    Further rounds are taken to cost the same as measured ones; scored rounds and others
-    count separately. The result is at least the number of measured rounds and at most
-    ``most``.
+    Further rounds are assumed to cost as much as the measured ones; scored and unscored
+    rounds have separate costs. The result is at least the number of measured rounds and
+    at most ``most``.
 
     Args:
         budget: Sample gradients of a whole run, without the scoring after the last
             round.
-        gradients: The costs of the first rounds, ``measured_rounds`` of them, or
-            ``most`` if these are fewer.
-        every: The number of rounds with one scoring.
-        most: The experiment's rounds.
+        gradients: Sample gradients of each measured round; ``measured_rounds`` rounds,
+            or ``most`` if that is fewer.
+        every: Number of rounds per scoring.
+        most: Number of rounds of the experiment.
     """
     measured = len(gradients)
     if measured >= most:
@@ -100,34 +113,37 @@ def rounds_within(budget: int, gradients: Sequence[int], every: int, most: int) 
 
 
 def rounds_at(whole: int, share: Fraction, least: int) -> int:
-    """Return the rounds of a rung for a run of ``whole`` rounds, at least ``least``.
+    """Return the number of rounds of a run at the end of a rung.
 
-    least: the rounds that were played already.
+    Args:
+        whole: Number of rounds of a whole run.
+        share: Fraction of a whole run at the end of the rung.
+        least: Number of rounds that were played already; a lower bound of the result.
     """
     return max(least, ceil(whole * share))
 
 
 def highest_cost(gradients: Sequence[int]) -> int:
-    """Return the most that the next round is expected to cost, at least 1.
+    """Return the highest expected cost of the next round, at least 1.
 
-    It is the cost of the dearest round so far, and more where rounds differ.
+    It is the highest cost of a round so far plus the range of the costs so far.
     """
     dearest = max(gradients)
     return max(1, 2 * dearest - min(gradients))
 
 
 def best(ranks: Mapping[str, float | None], count: int) -> list[str]:
-    """Return the ``count`` names with the highest ranks, fewer if fewer have one.
+    """Return the ``count`` names with the highest ranks, fewer if fewer have a rank.
 
-    Equal ranks keep their order. A name with the rank None, because its run diverged or
-    gave no number, never goes on.
+    Equal ranks keep their order. The rank None marks a run that diverged or has no
+    score; its name is left out.
     """
     known = {name: rank for name, rank in ranks.items() if rank is not None}
     return sorted(known, key=known.__getitem__, reverse=True)[:count]
 
 
 def mean(numbers: Sequence[float | None]) -> float | None:
-    """Return the mean, added in order; None if any number is missing."""
+    """Return the mean, summed in order; None if a number is missing."""
     total = 0.0
     for number in numbers:
         if number is None:
@@ -137,12 +153,12 @@ def mean(numbers: Sequence[float | None]) -> float | None:
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:
-    """Return the expected highest of b draws from ``scores``, for b = 1 … n.
+    """Return the expected maximum of b draws from ``scores``, for b = 1 … n.
 
-    Dodge et al., "Show your work: improved reporting of experimental results", EMNLP
-    2019, equations 3 to 8: draws are with replacement from the n scores, so P(highest ≤
-    v_i) = (i/n)^b for the i-th lowest v_i. The expectation is Σ_i v_i ((i/n)^b − ((i −
-    1)/n)^b).
+    Source: Dodge et al., "Show your work: improved reporting of experimental results",
+    EMNLP 2019, equations 3 to 8. Draws are with replacement from the n scores, so
+    P(maximum ≤ v_i) = (i/n)^b for the i-th lowest v_i. The expectation is
+    Σ_i v_i ((i/n)^b − ((i − 1)/n)^b).
     """
     ascending = sorted(scores)
     count = len(ascending)

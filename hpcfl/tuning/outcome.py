@@ -1,4 +1,4 @@
-"""The outcome of a tuning: files for the chosen configurations, a table, and a curve.
+"""Outcome of a tuning: chosen configurations, a table and a curve as files.
 
 The curve shows the expected best score over the number of trials.
 """
@@ -25,7 +25,7 @@ from hpcfl.tuning.search_results import Choice, SearchResults
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
 MISSING = "–"
-Row = dict[str, Any]  # a value by column of the table
+Row = dict[str, Any]  # values by column of the table
 
 
 def chosen_text(plan: Plan, choice: Choice) -> str:
@@ -39,8 +39,8 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
         f"{method}, {candidate.label} of {len(trials)}: {candidate.description}",
         f"chosen by {choice.score:.6g} on held-out samples at the tail, on the "
         f"partitions of seeds {plan.section.search_seeds}",
-        f"{choice.rounds} rounds are what {plan.section.budget} gradients of samples "
-        "allow",
+        f"{choice.rounds} rounds fit the budget of {plan.section.budget} sample "
+        "gradients",
         f"the final seeds are {seeds}; partition.seed is one more than each",
     ]
     comments = "".join(f"# {line}\n" for line in lines)
@@ -48,7 +48,12 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
 
 
 def tell(plan: Plan, folder: Path) -> None:
-    """Write the table, the curve and its figure, and print the table."""
+    """Write the table, the curve and its figure, and print the table.
+
+    Args:
+        plan: Plan of the tuning.
+        folder: Folder of the tuning.
+    """
     tested = test_scores(folder)
     measure = measure_of(folder)
     rows: list[Row] = []
@@ -73,14 +78,14 @@ def tell(plan: Plan, folder: Path) -> None:
     _print_table(plan, rows, tested, measure)
     written = [TABLE, CURVE]
     if plan.section.searches > 1:
-        from hpcfl.tuning import searches  # it loads pandas
+        from hpcfl.tuning import searches  # loads pandas
 
         searches.tell(plan, folder, tested, measure)
         written.append(searches.TABLE)
     for name in written:
         output.say(f"file: {folder / name}")
     if not output.is_quiet():
-        from hpcfl.tuning import figure  # it loads pandas
+        from hpcfl.tuning import figure  # loads pandas
 
         figure.write(folder / FIGURE, curves, measure)
         output.say(f"figure: {folder / FIGURE}")
@@ -91,8 +96,9 @@ def tell(plan: Plan, folder: Path) -> None:
 
 
 def _average(curves: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean of the searches' curves, as long as the shortest; None where one
-    has no score.
+    """Return the mean of the searches' curves up to the length of the shortest.
+
+    The mean is None where a curve has no score.
     """
     return [halving.mean(scores) for scores in zip(*curves, strict=False)]
 
@@ -100,9 +106,15 @@ def _average(curves: Sequence[Sequence[float | None]]) -> list[float | None]:
 def describe_method(
     search: SearchResults, method: str, tested: Mapping[str, float]
 ) -> Row:
-    """Return the outcome of a method's search, None where a run did not come to an end.
+    """Return the outcome of a method's search as a row of the table.
 
-    tested: as from ``test_scores``.
+    Args:
+        search: Search.
+        method: Entry of ``tune.methods``.
+        tested: Test scores of final runs by name, as ``test_scores`` returns them.
+
+    Returns:
+        Values by column; None if the run that gives a value has no score.
     """
     plan = search.plan
     section, budget = plan.section, plans.search_budget(plan)
@@ -132,7 +144,7 @@ def describe_method(
 
 
 def _write_csv(path: Path, rows: list[Row]) -> None:
-    """Write rows in full precision. Raises RunFailure."""
+    """Write rows in full precision. Raises RunFailure if the file cannot be written."""
     import pandas
 
     text: str = pandas.DataFrame(rows, dtype=object).to_csv(index=False)
@@ -140,11 +152,15 @@ def _write_csv(path: Path, rows: list[Row]) -> None:
 
 
 def expect_best(search: SearchResults, method: str, measure: Measure) -> list[float]:
-    """Return the expected best score on held-out samples after 1, 2 … trials of a
-    method.
+    """Return the expected best score on held-out samples after 1, 2 … trials.
 
-    A trial counts with the score of its last rung. Diverged trials have no score, so
-    they leave fewer trials.
+    A trial has the score of its last rung. Diverged trials have no score and do not
+    count.
+
+    Args:
+        search: Search.
+        method: Entry of ``tune.methods``.
+        measure: Measure of the primary metric.
     """
     ranks = []
     for candidate in search.plan.trials(method):
@@ -158,10 +174,7 @@ def expect_best(search: SearchResults, method: str, measure: Measure) -> list[fl
 
 
 def test_scores(folder: Path) -> dict[str, float]:
-    """Return the test scores of all finished final runs at the tail, by their names.
-
-    Every run is read once.
-    """
+    """Return the test score of each finished final run at the tail, by name."""
     scores = {}
     for sweep in (run_folder.FINAL, run_folder.UNTUNED):
         for name in run_folder.list_runs(folder / sweep):
@@ -177,13 +190,13 @@ def test_scores(folder: Path) -> dict[str, float]:
 def final_scores(
     plan: Plan, candidate: Candidate, tested: Mapping[str, float]
 ) -> list[float]:
-    """Return the test scores of a configuration's final runs, in the order of the seeds."""
+    """Return the test scores of a candidate's final runs, in the order of the seeds."""
     cells = [Cell(candidate, seed) for seed in plan.section.final_seeds]
     return [tested[cell.name] for cell in cells if cell.name in tested]
 
 
 def measure_of(folder: Path) -> Measure:
-    """Return the measure of the primary metric."""
+    """Return the measure of the tuning's primary metric."""
     for name in run_folder.list_runs(folder / run_folder.SEARCH):
         return loading.load_run(folder / run_folder.SEARCH / name).measure
     return Measure("accuracy", "", "accuracy")
@@ -192,7 +205,7 @@ def measure_of(folder: Path) -> Measure:
 def _print_table(
     plan: Plan, rows: list[Row], tested: Mapping[str, float], measure: Measure
 ) -> None:
-    """Print the outcome; tested: as from ``test_scores``."""
+    """Print the outcome. ``tested``: test scores as from ``test_scores``."""
     table = Table(box=None, pad_edge=False)
     numbered = ["search"] if plan.section.searches > 1 else []
     columns = ("method", *numbered, "trials", SPENT, "rounds", "validation", "untuned")
@@ -224,7 +237,7 @@ def _print_table(
     paid = "training" if plan.section.is_capped else "samples"
     console.print(
         literal(
-            f"{measure.score}{measure.label_end}; of {budget:,} gradients of {paid} for each search, "
+            f"{measure.score}{measure.label_end}; budget of {budget:,} gradients of {paid} for each search, "
             f"{plan.section.budget:,} for each run"
         )
     )

@@ -1,6 +1,6 @@
-"""The plan of a tuning: the drawn configurations of each method and their runs.
+"""Plan of a tuning: the drawn configurations of each method and their runs.
 
-The file alone determines the plan, so every process computes the same one.
+The plan depends only on the experiment file, so every process computes the same one.
 """
 
 import copy
@@ -25,9 +25,9 @@ from hpcfl.tuning import halving
 from hpcfl.tuning.halving import Rung
 from hpcfl.tuning.section import Range, Tune, as_range, parse, split_entry
 
-ATTEMPTS = 100  # the most draws for a valid experiment
+ATTEMPTS = 100  # maximum number of draws for a valid experiment
 DIGITS = 3  # significant digits of a drawn number, so that it is easy to type
-UNTUNED = "untuned"  # the label of a method's configuration as the file has it
+UNTUNED = "untuned"  # label of a method's configuration in the file
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Candidate:
     """A configuration of a method.
 
     Attributes:
-        method: The entry of ``tune.methods``.
-        label: Unique for the method; part of a file's name.
-        setting: The drawn values and the overrides, by dotted key.
+        method: Entry of ``tune.methods``.
+        label: Label that is unique for the method; part of file names.
+        setting: Drawn values and overrides by dotted key.
     """
 
     method: str
@@ -50,7 +50,7 @@ class Candidate:
 
     @property
     def description(self) -> str:
-        """Return the setting in words."""
+        """Return the setting as text."""
         parts = [f"{key} = {value}" for key, value in self.setting.items()]
         return ", ".join(parts) or "nothing is set"
 
@@ -69,12 +69,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Draws:
-    """The configurations drawn for a method.
+    """Configurations that were drawn for a method.
 
     Attributes:
-        candidates: All draws in order, including those that exceed the budget of a
-            method with whole runs.
-        need_rounds: Whether any of them depends on the number of rounds.
+        candidates: All draws in order. For a method with whole runs, the budget may allow
+            only some of them.
+        need_rounds: Whether a configuration depends on the number of rounds.
     """
 
     candidates: list[Candidate]
@@ -83,13 +83,13 @@ class Draws:
 
 @dataclass(frozen=True)
 class Plan:
-    """A tuning, or one of its searches.
+    """Plan of a tuning or of one of its searches.
 
     Attributes:
-        source: The origin of the table, for errors.
-        base: The experiment's table without ``[tune]``.
-        section: ``[tune]``, with the seeds of the search.
-        number: The number of the search; a tuning is its own first search.
+        source: Name of the experiment file, for errors.
+        base: Table of the experiment without ``[tune]``.
+        section: Section ``[tune]`` with the seeds of the search.
+        number: Number of the search; the plan of the tuning is that of search 0.
     """
 
     source: str
@@ -105,7 +105,7 @@ class Plan:
 
     @cached_property
     def searches(self) -> list["Plan"]:
-        """Return the searches: the same plan with draws and partitions of their own."""
+        """Return the plans of the searches, each with its draws and partitions."""
         return [self._search(number) for number in range(self.section.searches)]
 
     def _search(self, number: int) -> "Plan":
@@ -119,12 +119,12 @@ class Plan:
 
     @property
     def prefix(self) -> str:
-        """Return the beginning of labels, which names the search if there are several."""
+        """Return the prefix of labels. It names the search if there are several."""
         return f"search={self.number}," if self.section.searches > 1 else ""
 
     @cached_property
     def most(self) -> int:
-        """Return the most rounds of a run, if the budget allows them. Raises UserError."""
+        """Return the maximum number of rounds of a run. Raises UserError."""
         method = {"method.name": split_entry(self.section.methods[0])[0]}
         config, mistakes = configured(self.base, method)
         if config is None:
@@ -132,19 +132,21 @@ class Plan:
         return config.rounds
 
     def method_of(self, cell: str) -> str:
-        """Return the method of a run by the run's name. Raises UserError for other
-        names.
+        """Return the method of a run by the run's name.
+
+        Raises:
+            UserError: If no method of the tuning has such a run.
         """
         for method in self.section.methods:
             if cell.startswith(f"{make_file_name(method)},"):
                 return method
-        raise UserError(f"{self.source}: '{cell}' is no run of this tuning")
+        raise UserError(f"{self.source}: this tuning has no run '{cell}'")
 
     def ranges(self, method: str) -> dict[str, Range]:
-        """Return the search range of each key of a method.
+        """Return the range of each searched key of a method.
 
-        They are the ranges that the method declares, those of ``tune.search``, and
-        those of the method's overrides.
+        Ranges come from the method's keys, from ``tune.search`` and from the method's
+        overrides; later ones take precedence.
         """
         given = {**self.base.get("method", {}), "name": split_entry(method)[0]}
         declared: dict[str, Range] = {}
@@ -161,8 +163,9 @@ class Plan:
         return dict(sorted(ranges.items()))
 
     def fixed(self, method: str) -> Setting:
-        """Return the method's overrides that are values and not ranges, and the moment
-        at which it is scored, unless that is its own.
+        """Return the method's overrides with a single value.
+
+        If the entry or ``tune.at`` names a column, ``evaluation.score`` is included.
         """
         overrides = self._overrides(method)
         fixed = {
@@ -172,44 +175,41 @@ class Plan:
         return {"evaluation.score": column} | fixed if column else fixed
 
     def column(self, method: str) -> str:
-        """Return the column that scores a method, "" for the file's choice."""
+        """Return the column that scores a method; "" for the choice in the file."""
         at = "" if self.section.at == "method" else self.section.at
         return split_entry(method)[1] or at
 
     def _overrides(self, method: str) -> dict[str, Any]:
-        """Return the overrides of an entry, else those of its method."""
+        """Return the overrides of an entry, or else the overrides of its method."""
         overrides = self.section.overrides
         return overrides.get(method, overrides.get(split_entry(method)[0], {}))
 
     def untuned(self, method: str) -> Candidate:
-        """Return the method with its settings from the file and its own defaults."""
+        """Return the method's configuration with the values of the file and defaults."""
         return Candidate(method, f"{self.prefix}{UNTUNED}", self.fixed(method))
 
     def tuned(self, method: str) -> Candidate:
-        """Return the chosen configuration by its name alone, as it is known before the
-        search.
-        """
+        """Return the chosen configuration by its name only, as known before the search."""
         return Candidate(method, f"{self.prefix}tuned", {})
 
     def references(self, method: str) -> list[Candidate]:
-        """Return the configurations that are played beside the trials: the untuned one,
-        unless it is a trial.
+        """Return the configurations to play in addition to the trials.
+
+        This is the untuned configuration, unless it is a trial itself.
         """
         return [] if self.section.is_capped else [self.untuned(method)]
 
     def trials(self, method: str) -> list[Candidate]:
-        """Return the configurations that are drawn for a method, in the order of their
-        draws.
-        """
+        """Return the configurations drawn for a method that the first rung plays."""
         first = self.rungs(method)[0]
         return self._drawn(method).candidates[: first.trials]
 
     def rungs(self, method: str) -> list[Rung]:
-        """Return the steps of a method's search."""
+        """Return the rungs of a method's search."""
         section = self.section
         arguments = section.trials, section.eta, section.rungs
         if self.plays_whole(method):
-            measured = Fraction(0)  # under a cap the run's own share pays for it
+            measured = Fraction(0)  # under a hard cap the run's share includes it
             if not section.is_capped:
                 every = self.config(self.untuned(method), 0, 1).evaluation.every
                 first = min(self.most, halving.measured_rounds(every))
@@ -218,14 +218,14 @@ class Plan:
         return halving.rungs(*arguments)
 
     def plays_whole(self, method: str) -> bool:
-        """Return whether a run of the method cannot go on with more rounds.
+        """Return whether a run of the method cannot continue with more rounds.
 
-        Its rounds depend on the number of rounds then.
+        This is the case if its rounds depend on the total number of rounds.
         """
         return self._drawn(method).need_rounds
 
     def config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
-        """Return the experiment of a candidate. Raises UserError."""
+        """Return the experiment of a candidate. Raises UserError if it is invalid."""
         config, mistakes = self._configured(candidate, seed, rounds)
         if config is None:
             place = f"{self.source} [tune] {candidate.name}"
@@ -235,7 +235,7 @@ class Plan:
     def final_config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
         """Return the experiment of a final run on the partition of ``seed``.
 
-        Each search has training seeds of its own.
+        Each search has different training seeds.
         """
         config = self.config(candidate, seed, rounds)
         if self.number == 0:
@@ -257,7 +257,7 @@ class Plan:
         return config, mistakes
 
     def _drawn(self, method: str) -> Draws:
-        """Return the draws of a method, which are made once."""
+        """Return the draws of a method. They are made once."""
         if method not in self._known:
             self._known[method] = self._draws(method)
         return self._known[method]
@@ -287,7 +287,7 @@ class Plan:
 
 
 def _key_seed(seed: int, purpose: str, number: int) -> int:
-    """Return the seed that a search has in place of one of the file's."""
+    """Return a seed of a search, derived from a seed of the file."""
     random = randomness.generator(seed, "tune.searches", purpose, number)
     return int(random.integers(2**31))
 
@@ -297,11 +297,15 @@ def draw(
 ) -> Setting:
     """Draw a configuration as a function of seed, trial and key.
 
-    All methods get the same draws, such as the same learning rates, so that luck
-    favours no method. With separate draws, eight FedAvgs differed by up to 1.2 ± 0.4
-    points (results/tuned).
+    All methods get the same draws, such as the same learning rates, so that chance
+    favours no method. With separate draws, eight copies of FedAvg differed by up to
+    1.2 ± 0.4 points (results/tuned).
 
-    attempt: counts the draws of a trial after invalid experiments.
+    Args:
+        ranges: Range of each key.
+        seed: Seed of the draws.
+        trial: Number of the trial.
+        attempt: Number of earlier draws of this trial, which gave invalid experiments.
     """
     setting = {}
     for key, values in ranges.items():
@@ -312,7 +316,7 @@ def draw(
 
 
 def _pick(values: Range, luck: float) -> Any:
-    """Return the value at the share ``luck`` in [0, 1) of a range."""
+    """Return the value of a range at the fraction ``luck`` in [0, 1)."""
     if isinstance(values, list):
         return values[int(luck * len(values))]
     low, high = values.low, values.high
@@ -325,21 +329,27 @@ def _pick(values: Range, luck: float) -> Any:
 
 
 def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
-    """Return the tuning in an experiment file's table. Raises UserError.
+    """Return the tuning in the table of an experiment file.
 
-    cell: the name of a run; only its method is checked then.
+    Args:
+        table: Content of the file.
+        source: Name of the file, for errors.
+        cell: Name of a run; if given, only its method is checked.
+
+    Raises:
+        UserError: If the tuning is invalid.
     """
     if not isinstance(table.get("tune"), dict):
         raise UserError(
-            f"{source}: has no section [tune]; it names methods, budget, search_seeds and "
-            "final_seeds"
+            f"{source}: section [tune] is missing; set methods, budget, search_seeds and "
+            "final_seeds in it"
         )
     for key, instead in (
-        ("sweep", "tune.search and tune.overrides say what is tried"),
-        ("seed", "tune.search_seeds and tune.final_seeds are the seeds"),
+        ("sweep", "use tune.search and tune.overrides"),
+        ("seed", "use tune.search_seeds and tune.final_seeds"),
     ):
         if key in table:
-            raise UserError(f"{source}: {key} beside [tune]; {instead}")
+            raise UserError(f"{source}: {key} is not allowed with [tune]; {instead}")
     section = parse(table["tune"], source)
     base = {key: value for key, value in table.items() if key != "tune"}
     plan = Plan(source, base, section)
@@ -348,7 +358,7 @@ def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
 
 
 def _check(plan: Plan, cell: str) -> None:
-    """Raise UserError for mistakes that a search would meet later."""
+    """Raise UserError for mistakes that would otherwise stop a search later."""
     if plan.section.searches > 1 and not cell:
         variance.check_library()
     entries = plan.section.methods
@@ -361,7 +371,9 @@ def _check(plan: Plan, cell: str) -> None:
             )
     names = [make_file_name(method) for method in plan.section.methods]
     if len(set(names)) < len(names):
-        raise UserError(f"{plan.source}: tune.methods: two have the same folder")
+        raise UserError(
+            f"{plan.source}: tune.methods: two entries have the same folder"
+        )
     for method in [plan.method_of(cell)] if cell else plan.section.methods:
         config = plan.config(plan.untuned(method), 0, plan.most)
         datasets.find(config.data.dataset)
@@ -376,7 +388,9 @@ def _check(plan: Plan, cell: str) -> None:
 
 
 def _check_column(plan: Plan, method: str, config: Config) -> None:
-    """Raise UserError for a moment after epochs of tuning that nothing scores."""
+    """Raise UserError if a method is chosen by a column after tuning epochs that is not
+    scored.
+    """
     column = plan.column(method)
     epochs = column.removeprefix(name_tuned(""))
     scored = map(str, config.evaluation.tune_epochs)
@@ -388,36 +402,39 @@ def _check_column(plan: Plan, method: str, config: Config) -> None:
 
 
 def _check_partitions(plan: Plan, method: str) -> None:
-    """Raise UserError if all seeds share a partition, by the file or a protocol."""
+    """Raise UserError if all seeds share a partition because of a file or protocol."""
     candidate = plan.untuned(method)
     partitions = [plan.config(candidate, seed, 1).partition for seed in (0, 1)]
     seeds = {partition.seed for partition in partitions}
     files = {partition.file for partition in partitions}
     if len(seeds) == 1 or files != {None}:
         raise UserError(
-            f"{plan.source}: what chooses and what is reported would have one partition; "
-            "leave out partition.file and set partition.seed = 'seed', so that each "
-            "seed has its own"
+            f"{plan.source}: search and final runs would share one partition; leave out "
+            "partition.file and set partition.seed = 'seed' to give each seed its own "
+            "partition"
         )
 
 
 def count_whole_runs(plan: Plan) -> Fraction:
-    """Return the cost of a search on one partition, in whole runs."""
+    """Return the cost of a search on one partition in whole runs."""
     section = plan.section
     return halving.cost(halving.rungs(section.trials, section.eta, section.rungs))
 
 
 def search_budget(plan: Plan) -> int:
-    """Return the gradients of samples that each method's search may take."""
+    """Return the sample gradients that each method's search may use."""
     section = plan.section
     return int(count_whole_runs(plan) * section.budget) * len(section.search_seeds)
 
 
 def refusal(plan: Plan, method: str, measured: int) -> str:
-    """Return why a method's search cannot keep its budget, "" if it can.
+    """Return an error line if a method's search exceeds its budget, else "".
 
-    measured: the gradients of the first rounds of all its trials. A run that cannot go
-    on plays them twice, once to measure its cost.
+    Args:
+        plan: Plan of the search.
+        method: Entry of ``tune.methods``.
+        measured: Sample gradients of the first rounds of all trials. A run that cannot
+            continue plays these rounds twice, once to measure its cost.
     """
     needed = 2 * measured if plan.plays_whole(method) else measured
     budget = search_budget(plan)
@@ -428,6 +445,6 @@ def refusal(plan: Plan, method: str, measured: int) -> str:
     otherwise = "" if plan.section.is_capped else ", or tune.overspend = true"
     return (
         f"{plan.source}: tune.budget = {plan.section.budget}: the first rounds of all "
-        f"trials of {method} take {needed:,} gradients of samples, its search may take "
+        f"trials of {method} take {needed:,} sample gradients, but its search may take "
         f"{budget:,}; set tune.budget = {enough} or more{otherwise}"
     )

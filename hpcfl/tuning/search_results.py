@@ -1,4 +1,4 @@
-"""Selection of candidates by the files that the runs of earlier rungs wrote."""
+"""Selection of candidates by the result files of earlier rungs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,13 @@ from hpcfl.tuning.plan import Candidate, Cell, Plan
 
 @dataclass(frozen=True)
 class Choice:
-    """The configuration that a method was tuned to.
+    """The chosen configuration of a method.
 
     Attributes:
-        candidate: The chosen candidate.
-        rounds: The rounds of its final runs: the least number that the budget allowed
-            on the search's partitions.
-        score: The score on held-out samples of the search's partitions, at the tail.
+        candidate: Chosen candidate.
+        rounds: Number of rounds of its final runs: the smallest number that the budget
+            allowed on a partition of the search.
+        score: Mean score on held-out samples of the search's partitions, at the tail.
     """
 
     candidate: Candidate
@@ -28,31 +28,31 @@ class Choice:
 
 
 def name_step(rung: int) -> str:
-    """Return the part of file names that denotes a rung."""
+    """Return the part of file names for a rung."""
     return f"rung={rung}"
 
 
 @dataclass(frozen=True)
 class SearchResults:
-    """The results of one search so far.
+    """Results of one search so far.
 
     Attributes:
-        plan: The search.
-        folder: The tuning's folder.
+        plan: Plan of the search.
+        folder: Folder of the tuning.
     """
 
     plan: Plan
     folder: Path
 
     def result(self, cell: Cell, step: str) -> Result | None:
-        """Return the result of a run's step, or None before its end."""
+        """Return the result of a run's step; None if the step has not ended."""
         return tune_folder.read_result(self.folder, cell.name, step)
 
     def results(self, candidate: Candidate, rung: int) -> list[Result]:
-        """Return a candidate's results in a rung, by search seed.
+        """Return a candidate's results in a rung, in the order of the search seeds.
 
         Raises:
-            RunFailure: one of them has not ended.
+            RunFailure: If a run has not ended the rung.
         """
         found = []
         for seed in self.plan.section.search_seeds:
@@ -60,8 +60,8 @@ class SearchResults:
             of_cell = self.result(cell, name_step(rung))
             if of_cell is None:
                 raise RunFailure(
-                    f"{cell.name}: rung {rung + 1} has not ended; the hpcfl tune or hpcfl "
-                    "submit that began it, typed again, goes on with it"
+                    f"{cell.name}: rung {rung + 1} has not ended; repeat the hpcfl tune or "
+                    "hpcfl submit command that started it"
                 )
             found.append(of_cell)
         return found
@@ -70,7 +70,7 @@ class SearchResults:
         """Return the candidates of a method that are played in a rung, best first.
 
         Raises:
-            RunFailure: a run of the rung before has not ended.
+            RunFailure: If a run has not ended the previous rung.
         """
         if rung == 0:
             return self.plan.trials(method)
@@ -80,9 +80,7 @@ class SearchResults:
         return self._select_best(method, rung - 1, count)
 
     def _count_affordable(self, method: str, rung: int) -> int:
-        """Return how many configurations can go on to a rung with the budget that is
-        left.
-        """
+        """Return the number of candidates for which the remaining budget pays a rung."""
         rungs = self.plan.rungs(method)
         spent, _ = self.sum_gradients(method, rung)
         share = rungs[rung].share - rungs[rung - 1].share
@@ -92,22 +90,22 @@ class SearchResults:
         return max(0, int(left / of_one))
 
     def choose(self, method: str) -> Choice | None:
-        """Return the configuration that a method was tuned to; None if no run came to
-        an end.
+        """Return the chosen configuration of a method; None if no run has a score.
 
         Raises:
-            RunFailure: a run of the search has not ended.
+            RunFailure: If a run of the search has not ended.
         """
         last = len(self.plan.rungs(method)) - 1
         best = self._select_best(method, last, count=1)
         return self._make_choice(best[0], last) if best else None
 
     def find_untuned(self, method: str) -> Choice | None:
-        """Return the method's untuned configuration with the score of the last rung that
-        it reached; None if its runs did not come to an end.
+        """Return the method's untuned configuration with the score of its last rung.
+
+        The result is None if a run has no score.
 
         Raises:
-            RunFailure: one of them has not been played yet.
+            RunFailure: If a run has not been played yet.
         """
         candidate = self.plan.untuned(method)
         first = Cell(candidate, self.plan.section.search_seeds[0])
@@ -118,9 +116,7 @@ class SearchResults:
         return self._make_choice(candidate, reached)
 
     def _make_choice(self, candidate: Candidate, rung: int) -> Choice | None:
-        """Return a candidate with its results in a rung; None if a run did not come to
-        an end.
-        """
+        """Return a candidate with its results in a rung; None if a run has no score."""
         found = self.results(candidate, rung)
         score = halving.mean([one["score"] for one in found])
         if score is None:
@@ -128,10 +124,15 @@ class SearchResults:
         return Choice(candidate, min(one["whole"] for one in found), score)
 
     def sum_gradients(self, method: str, before: int | None = None) -> tuple[int, int]:
-        """Return the sample gradients of a method's search: those that its budget pays,
-        and those of scorings that are counted apart.
+        """Return the sample gradients of a method's search.
 
-        before: a rung, to count only the rungs before it.
+        Args:
+            method: Entry of ``tune.methods``.
+            before: Rung before which to stop; None for all rungs.
+
+        Returns:
+            Sample gradients that count towards the budget, and those of scorings that do
+            not.
         """
         paid = apart = 0
         for candidate in self.plan.trials(method):
@@ -145,7 +146,9 @@ class SearchResults:
     def find_last(self, cell: Cell, before: int | None = None) -> Result | None:
         """Return the result of a run's last step in the search; None before its first.
 
-        before: a rung, to look only at the rungs before it.
+        Args:
+            cell: Run.
+            before: Rung before which to stop; None for all rungs.
         """
         rungs = self.plan.rungs(cell.candidate.method)[:before]
         for rung in reversed(range(len(rungs))):
@@ -155,9 +158,7 @@ class SearchResults:
         return None
 
     def _select_best(self, method: str, rung: int, count: int) -> list[Candidate]:
-        """Return the ``count`` best candidates of a rung, by the mean over the search's
-        seeds.
-        """
+        """Return the ``count`` best candidates of a rung, by the mean over search seeds."""
         by_name, ranks = {}, {}
         for candidate in self.select_candidates(method, rung):
             found = self.results(candidate, rung)

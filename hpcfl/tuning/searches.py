@@ -1,6 +1,4 @@
-"""The outcome of repeated searches: each method's mean test score with its components of
-variance.
-"""
+"""Outcome of repeated searches: mean test scores with components of variance."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +20,7 @@ from hpcfl.tuning.search_results import SearchResults
 TABLE = "searches.csv"
 TITLE = (
     "mean test score ± half of its 95 % interval over searches and partitions, and the "
-    "standard deviations of search, partition and seed of training"
+    "standard deviations of search, partition and training seed"
 )
 COMPONENTS = "search", "partition", "training"
 
@@ -30,7 +28,14 @@ COMPONENTS = "search", "partition", "training"
 def tell(
     plan: Plan, folder: Path, tested: Mapping[str, float], measure: Measure
 ) -> None:
-    """Write and print a line for each method; tested: scores of final runs by name."""
+    """Write and print a row for each method.
+
+    Args:
+        plan: Plan of the tuning.
+        folder: Folder of the tuning.
+        tested: Test scores of final runs by name.
+        measure: Measure of the primary metric.
+    """
     rows = [describe(plan, folder, method, tested) for method in plan.section.methods]
     frame = pandas.DataFrame(rows)
     atomic.write(folder / TABLE, frame.to_csv(index=False).encode())
@@ -52,7 +57,7 @@ def tell(
 def describe(
     plan: Plan, folder: Path, method: str, tested: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the line of a method; NaN where too few runs came to an end."""
+    """Return the row of a method; values are NaN if too few runs have a score."""
     scores = np.array(
         [
             [

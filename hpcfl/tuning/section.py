@@ -1,4 +1,4 @@
-"""The section ``[tune]`` of an experiment file: methods, ranges and budget of a search."""
+"""Section ``[tune]`` of an experiment file: methods, ranges and budget of a search."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +19,9 @@ from hpcfl.experiment.sections import Section, Seed
 
 
 class Interval(Section):
-    """An interval from ``low`` to ``high``, uniform, or with ``log`` uniform in the
-    logarithm.
+    """Interval from ``low`` to ``high``, sampled uniformly.
+
+    With ``log`` the logarithm is uniform.
     """
 
     low: float
@@ -36,16 +37,17 @@ class Interval(Section):
         return self
 
 
-# The search range of a key: equally likely values, or an interval.
+# Range of a key: a list of equally likely values, or an interval.
 Range = list[Any] | Interval
-# The keys that a tuning sets itself: those of its runs and their partitions.
+# Keys that a tuning sets itself, for its runs and their partitions.
 OWN = ("name", "rounds", "seed", "partition.seed", "partition.file", "method.name")
 
 
 def as_range(value: Any) -> Range | None:
-    """Return the range that the value of a key means; None for a plain value.
+    """Return the range that a value describes; None for a plain value.
 
-    Raises ValueError.
+    Raises:
+        ValueError: If the value is an empty list or an invalid interval.
     """
     if isinstance(value, list):
         if not value:
@@ -64,14 +66,17 @@ def as_range(value: Any) -> Range | None:
 
 
 def is_interval(table: Mapping[str, Any]) -> bool:
-    """Return whether a table means an interval and not a part of a dotted key."""
+    """Return whether a table describes an interval and is not part of a dotted key."""
     return not Interval.model_fields.keys().isdisjoint(table)
 
 
 def entries_of(table: Mapping[str, Any]) -> Setting:
-    """Return the values and ranges of a table by dotted key. Raises ValueError.
+    """Return the values and ranges of a table by dotted key.
 
     The table is nested if keys such as ``training.lr`` have no quotes.
+
+    Raises:
+        ValueError: If a key is set by the tuning itself or a range is invalid.
     """
     entries = flat(table, is_value=is_interval)
     for key, value in entries.items():
@@ -96,63 +101,66 @@ def split_entry(entry: str) -> tuple[str, str]:
 class Tune(Section):
     methods: list[str] = Field(
         min_length=1,
-        description="the methods that are tuned, each by itself; 'NAME at COLUMN' is tuned "
-        "and scored at that moment, such as 'fedavg at tuned_5'",
+        description="methods to tune, each separately; 'NAME at COLUMN' tunes and scores a "
+        "method by this column, such as 'fedavg at tuned_5'",
     )
     at: str = Field(
         "method",
-        description="evaluation.score of all methods that name no column: the moment at which "
+        description="evaluation.score for all methods without a column: the column by which "
         "configurations are chosen, such as tuned_5",
     )
     searches: PositiveInt = Field(
         1,
-        description="how often the whole search is repeated, with draws and partitions of its "
-        "own",
+        description="number of independent searches, each with its own draws and partitions",
     )
     hard_cap: bool | None = Field(
         None,
-        description="count gradients of training alone in the budget, let no run begin a round "
-        "that exceeds its share, and try the file's own configuration first; default: with "
-        "more than one search",
+        description="count only training gradients in the budget, stop a run before a round "
+        "that exceeds its share, and try the configuration of the file first; default: true "
+        "for more than one search",
     )
     budget: PositiveInt = Field(
-        description="gradients of samples that one whole run may take, scoring included "
-        "unless hard_cap; it says how many rounds a configuration has, at most rounds"
+        description="sample gradients that one whole run may take, scoring included unless "
+        "hard_cap is set; it limits the rounds of a configuration, together with rounds"
     )
     trials: PositiveInt = Field(8, description="configurations drawn for each method")
     rungs: PositiveInt = Field(
-        3, le=20, description="steps of successive halving, the last is a whole run"
+        3,
+        le=20,
+        description="number of steps of successive halving; the last is a whole run",
     )
     eta: int = Field(
-        2, ge=2, description="of so many configurations of a rung one goes on"
+        2,
+        ge=2,
+        description="factor of successive halving: one of eta configurations continues",
     )
     seed: Seed = Field(0, description="seed of the draws of configurations")
     search_seeds: list[Seed] = Field(
         min_length=1,
-        description="seeds, and so partitions, that configurations are tried on",
+        description="seeds, and thereby partitions, on which configurations are tried",
     )
     final_seeds: list[Seed] = Field(
         min_length=1,
-        description="seeds, and so other partitions, that the chosen ones are played on",
+        description="seeds, and thereby other partitions, for the final runs",
     )
     overspend: bool = Field(
         False,
-        description="search although the first rounds of all trials exceed the budget; not "
-        "with hard_cap",
+        description="search even if the first rounds of all trials exceed the budget; not "
+        "allowed with hard_cap",
     )
     search: dict[str, Range] = Field(
         default_factory=dict,
-        description="ranges by key that all methods have, such as training.lr, beside those "
-        "that each method declares of its own keys",
+        description="ranges by key for all methods, such as training.lr, in addition to the "
+        "ranges that each method declares for its keys",
     )
     overrides: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
-        description="by method and key another range, or a value that is not searched",
+        description="ranges or fixed values by method and key",
     )
 
     @property
     def is_capped(self) -> bool:
-        """Return whether the budget is a hard cap on gradients of training."""
+        """Return whether the budget is a hard cap on training gradients."""
         return self.searches > 1 if self.hard_cap is None else self.hard_cap
 
     @field_validator("*")
@@ -186,8 +194,8 @@ class Tune(Section):
         for key, value in entries.items():
             if as_range(value) is None:
                 raise ValueError(
-                    f"{key} = {value}: one value is nothing to search; the file's own "
-                    "section sets it"
+                    f"{key} = {value}: a range needs several values; set a single value in "
+                    "its own section"
                 )
         return entries
 
@@ -209,7 +217,7 @@ class Tune(Section):
         both = sorted(set(seeds) & set(info.data.get("search_seeds", [])))
         if both:
             raise ValueError(
-                f"{both} are search_seeds too, whose partitions chose the configurations"
+                f"{both} are also in search_seeds, whose partitions chose the configurations"
             )
         return seeds
 
@@ -217,7 +225,12 @@ class Tune(Section):
 def parse(given: dict[str, Any], source: str) -> Tune:
     """Return the section ``[tune]`` of a file.
 
-    Raises UserError with a line for each wrong key.
+    Args:
+        given: Table of the section.
+        source: Name of the file, for errors.
+
+    Raises:
+        UserError: If a key is wrong; one line for each.
     """
     try:
         return Tune(**given)
