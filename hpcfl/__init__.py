@@ -3,10 +3,10 @@
 import os
 from typing import Any
 
-# Without this setting the bits of a product in MKL depend on where its matrices happen
-# to lie in memory, and so a client's results depend on which other clients its rank
-# has. MKL reads the variable at its first product, which comes after this import. The
-# setting costs no time that can be measured.
+# Without this setting, the bits of a matrix product in MKL depend on the memory addresses
+# of its matrices, so a client's results would depend on the other clients of its rank.
+# MKL reads the variable at its first product, which comes after this import. The setting
+# costs no measurable time.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 __version__ = "0.3.0"
@@ -14,8 +14,8 @@ __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a user calls only when it is used: MPI must be initialised before any
-    heavy import.
+    """Import public names on first use, because MPI must be initialised before any heavy
+    import.
     """
     if name in ("load", "load_all"):
         from hpcfl.trained import loading

@@ -1,5 +1,6 @@
-"""``hpcfl`` and ``python -m hpcfl``: MPI first, then the command; a failing rank ends
-all ranks.
+"""``hpcfl`` and ``python -m hpcfl``: initialise MPI, then run the command.
+
+A failing rank ends all ranks.
 """
 
 import gc
@@ -10,10 +11,10 @@ from hpcfl.simulation import signals
 
 
 def main() -> None:
-    """Run the command line on this rank and leave with its exit code.
+    """Run the command line on this rank and exit with its code.
 
-    0: done; 2: bad input; 75: stopped early, the same command continues; 130: Ctrl-C;
-    other codes: a failure.
+    Codes: 0 done; 2 bad input; 75 stopped early, the same command continues; 130 Ctrl-C;
+    other codes a failure.
     """
     output.guard()
     sys.unraisablehook = signals.pass_over_interrupts
@@ -26,12 +27,12 @@ def main() -> None:
         from hpcfl.cli import command
 
         code = command(sys.argv[1:], communicator)
-        # the work is done and the code agreed on: a stop signal must not change it now
+        # The ranks have agreed on the code, so a stop signal must not change it.
         signals.ignore()
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        signals.ignore()  # a second one would end this in a traceback
+        signals.ignore()  # a second signal would raise within this handler
         if isinstance(error, KeyboardInterrupt):
             print("hpcfl: interrupted; the same command continues", file=sys.stderr)
             communicator.abort(130)
@@ -43,7 +44,7 @@ def main() -> None:
     try:
         communicator.end(code)
     finally:
-        # otherwise Python searches all objects of torch for garbage before it leaves
+        # Without this Python searches all objects of torch for garbage at exit.
         gc.freeze()
 
 

@@ -1,7 +1,7 @@
-"""``hpcfl.run``, which runs an experiment from Python.
+"""``hpcfl.run``: run an experiment from Python.
 
-The module keeps the communicator and a lock, because MPI connects a process once and a
-script may call ``hpcfl.run`` again, also from another thread.
+The module keeps the communicator and a lock: MPI can be initialised only once in a
+process, but a script may call ``hpcfl.run`` several times, also from threads.
 """
 
 import atexit
@@ -34,9 +34,9 @@ from hpcfl.trained.run import Run
 
 __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
 
-# exit codes of a script that fails under mpiexec, as of the command
+# exit codes of a script that fails under mpiexec, equal to those of the command
 CODES = ((UserError, 2), (Interrupted, 75), (RunFailure, 1))
-_connected: list[Communicator] = []  # the one, after the first call of ``run``
+_connected: list[Communicator] = []  # the communicator, after the first call of ``run``
 
 _one_run = threading.Lock()
 
@@ -49,42 +49,45 @@ def run(
     on_round: OnRound | None = None,
     progress: bool = True,
 ) -> Run | dict[str, Run]:
-    """Run an experiment, or continue it where it stands, and return what ``load``
-    returns.
+    """Run or continue an experiment and return its results as ``load`` does.
 
-    Under mpiexec every rank calls this. A process runs one experiment at a time. A run
-    in a thread receives no signals, so a notebook's interrupt does not stop it; what
-    ``on_round`` raises does. While it trains torch has the settings of a new process;
-    yours come back afterwards.
+    Under mpiexec every rank must call this function. A process runs one experiment at a
+    time. A run in another thread than the main one receives no signals, so a notebook's
+    interrupt does not stop it; an exception in ``on_round`` does. During the run torch
+    has the settings of a new process; the previous settings are restored afterwards.
 
     Args:
-        config: An experiment file, its content as a nested dictionary, or a Config.
-        out: The results folder, by default ``runs/NAME``.
-        fresh: Move an old results folder aside and start over.
-        on_round: Called on rank 0 after each round as ``on_round(name, round, values)``:
-            the run's name, which tells a sweep's apart, and what was recorded by its
-            name in the results, as ``values["pre/weighted"]``. The scoring after the
-            last round is round R + 1.
-        progress: Whether to print the progress of the run, notes and results. The
-            prints of your own code appear in any case.
+        config: Path of an experiment file, its content as a nested dictionary, or a
+            Config.
+        out: Results folder; default ``runs/NAME``.
+        fresh: Whether to move an old results folder aside and start over.
+        on_round: Function that rank 0 calls after each round as
+            ``on_round(name, round, values)``. ``name`` is the name of the run, which
+            identifies the run of a sweep; ``values`` are the recorded numbers by their
+            names in the results, such as ``values["pre/weighted"]``. The scoring after
+            the last round is round R + 1.
+        progress: Whether to print progress, notes and results.
+
+    Returns:
+        Run; for a sweep the runs by name.
 
     Raises:
-        UserError: Bad input.
-        RunFailure: A run that had to end.
-        Interrupted: After a stop signal, such as a notebook's interrupt, when the round
-            is over and the state is saved.
-        KeyboardInterrupt: After a second one, at once.
+        UserError: If the input is invalid.
+        RunFailure: If the run had to end.
+        Interrupted: If a stop signal, such as a notebook's interrupt, arrived; raised
+            at the end of the round, after the state is saved.
+        KeyboardInterrupt: If a second signal arrived; raised at once.
     """
     if on_round is not None and not callable(on_round):
         raise UserError(
-            f"on_round = {on_round!r} is no function; give one that takes (name, round, values)"
+            f"on_round = {on_round!r} is not callable; pass a function (name, round, values)"
         )
     atomic.check_working_folder()
     folder = None if out is None else as_path("out", out)
     if not _one_run.acquire(blocking=False):
         raise UserError(
-            "hpcfl.run was called while another run of this process goes on; "
-            "call it after that, or in another process"
+            "hpcfl.run was called while another run is active in this process; "
+            "wait for that run, or use another process"
         )
     patience = _hang_after(config)
     try:
@@ -103,7 +106,7 @@ def run(
 
 @contextmanager
 def _noted_errors(communicator: Communicator) -> Iterator[None]:
-    """Note the errors that all ranks raise in a block, for the end of the script."""
+    """Record that all ranks raise an error of the block, for the end of the script."""
     try:
         yield
     except EXPECTED as error:
@@ -112,7 +115,7 @@ def _noted_errors(communicator: Communicator) -> Iterator[None]:
 
 
 def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> Plan:
-    """Return the plan of a configuration as ``run`` takes it. Raises UserError."""
+    """Return the plan of the argument ``config`` of ``run``. Raises UserError."""
     if isinstance(config, Config):
         folder = folder or Path("runs") / config.name
         return Plan(folder, {config.name: config}, is_sweep=False)
@@ -124,20 +127,21 @@ def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> 
 
 
 def _refuse_other_keys(table: dict[Any, Any], section: str) -> None:
-    """Raise UserError for a key in a nested table that is no text."""
+    """Raise UserError for a key in a nested table that is not a string."""
     for key, value in table.items():
         if not isinstance(key, str):
             where = f" in [{section}]" if section else ""
             raise UserError(
-                f"configuration: the key {key!r}{where} is no text; write it in quotes"
+                f"configuration: the key {key!r}{where} is not a string; write it in quotes"
             )
         if isinstance(value, dict):
             _refuse_other_keys(value, f"{section}.{key}" if section else key)
 
 
 def _hang_after(config: Config | dict[str, Any] | str | Path) -> float:
-    """Return the seconds for which ranks wait for each other: ``runtime.hang_after``, as
-    far as it can be read before they connect, and PREPARING at least.
+    """Return the seconds for which ranks wait for each other while they connect.
+
+    It is ``runtime.hang_after``, if that can be read already, and at least PREPARING.
     """
     seconds = Runtime().hang_after
     with suppress(UserError, TypeError, ValueError, KeyError):
@@ -152,9 +156,10 @@ def _hang_after(config: Config | dict[str, Any] | str | Path) -> float:
 
 
 def _communicator(patience: float) -> Communicator:
-    """Return the communicator of this process, which keeps one for all its calls.
+    """Return the communicator of this process, which all calls share.
 
-    patience: seconds to wait for the other ranks.
+    Args:
+        patience: Seconds to wait for the other ranks.
     """
     if not _connected:
         _connected.append(_connect(patience))
@@ -162,7 +167,7 @@ def _communicator(patience: float) -> Communicator:
 
 
 def _connect(patience: float) -> Communicator:
-    """Connect this process with the other ranks of its job."""
+    """Connect this process to the other ranks of its job."""
     communicator = connect(patience)
     if communicator.size == 1:
         return Guest()
@@ -177,9 +182,10 @@ def _end_job(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """End the job in which the user's script has failed on this rank.
+    """End the job after the user's script has failed on this rank.
 
-    An error of ``run`` occurs on all ranks: they leave together, and rank 0 reports it.
+    If all ranks raise the error of ``run``, they exit together, and rank 0 prints it.
+    Otherwise this rank aborts the job.
     """
     if isinstance(error, EXPECTED) and error.on_all_ranks:
         if communicator.is_server:
@@ -191,9 +197,10 @@ def _end_job(
 
 
 def _finalize(communicator: Communicator) -> None:
-    """At the end of the user's script: wait for the other ranks, because mpiexec kills
-    those that are slower than a rank that has gone; not where the script has failed,
-    because the others may then wait for this one elsewhere.
+    """Wait for the other ranks at the end of the user's script.
+
+    mpiexec kills ranks that are slower than a rank that has exited. After a failure
+    there is no wait, because the other ranks may be waiting elsewhere.
     """
     if getattr(sys, "last_value", None) is None:
         communicator.finalize()

@@ -1,4 +1,4 @@
-"""The command line: commands and their options, no logic."""
+"""Command line: commands and their options, without logic."""
 
 import errno
 import gc
@@ -22,12 +22,12 @@ from hpcfl.files.atomic import describe_reason
 from hpcfl.report.text import plain
 from hpcfl.simulation import signals
 
-# exit codes; CONTINUE: the same command continues; UNREAD: whoever read what was
-# printed has left, 128 and the number of SIGPIPE, as shells say of other programs
+# Exit codes. CONTINUE: the same command continues; UNREAD: the reader of the output has
+# closed it, 128 plus the number of SIGPIPE as in shells.
 DONE, FAILED, BAD_INPUT, CONTINUE, UNREAD = 0, 1, 2, 75, 141
-LONGEST = 20_000  # letters of an error: a file may have a name of a million
+LONGEST = 20_000  # letters of an error, because it may contain a very long file name
 PATH = click.Path(path_type=Path)
-# Arguments and options of several commands.
+# arguments and options that several commands share
 FILE = click.argument("file", type=PATH)
 FOLDER = click.argument("folder", type=PATH)
 FOLDERS = click.argument(
@@ -42,24 +42,24 @@ OVERRIDES = click.option(
     "overrides",
     multiple=True,
     metavar="SECTION.KEY=VALUE",
-    help="Override a key of the file; another model, method or scheme drops the keys of "
-    "the old one.",
+    help="Override a key of the file; another model, method or scheme removes the keys of "
+    "the previous one.",
 )
 OUT = click.option("--out", type=PATH, help="Results folder; default runs/NAME.")
 OWN = click.option(
     "--own",
     multiple=True,
     metavar="MODULE:OBJECT",
-    help="A method, model or data set of your own that may be imported.",
+    help="Your own method, model or data set that may be imported.",
 )
 METRIC = click.option(
     "--metric",
     metavar="NAME",
-    help="A recorded number; default: the primary metric. validation: the primary metric on "
-    "training samples that training.validation held out.",
+    help="Recorded number to read; default: the primary metric. validation: the primary "
+    "metric on training samples held out by training.validation.",
 )
 AT_HELP = (
-    "Read the number in each run's best round, in its last round, or as mean of the last "
+    "Read the number in each run's best round, in its last round, or as the mean of the last "
     "tenth of the rounds."
 )
 AT_CHOICE = click.Choice(["best", "last", "tail"])
@@ -70,11 +70,17 @@ BIBTEX = click.option(
 
 
 def command(arguments: list[str], communicator: Communicator) -> int:
-    """Run one command and return its exit code, the same on all ranks; rank 0 alone
-    prints what was wrong.
+    """Run one command and return its exit code, which is the same on all ranks.
 
-    Raises KeyboardInterrupt after Ctrl-C, and what is neither bad input nor a
-    RunFailure or Interrupted.
+    Rank 0 prints the error lines.
+
+    Args:
+        arguments: Arguments after ``hpcfl``; none shows the help.
+        communicator: Communicator of all ranks.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C.
+        Exception: Any error other than bad input, RunFailure and Interrupted.
     """
     try:
         atomic.check_working_folder()
@@ -87,7 +93,7 @@ def command(arguments: list[str], communicator: Communicator) -> int:
         return code or DONE
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except click.exceptions.Abort:  # what click makes of Ctrl-C
+    except click.exceptions.Abort:  # click raises it for Ctrl-C
         raise KeyboardInterrupt from None
     except click.ClickException as error:
         return _say(communicator, BAD_INPUT, error.format_message())
@@ -101,7 +107,7 @@ def command(arguments: list[str], communicator: Communicator) -> int:
 
 
 def _say(communicator: Communicator, code: int, *texts: str) -> int:
-    """Print each text on a line of its own, on rank 0; returns ``code``."""
+    """Print each text on a separate line on rank 0 and return ``code``."""
     if communicator.is_server:
         for text in texts:
             line = plain(text)
@@ -111,17 +117,15 @@ def _say(communicator: Communicator, code: int, *texts: str) -> int:
 
 
 def on_server(action: Callable[..., None]) -> Callable[..., None]:
-    """Make a command that only rank 0 carries out; when it fails there, it fails on all
-    ranks.
-    """
+    """Return a command that only rank 0 executes. Its failure is raised on all ranks."""
 
     @click.pass_obj
     @wraps(action)
     def carry_out(communicator: Communicator, /, **arguments: Any) -> None:
         with agreed(communicator):
             if communicator.is_server:
-                # The numbers in a folder may be any: what comes of them is shown, be it
-                # infinite, and nothing is said beside.
+                # A folder may hold any numbers; infinite results are shown without
+                # warnings.
                 with np.errstate(all="ignore"):
                     action(**arguments)
 
@@ -129,9 +133,7 @@ def on_server(action: Callable[..., None]) -> Callable[..., None]:
 
 
 def printing(action: Callable[..., None]) -> Callable[..., int]:
-    """Make a command that fails where what it prints, all that it is for, cannot be
-    written.
-    """
+    """Return a command that fails if its output cannot be written."""
 
     @click.pass_obj
     @wraps(action)
@@ -143,7 +145,7 @@ def printing(action: Callable[..., None]) -> Callable[..., int]:
 
 
 def _printed(communicator: Communicator) -> int:
-    """Return a command's exit code by its output. A failed write prints an error."""
+    """Return a command's exit code by its output. Print an error after a failed write."""
     failure = output.find_failure()
     if failure is None:
         return DONE
@@ -153,15 +155,16 @@ def _printed(communicator: Communicator) -> int:
 
 
 def traced(action: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option --traceback: rank 0 also prints the exception that
-    caused a UserError.
+    """Return a command with the option --traceback.
+
+    With it rank 0 also prints the exception that caused a UserError.
     """
 
     @click.option(
         "--traceback",
         "with_traceback",
         is_flag=True,
-        help="Show where a mistake in your own code was met.",
+        help="Show the traceback of a mistake in your own code.",
     )
     @click.pass_obj
     @wraps(action)
@@ -183,7 +186,7 @@ def traced(action: Callable[..., None]) -> Callable[..., None]:
 
 
 def quietly(action: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option --quiet: hpcfl prints errors only, and draws nothing."""
+    """Return a command with the option --quiet: print only errors and draw nothing."""
 
     @click.option(
         "-q",
@@ -201,7 +204,7 @@ def quietly(action: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Search for no garbage while a block imports, and never among what it imported.
+    """Disable the garbage collector during imports, and exclude their objects afterwards.
 
     The objects of torch stay until the end, and Python would search them several times.
     """
@@ -233,8 +236,8 @@ def run(
     out: Path | None,
     fresh: bool,
 ) -> None:
-    """Run the experiment in FILE, or continue it where it stands."""
-    signals.remember()  # before the imports that take seconds
+    """Run the experiment in FILE, or continue it from its last checkpoint."""
+    signals.remember()  # before imports that take seconds
     with importing():
         from hpcfl.commands.experiments import run_file
 
@@ -247,8 +250,10 @@ def run(
 @FILE
 @OVERRIDES
 @OUT
-@click.option("--stage", hidden=True, help="Of a job of many: a rung, final, outcome.")
-@click.option("--cell", default="", hidden=True, help="Its run.")
+@click.option(
+    "--stage", hidden=True, help="Stage of one of many jobs: rung, final, outcome."
+)
+@click.option("--cell", default="", hidden=True, help="Run of the stage.")
 @quietly
 @traced
 def tune(
@@ -261,9 +266,9 @@ def tune(
 ) -> None:
     """Tune every method in FILE with the same budget.
 
-    The same command continues a search that was stopped.
+    The same command continues a stopped search.
     """
-    signals.remember()  # before the imports that take seconds
+    signals.remember()  # before imports that take seconds
     from hpcfl.commands.tune import Part, tune_file
 
     part = None if stage is None else Part(stage, cell)
@@ -309,16 +314,17 @@ def show(
     "--all",
     "whole",
     is_flag=True,
-    help="Print every key with its meaning, and long lists whole.",
+    help="Print every key with its meaning, and long lists in full.",
 )
 @printing
 @traced
 def check(
     communicator: Communicator, file: Path, overrides: tuple[str, ...], whole: bool
 ) -> None:
-    """Check the experiment in FILE without a run.
+    """Check the experiment in FILE without running it.
 
-    It prints data, model, needs and the keys that differ from their defaults.
+    Prints the data, the model, the memory and disk space needed, and the keys that differ
+    from their defaults.
     """
     with importing():
         from hpcfl.commands.check import check_file
@@ -333,7 +339,7 @@ def check(
 @click.argument("name")
 @on_server
 def new(kind: str, name: str) -> None:
-    """Write a commented file to start from; it runs as it is."""
+    """Write a commented file to start from, which runs without changes."""
     from hpcfl.commands.new import write_new
 
     for line in write_new(kind, name):
@@ -341,7 +347,12 @@ def new(kind: str, name: str) -> None:
 
 
 def _listing(kind: str, what: str) -> None:
-    """Add a command that lists what there is of one of ``catalogue.PACKAGES``."""
+    """Add a command that lists the entries of a kind.
+
+    Args:
+        kind: Name of the command, a key of ``catalogue.PACKAGES``.
+        what: Name of the entries in the help text.
+    """
 
     @click.argument("name", required=False)
     @click.option(
@@ -370,7 +381,7 @@ def _listing(kind: str, what: str) -> None:
         show_listing = BIBTEX(show_listing)
     description = (
         f"List the {what}.\n\n"
-        "With NAME, or your own MODULE:OBJECT, show that one with its keys."
+        "With NAME, or your own MODULE:OBJECT, show its description and keys."
     )
     cli.command(kind, help=description)(show_listing)
 
@@ -379,11 +390,11 @@ for kind, what in {
     "methods": "methods",
     "models": "models",
     "partitions": "partition schemes",
-    "shifts": "kinds of [[shift]], differences between clients",
+    "shifts": "kinds of [[shift]], distribution shifts between clients",
     "selections": "rules that select the clients of a round",
     "transforms": "kinds of [compression] and [[transform]]",
-    "rules": "rules by which the server combines updates",
-    "attacks": "attacks of hostile clients",
+    "rules": "rules by which the server aggregates updates",
+    "attacks": "attacks by malicious clients",
     "scores": "scores",
     "datasets": "data sets",
 }.items():
@@ -401,11 +412,11 @@ def data() -> None:
     "--root",
     type=PATH,
     required=True,
-    help="Folder that holds the data sets.",
+    help="Folder of the data sets.",
 )
 @on_server
 def download(name: str, root: Path) -> None:
-    """Fetch the data set NAME into a folder and check it; a run never downloads."""
+    """Download the data set NAME into a folder and check it. A run never downloads."""
     from hpcfl.data.datasets import download as fetch
 
     fetch(name, root)
@@ -418,14 +429,14 @@ def download(name: str, root: Path) -> None:
     "--profile",
     required=True,
     metavar="NAME",
-    help="A cluster profile, by name or as FILE.toml.",
+    help="Cluster profile, a name or FILE.toml.",
 )
 @OVERRIDES
 @OUT
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the batch script and what each rank needs; submit nothing.",
+    help="Print the batch script and the needs of each rank without submitting.",
 )
 @on_server
 def submit(
@@ -435,9 +446,9 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> None:
-    """Send the experiment in FILE to a Slurm cluster.
+    """Submit the experiment in FILE to a Slurm cluster.
 
-    A sweep is an array of jobs, a tuning a chain of arrays.
+    A sweep becomes an array of jobs, a tuning a chain of arrays.
     """
     from hpcfl.cluster.submission import submit
 
@@ -469,7 +480,7 @@ def status(folder: Path, watch: bool) -> None:
     multiple=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Write the model of client N; may be given several times.",
+    help="Write the model of client N; may be repeated.",
 )
 @click.option(
     "--all", "everyone", is_flag=True, help="Write the models of all clients."
@@ -478,33 +489,34 @@ def status(folder: Path, watch: bool) -> None:
     "--global",
     "of_server",
     is_flag=True,
-    help="Write the server's models: the global model, or those of classes or clusters.",
+    help="Write the server's models: the global model, or models of classes or clusters.",
 )
 @click.option(
     "--moment",
     metavar="COLUMN",
-    help="Write the models that were scored in this column, such as pre (before local "
-    "training) or post (after it); default: the method's primary column.",
+    help="Write the models scored in this column, such as pre (before local training) or "
+    "post (after it); default: the method's primary column.",
 )
 @click.option(
     "--at",
     default="last",
     type=click.Choice(["last", "best"]),
     show_default=True,
-    help="Write the models of this round.",
+    help="Round of the models.",
 )
 @OWN
 @click.option(
     "--out",
     type=PATH,
     required=True,
-    help="A new folder for the files.",
+    help="New folder for the files.",
 )
 @click.option(
     "--adapter",
     "adapters",
     is_flag=True,
-    help="For [adapter] kind = 'lora': write only the trained tensors, in PEFT's format, and the base once.",
+    help="For [adapter] kind = 'lora': write only the trained tensors in PEFT's format, and "
+    "the base model once.",
 )
 @on_server
 def export(
@@ -520,7 +532,7 @@ def export(
 ) -> None:
     """Write trained models of the run in FOLDER to files.
 
-    The files are used without hpcfl.
+    Using the files does not require hpcfl.
     """
     from hpcfl.commands.export import export
 
@@ -543,13 +555,13 @@ def export(
     "--rows",
     default="",
     metavar="KEY,…",
-    help="Keys of the configuration; default: the method.",
+    help="Keys of the configuration that label rows; default: the method.",
 )
 @click.option(
     "--columns",
     default="",
     metavar="KEY,…",
-    help="Keys of the configuration; default: data set and partition.",
+    help="Keys of the configuration that label columns; default: data set and partition.",
 )
 @METRIC
 @click.option(
@@ -569,34 +581,35 @@ def export(
     "--time-to",
     type=float,
     metavar="NUMBER",
-    help="Show instead the virtual seconds until the number reaches NUMBER, in the unit of the "
-    "table (85 for 85 %).",
+    help="Show the virtual seconds until the number reaches NUMBER, in the unit of the table "
+    "(85 for 85 %).",
 )
 @click.option(
     "--against",
     default="",
     metavar="ROW",
-    help="Show the clients' gains of each row over this one, such as local or fedavg, with "
+    help="Show each row's gains over this row, such as local or fedavg, over clients, with "
     "95 % intervals over partitions.",
 )
 @click.option(
     "--test",
     type=click.Choice(["client-seed-pairs"]),
-    help="With --against: add a signed-rank test that takes pairs of client and seed as "
-    "independent. It says nothing about other partitions.",
+    help="With --against: add a signed-rank test over pairs of client and seed. It assumes "
+    "independent pairs and does not extend to other partitions.",
 )
 @click.option(
     "--margin",
     default=0.5,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="With --against: smaller differences count as none, in the unit of the table (points of accuracy).",
+    help="With --against: margin below which differences count as none, in the unit of the "
+    "table (points of accuracy).",
 )
 @click.option(
     "--power",
     type=click.FloatRange(0, min_open=True),
     metavar="DIFFERENCE",
-    help="With --against: print the number of partitions that a difference of this size needs.",
+    help="With --against: print the number of partitions needed to detect a difference of this size.",
 )
 @click.option(
     "--format",
@@ -623,10 +636,7 @@ def table(
     form: str,
     explain: bool,
 ) -> None:
-    """Print a table of runs, with mean ± deviation over seeds.
-
-    The deviation is that of a sample.
-    """
+    """Print a table of runs, with mean ± sample standard deviation over seeds."""
     with importing():
         from hpcfl.report.comparison import Reference
         from hpcfl.report.metric_values import Reading
@@ -634,8 +644,7 @@ def table(
 
     if test is not None and not against:
         raise UserError(
-            f"--test {test}: compares rows with a reference; add --against ROW, such as "
-            "--against local"
+            f"--test {test}: needs a reference row; add --against ROW, such as --against local"
         )
     reference = Reference(against, margin, power, test is not None) if against else None
     show(
@@ -665,12 +674,12 @@ def table(
     "names",
     multiple=True,
     metavar="NAME",
-    help="Verify this run; may be given several times.",
+    help="Run to verify; may be repeated.",
 )
 @click.option(
     "--root",
     type=PATH,
-    help="Folder that holds the data sets; default $HPCFL_DATA.",
+    help="Folder of the data sets; default $HPCFL_DATA.",
 )
 @OWN
 @traced
@@ -682,10 +691,10 @@ def verify(
     root: Path | None,
     own: tuple[str, ...],
 ) -> None:
-    """Play runs again and compare the results.
+    """Repeat runs and compare the results.
 
-    On the same arithmetic the final state and every number must be the same, on any
-    number of ranks; else the exit code is 1.
+    On the same arithmetic the final state and every number must be identical, for any
+    number of ranks; otherwise the exit code is 1.
     """
     from hpcfl.commands.verify import verify
 
@@ -705,14 +714,14 @@ def verify(
     "--out",
     required=True,
     type=PATH,
-    help="The file to write, NAME.tar.xz; an old file is replaced.",
+    help="File to write, NAME.tar.xz; an old file is replaced.",
 )
 @on_server
 def pack(folders: tuple[Path, ...], out: Path) -> None:
-    """Pack finished runs into one file to publish beside a table.
+    """Pack finished runs into one file for publication.
 
     The file holds everything that table, report, plot and verify need: configuration,
-    digest, clients' numbers, versions, processor, commit.
+    digest, per-client numbers, versions, processor, commit.
     """
     from hpcfl.trained import loading, packed
 
@@ -728,11 +737,11 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
     default=Path("report.html"),
     show_default=True,
     type=PATH,
-    help="The file to write; an old file is replaced.",
+    help="File to write; an old file is replaced.",
 )
 @on_server
 def report(folders: tuple[Path, ...], out: Path) -> None:
-    """Write a page about runs for a browser; it needs no network."""
+    """Write an HTML page about runs, which needs no network."""
     from hpcfl.report import page
 
     page.write(folders, out)
@@ -763,18 +772,18 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--group",
     metavar="KEY,…",
-    help="Keys that make a line or row; default: the method.",
+    help="Keys that define a line or row; default: the method.",
 )
 @click.option(
     "--against",
     metavar="ROW",
-    help="Row with which gains compare clients; default: local.",
+    help="Reference row for gains; default: local.",
 )
 @click.option(
     "--client",
     type=click.IntRange(0),
     metavar="N",
-    help="Client, for kinds of figure that show one.",
+    help="Client to show, for kinds of figures that show one.",
 )
 @OWN
 @click.option(
@@ -783,12 +792,12 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     show_default=True,
     type=click.FloatRange(2, 40),
     metavar="INCHES",
-    help="Width of the figure on paper, in inches; a column has about 3.3.",
+    help="Width of the printed figure in inches; a column is about 3.3 wide.",
 )
 @click.option(
     "--out",
     type=PATH,
-    help="The file, .png, .pdf or .svg; default KIND.png here.",
+    help="File to write, .png, .pdf or .svg; default KIND.png in the current folder.",
 )
 @on_server
 def plot(
@@ -803,8 +812,8 @@ def plot(
     """Draw a figure of runs, with one colour for each method.
 
     Curves are means over seeds with a band of one sample standard deviation. Clients
-    and gains show the clients of all seeds, partition those of the first. More kinds,
-    such as the papers' own figures, are functions in launch/figures.
+    and gains show the clients of all seeds, partition the clients of the first seed.
+    launch/figures has further kinds, such as figures of the papers.
     """
     from hpcfl.report.figures import plot
 
@@ -823,7 +832,5 @@ def _split(keys: str) -> list[str]:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON that other programs can read: NaN is refused with a
-    ValueError.
-    """
+    """Print a value as JSON. Raises ValueError for NaN, which other programs reject."""
     print(json.dumps(value, indent=1, allow_nan=False))

@@ -1,14 +1,12 @@
-"""The errors that a user meets: each a line that says what is wrong, where, and what to
-type next.
-"""
+"""Errors for users: one line with the mistake, its place and what to type next."""
 
 import difflib
 import errno
 import traceback
 from collections.abc import Iterable
 
-# Errors of the operating system that report a lack of memory or of open files, and those
-# that report a full disk or a device that fails.
+# Error numbers of the operating system for a lack of memory or open files, and for a full
+# disk or a failing device.
 TOO_LITTLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 DEVICES = (
     errno.EAGAIN,
@@ -18,8 +16,8 @@ DEVICES = (
     errno.ESTALE,
     errno.ETIMEDOUT,
 )
-MOST = 60  # words that an error lists
-# Words with which Python, torch and its libraries report a lack of memory or threads.
+MOST = 60  # number of words up to which an error lists all allowed words
+# Phrases by which Python, torch and its libraries report a lack of memory or threads.
 SHORT_OF = (
     "alloc_failed",
     "bad_alloc",
@@ -35,24 +33,26 @@ SHORT_OF = (
 
 
 class _Shown(Exception):
-    """An error that a notebook shows as a command does.
+    """An error that a notebook shows like the command line does.
 
-    on_all_ranks: whether every rank of a job raises it.
+    Attributes:
+        on_all_ranks: Whether every rank of a job raises the error.
     """
 
     on_all_ranks: bool = False
 
     def _render_traceback_(self) -> list[str]:
-        """IPython's question how to show it: what ``explain`` says, line by line."""
+        """Return the lines that IPython shows for the error, as ``explain`` gives them."""
         return f"{type(self).__name__}: {explain(self)}".splitlines()
 
 
 class UserError(_Shown):
-    """Bad input: a configuration, file or launch that cannot work. No traceback, exit
-    code 2.
+    """Bad input: a configuration, file or launch that cannot work.
+
+    The command prints it without a traceback and exits with code 2.
 
     Attributes:
-        args: a line for each mistake, mostly one.
+        args: Lines, one for each mistake.
     """
 
     def __str__(self) -> str:
@@ -60,22 +60,24 @@ class UserError(_Shown):
 
 
 class RunFailure(_Shown):
-    """A run that had to end: a diverged client, a lost rank, a full disk. One line,
-    exit code 1.
+    """A failure of a run, such as a diverged client, a lost rank or a full disk.
+
+    The command prints one line and exits with code 1.
     """
 
 
 class Diverged(RunFailure):
-    """A run that had to end because clients diverged, which it would do again."""
+    """A failure because clients diverged, which would happen again."""
 
 
 class Interrupted(_Shown):
-    """A planned early end after a signal, from which the same command goes on. Exit
-    code 75.
+    """A planned early end after a signal; the same command continues.
+
+    The command exits with code 75.
 
     Attributes:
-        begun: whether there is a state that it continues, so that nobody wants to start
-            afresh.
+        begun: Whether there is a state to continue from. If so, the command to repeat is
+            printed without ``--fresh``.
     """
 
     def __init__(self, text: str, begun: bool = True):
@@ -84,9 +86,9 @@ class Interrupted(_Shown):
 
 
 class RankFailure(_Shown):
-    """A failure on one rank while the others wait for it, which aborts the job.
+    """A failure on one rank while other ranks wait for it; it aborts the job.
 
-    It is made with where in the run it happened; its ``__cause__`` is what went wrong.
+    The message is the place in the run; ``__cause__`` is the original error.
     """
 
     def __str__(self) -> str:
@@ -99,11 +101,10 @@ EXPECTED = (UserError, RunFailure, Interrupted)
 
 
 def explain(error: BaseException) -> str:
-    """Describe an error that aborts the job, in one line if it was expected, else with
-    its traceback.
+    """Describe an error that aborts the job.
 
-    EXPECTED and a lack of memory, threads or disk space are expected, also as the cause
-    of a RankFailure.
+    Errors of EXPECTED and a lack of memory, threads or disk space take one line, also as
+    the cause of a RankFailure. Other errors include a traceback.
     """
     cause = (
         error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
@@ -115,7 +116,7 @@ def explain(error: BaseException) -> str:
 
 
 def _describe(error: BaseException) -> str:
-    """Return an expected error's line, or the kind and the text of another error."""
+    """Return the message of an expected error, or type and message of another one."""
     return (
         str(error)
         if isinstance(error, EXPECTED)
@@ -125,7 +126,7 @@ def _describe(error: BaseException) -> str:
 
 def is_shortage(error: BaseException | None) -> bool:
     """Return whether an error reports a lack of memory, threads, files or disk space, or
-    a device that fails. The experiment is not the cause.
+    a failing device. Such an error is not caused by the experiment.
     """
     if isinstance(error, OSError) and error.errno in DEVICES:
         return True
@@ -145,11 +146,10 @@ def is_lack_of_memory(error: BaseException | None) -> bool:
 
 
 def lack_of_memory(error: BaseException | None) -> RunFailure | None:
-    """Return the failure to report if a lack of memory is the cause of an error; None for
-    any other error.
+    """Return the failure to report if a lack of memory caused an error, else None.
 
-    Readers of files raise their errors without a cause: a damaged file may ask for
-    any amount of memory.
+    Readers of files must raise their errors without a cause, because a damaged file may
+    request any amount of memory.
     """
     cause = error
     while cause is not None and not is_lack_of_memory(cause):
@@ -164,7 +164,8 @@ def lack_of_memory(error: BaseException | None) -> RunFailure | None:
 def suggest(word: str, allowed: Iterable[str]) -> str:
     """Return the end of an error line about an unknown word.
 
-    It has the most similar allowed word and all of them, or of many the next ones.
+    It names the most similar allowed word and all allowed words; if these are many, only
+    the nearest ones.
     """
     allowed = list(allowed)
     small = {one.lower(): one for one in reversed(allowed)}
