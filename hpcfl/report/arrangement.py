@@ -166,7 +166,7 @@ def arrange(
     for key in (*rows, *columns):
         if key not in frame:
             hint = suggest(key, list(frame))
-            raise UserError(f"these runs have no key '{key}'{hint}")
+            raise UserError(f"unknown key '{key}' for these runs{hint}")
     keys = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
     # Grouping by a hundred keys is slow in pandas, and most keys have one value.
     keys = _find_varied(frame, keys) or keys[:1]

@@ -1,8 +1,8 @@
 """``hpcfl report``: an HTML page about runs without scripts or further files.
 
 A run's folder may come from an untrusted source. The page therefore escapes all texts,
-and its policy forbids scripts and network access. The page names no folder of the
-machine: of an absolute path it shows only the last name.
+and its policy forbids scripts and network access. The page shows only the last name of
+an absolute path, so that it reveals no folders of the machine.
 """
 
 import base64

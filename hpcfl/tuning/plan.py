@@ -341,12 +341,12 @@ def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
     """
     if not isinstance(table.get("tune"), dict):
         raise UserError(
-            f"{source}: section [tune] is missing; set methods, budget, search_seeds and "
-            "final_seeds in it"
+            f"{source}: has no section [tune]; add it with methods, budget, search_seeds and "
+            "final_seeds"
         )
     for key, instead in (
-        ("sweep", "use tune.search and tune.overrides"),
-        ("seed", "use tune.search_seeds and tune.final_seeds"),
+        ("sweep", "tune.search and tune.overrides replace it"),
+        ("seed", "tune.search_seeds and tune.final_seeds replace it"),
     ):
         if key in table:
             raise UserError(f"{source}: {key} is not allowed with [tune]; {instead}")
