@@ -43,6 +43,7 @@ class BatchRun:
 
     @property
     def samples(self) -> int:
+        """Total number of samples of all lanes."""
         return len(self.lanes) * self.size * self.batches
 
     def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:

@@ -117,7 +117,7 @@ class Results:
             int64 [n].
         scores: sums recorded by ``score``, by column.
         recorded: numbers recorded by ``record``, [n] by name.
-        trainings: local trainings that were requested, without those of a ``trial``.
+        trainings: requested local trainings, except trainings of a ``trial``.
         noisy_batches: number of mini-batches from which each client computed g noisy
             gradients, in column g, int64 [n, …] on the host; None without noisy
             gradients. Mini-batches of a ``trial`` are excluded, because its models are
@@ -189,10 +189,12 @@ class Fleet:
 
     @property
     def setup(self) -> Setup:
+        """Facts of the experiment."""
         return self.resources.setup
 
     @property
     def layout(self) -> Layout:
+        """Layout of the parameters in a row."""
         return self.setup.layout
 
     @property
@@ -391,8 +393,8 @@ class Fleet:
         for name in columns:
             if "/" in name or not has_scores(name):
                 raise UserError(
-                    f"fleet.score('{name}', …): the name is reserved for other "
-                    "numbers; take another one without '/'"
+                    f"fleet.score('{name}', …): this name is reserved; "
+                    "choose another name without '/'"
                 )
         parts = {"test": columns}
         if self.resources.samples.selects:

@@ -7,8 +7,7 @@ Every training begins with new optimiser state, so the state is reset each round
 (methods-1.md §2).
 
 torch has no public functions that update a list of tensors in one call. The functions
-``_foreach_…`` are those of torch's own optimisers, which do not accept gradients by
-lanes.
+``_foreach_…`` belong to torch's own optimisers, which do not accept gradients by lanes.
 """
 
 from collections.abc import Iterable

@@ -247,6 +247,7 @@ class Resources:
 
     @property
     def training(self) -> Training:
+        """Training section of the experiment."""
         return self.setup.training
 
     @property
@@ -336,6 +337,11 @@ class Resources:
     ) -> list[Tensor]:
         """Return the outputs of ``function`` for the samples of each client,
         ``[samples, …]``.
+
+        Args:
+            rows, buffers: models and statistics of the clients, ``[n, …]``.
+            pools: positions of each client's samples among the rank's samples.
+            function: function of (model, x, lane), without variables.
         """
 
         def join(blocks: Blocks, chunk: list[int]) -> list[Tensor]:

@@ -48,7 +48,7 @@ class SamplePrivacy:
             what: name of that part in the message.
         """
         raise UserError(
-            f"[privacy] unit = 'sample' does not cover {what}; take a method that reads "
+            f"[privacy] unit = 'sample' does not cover {what}; choose a method that reads "
             "samples only through gradients of a loss, such as FedAvg, Ditto or MR-MTL"
         )
 

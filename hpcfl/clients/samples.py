@@ -126,10 +126,12 @@ class Samples:
 
     @property
     def train(self) -> dict[int, np.ndarray]:
+        """Positions of each client's training samples, by client id."""
         return self.parts["train"]
 
     @property
     def test(self) -> dict[int, np.ndarray]:
+        """Positions of each client's test samples, by client id."""
         return self.parts["test"]
 
     def keep_few(self) -> "Samples":

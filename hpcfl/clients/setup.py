@@ -51,10 +51,12 @@ class Setup:
 
     @property
     def clients(self) -> int:
+        """Number of clients."""
         return self.class_counts.shape[0]
 
     @property
     def classes(self) -> int:
+        """Number of classes."""
         return self.class_counts.shape[1]
 
     @property
@@ -80,7 +82,7 @@ class Setup:
         if self.hides_classes:
             raise UserError(
                 "[privacy] unit = 'sample' does not cover class counts, which the method "
-                "reads ('counts'); numbers of samples ('samples') are public. Take a "
+                "reads ('counts'); numbers of samples ('samples') are public. Choose a "
                 "method that does not read classes, such as FedAvg, Ditto or MR-MTL"
             )
         return counts

@@ -169,6 +169,14 @@ class Trained:
 def train(task: Task, resources: Resources, start: Start) -> Trained:
     """Train clients locally and return the results. The tensors of ``start`` do not
     change.
+
+    Args:
+        task: requested training.
+        resources: kernel, samples and device of the rank.
+        start: clients before the training.
+
+    Raises:
+        RunFailure: The model has changed a constant buffer.
     """
     training = LocalTraining(task, resources, start)
     for attempt in training.list_attempts():

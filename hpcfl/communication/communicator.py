@@ -44,6 +44,7 @@ class Process:
 
     @property
     def is_server(self) -> bool:
+        """Return whether this process is rank 0."""
         return self.rank == 0
 
 

@@ -87,6 +87,11 @@ def permutations(
 
     All keys use one generator in turn, which is faster than a new generator for each
     key.
+
+    Args:
+        sizes: sizes of the permutations.
+        seed: seed of the experiment.
+        keys: keys of the permutations.
     """
     philox = np.random.Philox(_Key(bytes(16)))  # type: ignore[arg-type]
     random = np.random.Generator(philox)

@@ -92,8 +92,16 @@ def diagnose_model(prepared: Prepared) -> tuple[str, BaseException] | None:
 
 
 def check_output(output: object, samples: int, classes: int) -> None:
-    """Raise TypeError unless a model's output has a row for each sample and a column
-    for each class.
+    """Check the shape of a model's output.
+
+    Args:
+        output: output of the model.
+        samples: number of samples in the batch.
+        classes: number of classes.
+
+    Raises:
+        TypeError: The output does not have a row for each sample and a column for each
+            class.
     """
     given = f"a {type(output).__name__}"
     if isinstance(output, Tensor):

@@ -2,7 +2,7 @@
 
 One client with two samples takes part, and another client is scored. For the
 aggregation the message of the first client is repeated for all clients. Model, loss,
-kernel, messages and the stages of the round are those of the experiment.
+kernel, messages and stages are the same as in the experiment.
 """
 
 import itertools
@@ -208,8 +208,11 @@ def refuse_large_result(operator: Any, args: Any, kwargs: Any, result: Any) -> N
 
 
 def find_fixed(prepared: Prepared) -> set[str]:
-    """Return the names of the server's tensors whose first dimension does not depend on
-    the number of clients, although it equals that of the small federation.
+    """Return the names of the server's tensors with a row count that does not depend on
+    clients.
+
+    Only tensors with as many rows as the small federation has clients are listed. The
+    count is compared with the count for one more client.
     """
     setup, clients = prepared.setup, count_clients(prepared)
     if clients == setup.clients:
@@ -262,6 +265,11 @@ def play_on_clients(
     """Play a round of a small federation, and ignore errors in the server's step.
 
     All messages are equal, and a server's step may not accept such input.
+
+    Args:
+        round: round to play.
+        stages: stages of the round.
+        observers: functions called after each stage.
 
     Raises:
         RankFailure: A step before the server's step fails.

@@ -144,7 +144,7 @@ class Federation:
         metrics: writer of metrics, on rank 0 only.
         meta: entries of every checkpoint that describe the run.
         announce: function called on rank 0 with each recorded round.
-        best: tracker of the best round if its state is to be saved, else None.
+        best: tracker of the best round if its state is saved, else None.
     """
 
     communicator: Communicator

@@ -94,7 +94,7 @@ def choose_lanes(
         return LaneChoice(fits, fits, form, notes)
     notes.append(
         f"at most {UNMEASURED} clients with convolutions train side by side on this GPU, "
-        "because runtime.lane_table is not set; tests/benchmarks/gpu.sh measures a table"
+        "because no measurement applies; tests/benchmarks/gpu.sh writes runtime.lane_table"
     )
     return LaneChoice(min(fits, UNMEASURED), fits, form, notes)
 

@@ -211,10 +211,15 @@ def try_own_scores(prepared: Prepared) -> None:
 
 
 def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> None:
-    """Raise RunFailure unless an error with at most ``lanes`` lanes occurs again.
+    """Raise RunFailure unless an error occurs again.
 
     An error that occurs only once, such as an error raised by a timer, is not an error
     of the experiment.
+
+    Args:
+        prepared: experiment.
+        lanes: maximum number of lanes of the trial.
+        error: error of the first trial.
     """
     if not is_failure(error):
         again, _ = try_round(prepared, lanes)

@@ -288,8 +288,9 @@ def _note_other_processors(communicator: Communicator) -> list[str]:
 
 
 def _compute_checksums(prepared: Prepared) -> dict[str, str | int | None]:
-    """Return checksums of the parts that every rank prepares itself and that must be
-    equal on all ranks.
+    """Return checksums of the parts that each rank prepares separately.
+
+    They must be equal on all ranks.
     """
     split = prepared.data.split
     indices = hashlib.sha256()
@@ -301,7 +302,9 @@ def _compute_checksums(prepared: Prepared) -> dict[str, str | int | None]:
         "data.dataset, the samples": prepared.checksum,
         "partition, the samples of each client": indices.hexdigest(),
         f"{model}, frozen or given parameters": prepared.frozen,
-        "the first private state of a client": digest_tensors(prepared.store.template),
+        "the initial private state of a client": digest_tensors(
+            prepared.store.template
+        ),
     }
 
 

@@ -204,6 +204,11 @@ def count_samples(
 ) -> tuple[Tensor, Tensor]:
     """Count the training and test samples of each client and class in round 1.
 
+    Args:
+        split: split of the data set over clients.
+        dataset: data set with labels.
+        shifts: distribution shifts between clients, or None.
+
     Returns:
         Training counts and test counts, float64 [clients, classes] each.
     """

@@ -170,6 +170,11 @@ def complete_model(
 def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[str]:
     """Return the names of a model's own buffers that its forward pass changes.
 
+    Args:
+        config: configuration of the experiment.
+        build: function that makes the model.
+        dataset: data set with samples for the forward pass.
+
     Raises:
         UserError: The model cannot be trained.
     """

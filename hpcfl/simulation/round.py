@@ -109,7 +109,7 @@ class Result:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The round's metrics by name, to be recorded on rank 0."""
+        """The round's metrics by name, which rank 0 records."""
         whole = self.costs | {FINAL: int(self.is_final)}
         return self.numbers.values | self.clusters() | whole
 
@@ -525,8 +525,8 @@ def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
         method.observe(fleet, arrived)
 
 
-COMPOSE = Stage("compose", "send", "what the server sends", compose)
-SEND = Stage("send", "send", "what the server sends", send, is_collective=True)
+COMPOSE = Stage("compose", "send", "the server's message", compose)
+SEND = Stage("send", "send", "the server's message", send, is_collective=True)
 WORK = Stage("work", "train", "local work", work)
 COLLECT = Stage(
     "collect",
@@ -579,8 +579,7 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
 
 
 def find_clusters(round: Round) -> Callable[[], dict[str, Any]]:
-    """Return a function that computes the cluster metrics, to be called later on rank
-    0.
+    """Return a function that computes the cluster metrics, which rank 0 calls later.
 
     The metrics compare groups of clients by their shifts with the clusters of the
     method.

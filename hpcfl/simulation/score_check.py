@@ -116,6 +116,11 @@ def compute_numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
     ``[clients]`` each.
 
     Each client has one training sample of every class.
+
+    Args:
+        name: name of the score.
+        score: score.
+        block: block of logits and labels.
     """
     trained = torch.ones(len(block.labels), block.classes, dtype=torch.float64)
     return score.numbers(name, score.sums(block).double().cpu(), trained)

@@ -2,7 +2,7 @@
 
 ``add_notes`` adds notes on clients that never train and on short rounds.
 ``refuse_other_decisions`` compares the decisions of the preflight, which change the
-last bits, with those of the run to continue.
+last bits, with the decisions in the checkpoint of a run that continues.
 """
 
 from collections.abc import Mapping
@@ -183,7 +183,7 @@ def refuse_other_decisions(
     meta: Mapping[str, Any],
     folder: Path,
 ) -> None:
-    """Compare decisions and frozen values with those of the run to continue.
+    """Compare decisions and frozen values with a checkpoint of the run that continues.
 
     Runs of earlier versions stored no decisions and are skipped. So are runs with
     another device or ``runtime.lanes``, because the user requested other decisions.
@@ -229,7 +229,7 @@ def list_changed_decisions(before: object, now: object) -> list[str]:
 def refuse_other_frozen(
     prepared: Prepared, meta: Mapping[str, Any], folder: Path
 ) -> None:
-    """Raise UserError if the frozen values of the model differ from those of the run.
+    """Raise UserError if the model's frozen values differ from the run's frozen values.
 
     Args:
         prepared: experiment.

@@ -86,7 +86,7 @@ def test_ranks_meet_in_the_stages_that_say_so_and_in_no_others(monkeypatch):
 @pytest.mark.parametrize(
     ("owner", "name", "place"),
     [
-        (FedAvg, "send", "round 1, what the server sends"),
+        (FedAvg, "send", "round 1, the server's message"),
         (FedAvg, "update", "round 1, clients 0, 1, 2, 3, 4"),
         (FedAvg, "aggregate", "round 1, aggregation"),
         (FedAvg, "finish", "after the last round, clients 0, 1, 2, 3, 4"),

@@ -374,7 +374,7 @@ class BatchedSession(Session):
         values = [variables[name] for name in self.work.variable_names]
         *parts, losses = self._compute(*chosen, batch.x, batch.y, *values)
         if isinstance(lanes, Tensor):
-            # Indices gave copies; a slice gave views, whose buffers moved in place.
+            # Indices gave copies, whose buffers are written back. A slice gave views.
             for place in self._written:
                 mixing.index_copy(tensors[names[place]], lanes, chosen[place])
         return dict(zip(self.work.trained, parts, strict=True)), losses

@@ -282,7 +282,7 @@ class Graphed:
         if torch.stack([is_equal(*pair) for pair in pairs]).all():
             return outputs
         self._give_up(
-            "it reads a number that changed, or adds in another order in each call"
+            "it reads a value that changed, or its order of additions varies between calls"
         )
         moved = expected[len(outputs) :]
         for position, tensor in zip(self._written, moved, strict=True):

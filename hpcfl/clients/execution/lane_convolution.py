@@ -82,7 +82,7 @@ def convolve(
 ) -> Tensor:
     """Return the result of one of CONVOLUTIONS.
 
-    The arguments after ``function`` are those of torch's convolutions.
+    The arguments after ``function`` are the arguments of torch's convolutions.
     """
 
     def convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

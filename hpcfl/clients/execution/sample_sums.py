@@ -32,7 +32,7 @@ class SampleLane(Lane):
     def __getattr__(self, name: str) -> Tensor:
         raise UserError(
             f"[privacy] unit = 'sample' does not cover the loss, which reads lane.{name}; "
-            "take a method whose loss reads only samples, or declare the variable in "
+            "choose a method whose loss reads only samples, or declare the variable in "
             "the method's private_variables"
         )
 

@@ -104,11 +104,11 @@ class AsynchronousCalendar(Calendar):
         """Return the stages of a round, whose cohort are the clients that arrive."""
         arrivals = Arrivals(self, round)
         return (
-            Stage("compose", "send", "what the server sends", arrivals.compose),
+            Stage("compose", "send", "the server's message", arrivals.compose),
             Stage(
                 "send",
                 "send",
-                "what the server sends",
+                "the server's message",
                 arrivals.send,
                 is_collective=True,
             ),
