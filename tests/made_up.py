@@ -15,7 +15,7 @@ from hpcfl.storage import results, run_folder
 from hpcfl.storage.metrics import MetricsWriter, find_primary, list_scores
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus, Stage
-from hpcfl.trained.run import Run, Summary, summarise
+from hpcfl.trained.run import Run
 
 PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
 STARTS = [
@@ -54,22 +54,6 @@ def run(
         "pre/clients": np.full(len(rounds), clients),
         "clients/floats_up": np.zeros((len(rounds), 2)),
     }
-    best = int(np.argmax(accuracy))
-    summary = Summary(
-        method,
-        dataset,
-        len(rounds),
-        finished,
-        {"round": best + 1, "pre": accuracy[best]},
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        "finished" if finished else "stopped",
-        [],
-    )
     status = RunStatus(
         Stage.FINISHED if finished else Stage.PLAYING,
         3,
@@ -86,15 +70,15 @@ def run(
         "data": {"dataset": dataset, "root": None},
         "partition": {"scheme": "iid", "seed": 1},
         "method": {"name": method, **method_keys},
+        "evaluation": {"score": "pre", "metric": "weighted"},
         "runtime": {"device": "cpu"},
     }
     results = Results(rounds=rounds, values=sparse(values))
     return Run(
         Path(f"runs/{method}-{seed}"),
-        summary,
         config,
         results,
-        *find_primary({"score": "pre", "metric": "weighted"}, results),
+        *find_primary(config["evaluation"], results),
         status,
     )
 
@@ -106,9 +90,8 @@ def summed_up(
     stage = Stage.FINISHED if finished else Stage.PLAYING
     done = int(results.played.sum())
     status = RunStatus(stage, done, done, None, [], False, None)
-    column, measure = find_primary(resolved["evaluation"], results)
-    summary = summarise(resolved, results, column, measure, status, [])
-    return Run(path, summary, resolved, results, column, measure, status)
+    primary = find_primary(resolved["evaluation"], results)
+    return Run(path, resolved, results, *primary, status)
 
 
 def of_clients(

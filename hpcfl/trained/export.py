@@ -74,10 +74,8 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
                     f"{kind}.pt2 is left out, torch cannot write the model down "
                     f"({problem}); its tensors are there"
                 )
-        about = _about(models, model, programs[kind])
         _write_tensors(folder / f"{_stem(model)}.safetensors", model.module)
-        _write_about(folder / f"{_stem(model)}.json", about)
-        lines.append(_line(model, about["accuracy"]))
+        lines.append(_write_about(folder, models, model, programs[kind]))
     return lines
 
 
@@ -105,14 +103,12 @@ def _written_adapters(
                 "says; leave --adapter out to export whole models"
             )
         assert model.corrections is not None
-        about = _about(models, model, None)
         alone = folder / _stem(model)
         alone.mkdir()
         files = peft.files(model.corrections, prepared.config.adapter)
         for name, content in files.items():
             atomic.write(alone / name, content)
-        _write_about(folder / f"{_stem(model)}.json", about)
-        lines.append(_line(model, about["accuracy"]))
+        lines.append(_write_about(folder, models, model, None))
     return lines
 
 
@@ -141,15 +137,16 @@ def _write_tensors(path: Path, module: nn.Module) -> None:
     atomic.write(path, save(tensors, {"format": "pt"}))
 
 
-def _write_about(path: Path, about: dict[str, Any]) -> None:
-    atomic.write(path, json.dumps(about, indent=1).encode())
-
-
-def _line(model: Trained, accuracy: float) -> str:
-    """Return a line on an exported model, with a warning if its accuracy differs.
-
-    The run's recorded accuracy is the reference.
+def _write_about(
+    folder: Path, models: Models, model: Trained, program: str | None
+) -> str:
+    """Write the description of a model; return a line on it, with a warning if its
+    accuracy differs from the one that the run recorded.
     """
+    about = _describe(models, model, program)
+    text = json.dumps(about, indent=1)
+    atomic.write(folder / f"{_stem(model)}.json", text.encode())
+    accuracy = about["accuracy"]
     column = model.moment or "never scored"
     line = f"{model.name}: {column}, round {model.round}, {100 * accuracy:.2f} %"
     if model.recorded is None or model.recorded == accuracy:
@@ -176,7 +173,7 @@ def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
     return content.getvalue(), ""
 
 
-def _about(models: Models, model: Trained, program: str | None) -> dict[str, Any]:
+def _describe(models: Models, model: Trained, program: str | None) -> dict[str, Any]:
     """Return the description of a model for the JSON beside it."""
     prepared = models.replay.prepared
     x, y = models.samples(model.clients)
@@ -198,7 +195,7 @@ def _about(models: Models, model: Trained, program: str | None) -> dict[str, Any
         },
         "classes": prepared.setup.classes,
         "constructor": _constructor(models, model.module),
-        "digest": model.digest,
+        "digest": models.replay.digest(model.round),
         "sha256": digest_tensors(model.module.state_dict()),
         "configuration": models.config,
         "hpcfl": __version__,

@@ -17,7 +17,7 @@ from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import find_primary
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStatus
-from hpcfl.trained.run import Run, summarise
+from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
     import pandas
@@ -101,17 +101,8 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
     status = run_status.look(folder, config["rounds"], results, run)
     notes += _lost(folder, status, results)
     column, measure = find_primary(config["evaluation"], results)
-    summary = summarise(
-        config=config,
-        results=results,
-        column=column,
-        measure=measure,
-        status=status,
-        notes=notes,
-    )
     return Run(
         folder=folder,
-        summary=summary,
         config=config,
         results=results,
         score=column,

@@ -19,7 +19,7 @@ from hpcfl.simulation import torch_settings
 from hpcfl.storage.manifest import list_damaged, name_manifest
 from hpcfl.storage.metrics import AFTER, BEFORE, compute_client_scores
 from hpcfl.storage.results import Results
-from hpcfl.trained.module import module
+from hpcfl.trained.module import make_module
 from hpcfl.trained.recorder import ModelRecorder
 from hpcfl.trained.replay import RoundReplay
 
@@ -34,9 +34,8 @@ class Trained:
     name: "client 7", "global", "class 3" … module: in evaluation mode; its forward is
     the scored prediction. corrections: of low rank, included in the module's weights;
     None without any. moment: the column in which it was scored; None for an unscored
-    model of the server. round: that of the model. digest: of the run's whole state
-    before that round; None before the first. recorded: its accuracy then, in [0, 1];
-    None without one. clients: the clients whose test samples this accuracy counts.
+    model of the server. round: that of the model. recorded: its accuracy then, in [0,
+    1]; None without one. clients: the clients whose test samples this accuracy counts.
     """
 
     name: str
@@ -44,7 +43,6 @@ class Trained:
     corrections: Corrections | None
     moment: str | None
     round: int
-    digest: str | None
     recorded: float | None
     clients: list[int]
 
@@ -112,14 +110,15 @@ class Models:
             if column not in fleet.models:
                 continue
             for position, client in enumerate(fleet.ids.tolist()):
+                model, corrections = self._make_module(fleet, column, position)
                 yield Trained(
-                    f"client {client}",
-                    *self._module(fleet, column, position),
-                    column,
-                    round,
-                    self.replay.digest(round),
-                    self._recorded(column, round, client),
-                    [client],
+                    name=f"client {client}",
+                    module=model,
+                    corrections=corrections,
+                    moment=column,
+                    round=round,
+                    recorded=self._find_recorded(column, round, client),
+                    clients=[client],
                 )
 
     def of_server(self, names: Sequence[str] = (), at: At = "last") -> list[Trained]:
@@ -267,7 +266,7 @@ class Models:
         """Return the recorded accuracy of a column, [T], NaN in rounds without it."""
         return self.results.series(MetricName("weighted", column))
 
-    def _recorded(self, column: str, round: int, client: int) -> float | None:
+    def _find_recorded(self, column: str, round: int, client: int) -> float | None:
         of_round = self.results.select_rounds(
             np.flatnonzero(self.results.rounds == round)
         )
@@ -276,11 +275,11 @@ class Models:
         accuracy = float(accuracies[0, client])
         return accuracy if np.isfinite(accuracy) else None
 
-    def _module(
+    def _make_module(
         self, fleet: ModelRecorder, column: str, position: int
     ) -> tuple[nn.Module, Corrections | None]:
         """Return the model in a column of the client at ``position`` in a fleet, as
-        ``module``.
+        ``make_module``.
         """
         scored = fleet.models[column]
         row = scored.rows if scored.rows.dim() == 1 else scored.rows[position]
@@ -288,7 +287,13 @@ class Models:
             name: tensor[position] for name, tensor in scored.variables.items()
         }
         statistics = scored.buffers[position]
-        return module(fleet.resources, row, statistics, scored.predict, variables)
+        return make_module(
+            fleet.resources,
+            row,
+            statistics,
+            predict=scored.predict,
+            variables=variables,
+        )
 
     def _global(self, at: At) -> Trained:
         """Return the global model as the first client received it. Raises UserError."""
@@ -300,14 +305,13 @@ class Models:
         total = MetricName("total", GLOBAL, of_clients=True)
         [samples] = self.results.select_rounds([row]).series(total)
         scored = np.flatnonzero(np.isfinite(samples))
-        model, corrections = self._module(fleet, GLOBAL, 0)
+        model, corrections = self._make_module(fleet, GLOBAL, 0)
         return Trained(
             name=GLOBAL,
             module=model,
             corrections=corrections,
             moment=GLOBAL,
             round=round,
-            digest=self.replay.digest(round),
             recorded=float(self._accuracies(GLOBAL)[row]),
             clients=scored.tolist(),
         )
@@ -317,14 +321,15 @@ class Models:
         self._refuse_own_statistics(name)
         slot = name_buffers("model")
         statistics = self.replay.server(round).get(slot, torch.zeros(0))
-        model, corrections = module(self.replay.prepared.resources, row, statistics)
+        model, corrections = make_module(
+            self.replay.prepared.resources, row, statistics
+        )
         return Trained(
             name=name,
             module=model,
             corrections=corrections,
             moment=None,
             round=round,
-            digest=self.replay.digest(round),
             recorded=None,
             clients=self.everyone,
         )

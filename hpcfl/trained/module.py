@@ -52,7 +52,7 @@ class Predicting(nn.Module):
 
 
 @with_gradients
-def module(
+def make_module(
     resources: Resources,
     row: Tensor,
     statistics: Tensor,

@@ -70,24 +70,10 @@ class Summary:
     best_validation: float | None = None
 
 
-def summarise(
-    config: Mapping[str, Any],
-    results: Results,
-    column: str,
-    measure: Measure,
-    status: RunStatus,
-    notes: list[str],
-) -> Summary:
-    """Summarise a run.
-
-    Args:
-        config: Resolved.
-        results: Everything recorded.
-        column: The column that counts.
-        measure: The number in it that counts.
-        status: How far the run is.
-        notes: What is damaged or lost.
-    """
+def summarise(run: "Run") -> Summary:
+    """Summarise a run."""
+    config, results, status = run.config, run.results, run.status
+    column, measure = run.score, run.measure
 
     def numbers_of(column: str) -> np.ndarray:
         return results.series(MetricName(measure.recorded, column))
@@ -135,7 +121,7 @@ def summarise(
         floats_up=_mean(floats_up),
         floats_down=_mean(floats_down[played]),
         state=status.state,
-        notes=notes,
+        notes=run.notes,
         scores=scores,
         newcomers=newcomers,
         best_by=measures.best_by(config),
@@ -165,13 +151,12 @@ class Run:
     """A run on the disk."""
 
     folder: Path
-    summary: Summary
     config: Mapping[str, Any]  # resolved, in the shape of the experiment file
     results: Results  # everything recorded
     score: str  # the column that counts, such as ``pre``, ``post`` or ``global``
     measure: Measure  # the number in it that counts
     status: RunStatus
-    notes: list[str] = field(default_factory=list)  # those of ``summary``
+    notes: list[str] = field(default_factory=list)  # what is damaged or lost
     # the user's own plugins that may be imported to look at models
     own: Collection[str] = ()
 
@@ -189,6 +174,11 @@ class Run:
             f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
             f"{self.summary.state}, {played}\n{result}"
         )
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Return the run in a few numbers."""
+        return summarise(self)
 
     @property
     def label(self) -> str:

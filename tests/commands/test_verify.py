@@ -81,7 +81,7 @@ def changed(run, header=(), **values):
 
 
 def test_another_final_state_or_number_is_seen(played):
-    other = replace(played, summary=replace(played.summary, digest="0" * 64))
+    other = replace(played, status=replace(played.status, digest="0" * 64))
     lines, same = compare(other, played)
     assert not same and lines[0].startswith("ANOTHER final state: 0000")
     losses = played.results.values["pre/loss"]

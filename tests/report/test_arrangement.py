@@ -16,7 +16,7 @@ def ended(one: Run, digest: str, **header: object) -> Run:
     """The same run with another final state, made elsewhere."""
     return replace(
         one,
-        summary=replace(one.summary, digest=digest),
+        status=replace(one.status, digest=digest),
         results=replace(one.results, header=header),
     )
 

@@ -155,14 +155,8 @@ def held_out(method: str, column: str, *numbers: float, **keys: object) -> Run:
     on_test = {f"{column}/weighted": np.array([0.1, 0.2, 0.3])}
     one.results.values.of_rounds.update(on_test)
     one.results.values.of_rounds[f"validation/{column}/weighted"] = np.array(numbers)
-    best = int(np.argmax(numbers))
-    chosen = {
-        "round": best + 1,
-        "pre": 0.1,
-        column: on_test[f"{column}/weighted"][best],
-    }
-    summary = replace(one.summary, best=chosen, best_by="validation")
-    return replace(one, score=column, summary=summary)
+    evaluation = one.config["evaluation"] | {"best_by": "validation"}
+    return replace(one, score=column, config=one.config | {"evaluation": evaluation})
 
 
 def test_validation_is_each_methods_own_column_on_held_out_samples():

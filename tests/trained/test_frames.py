@@ -71,7 +71,8 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
 def test_the_tail_is_the_mean_that_counts(make_run):
     run = loading.load_run(make_run("local", "local", primary="post"))
     tail = {"rounds": [3, 4], "pre": 0.5, "post": 0.7}
-    moved = replace(run, summary=replace(run.summary, tail=tail))
+    moved = replace(run)
+    vars(moved)["summary"] = replace(run.summary, tail=tail)
     assert moved.row()["tail"] == 0.7 != run.row()["tail"]
 
 

@@ -76,7 +76,7 @@ def test_the_global_model_is_the_servers(played):
     [found] = run.models.of_server()
     server = run.models.replay.server(4)["model"]
     row = torch.cat([tensor.flatten() for tensor in found.module.state_dict().values()])
-    assert torch.equal(row, server) and found.digest == run.summary.digest
+    assert torch.equal(row, server) and found.round == 4
     assert accuracy(run, found) == found.recorded == run.accuracy("global")[-1]
 
 
