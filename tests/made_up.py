@@ -357,5 +357,6 @@ def timed(method: str, seed: int, *accuracies: float, step: float = 10.0) -> Run
     }
     static = {"device_pace": np.array([9, 1, 2])}
     return replace(
-        finished, results=replace(finished.results, values=values, static=static)
+        finished,
+        results=replace(finished.results, values=sparse(values), static=static),
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+from recorded import sparse
 from refusals import expect_refusal
 
 from hpcfl.api import run
@@ -75,7 +76,7 @@ def changed(run, header=(), **values):
     results = replace(
         run.results,
         header={**run.results.header, **dict(header)},
-        values={**run.results.values, **values},
+        values=sparse({**run.results.values, **values}),
     )
     return replace(run, results=results)
 

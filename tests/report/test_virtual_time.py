@@ -33,7 +33,7 @@ def test_a_table_at_equal_time_reads_the_last_round_that_was_there():
     # a round that is over when the next begins: its own models are there later
     post = [run.results.values for run in runs]
     for values in post:
-        values["post/weighted"] = values["pre/weighted"]
+        values.of_rounds["post/weighted"] = values["pre/weighted"]
     assert value(runs[0], "post/weighted", 25.0).value == 0.2
 
 
