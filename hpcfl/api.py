@@ -89,11 +89,11 @@ def run(
             "hpcfl.run was called while another run is active in this process; "
             "wait for that run, or use another process"
         )
-    patience = _hang_after(config)
+    patience = _read_hang_after(config)
     try:
-        communicator = _communicator(patience)
+        communicator = _get_communicator(patience)
         with (
-            _noted_errors(communicator),
+            _note_errors(communicator),
             nullcontext() if progress else output.suppress_lines(),
         ):
             plan = agree_on_plan(lambda: _plan(config, folder), fresh, communicator)
@@ -105,7 +105,7 @@ def run(
 
 
 @contextmanager
-def _noted_errors(communicator: Communicator) -> Iterator[None]:
+def _note_errors(communicator: Communicator) -> Iterator[None]:
     """Record that all ranks raise an error of the block, for the end of the script."""
     try:
         yield
@@ -138,7 +138,7 @@ def _refuse_other_keys(table: dict[Any, Any], section: str) -> None:
             _refuse_other_keys(value, f"{section}.{key}" if section else key)
 
 
-def _hang_after(config: Config | dict[str, Any] | str | Path) -> float:
+def _read_hang_after(config: Config | dict[str, Any] | str | Path) -> float:
     """Return the seconds for which ranks wait for each other while they connect.
 
     It is ``runtime.hang_after``, if that can be read already, and at least PREPARING.
@@ -155,7 +155,7 @@ def _hang_after(config: Config | dict[str, Any] | str | Path) -> float:
     return max(PREPARING, seconds)
 
 
-def _communicator(patience: float) -> Communicator:
+def _get_communicator(patience: float) -> Communicator:
     """Return the communicator of this process, which all calls share.
 
     Args:

@@ -139,12 +139,12 @@ def printing(action: Callable[..., None]) -> Callable[..., int]:
     @wraps(action)
     def carry_out(communicator: Communicator, /, **arguments: Any) -> int:
         action(**arguments)
-        return communicator.allreduce_max(_printed(communicator))
+        return communicator.allreduce_max(_check_output(communicator))
 
     return carry_out
 
 
-def _printed(communicator: Communicator) -> int:
+def _check_output(communicator: Communicator) -> int:
     """Return a command's exit code by its output. Print an error after a failed write."""
     failure = output.find_failure()
     if failure is None:
@@ -346,7 +346,7 @@ def new(kind: str, name: str) -> None:
         print(line)
 
 
-def _listing(kind: str, what: str) -> None:
+def _add_listing(kind: str, what: str) -> None:
     """Add a command that lists the entries of a kind.
 
     Args:
@@ -398,7 +398,7 @@ for kind, what in {
     "scores": "scores",
     "datasets": "data sets",
 }.items():
-    _listing(kind, what)
+    _add_listing(kind, what)
 
 
 @cli.group()

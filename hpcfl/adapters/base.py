@@ -51,15 +51,15 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
     """
     own: dict[str, Tensor] = module.state_dict(keep_vars=True)
     file = f"{KEY} = '{adapter.base}'"
-    with _opened(str(adapter.base)) as files:
-        found = names.renamed(files, adapter.names)
+    with _open_files(str(adapter.base)) as files:
+        found = names.find_all_pieces(files, adapter.names)
         there = {name: found[name] for name in own if name in found}
         used = {piece.tensor for pieces in there.values() for piece in pieces}
         unused = wording.list_names([tensor for tensor in files if tensor not in used])
         # a file has one tensor for tied parameters
         known = {id(own[name]) for name in there}
         drawn = [name for name in own if id(own[name]) not in known]
-        trained = _trained(module, adapter)
+        trained = _list_trained(module, adapter)
         if missing := wording.list_names(
             [name for name in drawn if name not in trained]
         ):
@@ -70,9 +70,9 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
             )
         tensors, unfit = {}, []
         for name, pieces in there.items():
-            made = _made(pieces, files, own[name])
+            made = _make_parameter(pieces, files, own[name])
             if made is None:
-                unfit.append(_difference(name, pieces, files, own[name]))
+                unfit.append(_describe_difference(name, pieces, files, own[name]))
             else:
                 parts = " and ".join(
                     f"'{wording.shorten(piece.tensor)}'" for piece in pieces
@@ -99,8 +99,8 @@ def describe(base: str) -> list[str]:
     Raises UserError.
     """
     lines = []
-    for path in _paths(base):
-        with _opened(str(path)) as files:
+    for path in _find_paths(base):
+        with _open_files(str(path)) as files:
             slices = [file.get_slice(name) for name, file in files.items()]
             numbers = sum(math.prod(part.get_shape()) for part in slices)
             types = sorted({part.get_dtype() for part in slices})
@@ -117,7 +117,7 @@ def describe(base: str) -> list[str]:
     return lines
 
 
-def _trained(module: nn.Module, adapter: Adapter) -> set[str]:
+def _list_trained(module: nn.Module, adapter: Adapter) -> set[str]:
     """Return the names of an adapter's trained parameters; without one, those of the
     output layer.
     """
@@ -131,7 +131,7 @@ def _trained(module: nn.Module, adapter: Adapter) -> set[str]:
     }
 
 
-def _made(
+def _make_parameter(
     pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
 ) -> Tensor | None:
     """Return a parameter in the model's type and shape, made of its pieces in the
@@ -156,7 +156,7 @@ def _made(
     return torch.empty_like(own, requires_grad=False).copy_(made)
 
 
-def _difference(
+def _describe_difference(
     name: str, pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
 ) -> str:
     """Describe the files' pieces of a parameter, and the parameter."""
@@ -171,7 +171,7 @@ def _difference(
     return f"{' and '.join(there)} and the model's '{name}' {initial.form(own)}"
 
 
-def _paths(base: str) -> list[Path]:
+def _find_paths(base: str) -> list[Path]:
     """Return the files of a base. Raises UserError where there is none."""
     path = Path(base)
     paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
@@ -181,7 +181,7 @@ def _paths(base: str) -> list[Path]:
 
 
 @contextmanager
-def _opened(base: str) -> Iterator[dict[str, Any]]:
+def _open_files(base: str) -> Iterator[dict[str, Any]]:
     """Open the files of a base and yield the open file of each tensor, by the tensors'
     names.
 
@@ -189,7 +189,7 @@ def _opened(base: str) -> Iterator[dict[str, Any]]:
     """
     with ExitStack() as stack:
         files: dict[str, Any] = {}
-        for path in _paths(base):
+        for path in _find_paths(base):
             with untrusted_files.refuse_unreadable(f"{KEY}: {path}", "safetensors"):
                 file = stack.enter_context(initial.opened(path))
             tensors = file.keys()

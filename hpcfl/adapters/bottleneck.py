@@ -41,9 +41,9 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
         UserError: There is no target, or a target has no known width.
     """
     trained = set[str]()
-    for name in _targets(module, adapter):
+    for name in _find_targets(module, adapter):
         layer = module.get_submodule(name)
-        width = _width(layer, name)
+        width = _find_width(layer, name)
         bound = 1 / math.sqrt(width)
         down = nn.init.uniform_(torch.empty(adapter.width, width), -bound, bound)
         layer.W_down = Parameter(down)
@@ -59,7 +59,7 @@ def _follow(layer: Any, given: Any, output: Tensor) -> Tensor:
     return output + functional.linear(narrow, layer.W_up)
 
 
-def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
+def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
     """Return the names of the layers before bottlenecks; of nested layers the
     outermost.
 
@@ -88,7 +88,7 @@ def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
     return blocks
 
 
-def _width(layer: nn.Module, name: str) -> int:
+def _find_width(layer: nn.Module, name: str) -> int:
     """Return the number of outputs of a layer for a token.
 
     Raises UserError for a layer without a known width.

@@ -104,7 +104,7 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
     Raises:
         UserError: There is no target, or the rank is larger than a layer.
     """
-    for name in _targets(module, adapter):
+    for name in _find_targets(module, adapter):
         correct(module.get_submodule(name), name, adapter)
     names = set[str]()
     for name, layer in layers(module).items():
@@ -115,7 +115,7 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
     return names
 
 
-def _targets(module: nn.Module, adapter: Adapter) -> list[str]:
+def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
     """Return the names of the layers that get a correction.
 
     Raises UserError where there is none.

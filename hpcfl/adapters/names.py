@@ -66,7 +66,9 @@ class Piece:
         return tensor
 
 
-def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]]:
+def find_all_pieces(
+    tensors: Iterable[str], names: str | Rules
+) -> dict[str, list[Piece]]:
     """Return the pieces of each parameter, by the parameters' names.
 
     Args:
@@ -76,10 +78,10 @@ def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]
     Raises:
         UserError: There are no rules of this name, or a rule is invalid.
     """
-    rules = _rules(names)
+    rules = _check_rules(names)
     found: dict[str, list[Piece]] = {}
     for tensor in tensors:
-        for name, piece in _pieces(tensor, rules).items():
+        for name, piece in _find_pieces(tensor, rules).items():
             found.setdefault(name, []).append(piece)
     for name, pieces in found.items():
         pieces.sort(key=lambda piece: piece.rule)
@@ -92,7 +94,7 @@ def renamed(tensors: Iterable[str], names: str | Rules) -> dict[str, list[Piece]
     return found
 
 
-def _pieces(tensor: str, rules: Mapping[str, Sequence[str]]) -> dict[str, Piece]:
+def _find_pieces(tensor: str, rules: Mapping[str, Sequence[str]]) -> dict[str, Piece]:
     """Return a tensor's pieces by the parameters' names, by the first matching rule.
 
     Raises UserError for a name that no match can produce.
@@ -110,7 +112,7 @@ def _pieces(tensor: str, rules: Mapping[str, Sequence[str]]) -> dict[str, Piece]
                     "a name"
                 )
             piece = Piece(tensor, rule, change=change, number=number, pieces=len(names))
-            found[_filled(plain, texts)] = piece
+            found[_fill(plain, texts)] = piece
         return found
     return {tensor: Piece(tensor, len(rules))}
 
@@ -133,7 +135,7 @@ def _match(pattern: str, tensor: str) -> list[str] | None:
     return texts
 
 
-def _rules(names: str | Rules) -> dict[str, Sequence[str]]:
+def _check_rules(names: str | Rules) -> dict[str, Sequence[str]]:
     """Return the new names by pattern, after checking the patterns. Raises UserError."""
     if isinstance(names, str):
         if names not in PUBLISHED:
@@ -157,7 +159,7 @@ def _check(pattern: str) -> None:
         )
 
 
-def _filled(name: str, texts: Sequence[str]) -> str:
+def _fill(name: str, texts: Sequence[str]) -> str:
     """Fill the texts of wildcards into a name.
 
     Raises UserError for a missing text, and where ``+1`` follows one that is no number.

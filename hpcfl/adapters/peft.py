@@ -69,19 +69,21 @@ def corrections(module: nn.Module) -> Corrections | None:
         return None
     targets = list(layers)
     names = [name for name, _ in module.named_modules()]
-    alike = [name for name in names if name not in targets and _ends(name, targets)]
-    holders = _holders(module)
-    whole = [name for name in holders if _found_by_name(name, names, targets)]
-    saved = [name for name in whole if not _inside(name, whole)]
+    alike = [
+        name for name in names if name not in targets and _ends_with(name, targets)
+    ]
+    holders = _list_holders(module)
+    whole = [name for name in holders if _is_found_by_name(name, names, targets)]
+    saved = [name for name in whole if not _is_inside(name, whole)]
     tensors = dict[str, Tensor]()
     for name, layer in layers.items():
-        tensors |= _of_layer(f"{BASE}{name}", layer)
+        tensors |= _name_factors(f"{BASE}{name}", layer)
     for name in saved:
         for key, tensor in module.get_submodule(name).state_dict().items():
             tensors[f"{BASE}{name}.{key}"] = tensor
     for name in holders:
         if name not in whole:
-            tensors |= _one_by_one(name, module.get_submodule(name))
+            tensors |= _list_parameters(name, module.get_submodule(name))
     copies = {
         name: tensor.detach().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
@@ -91,7 +93,7 @@ def corrections(module: nn.Module) -> Corrections | None:
 
 def files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
     """Return the contents of a model's files by name."""
-    config = json.dumps(_config(known, adapter), indent=1)
+    config = json.dumps(_make_config(known, adapter), indent=1)
     return {
         TENSORS: save(known.tensors, {"format": "pt"}),
         "adapter_config.json": config.encode(),
@@ -105,7 +107,7 @@ class Start:
         """Read the file. Raises UserError."""
         self.key = f"adapter.init = '{folder}'"
         tensors = initial.load(f"{self.key}: {TENSORS}", Path(folder) / TENSORS)
-        self.tensors = {_own_name(name): tensor for name, tensor in tensors.items()}
+        self.tensors = {_strip_prefix(name): tensor for name, tensor in tensors.items()}
 
     def fill(self, module: nn.Module) -> nn.Module:
         """Put the tensors into a model with corrections and return it. Raises UserError
@@ -138,7 +140,7 @@ class Start:
         return found | of_file, notes
 
 
-def _own_name(name: str) -> str:
+def _strip_prefix(name: str) -> str:
     """Return the name in the model of a tensor of PEFT's."""
     own = name.removeprefix(BASE).replace(".base_layer.", ".")
     for end, leaf in LEAVES.items():
@@ -146,7 +148,7 @@ def _own_name(name: str) -> str:
     return own
 
 
-def _config(known: Corrections, adapter: Adapter) -> dict[str, Any]:
+def _make_config(known: Corrections, adapter: Adapter) -> dict[str, Any]:
     """Return the contents of ``adapter_config.json``, by the keys of PEFT's
     ``LoraConfig``.
     """
@@ -170,7 +172,7 @@ def _config(known: Corrections, adapter: Adapter) -> dict[str, Any]:
     }
 
 
-def _of_layer(name: str, layer: lora.LowRank) -> dict[str, Tensor]:
+def _name_factors(name: str, layer: lora.LowRank) -> dict[str, Tensor]:
     """Return A and B of the layer with this name by PEFT's names."""
     if isinstance(layer, lora.LowRankLinear):
         return {f"{name}.lora_A.weight": layer.A, f"{name}.lora_B.weight": layer.B}
@@ -181,7 +183,7 @@ def _of_layer(name: str, layer: lora.LowRank) -> dict[str, Tensor]:
     return {f"{name}.lora_embedding_A": down, f"{name}.lora_embedding_B": layer.B}
 
 
-def _further(layer: nn.Module) -> dict[str, Tensor]:
+def _list_further(layer: nn.Module) -> dict[str, Tensor]:
     """Return a layer's own trained parameters other than its correction, by name."""
     apart = ("A", "B") if isinstance(layer, lora.LowRank) else ()
     return {
@@ -191,34 +193,34 @@ def _further(layer: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _holders(module: nn.Module) -> list[str]:
+def _list_holders(module: nn.Module) -> list[str]:
     """Return the names of the layers with trained parameters other than corrections."""
-    return [name for name, layer in module.named_modules() if _further(layer)]
+    return [name for name, layer in module.named_modules() if _list_further(layer)]
 
 
-def _one_by_one(name: str, layer: nn.Module) -> dict[str, Tensor]:
+def _list_parameters(name: str, layer: nn.Module) -> dict[str, Tensor]:
     """Return the trained parameters and the statistics of one layer, by PEFT's names."""
     prefix = f"{BASE}{name}." if name else BASE
     if isinstance(layer, lora.LowRank):
         prefix = f"{prefix}base_layer."
-    known = _further(layer) | dict(layer.named_buffers(recurse=False))
+    known = _list_further(layer) | dict(layer.named_buffers(recurse=False))
     return {f"{prefix}{key}": tensor for key, tensor in known.items()}
 
 
-def _found_by_name(name: str, names: Sequence[str], targets: Sequence[str]) -> bool:
+def _is_found_by_name(name: str, names: Sequence[str], targets: Sequence[str]) -> bool:
     """Return whether PEFT finds this layer alone by its name, and no target is or lies
     inside it.
     """
     found = [other for other in names if other.endswith(name)]
-    holds = any(_inside(target, [name]) for target in targets)
+    holds = any(_is_inside(target, [name]) for target in targets)
     return found == [name] and name not in targets and not holds
 
 
-def _ends(name: str, endings: Sequence[str]) -> bool:
+def _ends_with(name: str, endings: Sequence[str]) -> bool:
     """Return whether the last parts of a name are one of the ``endings``."""
     return any(name.endswith(f".{ending}") for ending in endings)
 
 
-def _inside(name: str, layers: Sequence[str]) -> bool:
+def _is_inside(name: str, layers: Sequence[str]) -> bool:
     """Return whether a name belongs to a part of one of the layers."""
     return any(name.startswith(f"{layer}.") for layer in layers)

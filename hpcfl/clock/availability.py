@@ -94,7 +94,7 @@ class Markov(Availability):
         if client not in self._on_first:
             random = randomness.generator(self._seed, "on first", client)
             share = self._on / (self._on + self._off)
-            self._on_first[client] = exact.uniform(random) <= share
+            self._on_first[client] = exact.draw_uniform(random) <= share
         return self._on_first[client]
 
     def _changes(self, client: int, block: int) -> np.ndarray:
@@ -113,7 +113,7 @@ class Markov(Availability):
             skip=block * BLOCK,
             count=BLOCK,
         )
-        lengths = exact.exponentials(uniforms, means * (BLOCK // 2))
+        lengths = exact.draw_exponentials(uniforms, means * (BLOCK // 2))
         changes = np.cumsum(np.maximum(lengths, 1)) + self._begins[client][block]
         self._drawn[client] = block, changes
         result: np.ndarray = changes
@@ -144,18 +144,18 @@ def make_availability(time: Time, clients: int, seed: int) -> Availability:
     file.
     """
     if time.availability == "day":
-        offsets = [_offset(time, seed, client) for client in range(clients)]
-        length = exact.whole(Decimal(time.hours) * 3600 * SECOND)
+        offsets = [_draw_offset(time, seed, client) for client in range(clients)]
+        length = exact.round_to_whole(Decimal(time.hours) * 3600 * SECOND)
         return Daily(offsets, length)
     if time.availability == "markov":
         return Markov(time, seed)
     if time.availability == "file":
         assert time.availability_file is not None
-        return Traced(traces.activities(time.availability_file, SECOND))
+        return Traced(traces.read_activities(time.availability_file, SECOND))
     return Daily([], DAY)
 
 
-def _offset(time: Time, seed: int, client: int) -> int:
+def _draw_offset(time: Time, seed: int, client: int) -> int:
     """Return the tick of a day at which a client comes on.
 
     The tick is uniform over the day, or one of so many time zones.

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcfl.clock.durations import Duration, describe_durations, in_seconds
+from hpcfl.clock.durations import Duration, convert_to_seconds, describe_durations
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round_schedule import Draws, RoundSchedule
 
@@ -77,8 +77,8 @@ class Step:
         length = self.ended - self.begun
         staleness = self.staleness
         return {
-            "time/seconds": in_seconds(self.ended),
-            "time/started": in_seconds(self.begun),
+            "time/seconds": convert_to_seconds(self.ended),
+            "time/started": convert_to_seconds(self.begun),
             "time/arrivals": len(self.jobs),
             "time/lost": self.lost,
             "time/in_flight": self.busy / length if length else np.nan,
@@ -153,14 +153,14 @@ class Calendar(RoundSchedule):
 
     def epoch_shares(self, number: int) -> np.ndarray | None:
         """Return the share of the epochs that each of a round's cohort does."""
-        return shares_of(self.step(number).jobs)
+        return list_shares(self.step(number).jobs)
 
     def times(self, number: int) -> dict[str, Any]:
         """Return the recorded times of a round; ``clients/NAME`` [clients] is each
         client's own.
         """
         if number > self.config.rounds:
-            now = in_seconds(self.step(number - 1).ended)
+            now = convert_to_seconds(self.step(number - 1).ended)
             return {"time/seconds": now, "time/started": now}
         step = self.step(number)
         staleness = np.full(self.draws.clients, np.nan)
@@ -170,9 +170,9 @@ class Calendar(RoundSchedule):
             **step.numbers(),
             "clients/staleness": staleness,
             "clients/updates": updates,
-            "participation/jain": jain(updates),
-            "participation/gini": gini(updates),
-            "participation/pace": correlation(updates, self._pace),
+            "participation/jain": compute_jain(updates),
+            "participation/gini": compute_gini(updates),
+            "participation/pace": compute_correlation(updates, self._pace),
         }
 
     def decisions(self) -> dict[str, str]:
@@ -197,13 +197,13 @@ class Calendar(RoundSchedule):
         }
 
 
-def shares_of(jobs: Sequence[Job]) -> np.ndarray | None:
+def list_shares(jobs: Sequence[Job]) -> np.ndarray | None:
     """Return the share of the epochs of each job, [n]; None where all are whole."""
     shares = np.array([job.share for job in jobs])
     return None if (shares == 1).all() else shares
 
 
-def jain(counts: np.ndarray) -> float:
+def compute_jain(counts: np.ndarray) -> float:
     """Return Jain's index (Σc)²/(M Σc²) of counts [M] (Jain, Chiu & Hawe, DEC-TR-301,
     1984).
 
@@ -213,7 +213,7 @@ def jain(counts: np.ndarray) -> float:
     return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else np.nan
 
 
-def correlation(counts: np.ndarray, paces: np.ndarray) -> float:
+def compute_correlation(counts: np.ndarray, paces: np.ndarray) -> float:
     """Return Pearson's correlation of counts [M] with each client's time [M].
 
     It is negative if fast clients have more counts, and NaN if either is constant.
@@ -223,7 +223,7 @@ def correlation(counts: np.ndarray, paces: np.ndarray) -> float:
     return float(np.corrcoef(counts, paces)[0, 1])
 
 
-def gini(counts: np.ndarray) -> float:
+def compute_gini(counts: np.ndarray) -> float:
     """Return the Gini coefficient of counts [M]: Σ_ij |c_i − c_j| / (2 M Σc).
 
     It is 0 if all are equal, and NaN if all are 0.

@@ -54,51 +54,53 @@ def draw_devices(time: Time, clients: int, seed: int, sample_ms: float) -> Devic
     Raises:
         UserError: a file of devices cannot be read.
     """
-    latency = exact.whole(Decimal(time.latency) * SECOND)
+    latency = exact.round_to_whole(Decimal(time.latency) * SECOND)
     if time.devices == "file":
         assert time.file is not None
-        return _of_file(time.file, clients, latency)
+        return _read_devices(time.file, clients, latency)
     median = Decimal(sample_ms) * PICO / 1000
     paces = []
-    for factor in _factors(time, clients, seed):
-        paces.append(max(1, exact.whole(median * factor)))
+    for factor in _draw_factors(time, clients, seed):
+        paces.append(max(1, exact.round_to_whole(median * factor)))
     down = _draw_links(time.down, time.down_sigma, clients, seed, way="down")
     up = _draw_links(time.up, time.up_sigma, clients, seed, way="up")
     return Devices(paces, down, up, latency)
 
 
-def _factors(time: Time, clients: int, seed: int) -> list[Decimal]:
+def _draw_factors(time: Time, clients: int, seed: int) -> list[Decimal]:
     """Return the factor by which each client is slower than ``sample_ms``."""
     if time.devices == "zipf":
-        return _by_rank(clients, seed, Decimal(time.exponent))
+        return _rank_factors(clients, seed, Decimal(time.exponent))
     factors = []
     for client in range(clients):
         random = randomness.generator(seed, "device", client)
         if time.devices == "lognormal":
-            factor = exact.lognormal(random, time.sigma)
+            factor = exact.draw_lognormal(random, time.sigma)
         elif time.devices == "pareto":
             # P(X > x) = x^−α for x ≥ 1; ``sample_ms`` is that of the fastest
-            tail = exact.power(exact.uniform(random), -1 / Decimal(time.exponent))
+            tail = exact.compute_power(
+                exact.draw_uniform(random), -1 / Decimal(time.exponent)
+            )
             factor = min(tail, Decimal(time.slowest))
         elif time.devices == "classes":
-            factor = _of_class(time, exact.uniform(random))
+            factor = _find_class_factor(time, exact.draw_uniform(random))
         else:
             factor = Decimal(1)
         factors.append(factor)
     return factors
 
 
-def _by_rank(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
+def _rank_factors(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
     """Return (r/⌈M/2⌉)^s of each client's rank r, from 1, in a random order."""
     order = randomness.permutation(clients, seed, "device ranks")
     middle = Decimal(-(-clients // 2))
     factors = [Decimal(1)] * clients
     for rank, client in enumerate(order.tolist(), start=1):
-        factors[client] = exact.power(rank / middle, exponent)
+        factors[client] = exact.compute_power(rank / middle, exponent)
     return factors
 
 
-def _of_class(time: Time, luck: Decimal) -> Decimal:
+def _find_class_factor(time: Time, luck: Decimal) -> Decimal:
     """Return the factor of the class that contains ``luck`` in (0, 1]."""
     shares = [Decimal(share) for share in time.shares]
     left = luck * sum(shares)
@@ -116,19 +118,19 @@ def _draw_links(
     speeds = []
     for client in range(clients):
         random = randomness.generator(seed, "link", way, client)
-        speed = Decimal(median) * MEGA * exact.lognormal(random, sigma)
-        speeds.append(max(1, exact.whole(speed)))
+        speed = Decimal(median) * MEGA * exact.draw_lognormal(random, sigma)
+        speeds.append(max(1, exact.round_to_whole(speed)))
     return speeds
 
 
-def _of_file(path: str, clients: int, latency: int) -> Devices:
+def _read_devices(path: str, clients: int, latency: int) -> Devices:
     """Return the devices in a file; clients take its rows in turn."""
-    rows = traces.capacities(path)
+    rows = traces.read_capacities(path)
     paces, speeds = [], []
     for client in range(clients):
         milliseconds, kilobits = rows[client % len(rows)]
-        paces.append(max(1, exact.whole(milliseconds * PICO / 1000)))
-        speeds.append(max(1, exact.whole(kilobits * 1000)))
+        paces.append(max(1, exact.round_to_whole(milliseconds * PICO / 1000)))
+        speeds.append(max(1, exact.round_to_whole(kilobits * 1000)))
     return Devices(paces, speeds, speeds, latency)
 
 
@@ -165,14 +167,14 @@ class Duration:
         """Return the ticks from the server's sending until the client's upload arrives."""
         done = Fraction(epochs, self.work.epochs)
         cost = self.samples[client] * self.work.passes * done
-        training = _ceil(self.devices.pace[client] * cost / PICOSECONDS)
+        training = _round_up(self.devices.pace[client] * cost / PICOSECONDS)
         return max(1, training + self.travel(client))
 
     def travel(self, client: int) -> int:
         """Return the ticks that the messages of a client take both ways."""
         bits = BITS * SECOND
-        down = _ceil(bits * self.work.floats_down / self.devices.down[client])
-        up = _ceil(bits * self.work.floats_up / self.devices.up[client])
+        down = _round_up(bits * self.work.floats_down / self.devices.down[client])
+        up = _round_up(bits * self.work.floats_up / self.devices.up[client])
         return down + up + 2 * self.devices.latency
 
     def epochs_within(self, client: int, ticks: int) -> int:
@@ -191,20 +193,20 @@ def epochs_of(share: float, epochs: int) -> int:
     return min(epochs, int(share * epochs) + 1)
 
 
-def share_of(done: int, epochs: int) -> float:
+def find_share(done: int, epochs: int) -> float:
     """Return a share that ``Task.count_epochs`` converts to ``done``, the middle of all
     such shares.
     """
     return (done - 0.5) / epochs
 
 
-def _ceil(number: Any) -> int:
+def _round_up(number: Any) -> int:
     """Return the least whole number not below an integer or a fraction."""
     fraction = Fraction(number)
     return -(-fraction.numerator // fraction.denominator)
 
 
-def in_seconds(ticks: int) -> float:
+def convert_to_seconds(ticks: int) -> float:
     """Return ticks in seconds, rounded once."""
     return float(np.float64(ticks) / SECOND)
 
@@ -215,19 +217,20 @@ def describe_durations(duration: Duration) -> list[str]:
     return [
         f"time: in a round a client does {float(work.passes):.3g} passes over its samples, gets "
         f"{float(work.floats_down):,.0f} floats and sends {float(work.floats_up):,.0f}",
-        *_distributions(duration),
+        *_describe_distributions(duration),
     ]
 
 
-def _distributions(duration: Duration) -> list[str]:
+def _describe_distributions(duration: Duration) -> list[str]:
     """Return a line for each quantity that clients differ in, with quantiles over
     clients.
     """
     devices = duration.devices
     clients = range(devices.clients)
-    travel = [in_seconds(duration.travel(client)) for client in clients]
+    travel = [convert_to_seconds(duration.travel(client)) for client in clients]
     whole = [
-        in_seconds(duration.ticks(client, duration.work.epochs)) for client in clients
+        convert_to_seconds(duration.ticks(client, duration.work.epochs))
+        for client in clients
     ]
     # by its name the numbers from the fastest client to the slowest
     quantities = {

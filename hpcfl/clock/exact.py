@@ -15,19 +15,19 @@ CONTEXT = Context(prec=30)
 LIBRARY = 1e-14  # largest relative error of a library's logarithm, and of a product
 
 
-def uniform(random: np.random.Generator) -> Decimal:
+def draw_uniform(random: np.random.Generator) -> Decimal:
     """Return a number in (0, 1]."""
     return Decimal(1) - Decimal(float(random.random()))
 
 
-def normal(random: np.random.Generator) -> Decimal:
+def draw_normal(random: np.random.Generator) -> Decimal:
     """Return a standard normal number by the polar method.
 
     The method (Marsaglia & Bray, SIAM Review 1964) needs only a root and a logarithm.
     """
     while True:
-        first = CONTEXT.subtract(2 * uniform(random), Decimal(1))
-        second = CONTEXT.subtract(2 * uniform(random), Decimal(1))
+        first = CONTEXT.subtract(2 * draw_uniform(random), Decimal(1))
+        second = CONTEXT.subtract(2 * draw_uniform(random), Decimal(1))
         square = CONTEXT.fma(first, first, CONTEXT.multiply(second, second))
         if 0 < square < 1:
             break
@@ -35,13 +35,13 @@ def normal(random: np.random.Generator) -> Decimal:
     return CONTEXT.multiply(first, CONTEXT.sqrt(ratio))
 
 
-def lognormal(random: np.random.Generator, sigma: float) -> Decimal:
+def draw_lognormal(random: np.random.Generator, sigma: float) -> Decimal:
     """Return exp(σ z) of a standard normal z, with the median 1."""
-    exponent = CONTEXT.multiply(Decimal(sigma), normal(random))
+    exponent = CONTEXT.multiply(Decimal(sigma), draw_normal(random))
     return CONTEXT.exp(exponent)
 
 
-def exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
+def draw_exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
     """Return exponentially distributed whole numbers with these means, int64 [n].
 
     They are −m ln u of ``uniforms`` in (0, 1], float64 [n], rounded. A library's
@@ -53,15 +53,15 @@ def exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
     from_middle = np.abs(estimates - np.floor(estimates) - 0.5)
     for place in np.flatnonzero(from_middle <= LIBRARY * estimates).tolist():
         logarithm = CONTEXT.ln(Decimal(float(uniforms[place])))
-        rounded[place] = whole(-means[place] * logarithm)
+        rounded[place] = round_to_whole(-means[place] * logarithm)
     return rounded
 
 
-def power(base: Decimal, exponent: Decimal) -> Decimal:
+def compute_power(base: Decimal, exponent: Decimal) -> Decimal:
     """Return base^exponent for a base above 0."""
     return CONTEXT.exp(CONTEXT.multiply(exponent, CONTEXT.ln(base)))
 
 
-def whole(number: Decimal) -> int:
+def round_to_whole(number: Decimal) -> int:
     """Return the nearest whole number, with halves to the even one."""
     return int(number.to_integral_value())

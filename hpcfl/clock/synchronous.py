@@ -10,7 +10,7 @@ from hpcfl.clock import exact
 from hpcfl.clock.availability import FOREVER, OnlineClients
 from hpcfl.clock.calendar import Calendar, Job, Step
 from hpcfl.clock.clients import Clients, make_calendar
-from hpcfl.clock.durations import SECOND, epochs_of, share_of
+from hpcfl.clock.durations import SECOND, epochs_of, find_share
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.simulation.prepare import Prepared
@@ -49,7 +49,7 @@ class SynchronousTimetable:
         self._wanted = draws.participation.count(self._clients)
         self._deadline: int | None = None
         if time.deadline is not None:
-            self._deadline = exact.whole(Decimal(time.deadline) * SECOND)
+            self._deadline = exact.round_to_whole(Decimal(time.deadline) * SECOND)
         self._tick = 0
         self._number = 0
 
@@ -120,7 +120,7 @@ class SynchronousTimetable:
             fitting = self._duration.epochs_within(client, self._deadline)
             if 0 < fitting < done:
                 done = fitting
-                share = share_of(done, epochs)
+                share = find_share(done, epochs)
         ended = self._tick + self._duration.ticks(client, done)
         off = self._online.period_end(client)
         job = Job(

@@ -44,13 +44,13 @@ class Activity(TypedDict):
     finish_time: Positive
 
 
-def capacities(path: str) -> list[tuple[Decimal, Decimal]]:
+def read_capacities(path: str) -> list[tuple[Decimal, Decimal]]:
     """Read the devices in a file: milliseconds to train on a sample, and kbit/s.
 
     Raises UserError.
     """
     devices = []
-    for name, row in _rows(path, Device):
+    for name, row in _read_rows(path, Device):
         measured = [(INFERENCE, row.get("computation")), (1, row.get("training"))]
         times = [factor * Decimal(time) for factor, time in measured if time]
         if len(times) != 1:
@@ -62,7 +62,7 @@ def capacities(path: str) -> list[tuple[Decimal, Decimal]]:
     return devices
 
 
-def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]:
+def read_activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]:
     """Read the periods in which each client of a file is on, and the length of its
     time.
 
@@ -70,7 +70,7 @@ def activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]
     second. Raises UserError.
     """
     found = []
-    for name, row in _rows(path, Activity):
+    for name, row in _read_rows(path, Activity):
         end = int(Decimal(row["finish_time"]) * ticks)
         begins = [int(Decimal(second) * ticks) for second in row["active"]]
         ends = [int(Decimal(second) * ticks) for second in row["inactive"]]
@@ -92,7 +92,7 @@ def note_order(path: str, clients: list[str]) -> list[str]:
 
     clients: the names of the clients in the data, in the order of their ids.
     """
-    names = [name for name, _ in _rows(path, Any)]
+    names = [name for name, _ in _read_rows(path, Any)]
     if not set(names) & set(clients) or names[: len(clients)] == clients:
         return []
     return [
@@ -117,7 +117,7 @@ def _refuse_disorder(
         last = goes_off
 
 
-def _rows(path: str, form: type[Row]) -> list[tuple[str, Row]]:
+def _read_rows(path: str, form: type[Row]) -> list[tuple[str, Row]]:
     """Return the rows of a file by name, in its order. Raises UserError."""
     with untrusted_files.refuse_unreadable(path, "clients' rows in JSON, not a pickle"):
         content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)

@@ -48,7 +48,7 @@ class Workload:
     sample_ms: float
 
 
-def counted(action: Callable[[], Any]) -> tuple[Any, int]:
+def count_operations(action: Callable[[], Any]) -> tuple[Any, int]:
     """Call an action, and return its result and its floating-point operations."""
     with FlopCounterMode(display=False) as counter:
         returned = action()
@@ -64,7 +64,7 @@ def count_workload(prepared: Prepared) -> Workload:
     small = shrink(prepared, lanes=1, samples=SAMPLES)
     epochs = prepared.config.training.epochs
     messages, operations = _play_second(small)
-    pass_operations = _operations_of_pass(small)
+    pass_operations = _count_operations_of_pass(small)
     sample_ms = prepared.config.time.sample_ms
     if not pass_operations and sample_ms is None:
         raise UserError(
@@ -75,10 +75,10 @@ def count_workload(prepared: Prepared) -> Workload:
     passes = Fraction(epochs)
     if pass_operations:
         passes = Fraction(operations, pass_operations)
-    floats_up = _floats(messages.returned)
+    floats_up = _count_floats(messages.returned)
     if prepared.config.participation.by_losses:
         floats_up += 1
-    work = Work(passes, epochs, _floats(messages.sent), floats_up)
+    work = Work(passes, epochs, _count_floats(messages.sent), floats_up)
     return Workload(work, sample_ms or pass_operations / SAMPLES / OPERATIONS)
 
 
@@ -92,7 +92,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
 
     def work_counted(round: Round) -> None:
         nonlocal operations
-        _, operations = counted(lambda: work(round))
+        _, operations = count_operations(lambda: work(round))
 
     counting = Stage("work", "train", "local work", work_counted)
     stages = (COMPOSE, SEND, counting, *AFTER_WORK)
@@ -104,17 +104,17 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
     return messages, operations
 
 
-def _operations_of_pass(small: Prepared) -> int:
+def _count_operations_of_pass(small: Prepared) -> int:
     """Count the operations of one ordinary pass over client 0's samples."""
     fleet = small.make_fleet(np.array([0]), 1, False)
     start = small.setup.initial()
-    _, operations = counted(
+    _, operations = count_operations(
         lambda: fleet.train(start, loss=CROSS_ENTROPY, epochs=1, phase="one pass")
     )
     return operations
 
 
-def _floats(message: Message) -> Fraction:
+def _count_floats(message: Message) -> Fraction:
     """Return the floats that client 0 receives or sends."""
     total = Fraction(0)
     for entry in wrap_entries(message).values():

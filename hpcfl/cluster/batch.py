@@ -14,7 +14,7 @@ from hpcfl.errors import UserError
 Options = dict[str, str | int | bool]
 
 
-def options(profile: Profile, name: str) -> Options:
+def make_options(profile: Profile, name: str) -> Options:
     """Return sbatch's long options for a job called ``name``.
 
     Slurm's warning, USR2, goes to the batch script's process alone ("B:"); the
@@ -45,7 +45,7 @@ def options(profile: Profile, name: str) -> Options:
     return {key: value for key, value in given.items() if f"no-{key}" not in given}
 
 
-def flags(chosen: Options) -> list[str]:
+def make_flags(chosen: Options) -> list[str]:
     """Return options as arguments of sbatch."""
     return [
         f"--{key}" if value is True else f"--{key}={value}"
@@ -53,7 +53,7 @@ def flags(chosen: Options) -> list[str]:
     ]
 
 
-def launcher(profile: Profile) -> list[str]:
+def make_launch_command(profile: Profile) -> list[str]:
     """Return the words before a command that start it on every rank; none for one
     process.
 
@@ -119,33 +119,35 @@ def describe_gpus(profile: Profile) -> list[str]:
     ]
 
 
-def experiment(python: str, file: Path, out: Path) -> list[str]:
+def make_run_command(python: str, file: Path, out: Path) -> list[str]:
     """Return the command that every rank runs."""
     return [python, "-u", "-m", "hpcfl", "run", str(file), "--out", str(out)]
 
 
-def tuning(python: str, file: Path, out: Path, stage: str, cell: str) -> list[str]:
+def make_tune_command(
+    python: str, file: Path, out: Path, stage: str, cell: str
+) -> list[str]:
     """Return the command that every rank of a tuning's job runs."""
     part = ["--stage", stage, *(["--cell", cell] if cell else [])]
     return [python, "-u", "-m", "hpcfl", "tune", str(file), "--out", str(out), *part]
 
 
-def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:
+def make_script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:
     """Return a whole batch script.
 
     It ends with ``exec``, so that ``command`` itself receives Slurm's warning.
     """
-    lines = [f"#SBATCH {shlex.quote(flag)}" for flag in flags(chosen)]
+    lines = [f"#SBATCH {shlex.quote(flag)}" for flag in make_flags(chosen)]
     words = f"exec {shlex.join(command)}"
     return "\n".join(["#!/bin/bash", *lines, *setup, words, ""])
 
 
-def checked(setup: Sequence[str]) -> list[str]:
+def stop_at_errors(setup: Sequence[str]) -> list[str]:
     """Return the lines of ``setup`` such that a job ends where one of them fails."""
     return ["set -e", *setup] if setup else []
 
 
-def supervised(python: str, supervisor: Supervisor) -> list[str]:
+def make_supervisor_command(python: str, supervisor: Supervisor) -> list[str]:
     """Return the command that starts this supervisor, the last one of a batch script."""
     return [
         python,

@@ -193,7 +193,7 @@ class Profile(Section):
         return total or math.inf  # sbatch reads 0 as no limit
 
 
-def folders() -> list[Path]:
+def list_folders() -> list[Path]:
     """Return the folders of profiles: the user's own, then one below the current
     folder.
     """
@@ -202,7 +202,7 @@ def folders() -> list[Path]:
 
 
 def load(name: str) -> Profile:
-    """Return the profile in the file ``name``, or without .toml in one of ``folders``.
+    """Return the profile in the file ``name``, or without .toml in one of ``list_folders``.
 
     Raises UserError.
     """
@@ -233,11 +233,11 @@ def _find(name: str) -> Path:
     """
     known = {
         path.stem: path
-        for folder in reversed(folders())
+        for folder in reversed(list_folders())
         for path in sorted(folder.glob("*.toml"))
     }
     if name not in known:
-        looked = " and ".join(str(folder.absolute()) for folder in folders())
+        looked = " and ".join(str(folder.absolute()) for folder in list_folders())
         hint = suggest(name, known) if known else ""
         raise UserError(
             f"--profile {name}: no such profile in {looked}{hint}; hpcfl new profile "

@@ -47,7 +47,7 @@ class Queued:
         )
 
 
-def own_job() -> str | None:
+def find_own_job() -> str | None:
     """Return the id of this process's job, ARRAY_TASK for an array's task; None outside
     jobs.
     """
@@ -58,7 +58,7 @@ def own_job() -> str | None:
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
-def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
+def find_jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
     """Return the given jobs that Slurm still knows, by id; None if Slurm does not
     answer.
 
@@ -90,7 +90,7 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
     return queue
 
 
-def seconds_left() -> float | None:
+def find_seconds_left() -> float | None:
     """Return the seconds until this process's job reaches its time limit; None outside
     jobs, without a limit, and where that is unknown.
     """

@@ -56,10 +56,10 @@ def look(folder: Path) -> list[Status]:
     Raises UserError if there is neither.
     """
     submissions = Submissions(folder)
-    queue = slurm.jobs(submissions.jobs.values()) or {}
+    queue = slurm.find_jobs(submissions.jobs.values()) or {}
     return [
         _find_status(name, place, submissions, queue)
-        for name, place in _cells(folder, submissions)
+        for name, place in _list_cells(folder, submissions)
     ]
 
 
@@ -71,20 +71,20 @@ def show(folder: Path, watch: bool) -> None:
     console = stdout_console(WIDE)
     cells = look(folder)
     if not watch:
-        console.print(_table(cells))
+        console.print(_make_table(cells))
         return
-    with Live(_table(cells), console=console, auto_refresh=False) as live:
+    with Live(_make_table(cells), console=console, auto_refresh=False) as live:
         while (
             any(cell.state in UNDER_WAY for cell in cells) and not output.find_failure()
         ):
             time.sleep(INTERVAL)
             cells = look(folder)
-            live.update(_table(cells), refresh=True)
+            live.update(_make_table(cells), refresh=True)
     if not console.is_terminal:
         console.print()  # rich ends its last line on terminals only
 
 
-def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
+def _list_cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
     """Yield names and folders of the sweep's cells in its order, then of other runs.
 
     Raises UserError if there are none.
@@ -96,12 +96,12 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
         return
     if run_folder.is_tuning(folder):
         for sweep in tune_folder.SWEEPS:
-            yield from _cells_of(folder / sweep, [])
+            yield from _list_cells_of(folder / sweep, [])
         return
-    yield from _cells_of(folder, list(submissions.jobs))
+    yield from _list_cells_of(folder, list(submissions.jobs))
 
 
-def _cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
+def _list_cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
     """Yield names and folders of a sweep's cells.
 
     submitted: the cells if the folder has no list. Raises UserError if there are none.
@@ -137,7 +137,7 @@ def _find_status(
     job = _find_job(name, submissions, queue)
     if not job and not folder.is_dir():
         return Status(name, "waiting")
-    run = _run(folder)
+    run = _load_run(folder)
     queued = queue.get(submissions.jobs.get(job, ""))
     state, note = _find_state(
         folder, run, job=job, submissions=submissions, queued=queued
@@ -158,11 +158,11 @@ def _find_status(
         rounds=rounds,
         left=pace * left if pace and left and state == "running" else None,
         reached=reached,
-        command=_typed(run) if state == "stopped" and not job else "",
+        command=_find_command(run) if state == "stopped" and not job else "",
     )
 
 
-def _run(folder: Path) -> Run | None:
+def _load_run(folder: Path) -> Run | None:
     """Return the run in a folder; None if it is missing or unreadable."""
     try:
         return loading.load_run(folder)
@@ -190,7 +190,7 @@ def _find_state(
     if run_state.locked:
         return "starting" if run_state.stage in STARTING else "running", requeues
     if queued is not None and queued.is_alive:
-        return _in_queue(queued, run, requeues)
+        return _describe_queued(queued, run, requeues)
     if failure := run_state.failure or submissions.failure(job):
         return "failed", failure
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
@@ -205,7 +205,7 @@ def _find_state(
     )
 
 
-def _typed(run: Run) -> str:
+def _find_command(run: Run) -> str:
     """Return the command that last started a run, for a shell; "" for other programs."""
     program, *words = run.results.header.get("command") or [""]
     ranks = run.results.header.get("ranks", 1)
@@ -217,7 +217,7 @@ def _typed(run: Run) -> str:
     )
 
 
-def _in_queue(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
+def _describe_queued(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
     """Return state and note of a cell whose job waits or runs without holding the
     folder.
     """
@@ -228,7 +228,7 @@ def _in_queue(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]
     )
 
 
-def _table(cells: list[Status]) -> RenderableType:
+def _make_table(cells: list[Status]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
     for title, justify in (
         ("cell", "left"),

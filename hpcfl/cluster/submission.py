@@ -27,7 +27,7 @@ from hpcfl.cluster import profile as profiles
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
-from hpcfl.cluster.tuning_jobs import Task, stages
+from hpcfl.cluster.tuning_jobs import Task, list_stages
 from hpcfl.commands import cell_data, experiments, needs, tune
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess, Process
@@ -82,7 +82,7 @@ def submit(
     plan = experiments.make_plan(table, str(file), out)
     plan = replace(plan, folder=plan.folder.resolve())
     submitter = Submitter(plan.folder, profile)
-    open_cells, refused = _open(plan)
+    open_cells, refused = _find_open(plan)
     _check_threads(profile, list(open_cells.values()))
     queued = {} if dry_run else submitter.find_queued()
     jobs = [
@@ -137,7 +137,7 @@ def _submit_tuning(
         tune.begin(tuning, folder)
     lines = []
     after: list[str] = []  # the arrays that the next array waits for
-    for stage in stages(tuning, folder):
+    for stage in list_stages(tuning, folder):
         waiting = [task.name for task in stage.tasks if task.name in queued]
         jobs = [
             submitter.make_task_job(task, tuning, configs[task.method])
@@ -146,7 +146,7 @@ def _submit_tuning(
         ]
         if waiting:
             lines.append(f"{stage.title}: {len(waiting)} in the queue")
-        arrays = {_array(queued[name]) for name in waiting}
+        arrays = {_find_array(queued[name]) for name in waiting}
         if jobs and dry_run:
             if not after:
                 _show_needs(jobs[0].config, profile.ranks)
@@ -156,7 +156,7 @@ def _submit_tuning(
         elif jobs:
             submitter.write(jobs)
             ids = submitter.send(jobs, after)
-            arrays |= {_array(job) for job in ids.values()}
+            arrays |= {_find_array(job) for job in ids.values()}
             lines.append(
                 f"{stage.title}: {len(jobs)} jobs, {', '.join(sorted(arrays))}"
             )
@@ -188,7 +188,7 @@ class Submitter(Submissions):
     def make_cell_job(self, name: str, config: Config, out: Path) -> CellJob:
         """Return the job of a cell whose results go to ``out``."""
         frozen = self.frozen(name)
-        command = batch.experiment(self.profile.interpreter, frozen, out)
+        command = batch.make_run_command(self.profile.interpreter, frozen, out)
         files = {frozen: json.dumps(config.resolved(), indent=1)}
         return self._make_job(name, config, out, command=command, files=files)
 
@@ -198,7 +198,7 @@ class Submitter(Submissions):
         config: an approximation of the configuration that it plays.
         """
         frozen = self.frozen("tune")
-        command = batch.tuning(
+        command = batch.make_tune_command(
             self.profile.interpreter, frozen, self.out, stage=task.stage, cell=task.cell
         )
         files = {frozen: json.dumps(tuning.table, indent=1)}
@@ -220,20 +220,20 @@ class Submitter(Submissions):
         """
         profile, again = self.profile, self.script(name)
         supervisor = Supervisor(
-            command=[*batch.launcher(profile), *command],
+            command=[*batch.make_launch_command(profile), *command],
             folder=str(out),
             record=str(self.record(name)),
             warning=profile.warning,
             max_requeues=profile.max_requeues,
             again=[] if batch.is_final(profile) else [str(again)],
         )
-        options = batch.options(profile, config.name) | {
+        options = batch.make_options(profile, config.name) | {
             "output": str(self.folder / "%j.log")
         }
-        text = batch.script(
+        text = batch.make_script(
             options,
-            batch.checked(profile.setup),
-            batch.supervised(profile.interpreter, supervisor),
+            batch.stop_at_errors(profile.setup),
+            batch.make_supervisor_command(profile.interpreter, supervisor),
         )
         return CellJob(name, config, supervisor, {**files, again: text})
 
@@ -244,7 +244,7 @@ class Submitter(Submissions):
         """
         if self.profile.cluster != "slurm":
             return {}
-        queue = slurm.jobs(self.jobs.values())
+        queue = slurm.find_jobs(self.jobs.values())
         if queue is None:
             raise RunFailure(
                 "Slurm does not say which jobs are in the queue (squeue fails), and no "
@@ -296,13 +296,13 @@ class Submitter(Submissions):
             options["array"] = f"0-{jobs - 1}%{min(jobs, profile.at_once)}"
         # submitit adds this option and the variable
         options |= {"output": str(self.folder / f"{log}_0_log.out")}
-        setup = [*batch.checked(profile.setup), "export SUBMITIT_EXECUTOR=slurm"]
+        setup = [*batch.stop_at_errors(profile.setup), "export SUBMITIT_EXECUTOR=slurm"]
         command = ["-u", "-m", "submitit.core._submit", str(self.folder)]
-        return batch.script(options, setup, [profile.interpreter, *command])
+        return batch.make_script(options, setup, [profile.interpreter, *command])
 
     def _options(self, after: Sequence[str]) -> batch.Options:
         """Return sbatch's options for jobs that wait for those in ``after``."""
-        options = batch.options(self.profile, self.name)
+        options = batch.make_options(self.profile, self.name)
         if after:
             options["dependency"] = ":".join(["afterany", *after])
         return options
@@ -324,7 +324,7 @@ class Submitter(Submissions):
                 for key, value in self._options(after).items()
             },
             wckey=None,  # submitit sends one unless told otherwise
-            setup=batch.checked(self.profile.setup) or None,
+            setup=batch.stop_at_errors(self.profile.setup) or None,
             use_srun=False,
             stderr_to_stdout=True,
             array_parallelism=self.profile.at_once,
@@ -364,7 +364,7 @@ class Submitter(Submissions):
         return f"{job.name}: finished"
 
 
-def _open(
+def _find_open(
     plan: experiments.Plan,
 ) -> tuple[dict[str, Config], dict[str, UserError]]:
     """Return the incomplete cells with usable folders, and the errors of others by
@@ -384,7 +384,7 @@ def _open(
     return open_cells, refused
 
 
-def _array(job: str) -> str:
+def _find_array(job: str) -> str:
     """Return the array that a job is a task of, or the job itself."""
     return job.partition("_")[0]
 

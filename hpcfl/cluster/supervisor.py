@@ -104,13 +104,13 @@ class Supervisor:
 
     def _run(self) -> None:
         self._count_start()
-        with _handling(self._warn):
+        with _handle_warnings(self._warn):
             code = self._watch(self._start())
             if code in (None, CONTINUE) or (code and self._warned is not None):
                 self._continue(code)
         if code:
-            done = progress(Path(self.folder))
-            why = f"{_ending(code)}{self._reason()}"
+            done = count_rounds(Path(self.folder))
+            why = f"{_describe_ending(code)}{self._reason()}"
             raise RunFailure(f"{why}; submitted again it continues from round {done}")
 
     @property
@@ -178,7 +178,7 @@ class Supervisor:
 
     def _find_end(self) -> float:
         """Find the time of the job's end and return the seconds until then."""
-        left = slurm.seconds_left()
+        left = slurm.find_seconds_left()
         left = math.inf if left is None else left
         self._end = time.monotonic() + left
         return left
@@ -210,7 +210,7 @@ class Supervisor:
         """Count the latest requeues without a new checkpoint. Raises RunFailure for too
         many.
         """
-        done, before = progress(Path(self.folder)), _read(Path(self.record))
+        done, before = count_rounds(Path(self.folder)), _read(Path(self.record))
         in_vain = slurm.restarts() > 0 and before.get("rounds") == done
         fruitless = before.get("fruitless", 0) + 1 if in_vain else 0
         self._note(rounds=done, fruitless=fruitless, failure=None)
@@ -235,8 +235,8 @@ class Supervisor:
         code: that of the ranks, None if they still run. Raises RunFailure without a
         queue.
         """
-        job = slurm.own_job()
-        queue = slurm.jobs([job]) if job else {}
+        job = slurm.find_own_job()
+        queue = slurm.find_jobs([job]) if job else {}
         if job is None:
             raise RunFailure("stopped early; the same command continues")
         when = (
@@ -244,7 +244,9 @@ class Supervisor:
             if code == CONTINUE
             else "in the middle of a round, which will be repeated"
             if code is None
-            else (f"by the warning before the ranks could take it ({_ending(code)})")
+            else (
+                f"by the warning before the ranks could take it ({_describe_ending(code)})"
+            )
         )
         if not self.again:
             raise RunFailure(
@@ -304,7 +306,7 @@ def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> li
     return lines
 
 
-def progress(folder: Path) -> int:
+def count_rounds(folder: Path) -> int:
     """Return the round of the newest checkpoint in ``folder``, or the sum over a
     sweep's cells.
     """
@@ -319,7 +321,9 @@ def progress(folder: Path) -> int:
 
 
 @contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handle_warnings(
+    handler: Callable[[int, FrameType | None], None],
+) -> Iterator[None]:
     """Handle Slurm's warnings by ``handler`` inside the block."""
     before = {number: signal.signal(number, handler) for number in WARNINGS}
     try:
@@ -329,7 +333,7 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
             signal.signal(number, handled)
 
 
-def _ending(code: int) -> str:
+def _describe_ending(code: int) -> str:
     """Describe how the ranks ended, from their launcher's exit code.
 
     A negative code stands for a signal.

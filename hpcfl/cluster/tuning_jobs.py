@@ -46,7 +46,7 @@ class Stage:
     tasks: list[Task]
 
 
-def stages(tuning: Plan, folder: Path) -> list[Stage]:
+def list_stages(tuning: Plan, folder: Path) -> list[Stage]:
     """Return the remaining stages in order. A stage may have no tasks left."""
     methods = tuning.section.methods
     count = max(len(tuning.rungs(method)) for method in methods)

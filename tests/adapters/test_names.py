@@ -4,12 +4,12 @@ import pytest
 import torch
 from refusals import expect_refusal
 
-from hpcfl.adapters.names import renamed
+from hpcfl.adapters.names import find_all_pieces
 
 
 def made(name, tensors, rules, shape=()):
     """The parameter of a name as the file's tensors make it."""
-    pieces = renamed(tensors, rules)[name]
+    pieces = find_all_pieces(tensors, rules)[name]
     return torch.cat([piece.cut(tensors[piece.tensor], shape) for piece in pieces])
 
 
@@ -21,16 +21,22 @@ def test_the_first_rule_that_matches_as_a_whole_counts_and_the_rest_keeps_its_na
         "old": [],
     }
     tensors = ["layer.0.w", "layer.09.b", "layers", "old", "head.weight"]
-    found = renamed(tensors, rules)
+    found = find_all_pieces(tensors, rules)
     assert list(found) == ["block1.w", "block10.b", "layers", "head.weight"]
     assert [piece.tensor for piece in found["block10.b"]] == ["layer.09.b"]
-    assert renamed(["a"], {})["a"][0].tensor == "a"
+    assert find_all_pieces(["a"], {})["a"][0].tensor == "a"
 
 
 def test_two_stars_stand_for_any_number_of_parts():
     rules = {"**.h.*.w": r"block\2.\1", "skip.**": [], "a.**.z": r"\1"}
     tensors = ["h.0.w", "x.y.h.1.w", "h.w", "skip", "skip.a.b", "a.z", "a.b.c.z"]
-    assert list(renamed(tensors, rules)) == ["block0.", "block1.x.y", "h.w", "", "b.c"]
+    assert list(find_all_pieces(tensors, rules)) == [
+        "block0.",
+        "block1.x.y",
+        "h.w",
+        "",
+        "b.c",
+    ]
 
 
 def test_queries_keys_and_values_are_joined_in_the_rules_order_and_split():
@@ -71,4 +77,4 @@ def test_a_matrix_is_transposed_and_numbers_get_another_shape_where_a_rule_says_
 )
 def test_a_rule_that_cannot_be_is_refused(rules, words):
     with expect_refusal(words):
-        renamed(["w", "x"], rules)
+        find_all_pieces(["w", "x"], rules)

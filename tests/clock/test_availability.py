@@ -148,7 +148,7 @@ def test_alternating_periods_are_the_sums_of_their_lengths():
         uniforms = 1 - randomness.generator(seed, "period", 2).random(100)
         if first > 0:  # off at first
             means.reverse()
-        edges = [0, *np.cumsum(exact.exponentials(uniforms, means * 50)).tolist()]
+        edges = [0, *np.cumsum(exact.draw_exponentials(uniforms, means * 50)).tolist()]
         for number in range(100 - 2):
             begins_on = (number % 2 == 0) == (first == 0)
             place = number if begins_on else number + 1

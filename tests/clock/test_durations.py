@@ -12,11 +12,11 @@ from hpcfl.clock.durations import (
     Devices,
     Duration,
     Work,
+    convert_to_seconds,
     describe_durations,
     draw_devices,
     epochs_of,
-    in_seconds,
-    share_of,
+    find_share,
 )
 from hpcfl.experiment.sections import Time
 
@@ -169,7 +169,7 @@ def test_whole_epochs_that_fit():
 @pytest.mark.parametrize("epochs", [1, 2, 7])
 def test_shares_and_epochs_are_those_of_training(epochs):
     for done in range(1, epochs + 1):
-        assert epochs_of(share_of(done, epochs), epochs) == done
+        assert epochs_of(find_share(done, epochs), epochs) == done
     for percent in range(101):
         share = percent / 100
         task = Task(1, None, [], epochs, np.array([share]))
@@ -177,7 +177,7 @@ def test_shares_and_epochs_are_those_of_training(epochs):
 
 
 def test_ticks_in_seconds():
-    assert in_seconds(1_500_000) == 1.5
+    assert convert_to_seconds(1_500_000) == 1.5
 
 
 def test_devices_are_described_from_the_fastest_to_the_slowest_client():

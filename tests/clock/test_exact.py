@@ -11,7 +11,7 @@ from hpcfl.rows import randomness
 
 def test_a_normal_number_is_one():
     random = randomness.generator(1, "test")
-    drawn = sorted(float(exact.normal(random)) for _ in range(1000))
+    drawn = sorted(float(exact.draw_normal(random)) for _ in range(1000))
     places = (np.arange(1000) + 0.5) / 1000
     expected = np.array([NormalDist().inv_cdf(place) for place in places])
     # Kolmogorov-Smirnov, whose 0.001 quantile is 1.95/√n
@@ -29,8 +29,8 @@ def test_exponential_lengths_are_those_of_exact_arithmetic():
     middle = Decimal(10**6) + Decimal("0.5")
     for beside in (Decimal("1e-12"), Decimal("-1e-12")):
         means.append((middle + beside) / exact.CONTEXT.ln(Decimal(2)))
-    found = exact.exponentials(np.append(uniforms, [0.5, 0.5]), means)
+    found = exact.draw_exponentials(np.append(uniforms, [0.5, 0.5]), means)
     assert found[-2:].tolist() == [10**6 + 1, 10**6]
     for place in range(300):
         logarithm = exact.CONTEXT.ln(Decimal(float(uniforms[place])))
-        assert found[place] == exact.whole(-means[place] * logarithm)
+        assert found[place] == exact.round_to_whole(-means[place] * logarithm)

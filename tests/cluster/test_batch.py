@@ -42,7 +42,7 @@ def test_options_of_a_gpu_job():
             "requeue": False,
         },
     )
-    assert batch.flags(batch.options(profile, "cifar")) == [
+    assert batch.make_flags(batch.make_options(profile, "cifar")) == [
         "--job-name=cifar",
         "--partition=gpu",
         "--account=p-1",
@@ -60,7 +60,9 @@ def test_options_of_a_gpu_job():
 
 
 def test_no_requeue_replaces_requeue():
-    flags = batch.flags(batch.options(Profile(options={"no-requeue": True}), "cifar"))
+    flags = batch.make_flags(
+        batch.make_options(Profile(options={"no-requeue": True}), "cifar")
+    )
     assert "--no-requeue" in flags
     assert "--requeue" not in flags
 
@@ -89,7 +91,7 @@ def test_no_requeue_replaces_requeue():
     ],
 )
 def test_what_starts_the_ranks(profile, line):
-    assert shlex.join(batch.launcher(profile)) == line
+    assert shlex.join(batch.make_launch_command(profile)) == line
 
 
 @pytest.mark.parametrize(
@@ -124,24 +126,24 @@ def test_odd_names_reach_the_command_unchanged(name, tmp_path):
         str(seen),
     ]
     supervisor = Supervisor(
-        ["srun", *batch.experiment("python", Path(name), Path(name))],
+        ["srun", *batch.make_run_command("python", Path(name), Path(name))],
         name,
         name,
         60,
         1,
         [name],
     )
-    command = [*words, *batch.supervised("python", supervisor)]
-    text = batch.script({"nodes": 2, "requeue": True}, ["true"], command)
+    command = [*words, *batch.make_supervisor_command("python", supervisor)]
+    text = batch.make_script({"nodes": 2, "requeue": True}, ["true"], command)
     subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True)
     words = eval(seen.read_text())
-    assert words == batch.supervised("python", supervisor)
+    assert words == batch.make_supervisor_command("python", supervisor)
     assert shlex.split(words[words.index("--again") + 1]) == [name]
     assert [path.name for path in tmp_path.iterdir()] == ["seen"]
 
 
 def test_script_in_full():
-    text = batch.script(
+    text = batch.make_script(
         {"job-name": "two words", "requeue": True},
         ["module load mpich"],
         ["python", "it's.py"],

@@ -60,7 +60,9 @@ def queue(sweep, monkeypatch):
         (sweep / "jobs").mkdir(exist_ok=True)
         (sweep / "jobs" / "submitted.json").write_text(json.dumps({"seed=1": "5_1"}))
         monkeypatch.setattr(
-            slurm, "jobs", lambda ids: {"5_1": Queued(*queued)} if "5_1" in ids else {}
+            slurm,
+            "find_jobs",
+            lambda ids: {"5_1": Queued(*queued)} if "5_1" in ids else {},
         )
 
     return put
@@ -109,7 +111,7 @@ def test_a_job_that_follows_another_is_the_cells(sweep, queue, monkeypatch):
     )
     monkeypatch.setattr(
         slurm,
-        "jobs",
+        "find_jobs",
         lambda ids: {"9": Queued("PENDING", "Dependency", 0)} if "9" in ids else {},
     )
     assert states(sweep)[1] == ("seed=1", "queued", "Dependency")

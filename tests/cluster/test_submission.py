@@ -130,7 +130,7 @@ def test_a_dry_run_without_slurm_shows_the_start_of_the_ranks(here):
 def test_a_dry_run_of_what_is_complete_names_the_option_for_another_folder(
     here, monkeypatch
 ):
-    monkeypatch.setattr(submission, "_open", lambda plan: ({}, {}))
+    monkeypatch.setattr(submission, "_find_open", lambda plan: ({}, {}))
     (line,) = send(here, "slurm", dry_run=True)
     assert line.startswith("2 of 2 complete") and "--out" in line
 
@@ -213,7 +213,7 @@ def test_nothing_is_submitted_while_slurm_does_not_say_what_is_in_the_queue(
     folder = here / "out" / "jobs"
     folder.mkdir(parents=True)
     (folder / "submitted.json").write_text('{"seed=0": "7"}')
-    monkeypatch.setattr(slurm, "jobs", lambda ids: None)
+    monkeypatch.setattr(slurm, "find_jobs", lambda ids: None)
     before = sorted(here.rglob("*"))
     with pytest.raises(RunFailure, match="squeue"):
         send(here, "slurm")

@@ -344,7 +344,7 @@ def test_a_stop_is_asked_for_as_early_as_it_needs(
 ):
     ranks = Ranks(ends=limit or 1000)
     left = (lambda: limit - ranks.now) if limit else (lambda: None)
-    monkeypatch.setattr(supervisor.slurm, "seconds_left", left)
+    monkeypatch.setattr(supervisor.slurm, "find_seconds_left", left)
     monkeypatch.setattr(supervisor, "time", ranks)
     watching = Supervisor([], "", str(tmp_path / "record"), 70, 1, ["again"])
     pace = {"round": 20, "checkpoint": checkpoint, "start": 30}
@@ -385,12 +385,12 @@ def test_rounds_that_become_longer_are_told_once(tmp_path, monkeypatch, capfd):
 def test_seconds_until_the_time_limit(slurm, monkeypatch, answer, seconds):
     monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
     slurm(squeue=f"echo '{answer}'")
-    assert supervisor.slurm.seconds_left() == seconds
+    assert supervisor.slurm.find_seconds_left() == seconds
     monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 1000))
     if not answer:
-        assert 990 < supervisor.slurm.seconds_left() <= 1000
+        assert 990 < supervisor.slurm.find_seconds_left() <= 1000
     monkeypatch.delenv("SLURM_JOB_ID")
-    assert supervisor.slurm.seconds_left() is None
+    assert supervisor.slurm.find_seconds_left() is None
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_a_signal_of_the_time_limit_may_come_early(
     """Slurm sends it up to a minute early; other signals are of a preemption."""
     ranks = Ranks(ends=1000)
     ranks.send_signal = lambda number: None
-    monkeypatch.setattr(supervisor.slurm, "seconds_left", lambda: left)
+    monkeypatch.setattr(supervisor.slurm, "find_seconds_left", lambda: left)
     monkeypatch.setattr(supervisor, "time", ranks)
     watching = Supervisor([], "", str(tmp_path / "record"), 60, 1, ["again"])
     sleep = ranks.sleep

@@ -8,7 +8,7 @@ from refusals import expect_refusal
 from hpcfl.cli import command
 from hpcfl.cluster import slurm, status, submission
 from hpcfl.cluster.submission_folder import Submissions
-from hpcfl.cluster.tuning_jobs import stages
+from hpcfl.cluster.tuning_jobs import list_stages
 from hpcfl.commands import tune
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -69,7 +69,7 @@ def sent(monkeypatch):
 def queue(monkeypatch, *alive):
     """Of Slurm's jobs these still wait or run."""
     jobs = {job: slurm.Queued("PENDING", "Dependency", 0) for job in alive}
-    monkeypatch.setattr(slurm, "jobs", lambda ids: jobs)
+    monkeypatch.setattr(slurm, "find_jobs", lambda ids: jobs)
 
 
 def submit(dry_run=False, profile="bed"):
@@ -134,7 +134,7 @@ def test_what_stands_is_not_submitted_again(here):
             3: 0.2,
         },
     )
-    first, second, finals, outcome = stages(tuning, folder)
+    first, second, finals, outcome = list_stages(tuning, folder)
     assert [task.name for task in first.tasks] == [
         "fedavg,untuned,seed=7,rung=0",
         *trials("fedphp", 0, range(2)),
@@ -224,7 +224,7 @@ def test_the_jobs_of_repeated_searches(here):
     tuning = plan.read(config.read("t.toml", changes), "t.toml")
     folder = here / "runs" / "t"
     tune.begin(tuning, folder)
-    first, second, finals, outcome = stages(tuning, folder)
+    first, second, finals, outcome = list_stages(tuning, folder)
     for search in tuning.searches:
         seed = search.section.search_seeds[0]
         names = [f"search={search.number},untuned"] + [

@@ -27,7 +27,7 @@ from hpcfl.clock.asynchronous.in_flight import InFlight
 from hpcfl.clock.asynchronous.staleness import Staleness
 from hpcfl.clock.asynchronous.timetable import AsynchronousTimetable
 from hpcfl.clock.asynchronous.trial import stack_inboxes, try_asynchronous
-from hpcfl.clock.calendar import Calendar, Job, shares_of
+from hpcfl.clock.calendar import Calendar, Job, list_shares
 from hpcfl.clock.clients import Clients, make_calendar
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
@@ -224,7 +224,7 @@ class Arrivals:
             started = versions.tolist()
             inbox = stack_inboxes([self.flights.inboxes[one] for one in started])
         fleet.scoring.scores_starts = False
-        fleet.pace = shares_of(jobs)
+        fleet.pace = list_shares(jobs)
         with round.name_clients(fleet):
             received = self.prepared.hooks.receive(fleet, inbox)
             returned = self.prepared.method.update(fleet, received[-1])

@@ -41,7 +41,7 @@ class Staleness:
     def units(self, staleness: int) -> int:
         """Return s(τ) in units, at least 1."""
         share = self._share(staleness)
-        return max(1, exact.whole(share * 2**self.bits))
+        return max(1, exact.round_to_whole(share * 2**self.bits))
 
     def weights(self, staleness: Sequence[int]) -> list[int]:
         """Return the factors of the weights of a step's updates.
@@ -70,7 +70,7 @@ class Staleness:
         time = self.time
         if time.staleness == "polynomial":
             exponent = EXPONENT if time.a is None else time.a
-            return exact.power(Decimal(1 + staleness), -Decimal(exponent))
+            return exact.compute_power(Decimal(1 + staleness), -Decimal(exponent))
         if time.staleness == "hinge" and staleness > time.b:
             slope = SLOPE if time.a is None else time.a
             return exact.CONTEXT.divide(1, Decimal(slope) * (staleness - time.b) + 1)

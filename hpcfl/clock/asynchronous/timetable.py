@@ -28,18 +28,18 @@ VAIN = 100
 NEVER = -1  # the version from which a client may start in any case
 
 
-def concurrency(time: Time, draws: Draws) -> int:
+def count_places(time: Time, draws: Draws) -> int:
     """Return the most clients at work at once."""
     return time.concurrency or draws.participation.count(draws.clients)
 
 
-def buffer_size(time: Time, draws: Draws) -> int:
+def count_buffered(time: Time, draws: Draws) -> int:
     """Return the number of arrivals in a step."""
     if time.buffer is not None:
         return time.buffer
     if time.rule == "fedasync":
         return 1
-    return min(DEFAULT_BUFFER, concurrency(time, draws))
+    return min(DEFAULT_BUFFER, count_places(time, draws))
 
 
 @dataclass
@@ -76,8 +76,8 @@ class AsynchronousTimetable:
         self._duration = clients.duration
         self._clients = draws.clients
         self._online = OnlineClients(clients.availability, self._clients)
-        self._places = min(concurrency(time, draws), self._clients)
-        self._size = buffer_size(time, draws)
+        self._places = min(count_places(time, draws), self._clients)
+        self._size = count_buffered(time, draws)
         if time.rule != "semi" and self._size > self._clients:
             raise UserError(
                 f"time.buffer = {self._size}: at most {self._clients}, one of each client"
@@ -85,7 +85,7 @@ class AsynchronousTimetable:
         self._period: int | None = None
         if time.rule == "semi":
             assert time.period is not None
-            self._period = max(1, exact.whole(Decimal(time.period) * SECOND))
+            self._period = max(1, exact.round_to_whole(Decimal(time.period) * SECOND))
         self._tick = 0
         self._begun = 0  # the tick of the last step
         self._version = 0

@@ -109,9 +109,9 @@ def can_mix(prepared: Prepared) -> bool:
     with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         small = shrink(prepared, prepared.resources.kernel.widest)
-        messages = _messages(small)
+        messages = _make_messages(small)
         alone = [train_small(small, [one], messages) for one in (0, 1)]
-        together = _made_together(small, messages)
+        together = _make_together(small, messages)
     if together is None:
         return False
     return all(
@@ -120,7 +120,7 @@ def can_mix(prepared: Prepared) -> bool:
     )
 
 
-def _made_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] | None:
+def _make_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] | None:
     """Return what both clients make in one fleet; None if the method does not expect a
     message for each client.
 
@@ -140,7 +140,7 @@ def _made_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] 
     raise first
 
 
-def _messages(small: Prepared) -> list[Inbox]:
+def _make_messages(small: Prepared) -> list[Inbox]:
     """Return two messages of the server that differ in every floating-point number."""
     device = small.resources.device
     server = small.hooks.initial_state("server_state", small.setup)
