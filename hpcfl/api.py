@@ -29,7 +29,7 @@ from hpcfl.experiment.config import Config, read
 from hpcfl.experiment.sections import Runtime
 from hpcfl.files import atomic, output
 from hpcfl.simulation import torch_settings
-from hpcfl.trained.loading import as_path, load, load_all
+from hpcfl.trained.loading import load, load_all, parse_path
 from hpcfl.trained.run import Run
 
 __all__ = ["Interrupted", "RunFailure", "UserError", "load", "load_all", "run"]
@@ -83,7 +83,7 @@ def run(
             f"on_round = {on_round!r} is not callable; pass a function (name, round, values)"
         )
     atomic.check_working_folder()
-    folder = None if out is None else as_path("out", out)
+    folder = None if out is None else parse_path("out", out)
     if not _one_run.acquire(blocking=False):
         raise UserError(
             "hpcfl.run was called while another run is active in this process; "
@@ -122,7 +122,7 @@ def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> 
     if isinstance(config, dict):
         _refuse_other_keys(config, "")
         return make_plan(config, "configuration", folder)
-    file = as_path("config", config)
+    file = parse_path("config", config)
     return make_plan(read(file), str(file), folder)
 
 

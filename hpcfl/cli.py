@@ -302,7 +302,7 @@ def show(
     if bibtex:
         print(citation.cite_runs(loading.list_runs(folder)))
     elif as_json:
-        print_json(tables.as_json(folder))
+        print_json(tables.make_json(folder))
     else:
         tables.show(folder, explain=explain)
 
@@ -372,7 +372,9 @@ def _add_listing(kind: str, what: str) -> None:
             print(citation.cite_method(name) if name else citation.cite_methods())
         elif as_json:
             print_json(
-                catalogue.entries(kind) if name is None else listing.entry(kind, name)
+                catalogue.list_entries(kind)
+                if name is None
+                else listing.entry(kind, name)
             )
         else:
             listing.show(kind, name)
@@ -725,7 +727,7 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
     """
     from hpcfl.trained import loading, packed
 
-    runs, notes = loading.runs_below(folders)
+    runs, notes = loading.load_runs_below(folders)
     for line in [*notes, *packed.write(runs, out)]:
         print(plain(line))
 

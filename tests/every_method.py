@@ -26,6 +26,6 @@ def of_each_family():
     clients keep and in what is trained.
     """
     found = {}
-    for entry in catalogue.entries("methods"):
+    for entry in catalogue.list_entries("methods"):
         found.setdefault(entry["family"], entry["name"])
     return sorted(found.values())

@@ -16,9 +16,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("kind", catalogue.PAGES)
 def test_tables_say_what_the_code_says(kind):
     """Else: ``python -m hpcfl.report.catalogue``."""
-    listed = catalogue.entries(kind)
+    listed = catalogue.list_entries(kind)
     page = catalogue.PAGES[kind].read_text(encoding="utf-8")
-    assert catalogue.with_table(kind, page, listed) == page
+    assert catalogue.replace_table(kind, page, listed) == page
     assert page.count("\n| `") >= len(listed)
 
 
@@ -72,7 +72,7 @@ def test_the_first_screen_shows_a_figure_of_the_results():
 
 def test_there_are_as_many_methods_as_it_says():
     at_least = int(re.findall(r"\[more than (\d+)\]", README)[0])
-    assert len(catalogue.entries("methods")) > at_least
+    assert len(catalogue.list_entries("methods")) > at_least
 
 
 def test_it_is_short():

@@ -18,7 +18,7 @@ from hpcfl.cluster.slurm import Queued
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.errors import UserError
 from hpcfl.files import output
-from hpcfl.report.text import duration, literal, stdout_console
+from hpcfl.report.text import format_duration, literal, make_console
 from hpcfl.storage import run_folder, run_status, tune_folder
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import Stage
@@ -68,7 +68,7 @@ def show(folder: Path, watch: bool) -> None:
 
     Raises UserError.
     """
-    console = stdout_console(WIDE)
+    console = make_console(WIDE)
     cells = look(folder)
     if not watch:
         console.print(_make_table(cells))
@@ -245,7 +245,7 @@ def _make_table(cells: list[Status]) -> RenderableType:
             cell.state,
             f"{cell.round}/{cell.rounds}" if cell.rounds else "",
             literal(cell.reached),
-            "" if cell.left is None else duration(cell.left),
+            "" if cell.left is None else format_duration(cell.left),
             literal(cell.note),
         )
     counts = Counter(cell.state for cell in cells)

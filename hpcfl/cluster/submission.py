@@ -125,7 +125,7 @@ def _submit_tuning(
             f"{tuning.source}: has a section [tune], and without Slurm no job waits for "
             f"another one; hpcfl tune {shlex.quote(tuning.source)} plays it here"
         )
-    folder = tune.folder_of(tuning, out).resolve()
+    folder = tune.find_folder(tuning, out).resolve()
     submitter = Submitter(folder, profile)
     configs = {
         method: tuning.config(tuning.untuned(method), 0, tuning.most)

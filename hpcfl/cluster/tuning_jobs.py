@@ -113,7 +113,7 @@ def _list_possible(search: SearchResults, method: str, rung: int) -> list[Candid
 
 def _list_finals(tuning: Plan, folder: Path, method: str) -> list[Task]:
     """Return the tasks of a method's incomplete final runs."""
-    cells = tune.cells_of(tuning, method)
+    cells = tune.list_cells(tuning, method)
     tasks = []
     for sweep in (run_folder.FINAL, run_folder.UNTUNED):
         for cell in cells.get(sweep, []):

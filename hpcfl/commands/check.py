@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.commands.cell_updates import refuse_conflicts
-from hpcfl.commands.run import allowed_silence, check_world
+from hpcfl.commands.run import check_world, find_allowed_silence
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
@@ -54,7 +54,7 @@ def check_file(
             refuse_conflicts(cells)
         check_trackers(first.runtime.track)
         adapter = make_adapter(first.adapter)
-    communicator.watch(allowed_silence([first]))
+    communicator.watch(find_allowed_silence([first]))
     prepared = prepare_together(first, communicator, adapter)
     from hpcfl.commands import cell_data, data_summary, needs
 
@@ -170,10 +170,10 @@ def describe_keys(experiment: Config, whole: bool) -> str:
     from hpcfl.report import configuration
 
     if whole:
-        return configuration.toml(experiment)
+        return configuration.write_toml(experiment)
     return (
         "# keys that differ from their defaults; hpcfl check --all prints every key\n"
-        f"{configuration.changed_keys(experiment)}"
+        f"{configuration.write_changed_keys(experiment)}"
     )
 
 

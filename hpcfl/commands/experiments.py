@@ -10,8 +10,8 @@ from typing import Any
 from hpcfl.commands.cell_updates import refuse_conflicts
 from hpcfl.commands.run import (
     OnRound,
-    allowed_silence,
     check_world,
+    find_allowed_silence,
     require_same_settings,
     run,
 )
@@ -128,7 +128,7 @@ def agree_on_plan(
     with agreed(communicator):
         check_world(communicator)
         plan = read()
-        communicator.watch(allowed_silence(plan.cells.values()))
+        communicator.watch(find_allowed_silence(plan.cells.values()))
     cells = {}
     for name, cell in plan.cells.items():
         cells[f"{name}: " if plan.is_sweep else ""] = cell

@@ -44,7 +44,7 @@ def export(
         raise UserError(
             f"{folder}: is a sweep; export a single run, such as {run.folder}"
         )
-    chosen = _chosen(
+    chosen = _choose_models(
         models=run.models,
         clients=clients,
         of_server=of_server,
@@ -55,7 +55,7 @@ def export(
         print(plain(line))
 
 
-def _chosen(
+def _choose_models(
     models: Models,
     clients: Sequence[int] | None,
     of_server: bool,

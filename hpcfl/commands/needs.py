@@ -164,9 +164,9 @@ def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
     resources, hosted = prepared.resources, len(prepared.store.ids)
     if resources.device.type == "cpu" or not hosted:
         return None
-    module, private = resources.kernel.module, client_bytes(prepared)
+    module, private = resources.kernel.module, count_client_bytes(prepared)
     clients = min(hosted, resources.clients_on_device)
-    side_by_side = min(clients, at_once(prepared), resources.kernel.widest)
+    side_by_side = min(clients, count_at_once(prepared), resources.kernel.widest)
     rows = clients * lane_memory.count_client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
     lane = lane_memory.count_lane_bytes(module, sample, resources.training, private)
@@ -188,31 +188,35 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
     hosted = len(prepared.store.ids)
-    participants = at_once(prepared)
+    participants = count_at_once(prepared)
     limit = int(config.runtime.memory * 1e6)
     of_optimizer = len(list_slots(config.training))
     lanes = min(participants, resources.kernel.widest)
-    rows = participants * (2 * model + client_bytes(prepared))
+    rows = participants * (2 * model + count_client_bytes(prepared))
     if config.time.mode == "asynchronous":
         # Finished updates wait for their round, in addition to the clients' start models.
-        rows += participants * (model + client_bytes(prepared)) + kept_bytes(prepared)
+        rows += participants * (
+            model + count_client_bytes(prepared)
+        ) + count_kept_bytes(prepared)
     return RankNeeds(
         clients=hosted,
         samples=resources.samples.nbytes,
-        client_state=min(limit, hosted * client_bytes(prepared)),
+        client_state=min(limit, hosted * count_client_bytes(prepared)),
         # start rows, trained rows and the state in use
         rows=rows,
         # parameters, gradients and optimizer state; frozen parameters exist once
         lanes=lanes * (2 + of_optimizer) * model
         + constants.count_bytes(resources.kernel.module),
-        file=2 * min(hosted, clients_in_file(prepared)) * client_bytes(prepared),
+        file=2
+        * min(hosted, count_clients_in_file(prepared))
+        * count_client_bytes(prepared),
     )
 
 
-def clients_in_file(prepared: Prepared) -> int:
+def count_clients_in_file(prepared: Prepared) -> int:
     """Return the largest number of clients in a file of a checkpoint."""
     limits = manifest.make_limits(prepared.config)
-    return limits.count_clients(client_bytes(prepared))
+    return limits.count_clients(count_client_bytes(prepared))
 
 
 def compute_server_needs(prepared: Prepared) -> ServerNeeds:
@@ -237,7 +241,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     few, many = messages.clients, prepared.setup.clients
     # Widths of models in messages that do not belong to clients.
     widths_of_fixed = {messages.server[name].shape[-1] for name in fixed}
-    state, parts = kept_bytes(prepared), list[Part]()
+    state, parts = count_kept_bytes(prepared), list[Part]()
     for name, tensor in messages.server.items():
         shape = list(tensor.shape)
         if shape and shape[0] == few and name not in fixed:
@@ -246,18 +250,18 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
         state += prod(shape) * tensor.itemsize
         parts += make_parts(config, shape, tensor.dtype)
     in_parts = sum(part.size for part in parts)
-    cohort = cohort_size(config)
+    cohort = count_cohort(config)
     audience = cohort if config.evaluation.clients == "cohort" else many
     sent = pools = 0
     for entry in messages.sent.values():
         models = many
         if isinstance(entry, Pool | Mixture) and entry.rows.shape[1] in widths_of_fixed:
             models = few
-        size = sent_bytes(entry, few, models, audience)
+        size = count_sent_bytes(entry, few, models, audience)
         sent += size
         pools += size if isinstance(entry, Pool) else 0
     uploads = wrap_entries(messages.returned)
-    received = sum(received_bytes(entry, cohort) for entry in uploads.values())
+    received = sum(count_received_bytes(entry, cohort) for entry in uploads.values())
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
     for overlay in prepared.hooks.overlays:
         received += overlay.count_server_bytes(cohort, widths)
@@ -270,7 +274,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     largest = max([state - in_parts, *(part.size for part in own_parts)])
     encoded = largest if largest > scratch.LARGE else 0
     return ServerNeeds(
-        memory=in_memory + first + 2 * metrics_bytes(prepared),
+        memory=in_memory + first + 2 * count_metrics_bytes(prepared),
         files=held - in_memory + encoded,
         state=state,
         parts=in_parts,
@@ -297,13 +301,13 @@ def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Par
     return server_state.cut("", shape, name_dtype(dtype), limits)
 
 
-def worker_share(needs: Needs) -> int:
+def compute_worker_share(needs: Needs) -> int:
     """Return the bytes of the server's state that a rank with clients writes."""
     workers = len(needs.ranks) - 1 + needs.others
     return ceil(needs.server.parts / max(1, workers))
 
 
-def scaled(size: int, rows: int, few: int, many: int) -> int:
+def scale_bytes(size: int, rows: int, few: int, many: int) -> int:
     """Return the bytes of a tensor after scaling it to ``many`` clients.
 
     Args:
@@ -315,7 +319,7 @@ def scaled(size: int, rows: int, few: int, many: int) -> int:
     return size * many // few if rows == few else size
 
 
-def sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
+def count_sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
     """Return the bytes of an entry of the server's message.
 
     Args:
@@ -325,32 +329,32 @@ def sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
         audience: Number of clients that receive the message.
     """
     if isinstance(entry, Pool | Mixture):
-        return scaled(entry.rows.nbytes, len(entry.rows), few, many)
+        return scale_bytes(entry.rows.nbytes, len(entry.rows), few, many)
     tensor = entry if isinstance(entry, Tensor) else entry.tensor
     shared = tensor.dim() == 1
     return tensor.nbytes if shared else tensor[:1].nbytes * audience
 
 
-def files_of_rank(prepared: Prepared, needs: Needs, rank: int) -> int:
+def count_file_bytes(prepared: Prepared, needs: Needs, rank: int) -> int:
     """Return the bytes in a rank's $TMPDIR.
 
     These are the private state, the server's state and the messages beyond
     ``runtime.memory`` each, and a large file of a checkpoint.
     """
     limit = int(prepared.config.runtime.memory * 1e6)
-    private = max(0, needs.ranks[rank].clients * client_bytes(prepared) - limit)
-    private += needs.ranks[rank].file - file_in_memory(needs.ranks[rank])
+    private = max(0, needs.ranks[rank].clients * count_client_bytes(prepared) - limit)
+    private += needs.ranks[rank].file - count_file_in_memory(needs.ranks[rank])
     if rank == 0:
         return private + needs.server.files
-    return private + max(0, worker_share(needs) - limit)
+    return private + max(0, compute_worker_share(needs) - limit)
 
 
-def file_in_memory(rank: RankNeeds) -> int:
+def count_file_in_memory(rank: RankNeeds) -> int:
     """Return the bytes of ``rank.file`` that lie in memory."""
     return 0 if rank.file > 2 * scratch.LARGE else rank.file
 
 
-def received_bytes(entry: Entry, senders: int) -> int:
+def count_received_bytes(entry: Entry, senders: int) -> int:
     """Return the bytes on rank 0 for an entry that ``senders`` clients upload.
 
     Args:
@@ -363,7 +367,7 @@ def received_bytes(entry: Entry, senders: int) -> int:
     return entry.tensor[:1].nbytes * senders
 
 
-def cohort_size(config: Config) -> int:
+def count_cohort(config: Config) -> int:
     """Return the number of clients that train in a round, or concurrently with an
     asynchronous server.
     """
@@ -373,68 +377,70 @@ def cohort_size(config: Config) -> int:
     return min(config.time.concurrency or cohort, config.partition.clients)
 
 
-def at_once(prepared: Prepared) -> int:
+def count_at_once(prepared: Prepared) -> int:
     """Return the largest number of this rank's clients that train in a round.
 
     With an asynchronous server, clients with an update that waits for its round count
     as well.
     """
     config = prepared.config
-    most = cohort_size(config)
+    most = count_cohort(config)
     if config.time.mode == "asynchronous":
         most += config.participation.count(config.partition.clients)
     return min(len(prepared.store.ids), most)
 
 
-def kept_versions(config: Config) -> int:
+def count_kept_versions(config: Config) -> int:
     """Return the largest number of old server models that are kept for clients that
     train from them; 0 for a synchronous server.
     """
-    return cohort_size(config) if config.time.mode == "asynchronous" else 0
+    return count_cohort(config) if config.time.mode == "asynchronous" else 0
 
 
-def kept_bytes(prepared: Prepared) -> int:
+def count_kept_bytes(prepared: Prepared) -> int:
     """Return the bytes of the old server models on every rank."""
-    return kept_versions(prepared.config) * FLOAT * prepared.setup.layout.width
+    return count_kept_versions(prepared.config) * FLOAT * prepared.setup.layout.width
 
 
-def client_bytes(prepared: Prepared) -> int:
+def count_client_bytes(prepared: Prepared) -> int:
     """Return the bytes of the private state of one client."""
     return sum(tensor.nbytes for tensor in prepared.store.template.values())
 
 
-def checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
+def count_checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
     """Return the bytes of one checkpoint."""
-    return server.state + prepared.config.partition.clients * client_bytes(prepared)
+    return server.state + prepared.config.partition.clients * count_client_bytes(
+        prepared
+    )
 
 
-def checkpoint_files(prepared: Prepared, workers: int) -> int:
+def count_checkpoint_files(prepared: Prepared, workers: int) -> int:
     """Return the largest number of files of a checkpoint.
 
     Args:
         prepared: Prepared experiment.
         workers: Number of ranks with clients.
     """
-    if not client_bytes(prepared):
+    if not count_client_bytes(prepared):
         return 1
     clients = prepared.config.partition.clients
-    in_file = clients_in_file(prepared)
+    in_file = count_clients_in_file(prepared)
     # The last file of each rank may have fewer clients.
     return 1 + min(clients, ceil(clients / in_file) + workers - 1)
 
 
-def checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
+def estimate_checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
     """Return the estimated seconds of a checkpoint on its slowest rank."""
-    client = client_bytes(prepared)
+    client = count_client_bytes(prepared)
     sizes = [of_rank.clients * client for of_rank in needs.ranks]
     sizes[0] += needs.server.state - needs.server.parts
     first_worker = min(1, len(sizes) - 1)
     for rank in range(first_worker, len(sizes)):
-        sizes[rank] += worker_share(needs)
+        sizes[rank] += compute_worker_share(needs)
     return max(max(sizes) / WRITING, needs.server.state / HASHING)
 
 
-def metrics_bytes(prepared: Prepared) -> int:
+def count_metrics_bytes(prepared: Prepared) -> int:
     """Return the bytes of the metrics of the whole run."""
     config = prepared.config
     entries = config.rounds * config.participation.count(config.partition.clients)
@@ -463,46 +469,48 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         "".join(f"{heading:>{CELL}}" for heading in HEADINGS),
     ]
     for rank, of_rank in enumerate(needs.ranks):
-        in_memory = replace(of_rank, file=file_in_memory(of_rank))
+        in_memory = replace(of_rank, file=count_file_in_memory(of_rank))
         sizes = [size for name, size in vars(in_memory).items() if name != "clients"]
-        share = min(int(prepared.config.runtime.memory * 1e6), worker_share(needs))
+        share = min(
+            int(prepared.config.runtime.memory * 1e6), compute_worker_share(needs)
+        )
         sizes.append(share if rank else needs.server.memory)
         cells = [str(rank), str(of_rank.clients)]
-        cells += map(size_text, [*sizes, sum(sizes)])
+        cells += map(format_size, [*sizes, sum(sizes)])
         lines.append("".join(f"{cell:>{CELL}}" for cell in cells))
     for rank, gpu in enumerate(needs.gpus):
         if gpu is not None:
             hosted = needs.ranks[rank].clients
             lines.append(f"GPU of rank {rank}: {describe_gpu(gpu, hosted)}")
             if pools := needs.server.pools:
-                lines[-1] += f"; pool of models {size_text(pools)}"
+                lines[-1] += f"; pool of models {format_size(pools)}"
     of_server, *of_others = [
-        files_of_rank(prepared, needs, rank) for rank in range(len(needs.ranks))
+        count_file_bytes(prepared, needs, rank) for rank in range(len(needs.ranks))
     ]
     most = max(of_others, default=0)
     if of_server or most:
-        others = f" and up to {size_text(most)} of another rank" if most else ""
+        others = f" and up to {format_size(most)} of another rank" if most else ""
         lines.append(
-            f"$TMPDIR of rank 0: {size_text(of_server)}{others}, beyond runtime.memory = "
+            f"$TMPDIR of rank 0: {format_size(of_server)}{others}, beyond runtime.memory = "
             f"{prepared.config.runtime.memory:g}"
         )
     if needs.server.is_outline:
         lines.append("messages: counted as one model to and from each client")
-    checkpoint = checkpoint_bytes(prepared, needs.server)
-    files = checkpoint_files(prepared, max(1, prepared.placement.size - 1))
+    checkpoint = count_checkpoint_bytes(prepared, needs.server)
+    files = count_checkpoint_files(prepared, max(1, prepared.placement.size - 1))
     files += needs.server.part_files
     kept = prepared.config.checkpoint.keep + 1  # includes the one being written
     lines.append(
-        f"disk: {size_text(checkpoint)} a checkpoint in at most {files:,} "
+        f"disk: {format_size(checkpoint)} a checkpoint in at most {files:,} "
         f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
-        f"metrics {size_text(metrics_bytes(prepared))}"
+        f"metrics {format_size(count_metrics_bytes(prepared))}"
     )
     if files > MANY and prepared.config.checkpoint.file_size != "auto":
         lines.append('files: checkpoint.file_size = "auto" makes a few hundred instead')
-    seconds = checkpoint_seconds(prepared, needs)
+    seconds = estimate_checkpoint_seconds(prepared, needs)
     if seconds > SHORT:
         lines.append(
-            f"time: about {seconds:.0f} s per checkpoint at {size_text(WRITING)} per second "
+            f"time: about {seconds:.0f} s per checkpoint at {format_size(WRITING)} per second "
             "and rank; a Slurm job needs this time plus one round as its warning"
         )
     return "\n".join(lines)
@@ -511,9 +519,9 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
 def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:
     """Describe the GPU of a rank that hosts ``hosted`` clients."""
     return (
-        f"samples {size_text(gpu.samples)}; rows of {gpu.clients} of {hosted} clients "
-        f"at a time {size_text(gpu.rows)}; {gpu.side_by_side} clients side by side "
-        f"{size_text(gpu.lanes)}; page-locked on its host at most {size_text(gpu.locked)}"
+        f"samples {format_size(gpu.samples)}; rows of {gpu.clients} of {hosted} clients "
+        f"at a time {format_size(gpu.rows)}; {gpu.side_by_side} clients side by side "
+        f"{format_size(gpu.lanes)}; page-locked on its host at most {format_size(gpu.locked)}"
     )
 
 
@@ -525,12 +533,12 @@ def describe_model(prepared: Prepared) -> str:
     scores = ", ".join(prepared.resources.scores)
     chosen = f"the best round has the {direction} {name_measure(measure)}"
     return (
-        f"model: {name}, {parameters_text(prepared.setup.layout)}\n"
+        f"model: {name}, {describe_parameters(prepared.setup.layout)}\n"
         f"scores: {plain(scores)}; {plain(chosen)}"
     )
 
 
-def parameters_text(layout: Layout) -> str:
+def describe_parameters(layout: Layout) -> str:
     """Return the numbers of trained and frozen parameters of a model as text."""
     if not layout.frozen:
         return f"{layout.width:,} parameters"
@@ -540,7 +548,7 @@ def parameters_text(layout: Layout) -> str:
     )
 
 
-def size_text(size: float) -> str:
+def format_size(size: float) -> str:
     """Format a number of bytes in a suitable unit, such as ``3.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

@@ -80,7 +80,7 @@ def run(
     Raises:
         UserError, RunFailure, Interrupted: On all ranks.
     """
-    communicator.watch(allowed_silence([config]))
+    communicator.watch(find_allowed_silence([config]))
     require_same_settings(communicator, {"": config}, folder, fresh)
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
         complete, clash = _examine(communicator, config, folder, fresh)
@@ -120,7 +120,7 @@ def run(
         )
         federation, notes = claimed.start()
         done = restored.round if restored else 0
-        reporting = _reporting(
+        reporting = _report_rounds(
             federation=federation,
             folder=folder,
             done=done,
@@ -201,7 +201,7 @@ class ClaimedRun:
             notes.append(claim.note)
         partition, split = claim.folder / PARTITION, prepared.data.split
         run = prepared.config.fingerprint()
-        saved = None if claim.fresh else _saved_split(partition, run, notes)
+        saved = None if claim.fresh else _read_saved_split(partition, run, notes)
         if restored is not None and saved is not None and not saved.same(split):
             raise UserError(
                 f"{partition}: was drawn from other data than those in place now; restore "
@@ -216,7 +216,7 @@ class ClaimedRun:
             replace(split, run=run).save(partition)
         if restored is None:
             return notes
-        return [*notes, *restored.notes, *_changes(restored, self.describe())]
+        return [*notes, *restored.notes, *_list_changes(restored, self.describe())]
 
     def make_federation(
         self, server: State, metrics: MetricsWriter | None
@@ -240,7 +240,7 @@ class ClaimedRun:
             checkpoints=self.checkpoints,
             metrics=metrics,
             meta=self.describe(),
-            best=_best_round(self.prepared, self.restored),
+            best=_make_best_round(self.prepared, self.restored),
         )
 
     def make_writer(self, claim: Claim) -> MetricsWriter:
@@ -379,7 +379,7 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
     return prepared
 
 
-def _saved_split(path: Path, run: str, notes: list[str]) -> Split | None:
+def _read_saved_split(path: Path, run: str, notes: list[str]) -> Split | None:
     """Read the partition of a run.
 
     Args:
@@ -427,7 +427,7 @@ def _refuse_stopped(
 
 
 @contextmanager
-def _reporting(
+def _report_rounds(
     federation: Federation,
     folder: Path,
     done: int,
@@ -450,7 +450,7 @@ def _reporting(
         yield
         return
     config = prepared.config
-    history = _history(folder, done)
+    history = _read_history(folder, done)
     tracking = Tracking(config.runtime.track, folder, config.resolved(), history)
     with Progress(config, folder, federation.communicator, prepared) as progress:
 
@@ -462,7 +462,7 @@ def _reporting(
                 clients = result.numbers.clients
                 of_clients = {name: clients[name][0] for name in clients}
                 values = result.values | of_clients
-                _call(on_round, config.name, result.number, values)
+                _call_user(on_round, config.name, result.number, values)
 
         federation.announce = announce
         progress.start(done, lines, [*notes, *metrics.notes])
@@ -474,7 +474,9 @@ def _reporting(
             output.keep_note(folder)
 
 
-def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> None:
+def _call_user(
+    on_round: OnRound, name: str, round: int, values: dict[str, Any]
+) -> None:
     """Call the user's function for a round.
 
     An exception becomes a UserError with the line of the user's code. Settings of torch
@@ -490,7 +492,7 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
         ) from error
 
 
-def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def _read_history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rounds up to ``done`` with their recorded values, ascending.
 
     Nothing is yielded if the results are lost.
@@ -507,7 +509,7 @@ def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
             yield round, values
 
 
-def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
+def _make_best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
     """Return the tracker of the best round if its state is to be saved, else None."""
     config = prepared.config
     if not config.checkpoint.best:
@@ -519,7 +521,7 @@ def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | No
     return BestRound(chosen, prepared.measure, restored.best if restored else None)
 
 
-def allowed_silence(configs: Iterable[Config]) -> float:
+def find_allowed_silence(configs: Iterable[Config]) -> float:
     """Return the seconds of silence to allow a rank before round 1, while it imports and
     prepares.
     """
@@ -542,7 +544,7 @@ def require_same_settings(
     if len(cells) > 1:
         asked["[sweep]"] = list(cells)
     for cell, config in cells.items():
-        for key, value in computed_by(config).items():
+        for key, value in list_computed_keys(config).items():
             asked[cell + key] = value
     packages = {
         f"version of {name}": is_ for name, is_ in provenance.collect_versions().items()
@@ -555,7 +557,7 @@ def require_same_settings(
     )
 
 
-def computed_by(config: Config) -> dict[str, Any]:
+def list_computed_keys(config: Config) -> dict[str, Any]:
     """Return the resolved configuration by dotted key, without keys that may differ
     between hosts and do not change results.
     """
@@ -582,7 +584,7 @@ def check_world(communicator: Communicator) -> None:
         )
 
 
-def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
+def _list_changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     """Return a line for each setting that affects the last bits and differs from the
     checkpoint.
     """

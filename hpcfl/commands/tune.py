@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcfl.commands.run import allowed_silence, check_world, run
+from hpcfl.commands.run import check_world, find_allowed_silence, run
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Diverged, UserError
 from hpcfl.experiment import config, experiment_file
@@ -97,9 +97,9 @@ def tune_file(
         check_world(communicator)
         cell = part.cell if part else ""
         tuning = plan.read(config.read(file, overrides), str(file), cell)
-        folder = folder_of(tuning, out)
+        folder = find_folder(tuning, out)
         first = tuning.untuned(tuning.section.methods[0])
-        communicator.watch(allowed_silence([tuning.config(first, 0, 1)]))
+        communicator.watch(find_allowed_silence([tuning.config(first, 0, 1)]))
         if communicator.is_server:
             whole = part is None
             begin(tuning, folder, whole, unchecked=whole)
@@ -108,7 +108,7 @@ def tune_file(
     play_steps(steps, communicator)
 
 
-def folder_of(tuning: Plan, out: Path | None) -> Path:
+def find_folder(tuning: Plan, out: Path | None) -> Path:
     """Return the folder of a tuning. Raises UserError if it cannot be used."""
     folder = out or Path("runs") / str(tuning.base.get("name", "experiment"))
     atomic.check_folder(folder)
@@ -148,13 +148,13 @@ def begin(
     sweeps: dict[str, list[str]] = {sweep: [] for sweep in tune_folder.SWEEPS}
     for search in tuning.searches:
         for method in tuning.section.methods:
-            for sweep, cells in cells_of(search, method).items():
+            for sweep, cells in list_cells(search, method).items():
                 sweeps[sweep] += [cell.name for cell in cells]
     for sweep, names in sweeps.items():
         run_folder.record_cells(folder / sweep, names)
 
 
-def cells_of(search: Plan, method: str) -> dict[str, list[Cell]]:
+def list_cells(search: Plan, method: str) -> dict[str, list[Cell]]:
     """Return the runs of a method in a search by the folder of their sweep.
 
     The chosen candidate is unknown before the search; "tuned" takes its place in the
@@ -201,7 +201,7 @@ class Player(SearchResults):
                 yield from player.search(method)
         for player in players:
             for method in methods:
-                for sweep, cells in cells_of(player.plan, method).items():
+                for sweep, cells in list_cells(player.plan, method).items():
                     if sweep != run_folder.SEARCH:
                         yield from player.play_finals(sweep, cells)
         self.write_outcome()
@@ -218,7 +218,7 @@ class Player(SearchResults):
         method = self.plan.method_of(part.cell)
         for search in self.plan.searches:
             player = replace(self, plan=search)
-            for sweep, cells in cells_of(search, method).items():
+            for sweep, cells in list_cells(search, method).items():
                 named = [cell for cell in cells if cell.name == part.cell]
                 if not named or (sweep == run_folder.SEARCH) == (part.stage == "final"):
                     continue
@@ -283,7 +283,7 @@ class Player(SearchResults):
         else:
             share = self.find_share(cell, number)
             played = self.count_played(cell, before)
-            rounds = halving.rounds_at(before["whole"], share, played)
+            rounds = halving.count_rounds_at(before["whole"], share, played)
             place = f"{where}, up to round {rounds} of {before['whole']}"
             _print_line(f"{cell.name}: {place}: {cell.candidate.description}")
             folder = self.folder / run_folder.SEARCH / cell.name
@@ -355,7 +355,7 @@ class Player(SearchResults):
         if known is not None:
             return known
         every = self.plan.config(cell.candidate, cell.seed, 1).evaluation.every
-        least = halving.measured_rounds(every)
+        least = halving.count_measured_rounds(every)
         rounds = min(self.plan.most, 1 if self.plan.section.is_capped else least)
         nothing = Result(
             rounds=0,
@@ -389,7 +389,7 @@ class Player(SearchResults):
                 player = replace(self, plan=search)
                 for method in search.section.methods:
                     spent = yield from player.measure_trials(method)
-                    refused.append(plan.refusal(search, method, spent))
+                    refused.append(plan.describe_refusal(search, method, spent))
         refused = [line for line in refused if line]
         if refused:
             tune_folder.remove(self.folder)
@@ -442,8 +442,8 @@ class Player(SearchResults):
             left = self.plan.section.budget - final
             every = experiment.evaluation.every
             most = self.plan.most
-            after["whole"] = halving.rounds_within(left, of_rounds, every, most)
-        score = metric_values.value(run, metric_values.VALIDATION, "tail").value
+            after["whole"] = halving.count_rounds_within(left, of_rounds, every, most)
+        score = metric_values.read_value(run, metric_values.VALIDATION, "tail").value
         is_number = math.isfinite(score)
         after["score"] = score if is_number else None
         after["rank"] = run.measure.rank(score) if is_number else None
@@ -462,7 +462,7 @@ class Player(SearchResults):
         ]
         more = sum(training[since:])
         paid = result["gradients"] + more
-        highest = halving.highest_cost(training or [0])
+        highest = halving.find_highest_cost(training or [0])
         rounds = len(training) + max(0, (section.budget - paid) // highest)
         return result | {
             "gradients": paid,
@@ -508,7 +508,7 @@ class Player(SearchResults):
         choice = self.choose(method)
         if choice is None:
             return f"{method}: nothing is chosen, no run of the search finished"
-        text = outcome.chosen_text(self.plan, choice)
+        text = outcome.write_chosen(self.plan, choice)
         name = f"{make_file_name(method)},{self.plan.prefix}".rstrip(",")
         path = self.folder / tune_folder.CHOSEN / f"{name}.toml"
         atomic.write(path, text.encode())
@@ -519,7 +519,7 @@ class Player(SearchResults):
         for search in self.plan.searches:
             for method in search.section.methods:
                 replace(self, plan=search).write_choice(method)
-        outcome.tell(self.plan, self.folder)
+        outcome.write_outcome(self.plan, self.folder)
 
 
 def play_steps(steps: Steps[Any], communicator: Communicator) -> None:

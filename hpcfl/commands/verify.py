@@ -129,8 +129,8 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
         Lines to print, and whether the repetition agrees.
     """
     there, here = stored.results.header, played.results.header
-    others = _other_arithmetic(there, here)
-    differing = _differing(stored, played)
+    others = _describe_other_arithmetic(there, here)
+    differing = _list_differing(stored, played)
     digests = (stored.summary.digest, played.summary.digest)
     if not others:
         if digests[0] is not None and digests[0] != digests[1]:
@@ -176,7 +176,7 @@ def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
     Raises:
         UserError: If no run is finished or a name is unknown.
     """
-    runs, _ = loading.runs_below([path])
+    runs, _ = loading.load_runs_below([path])
     labels = Counter(run.label for run in runs)
     finished: dict[str, Run] = {}
     for run in runs:
@@ -217,7 +217,9 @@ def make_table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, A
     return table
 
 
-def _other_arithmetic(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def _describe_other_arithmetic(
+    there: Mapping[str, Any], here: Mapping[str, Any]
+) -> list[str]:
     """Return the differences of two headers that affect the last bits of results."""
     lines = []
     for key in ARITHMETIC:
@@ -230,7 +232,7 @@ def _other_arithmetic(there: Mapping[str, Any], here: Mapping[str, Any]) -> list
     return lines
 
 
-def _differing(stored: Run, played: Run) -> list[str]:
+def _list_differing(stored: Run, played: Run) -> list[str]:
     """Return the names of stored values that the repetition does not reproduce."""
     names = []
     for part, counts in stored.results.static.items():

@@ -58,13 +58,13 @@ def describe_spellings(kind: str, names: Iterable[str]) -> str:
     """
     by_spelling: dict[str | float, str] = {}
     for name in names:
-        other = by_spelling.setdefault(_spelling(name), name)
+        other = by_spelling.setdefault(_fold_spelling(name), name)
         if other != name:
             return f"the {kind} '{other}' and '{name}' differ in spelling alone"
     return ""
 
 
-def _spelling(name: str) -> str | float:
+def _fold_spelling(name: str) -> str | float:
     """Return what all spellings of a name have in common."""
     folded = wording.fold(name)
     try:

@@ -250,8 +250,8 @@ def load(data: sections.Data, seed: int = 0) -> Dataset:
     """
     source = find(data.dataset)
     place = _place(data, source)
-    whole = _checked(source.read(data.dataset, place, **data.options), data.dataset)
-    dataset = _sampled(whole, data.samples, seed if data.redraw else 0)
+    whole = _check(source.read(data.dataset, place, **data.options), data.dataset)
+    dataset = _choose_samples(whole, data.samples, seed if data.redraw else 0)
     if data.augment and len(dataset.shape) != 3:
         raise UserError(
             f"data.augment = true: '{data.dataset}' has no images to crop and flip"
@@ -263,7 +263,7 @@ def load(data: sections.Data, seed: int = 0) -> Dataset:
             f"data.normalise = 'statistics': the samples of '{data.dataset}' are token ids; use "
             "'half', which leaves them as they are"
         )
-    return _normalised(dataset)
+    return _normalise(dataset)
 
 
 def standardised(
@@ -276,10 +276,10 @@ def standardised(
     """
     if data.normalise == "half" or dataset.statistics is not None:
         return dataset
-    return _normalised(replace(dataset, statistics=_statistics(dataset, train)))
+    return _normalise(replace(dataset, statistics=_compute_statistics(dataset, train)))
 
 
-def _normalised(dataset: Dataset) -> Dataset:
+def _normalise(dataset: Dataset) -> Dataset:
     """Return the data set, normalised by its statistics if it has any."""
     if dataset.statistics is None:
         return dataset
@@ -287,7 +287,7 @@ def _normalised(dataset: Dataset) -> Dataset:
     return replace(dataset, mean=mean, std=std)
 
 
-def _checked(dataset: Any, name: str) -> Dataset:
+def _check(dataset: Any, name: str) -> Dataset:
     """Return what a source read, with notes on its form.
 
     Raises UserError where its parts contradict one another.
@@ -318,7 +318,7 @@ def _checked(dataset: Any, name: str) -> Dataset:
     return replace(dataset, notes=(*dataset.notes, *notes))
 
 
-def _statistics(
+def _compute_statistics(
     dataset: Dataset, train: Sequence[np.ndarray]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel, or column, of a table.
@@ -339,7 +339,7 @@ def _statistics(
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _sampled(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
+def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
     """Choose so many of a data set's training samples and as large a share of its test
     samples.
 

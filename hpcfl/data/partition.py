@@ -174,9 +174,9 @@ def _make(
     if scheme.file is not None:
         return _read(scheme.file, scheme, dataset, checksum)
     if data.imbalance > 1:
-        draw = _of_long_tail(scheme, dataset, replicas, data)
+        draw = _draw_long_tail(scheme, dataset, replicas, data)
     else:
-        draw = _drawn(scheme, dataset, replicas)
+        draw = _draw(scheme, dataset, replicas)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(
@@ -208,14 +208,14 @@ def _make(
     )
 
 
-def _drawn(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
+def _draw(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
     """Deal out a data set, once for each group that has all of it."""
     if replicas is None:
         return scheme.draw_from(dataset)
-    return _repeated(scheme, dataset, replicas)
+    return _draw_repeated(scheme, dataset, replicas)
 
 
-def _of_long_tail(
+def _draw_long_tail(
     scheme: Scheme,
     dataset: Dataset,
     replicas: np.ndarray | None,
@@ -224,7 +224,7 @@ def _of_long_tail(
     """Deal out the samples that a long tail leaves."""
     merged = isinstance(scheme, MergedScheme)
     chosen, note = long_tail.select_samples(dataset, data, scheme.seed, merged)
-    draw = _drawn(scheme, long_tail.restrict(dataset, chosen), replicas)
+    draw = _draw(scheme, long_tail.restrict(dataset, chosen), replicas)
     return replace(
         draw,
         train=[chosen[held] for held in draw.train],
@@ -233,7 +233,7 @@ def _of_long_tail(
     )
 
 
-def _repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
+def _draw_repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
     """Deal out the data set to each group by itself, each with a key of its own.
 
     A sample then has an owner in every group, and what one client is tested on another

@@ -111,7 +111,7 @@ class Shifts:
         if poison is not None:
             self._concepts.append([poison.concept])
         self._sizes = [len(concepts) + 1 for concepts in self._concepts]
-        self._states = [_states(shift.concepts) for shift in drawn]
+        self._states = [_list_states(shift.concepts) for shift in drawn]
         self.states = int(np.prod(self._sizes, dtype=np.int64))
         # those of the last round that was asked for
         self._counted: tuple[int, np.ndarray] | None = None
@@ -316,7 +316,7 @@ def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
     return ", ".join(names)
 
 
-def _states(concepts: Sequence[Concept]) -> np.ndarray:
+def _list_states(concepts: Sequence[Concept]) -> np.ndarray:
     """Return the state of samples that follow each concept: 0 where it changes nothing."""
     states = np.arange(1, len(concepts) + 1)
     states[[concept.is_plain for concept in concepts]] = 0
@@ -355,7 +355,7 @@ def draw(
     for place, shift in enumerate(own):
         if shift.cells is not None:
             cells[place] = grouping.deal_cells(shift, facts[place])
-    drawn = [_drawn(shift, facts[place], cells) for place, shift in enumerate(own)]
+    drawn = [_draw_shift(shift, facts[place], cells) for place, shift in enumerate(own)]
     return Shifts(drawn, dataset.y.numpy(), poison)
 
 
@@ -374,11 +374,11 @@ def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> Non
             )
 
 
-def _drawn(
+def _draw_shift(
     shift: Shift, facts: Facts, cells: Mapping[int, list[np.ndarray]]
 ) -> DrawnShift:
     """Draw the groups of a shift; ``cells``: those of each second of two shifts."""
-    concepts, group_of = _different(shift.concepts(facts))
+    concepts, group_of = _join_equal(shift.concepts(facts))
     own, dealt = "second", cells.get(facts.place)
     if dealt is None:
         own, dealt = "first", cells.get(facts.place + 1)
@@ -408,18 +408,18 @@ def _drawn(
     )
 
 
-def _different(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
+def _join_equal(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
     """Return the concepts of different names, and the concept of each group, int64."""
     places: dict[str, int] = {}
     concepts: list[Concept] = []
     for concept in listed:
         if concept.name not in places:
             places[concept.name] = len(concepts)
-            concepts.append(_plain_if_identity(concept))
+            concepts.append(_drop_identity(concept))
     return concepts, np.array([places[concept.name] for concept in listed])
 
 
-def _plain_if_identity(concept: Concept) -> Concept:
+def _drop_identity(concept: Concept) -> Concept:
     """Return the concept without a permutation of labels that moves none."""
     labels = concept.labels
     if labels is None or (labels != np.arange(len(labels))).any():

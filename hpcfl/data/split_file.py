@@ -85,7 +85,7 @@ def read(
         arrays, texts = hdf5.decode(hdf5.unseal(KIND, sealed))
         described = untrusted_files.parsed(texts.get(KIND, ""))
         attributes = untrusted_files.checked(described, Attributes)
-        parts = {part: _lists(part, arrays) for part in PARTS}
+        parts = {part: _read_lists(part, arrays) for part in PARTS}
         clients = len(parts["train"])
         if len(parts["test"]) != clients:
             raise Damaged("as many clients must train as are tested")
@@ -97,16 +97,16 @@ def read(
             raise Damaged(mistake)
         groups = None
         if attributes.shift is not None:
-            groups = _groups(arrays, clients, len(attributes.shift.names))
+            groups = _read_groups(arrays, clients, len(attributes.shift.names))
     return parts, groups, attributes
 
 
-def _groups(
+def _read_groups(
     arrays: dict[str, np.ndarray], clients: int, groups: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the arrays GROUP [clients] and FOLLOWED [steps, clients]. Raises Damaged."""
-    group = _integers(GROUP, arrays, dimensions=1)
-    followed = _integers(FOLLOWED, arrays, dimensions=2)
+    group = _read_integers(GROUP, arrays, dimensions=1)
+    followed = _read_integers(FOLLOWED, arrays, dimensions=2)
     if len(group) != clients or group.min() < 0 or group.max() >= groups:
         raise Damaged(f"'{GROUP}' must be a group of each client, 0 … {groups - 1}")
     if followed.shape[1] != clients:
@@ -114,12 +114,12 @@ def _groups(
     return group, followed
 
 
-def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+def _read_lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """Return the samples of every client in a part, int64. Raises Damaged for bad
     offsets or a client without.
     """
-    samples = _integers(part, arrays, dimensions=1)
-    offsets = _integers(f"{part}_offsets", arrays, dimensions=1)
+    samples = _read_integers(part, arrays, dimensions=1)
+    offsets = _read_integers(f"{part}_offsets", arrays, dimensions=1)
     sizes = np.diff(offsets)
     if (
         not len(sizes)
@@ -134,7 +134,9 @@ def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     return np.split(samples, offsets[1:-1])
 
 
-def _integers(name: str, arrays: dict[str, np.ndarray], dimensions: int) -> np.ndarray:
+def _read_integers(
+    name: str, arrays: dict[str, np.ndarray], dimensions: int
+) -> np.ndarray:
     """Return an array of integers, int64. Raises Damaged where it is none, or has other
     dimensions.
     """

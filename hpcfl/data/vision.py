@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 
-def _compiled_operators_load() -> bool:
+def _load_operators() -> bool:
     """Load torchvision's compiled operators; return whether that is possible with this
     build of torch.
     """
@@ -29,7 +29,7 @@ def _compiled_operators_load() -> bool:
     return True
 
 
-if not _compiled_operators_load():
+if not _load_operators():
     _declarations = torch.library.Library(
         "torchvision", "DEF"
     )  # they vanish with this object

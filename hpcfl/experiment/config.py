@@ -60,7 +60,7 @@ LONGEST = 200  # bytes of a folder's name; file systems take 255
 OF_MANY_RUNS = ("sweep", "tune")
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     if len(name.encode()) > LONGEST:
         raise ValueError(f"must be at most {LONGEST} bytes long")
     return name
@@ -71,7 +71,7 @@ class Config(Section):
     ``method.name`` has a default.
     """
 
-    name: Annotated[str, AfterValidator(_short)] = Field(
+    name: Annotated[str, AfterValidator(_shorten)] = Field(
         "experiment",
         pattern=r"^[\w+=,][\w.+=,-]*$",
         description="name of the experiment and of its results folder",
@@ -280,7 +280,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         try:
             return make()
         except pydantic.ValidationError as error:
-            allowed = partial(_fields_of, place, table | _tables(table))
+            allowed = partial(_list_fields, place, table | _list_tables(table))
             mistakes.extend(wrong_values.explain(error, place, allowed))
         except UserError as error:
             mistakes.extend(error.args)
@@ -298,7 +298,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         place: kind for place, kind in OPTIONAL.items() if place in table
     }
     sections = {
-        place: tried(partial(_section, place, kind, table.get(place, {})), place)
+        place: tried(partial(_parse_section, place, kind, table.get(place, {})), place)
         for place, kind in kinds.items()
     }
     # An unchecked default replaces a section with mistakes.
@@ -310,10 +310,10 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     everything: dict[str, Any] = {**table, **valid}
     nameless: dict[str, Any] = {"kind": ""}
     listed: dict[str, list[Section]] = {}
-    for place, given in _tables(table).items():
+    for place, given in _list_tables(table).items():
         name = place.partition(".")[0]
         kind = plugins.find_common_keys(name)
-        section = tried(partial(_section, place, kind, given), place)
+        section = tried(partial(_parse_section, place, kind, given), place)
         listed.setdefault(name, []).append(section or kind.model_construct(**nameless))
     everything |= listed
     config = tried(lambda: Config(**everything))
@@ -323,11 +323,11 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
             tried(partial(check, *checkable))
     if config is None or mistakes:
         return None, mistakes
-    config = _with_assignment(_with_partition_seed(config))
-    return _with_lane_rows(_with_equal_weights(config)), []
+    config = _add_assignment(_add_partition_seed(config))
+    return _choose_lane_rows(_set_equal_weights(config)), []
 
 
-def _tables(table: dict[str, Any]) -> dict[str, Any]:
+def _list_tables(table: dict[str, Any]) -> dict[str, Any]:
     """Return the tables of the keys in LISTS by their place, such as ``shift.0``."""
     places = {}
     for name in plugins.LISTS:
@@ -337,7 +337,7 @@ def _tables(table: dict[str, Any]) -> dict[str, Any]:
     return places
 
 
-def _section(place: str, kind: type[Section], given: Any) -> Section:
+def _parse_section(place: str, kind: type[Section], given: Any) -> Section:
     """Return a section of the experiment file, with the keys of its plugin.
 
     Args:
@@ -358,7 +358,7 @@ def _section(place: str, kind: type[Section], given: Any) -> Section:
     if name not in plugins.PLUGINS:
         return kind(**given)
     if place == "partition":
-        given = _without_word(given)
+        given = _drop_seed_word(given)
     try:
         return plugins.make_section(place, given)
     except (UserError, pydantic.ValidationError):
@@ -482,7 +482,7 @@ CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
 }
 
 
-def _without_word(given: dict[str, Any]) -> dict[str, Any]:
+def _drop_seed_word(given: dict[str, Any]) -> dict[str, Any]:
     """Return ``[partition]`` without ``seed = "seed"``, which means the default."""
     return {
         key: value for key, value in given.items() if (key, value) != ("seed", "seed")
@@ -495,7 +495,7 @@ def _change(config: Config, section: str, **values: Any) -> Config:
     return config.model_copy(update={section: changed})
 
 
-def _with_partition_seed(config: Config) -> Config:
+def _add_partition_seed(config: Config) -> Config:
     """Return the configuration with a partition seed, by default the experiment's seed
     plus one.
     """
@@ -504,7 +504,7 @@ def _with_partition_seed(config: Config) -> Config:
     return _change(config, "partition", seed=(config.seed + 1) % 2**63)
 
 
-def _with_equal_weights(config: Config) -> Config:
+def _set_equal_weights(config: Config) -> Config:
     """Return the configuration with ``method.weights = "uniform"`` if ``[privacy]``
     protects clients and the file sets no weights.
     """
@@ -515,7 +515,7 @@ def _with_equal_weights(config: Config) -> Config:
     return _change(config, "method", weights="uniform")
 
 
-def _with_lane_rows(config: Config) -> Config:
+def _choose_lane_rows(config: Config) -> Config:
     """Return the configuration with only the rows of ``runtime.lane_table`` for its
     model and precision.
     """
@@ -526,7 +526,7 @@ def _with_lane_rows(config: Config) -> Config:
     return _change(config, "runtime", lane_table=table)
 
 
-def _with_assignment(config: Config) -> Config:
+def _add_assignment(config: Config) -> Config:
     """Return the configuration with ``assign`` set in each shift.
 
     The default is random if the partition scheme depends on the clients' numbers, so
@@ -616,7 +616,7 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return parse(read(path, overrides), str(path))
 
 
-def _fields_of(place: str, table: dict[str, Any]) -> Iterable[str]:
+def _list_fields(place: str, table: dict[str, Any]) -> Iterable[str]:
     """Return the valid keys of the section at ``place``, or of the whole file for ""."""
     if not place:
         return [*Config.model_fields, *OF_MANY_RUNS]

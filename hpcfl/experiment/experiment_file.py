@@ -81,20 +81,20 @@ def check_plain(table: dict[str, Any], source: str) -> None:
     """Raise UserError for a table nested deeper than MOST_LEVELS or with integers of
     more than MOST_BITS bits. ``source`` begins the message.
     """
-    if not _within(table, MOST_LEVELS):
+    if not _is_within(table, MOST_LEVELS):
         raise UserError(
             f"{source}: tables and lists may be nested at most {MOST_LEVELS} deep, "
             f"integers may have at most {MOST_BITS} bits"
         )
 
 
-def _within(value: Any, levels: int) -> bool:
+def _is_within(value: Any, levels: int) -> bool:
     """Return whether a value is nested at most ``levels`` deep and its integers have at
     most MOST_BITS bits.
     """
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
-        return levels > 0 and all(_within(entry, levels - 1) for entry in inner)
+        return levels > 0 and all(_is_within(entry, levels - 1) for entry in inner)
     return not isinstance(value, int) or value.bit_length() <= MOST_BITS
 
 
@@ -123,7 +123,7 @@ def assign(table: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     inner: Any = table
     for section in sections:
-        inner = _inside(inner, section, key)
+        inner = _get_inside(inner, section, key)
         if not isinstance(inner, dict | list):
             raise UserError(f"{key}: '{section}' is a value, not a section")
     if isinstance(inner, list):
@@ -131,7 +131,7 @@ def assign(table: dict[str, Any], key: str, value: Any) -> None:
     inner[last] = value
 
 
-def _inside(outer: Any, part: str, key: str) -> Any:
+def _get_inside(outer: Any, part: str, key: str) -> Any:
     """Return the entry for a part of a dotted key, in a table or in a list of tables.
 
     A missing entry of a table is added. Raises UserError for a missing position.
@@ -162,9 +162,9 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
         return table
     own, defaults = flat(table), Setting()
     for rule in _read_paper(table["protocol"])["rule"]:
-        if _holds(rule, defaults | own):
+        if _is_met(rule, defaults | own):
             defaults |= flat(rule["then"])
-    return _with_defaults(table, defaults)
+    return _add_defaults(table, defaults)
 
 
 def unsourced(resolved: Mapping[str, Any]) -> list[str]:
@@ -174,10 +174,10 @@ def unsourced(resolved: Mapping[str, Any]) -> list[str]:
     if resolved["protocol"] is None:
         return []
     notes = _read_paper(resolved["protocol"]).get("unsourced", [])
-    return [entry["note"] for entry in notes if _holds(entry, flat(resolved))]
+    return [entry["note"] for entry in notes if _is_met(entry, flat(resolved))]
 
 
-def _holds(rule: Mapping[str, Any], setting: Setting) -> bool:
+def _is_met(rule: Mapping[str, Any], setting: Setting) -> bool:
     """Return whether a setting has the values in the rule's ``when``, where a list
     means alternatives.
     """
@@ -209,7 +209,7 @@ def flat(
     return setting
 
 
-def _with_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
+def _add_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
     """Return a copy of a nested table with ``defaults`` for its missing keys.
 
     A section that is not a table stays unchanged; a later check refuses it.

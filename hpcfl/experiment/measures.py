@@ -49,10 +49,12 @@ def asked(evaluation: "Evaluation") -> "dict[str, Score]":
 
     Raises UserError for unknown names and for an invalid class of the user.
     """
-    scores = {name: _made("evaluation.scores", name) for name in evaluation.scores}
+    scores = {
+        name: _make_score("evaluation.scores", name) for name in evaluation.scores
+    }
     name = parse_score(evaluation.metric)
     if ":" in name:
-        scores[name] = _made("evaluation.metric", name)
+        scores[name] = _make_score("evaluation.metric", name)
     known = built_in(_may_mean(evaluation.metric)) | scores
     best_by = measure(evaluation, known)
     return scores | {best_by.score: known[best_by.score]}
@@ -121,7 +123,7 @@ def describe(scores: "Mapping[str, Score]") -> dict[str, Described]:
     return {name: score.described(name) for name, score in scores.items()}
 
 
-def _made(key: str, name: str) -> "Score":
+def _make_score(key: str, name: str) -> "Score":
     """Return the score of a name.
 
     Args:

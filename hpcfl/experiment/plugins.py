@@ -74,11 +74,11 @@ def names(package: str) -> tuple[str, ...]:
     A file with a ``plugin`` gives its name, with ``-`` for ``_`` except in AS_FILES.
     FAMILIES lists the names in files with several plugins.
     """
-    return tuple(_files(package))
+    return tuple(_list_files(package))
 
 
 @cache
-def _files(package: str) -> dict[str, str]:
+def _list_files(package: str) -> dict[str, str]:
     """Return the file of each built-in name of a package, in the order of names."""
     found = importlib.util.find_spec(package)  # does not import the package
     assert found is not None and found.origin is not None
@@ -102,7 +102,7 @@ def find_built_in(package: str, name: str) -> tuple[Any, str]:
     its ``about`` or docstring. Otherwise the plugin is ``plugin`` and the description
     the docstring of the file.
     """
-    module = importlib.import_module(f"{package}.{_files(package)[name]}")
+    module = importlib.import_module(f"{package}.{_list_files(package)[name]}")
     if hasattr(module, "plugin"):
         return module.plugin, module.__doc__ or ""
     plugin = module.plugins[name]
@@ -130,7 +130,7 @@ def find(package: str, key: str, name: str) -> Any:
             "own 'module:object'"
         )
     if ":" in name:
-        return _user_object(package, key, name)
+        return _find_user_object(package, key, name)
     if name not in names(package):
         raise UserError(
             f"{key} = '{name}' is unknown{suggest(name, names(package))}, or your own "
@@ -139,14 +139,14 @@ def find(package: str, key: str, name: str) -> Any:
     return find_built_in(package, name)[0]
 
 
-def _user_object(package: str, key: str, name: str) -> Any:
+def _find_user_object(package: str, key: str, name: str) -> Any:
     """Return a user's plugin ``module:object``.
 
     Raises UserError if it cannot be imported or has the wrong type.
     """
     module_name, _, attribute = name.partition(":")
-    with _from_here():
-        module = _imported(key, name, module_name)
+    with _search_here():
+        module = _import_user_module(key, name, module_name)
     try:
         plugin = getattr(module, attribute)
     except AttributeError:
@@ -155,18 +155,18 @@ def _user_object(package: str, key: str, name: str) -> Any:
             f"{key} = '{name}': '{module_name}' has no "
             f"'{attribute}'{suggest(attribute, public)}"
         ) from None
-    if problem := _misfit(package, plugin):
+    if problem := _describe_misfit(package, plugin):
         raise UserError(f"{user_code.locate(plugin)}{key} = '{name}' {problem}")
     return plugin
 
 
-def _imported(key: str, name: str, module_name: str) -> ModuleType:
+def _import_user_module(key: str, name: str, module_name: str) -> ModuleType:
     """Import and return a user's module.
 
     Raises UserError, with file and line if the module's code fails.
     """
     first = module_name.partition(".")[0]
-    if (other := _hidden_by(first)) is not None:
+    if (other := _find_hiding_module(first)) is not None:
         raise UserError(
             f"{key} = '{name}': '{first}' is the name of {other}; rename your {first}.py"
         )
@@ -182,7 +182,7 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
         ) from error
 
 
-def _hidden_by(module_name: str) -> str | None:
+def _find_hiding_module(module_name: str) -> str | None:
     """Return the module that hides the file of this name in the current folder, or
     None.
     """
@@ -196,7 +196,7 @@ def _hidden_by(module_name: str) -> str | None:
 
 
 @contextmanager
-def _from_here() -> Iterator[None]:
+def _search_here() -> Iterator[None]:
     """Let imports inside the block search the current folder first."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -206,7 +206,7 @@ def _from_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _misfit(package: str, thing: Any) -> str | None:
+def _describe_misfit(package: str, thing: Any) -> str | None:
     """Return the reason why a user's object is no plugin of the package, or None.
 
     A plugin must be a subclass of the package's entry in CONTRACTS, a data source an
@@ -266,7 +266,7 @@ def find_in_section(place: str, given: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _options(make: Callable[..., Any], *first: str) -> "type[BaseModel]":
+def _make_options(make: Callable[..., Any], *first: str) -> "type[BaseModel]":
     """Return a section class whose keys are a callable's parameters after the ``first``
     ones, with their types, defaults and constraints.
 
@@ -299,7 +299,7 @@ def _options(make: Callable[..., Any], *first: str) -> "type[BaseModel]":
     return pydantic.create_model("Options", __base__=Section, **fields)
 
 
-def _own_keys(
+def _list_own_keys(
     make: Callable[..., Any], first: list[str], what: str
 ) -> "type[BaseModel]":
     """Return the section class with the parameters of ``make`` after the ``first``
@@ -316,7 +316,7 @@ def _own_keys(
     from pydantic import PydanticUserError
 
     try:
-        return _options(make, *first)
+        return _make_options(make, *first)
     except (TypeError, ValueError, NameError, PydanticUserError) as error:
         raise UserError(
             f"{what} must be called as ({', '.join(first)}, *, own keys) with types "
@@ -355,8 +355,8 @@ def fields_class(place: str, given: Mapping[str, Any]) -> "type[BaseModel]":
     name = given.get(key, find_common_keys(place).model_fields[key].default)
     called = f"{place}.{key} = '{name}'"
     if place == "data":
-        return _own_keys(plugin.read, ["name", "root"], f"{called}: read")
-    return _own_keys(plugin, ["shape", "classes"], called)
+        return _list_own_keys(plugin.read, ["name", "root"], f"{called}: read")
+    return _list_own_keys(plugin, ["shape", "classes"], called)
 
 
 def list_fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _countable(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.field_name != "seed" and _greatest(value) > LARGEST:
+        if info.field_name != "seed" and _find_greatest(value) > LARGEST:
             raise ValueError(f"must be at most {LARGEST:,}")
         return value
 
@@ -52,10 +52,10 @@ def changed(section: Section) -> set[str]:
     return set(section.model_dump(exclude_defaults=True))
 
 
-def _greatest(value: Any) -> int:
+def _find_greatest(value: Any) -> int:
     """Return the greatest magnitude of the integers in a value or a list of values."""
     if isinstance(value, list | tuple):
-        return max(map(_greatest, value), default=0)
+        return max(map(_find_greatest, value), default=0)
     return abs(value) if isinstance(value, int) else 0
 
 

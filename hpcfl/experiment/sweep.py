@@ -43,7 +43,7 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
     if sweep is None:
         config = parse(base, source)
         return {config.name: config}
-    axes = list(_axes(sweep, source))
+    axes = list(_list_axes(sweep, source))
     size = math.prod(map(len, axes))
     if size > MOST_CELLS:
         raise UserError(
@@ -105,11 +105,11 @@ def configured(
 
 def _name(setting: Setting) -> str:
     """Return the name of a cell's folder."""
-    labels = [_label(key, value, setting) for key, value in setting.items()]
-    return _shortened(",".join(labels))
+    labels = [_write_label(key, value, setting) for key, value in setting.items()]
+    return _shorten(",".join(labels))
 
 
-def _axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
+def _list_axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
     """Yield the settings along each axis of the grid. Raises UserError."""
     if not isinstance(sweep, dict) or not sweep:
         raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
@@ -129,7 +129,7 @@ def _axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
                 yield [{path: choice} for choice in values]
 
 
-def _label(key: str, value: Any, setting: Setting) -> str:
+def _write_label(key: str, value: Any, setting: Setting) -> str:
     """Return the part of a cell's name for one key, as it is valid in a file name:
     ``fedavg`` for ``method.name``, else ``beta=0.1``.
 
@@ -146,7 +146,7 @@ def _label(key: str, value: Any, setting: Setting) -> str:
     return make_file_name(text)
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     """Return a name of at most LONGEST bytes: longer names are cut and end with a
     checksum.
     """

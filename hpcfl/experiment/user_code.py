@@ -61,13 +61,17 @@ def find_line(error: BaseException) -> str | None:
     traceback, or None.
     """
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_shown(error.filename)}:{error.lineno}"
+        return f"{_shorten_path(error.filename)}:{error.lineno}"
     lines = [
         (frame.filename, frame.lineno)
         for frame in traceback.extract_tb(error.__traceback__)
     ]
     return next(
-        (f"{_shown(file)}:{line}" for file, line in reversed(lines) if is_own(file)),
+        (
+            f"{_shorten_path(file)}:{line}"
+            for file, line in reversed(lines)
+            if is_own(file)
+        ),
         None,
     )
 
@@ -80,7 +84,7 @@ def find_definition(thing: Any) -> str | None:
         file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
     except (TypeError, OSError):  # not defined in Python, or without a source file
         return None
-    return f"{_shown(file)}:{line}" if file and is_own(file) else None
+    return f"{_shorten_path(file)}:{line}" if file and is_own(file) else None
 
 
 def locate(thing: object, error: BaseException | None = None) -> str:
@@ -103,7 +107,7 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def _shown(file: str) -> str:
+def _shorten_path(file: str) -> str:
     """Return a path relative to the current folder if it is inside, else the absolute
     path.
     """

@@ -159,7 +159,7 @@ def arrange(
     runs = [run for run in runs if unfinished or run.summary.finished]
     if not runs:
         raise UserError("; ".join(["no run is finished yet", *left_out]))
-    settings = [setting_of(run) | origin(run) for run in runs]
+    settings = [find_setting(run) | find_origin(run) for run in runs]
     _merge_searches(runs, settings)
     frame = _make_frame(settings)
     rows, columns = _complete(rows), _complete(columns)
@@ -215,7 +215,7 @@ def _merge_searches(runs: Sequence[Run], settings: Sequence[Setting]) -> None:
                     setting.pop(key, None)
 
 
-def setting_of(run: Run) -> Setting:
+def find_setting(run: Run) -> Setting:
     """Return a run's configuration by dotted key, without keys that do not define an
     experiment. Mixed precision does define one and is added as ``precision``.
     """
@@ -228,13 +228,13 @@ def setting_of(run: Run) -> Setting:
     return setting
 
 
-def varied_keys(runs: Sequence[Run]) -> list[str]:
+def find_varied_keys(runs: Sequence[Run]) -> list[str]:
     """Return the dotted keys in which runs differ, in alphabetical order."""
-    frame = _make_frame([setting_of(run) for run in runs])
+    frame = _make_frame([find_setting(run) for run in runs])
     return _find_varied(frame, list(frame))
 
 
-def origin(run: Run) -> Setting:
+def find_origin(run: Run) -> Setting:
     """Return the recorded properties of software and machine that can change a run's
     numbers, by dotted key.
     """

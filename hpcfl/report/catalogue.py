@@ -64,7 +64,7 @@ TABLES = {
 }
 
 
-def entries(kind: str) -> list[Entry]:
+def list_entries(kind: str) -> list[Entry]:
     """Return the entries of a kind, sorted by name.
 
     Every entry has ``name`` and ``description``. Entries of methods, models, partitions,
@@ -85,17 +85,19 @@ def entries(kind: str) -> list[Entry]:
     by_name = {entry["name"]: entry for entry in stored}
     in_order = []
     for name in plugins.names(PACKAGES[kind]):
-        in_order.append(by_name[name] if name in by_name else _built_in(kind, name))
+        in_order.append(
+            by_name[name] if name in by_name else _describe_built_in(kind, name)
+        )
     return in_order
 
 
-def described(kind: str) -> list[Entry]:
+def describe_all(kind: str) -> list[Entry]:
     """Return the built-in entries of a kind, read from the code."""
-    return [_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
+    return [_describe_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
 
 
 @user_code.locate_errors()
-def own(kind: str, name: str) -> Entry:
+def describe_own(kind: str, name: str) -> Entry:
     """Import a user's plugin and return its entry.
 
     Args:
@@ -106,16 +108,16 @@ def own(kind: str, name: str) -> Entry:
         UserError: If the import fails or the object is no such plugin.
     """
     plugin = plugins.find(PACKAGES[kind], NAMED_BY[kind], name)
-    return _entry(kind, name, plugin, plugin.__doc__)
+    return _make_entry(kind, name, plugin, plugin.__doc__)
 
 
 def text() -> str:
     """Return the content of ``catalogue.json``."""
-    catalogue = {kind: described(kind) for kind in PACKAGES}
+    catalogue = {kind: describe_all(kind) for kind in PACKAGES}
     return json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n"
 
 
-def with_table(kind: str, page: str, listed: list[Entry]) -> str:
+def replace_table(kind: str, page: str, listed: list[Entry]) -> str:
     """Return a page with its table of a kind replaced.
 
     Args:
@@ -126,12 +128,12 @@ def with_table(kind: str, page: str, listed: list[Entry]) -> str:
     begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
     before, _, rest = page.partition(begin)
     after = rest.partition(end)[2]
-    rows = [_row(kind, entry) for entry in listed]
+    rows = [_write_row(kind, entry) for entry in listed]
     table = "\n".join([TABLES[kind], *rows])
     return f"{before}{begin}\n{table}\n\n{end}{after}"
 
 
-def _row(kind: str, entry: Entry) -> str:
+def _write_row(kind: str, entry: Entry) -> str:
     """Return a table row. A method's description begins with its name and a colon."""
     text = entry["description"].removesuffix(".")
     if kind == "datasets":
@@ -140,12 +142,12 @@ def _row(kind: str, entry: Entry) -> str:
     return f"| `{entry['name']}` | {entry['reference']} | {idea} |"
 
 
-def _built_in(kind: str, name: str) -> Entry:
+def _describe_built_in(kind: str, name: str) -> Entry:
     plugin, text = plugins.find_built_in(PACKAGES[kind], name)
-    return _entry(kind, name, plugin, text)
+    return _make_entry(kind, name, plugin, text)
 
 
-def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
+def _make_entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
     """Return the entry of a plugin.
 
     Args:
@@ -205,5 +207,5 @@ if __name__ == "__main__":
     STORED.write_text(content, encoding="utf-8")
     catalogue = json.loads(content)
     for kind, path in PAGES.items():
-        page = with_table(kind, path.read_text(encoding="utf-8"), catalogue[kind])
+        page = replace_table(kind, path.read_text(encoding="utf-8"), catalogue[kind])
         path.write_text(page, encoding="utf-8")

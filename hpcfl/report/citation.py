@@ -16,7 +16,7 @@ OWN = f"""@misc{{hpcfl,
 }}"""
 
 
-def entries() -> dict[str, list[str]]:
+def read_entries() -> dict[str, list[str]]:
     """Return BibTeX entries from ``references.bib``, each with the methods that cite it."""
     text = REFERENCES.read_text(encoding="utf-8")
     found = {}
@@ -30,13 +30,13 @@ def entries() -> dict[str, list[str]]:
 
 def cite_methods() -> str:
     """Return the BibTeX entries of all built-in methods."""
-    return "\n\n".join(entries())
+    return "\n\n".join(read_entries())
 
 
 def cite_method(name: str) -> str:
     """Return the BibTeX entry of a built-in method. Raises UserError if it has none."""
     name = name.replace("_", "-")
-    found = _cited({name})
+    found = _find_cited({name})
     if not found:
         raise UserError(
             f"'{name}': hpcfl has no BibTeX entry for it; hpcfl methods lists the "
@@ -55,9 +55,9 @@ def cite_runs(runs: Iterable[Run]) -> str:
             used.add("fedala")
         if method.get("aggregation") == "class-wise":
             used.add("cwfedavg")
-    return "\n\n".join([OWN, *_cited(used)])
+    return "\n\n".join([OWN, *_find_cited(used)])
 
 
-def _cited(methods: set[str]) -> list[str]:
+def _find_cited(methods: set[str]) -> list[str]:
     """Return the BibTeX entries whose keywords include one of the methods."""
-    return [entry for entry, named in entries().items() if methods & set(named)]
+    return [entry for entry, named in read_entries().items() if methods & set(named)]

@@ -18,16 +18,16 @@ from hpcfl.report.arrangement import SEARCH, Arrangement, Placed
 from hpcfl.report.inference import (
     LEVEL,
     Interval,
+    compare_signed_ranks,
     correct,
-    interval,
-    partitions_needed,
-    signed_rank,
+    count_needed_partitions,
+    estimate_interval,
 )
 from hpcfl.report.metric_values import (
     Reading,
-    counts_of,
     find_client_measure,
-    of_clients,
+    find_counts,
+    read_clients,
 )
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
@@ -161,7 +161,7 @@ def make_table(
     for row in arranged.rows:
         if row == reference or row not in rows:
             continue
-        found = gains_of(rows[row], rows[reference], reading)
+        found = compute_gains(rows[row], rows[reference], reading)
         if found is None:
             unmatched.append(row)
         else:
@@ -219,7 +219,7 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
 
     Returns:
         A frame with a row for each row of the table and the columns ``gain``, ``half``,
-        ``p``, ``verdict``, ``hurt``, ``loss``, ``worst_tenth``, ``gini`` and, if
+        ``p``, ``verdict``, ``hurt``, ``loss``, ``worst_tenth``, ``compute_gini`` and, if
         requested, ``needs`` and ``p_pairs``.
     """
     of_rows = Series(gains)
@@ -242,11 +242,13 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
         power = against.power / factor
         level = LEVEL / max(1, frame["p"].count())
         needed = intervals.map(
-            lambda one: partitions_needed(one.deviation, power, level)
+            lambda one: count_needed_partitions(one.deviation, power, level)
         )
         frame["needs"] = needed.astype(float)
     if against.pairs:
-        frame["p_pairs"] = correct(of_rows.map(lambda one: signed_rank(one.of_pairs)))
+        frame["p_pairs"] = correct(
+            of_rows.map(lambda one: compare_signed_ranks(one.of_pairs))
+        )
     return frame
 
 
@@ -275,7 +277,7 @@ def _write_cells(frame: DataFrame, measure: Measure) -> DataFrame:
     return DataFrame(columns).rename_axis(None)
 
 
-def gains_of(
+def compute_gains(
     cells: Sequence[Placed], reference: Sequence[Placed], reading: Reading
 ) -> Gains | None:
     """Return the gains of one row over the reference.
@@ -292,29 +294,29 @@ def gains_of(
         UserError: If repetitions with the same seeds have different clients.
     """
     measure = find_client_measure(cells[0].run, reading.metric)
-    by_seeds = {_seeds(placed): placed for placed in reference}
+    by_seeds = {_find_seeds(placed): placed for placed in reference}
     of_partition: dict[Hashable, list[np.ndarray]] = {}
     of_search: dict[Hashable, dict[int, np.ndarray]] = {}
     own: list[float] = []
     for placed in cells:
-        other = by_seeds.get(_seeds(placed))
+        other = by_seeds.get(_find_seeds(placed))
         if other is None:
             continue
-        counts, others = counts_of(placed.run, "test"), counts_of(other.run, "test")
+        counts, others = find_counts(placed.run, "test"), find_counts(other.run, "test")
         if not np.array_equal(counts, others):
             raise UserError(
                 f"{placed.run.folder}: its clients differ from the clients of "
                 f"{other.run.folder}"
             )
         numbers, reference_numbers = (
-            of_clients(run, reading.metric, reading.at)
+            read_clients(run, reading.metric, reading.at)
             for run in (placed.run, other.run)
         )
         gained = measure.rank(1.0) * (numbers - reference_numbers)
-        partition = partition_of(placed)
+        partition = find_partition(placed)
         of_partition.setdefault(partition, []).append(gained)
         of_search.setdefault(partition, {})[placed.setting.get(SEARCH, 0)] = gained
-        own.append(gini(numbers[np.isfinite(numbers)]))
+        own.append(compute_gini(numbers[np.isfinite(numbers)]))
     if not own:
         return None
     means = [np.mean(gains, axis=0) for gains in of_partition.values()]
@@ -324,7 +326,7 @@ def gains_of(
         return None
     pairs = np.concatenate([one for gains in of_partition.values() for one in gains])
     pairs = pairs[np.isfinite(pairs)]
-    gains = Gains(known, float(np.mean(own)), interval(known), pairs)
+    gains = Gains(known, float(np.mean(own)), estimate_interval(known), pairs)
     return _include_searches(gains, of_search)
 
 
@@ -352,11 +354,11 @@ def _include_searches(
                 complete.append(stacked)
     if not complete:
         return gains
-    of_mean, half = variance.interval(complete)
+    of_mean, half = variance.estimate_interval(complete)
     return replace(gains, interval=of_mean, searches=len(numbers), bootstrap=half)
 
 
-def gini(numbers: np.ndarray) -> float:
+def compute_gini(numbers: np.ndarray) -> float:
     """Return the Gini coefficient of non-negative numbers.
 
     The coefficient is half of the mean absolute difference divided by the mean. It is 0
@@ -392,13 +394,13 @@ def find_row(name: str, rows: Sequence[str]) -> str:
     raise UserError(f"--against {name}: no row of this table{hint}")
 
 
-def _seeds(placed: Placed) -> tuple[str, str]:
+def _find_seeds(placed: Placed) -> tuple[str, str]:
     """Return the seeds that identify a repetition."""
     setting = placed.setting
     return repr(setting.get("seed")), repr(setting.get("partition.seed"))
 
 
-def partition_of(placed: Placed) -> Hashable:
+def find_partition(placed: Placed) -> Hashable:
     """Return a key that identifies a run's partition.
 
     The key is the table of samples if the partition comes from a file. Otherwise it is
@@ -406,6 +408,6 @@ def partition_of(placed: Placed) -> Hashable:
     """
     setting = placed.setting
     if setting.get("partition.file") is not None:
-        return counts_of(placed.run, "test").tobytes()
+        return find_counts(placed.run, "test").tobytes()
     own = setting.get("partition.seed")
     return repr(setting.get("seed") if own is None else own)

@@ -13,23 +13,23 @@ from hpcfl.experiment.plugins import (
     find_common_keys,
 )
 from hpcfl.report.catalogue import Keys
-from hpcfl.report.listing import values
+from hpcfl.report.listing import describe_values
 
 REQUIRED = object()  # the default of a key that must be given
 
 
-def toml(config: Config) -> str:
+def write_toml(config: Config) -> str:
     """Return the configuration as TOML with every key of every section.
 
     A comment above each key gives its meaning and allowed values. Keys without a value
     are comments.
     """
     blocks = []
-    for section, table, schemas in _sections(config):
+    for section, table, schemas in _list_sections(config):
         lines = [f"[{section}]"] if section else []
         # In TOML a table within the section ends the section's own keys.
         for key in sorted(table, key=lambda key: _holds_tables(table[key])):
-            lines.append(f"# {_meaning(schemas[key])}")
+            lines.append(f"# {_describe_key(schemas[key])}")
             if table[key] is None:
                 lines.append(f"# {key} is not set")
                 continue
@@ -46,13 +46,13 @@ def _holds_tables(value: Any) -> bool:
     return isinstance(first, dict)
 
 
-def changed_keys(config: Config) -> str:
+def write_changed_keys(config: Config) -> str:
     """Return as TOML the keys with values other than their defaults, without keys that
     are derived from others.
     """
     derived = {("partition", "seed"): (config.seed + 1) % 2**63}
     changed: dict[str, Any] = {}
-    for section, table, schemas in _sections(config):
+    for section, table, schemas in _list_sections(config):
         for key, value in table.items():
             default = _find_default(value, schemas[key])
             if value in (default, derived.get((section, key), default)):
@@ -69,7 +69,7 @@ def _find_default(value: Any, schema: dict[str, Any]) -> Any:
     return schema.get("default", REQUIRED)
 
 
-def _sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
+def _list_sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
     """Yield each section as its name, its keys with their values, and the schemas by key.
 
     The name is "" for keys outside of any section.
@@ -85,10 +85,10 @@ def _sections(config: Config) -> Iterator[tuple[str, dict[str, Any], Keys]]:
         top[name] = tables
     yield "", top, Config.model_json_schema()["properties"]
     for section in sections:
-        yield section, table[section], _schemas(config, section, table[section])
+        yield section, table[section], _find_schemas(config, section, table[section])
 
 
-def _schemas(config: Config, section: str, table: dict[str, Any]) -> Keys:
+def _find_schemas(config: Config, section: str, table: dict[str, Any]) -> Keys:
     """Return the schemas of a section's keys, including the keys of its plugin."""
     schemas: Keys = type(getattr(config, section)).model_json_schema()["properties"]
     if section in PLUGINS:
@@ -101,6 +101,6 @@ def _schemas(config: Config, section: str, table: dict[str, Any]) -> Keys:
     return schemas
 
 
-def _meaning(schema: dict[str, Any]) -> str:
+def _describe_key(schema: dict[str, Any]) -> str:
     """Return the meaning of a key, with its allowed values in brackets."""
-    return f"{schema.get('description', '')} ({values(schema)})".lstrip()
+    return f"{schema.get('description', '')} ({describe_values(schema)})".lstrip()

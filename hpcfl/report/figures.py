@@ -59,7 +59,7 @@ def plot(
     out = out or Path(f"{kind.rpartition(':')[2]}.png")
     _check_file(out)
     _refuse_unknown(options, draw, kind)
-    runs, left_out = loading.runs_below(folders, own)
+    runs, left_out = loading.load_runs_below(folders, own)
     sheet = Sheet(width, left_out)
     height = write(out, lambda: draw(runs, sheet, **options))
     notes = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
@@ -82,7 +82,7 @@ def _refuse_unknown(
 
 def _check_file(out: Path) -> None:
     """Raise UserError if a figure cannot be written to the path."""
-    if _format(out) not in NO_DATE:
+    if _find_format(out) not in NO_DATE:
         allowed = ", ".join(NO_DATE)
         raise UserError(f"--out {out}: its name must end with one of {allowed}")
     if not out.parent.is_dir():
@@ -90,7 +90,7 @@ def _check_file(out: Path) -> None:
     atomic.check_file(out)
 
 
-def _format(path: Path) -> str:
+def _find_format(path: Path) -> str:
     return path.suffix.removeprefix(".").lower()
 
 
@@ -126,7 +126,7 @@ def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
     measure = runs[0].measure
     drawn = []
     for column, title in lines.MOMENTS.items():
-        of_column = curves.over_axis(arranged, f"{column}/{measure.recorded}")
+        of_column = curves.list_over_axis(arranged, f"{column}/{measure.recorded}")
         panel = of_column["panel"] + ", " if len(arranged.columns) > 1 else ""
         drawn.append(of_column.assign(panel=panel + title))
     return curves.draw(
@@ -147,13 +147,13 @@ def write(path: Path, make: "Callable[[], Figure]") -> float:
     """
     with house_style():
         figure = make()
-        content = _encoded(figure, _format(path))
+        content = _encode(figure, _find_format(path))
     with atomic.explained(path):
         atomic.write(path, content, durable=False)
     return float(figure.get_figheight())
 
 
-def as_svg(figure: "Figure", name: str) -> bytes:
+def encode_svg(figure: "Figure", name: str) -> bytes:
     """Return a figure as SVG without a background and with texts kept as text.
 
     Args:
@@ -163,10 +163,10 @@ def as_svg(figure: "Figure", name: str) -> bytes:
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        return _encoded(figure, "svg", transparent=True)
+        return _encode(figure, "svg", transparent=True)
 
 
-def _encoded(figure: "Figure", form: str, **settings: Any) -> bytes:
+def _encode(figure: "Figure", form: str, **settings: Any) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format=form, metadata=NO_DATE[form], **settings)
     return content.getvalue()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LEVEL = 0.05
 RESAMPLES = 4999
 POWER = 0.8  # probability of detecting the difference
-MOST_PARTITIONS = 10_000  # upper limit of ``partitions_needed``
+MOST_PARTITIONS = 10_000  # upper limit of ``count_needed_partitions``
 SEED = 0  # fixed, so that equal numbers give equal intervals
 
 
@@ -57,7 +57,7 @@ class Interval:
         return abs(self.mean) + self.narrow < margin
 
 
-def interval(differences: Sequence[np.ndarray]) -> Interval:
+def estimate_interval(differences: Sequence[np.ndarray]) -> Interval:
     """Return the mean difference over partitions with its confidence interval.
 
     Args:
@@ -74,7 +74,7 @@ def interval(differences: Sequence[np.ndarray]) -> Interval:
         p = 1.0 if mean == 0 else 0.0
         return Interval(mean, count, half=0.0, narrow=0.0, p=p, deviation=0.0)
     error = deviation / math.sqrt(count)
-    ratios = _resampled_ratios(differences, mean)
+    ratios = _resample_ratios(differences, mean)
     if not ratios.any():  # e.g. two partitions without variation between clients
         return Interval(mean, count, deviation=deviation)
     half = error * float(np.quantile(ratios, 1 - LEVEL))
@@ -84,7 +84,9 @@ def interval(differences: Sequence[np.ndarray]) -> Interval:
     return Interval(mean, count, half, narrow, p=p, deviation=deviation)
 
 
-def partitions_needed(deviation: float, difference: float, level: float) -> int | None:
+def count_needed_partitions(
+    deviation: float, difference: float, level: float
+) -> int | None:
     """Return the number of partitions with which a paired t-test finds a difference.
 
     Args:
@@ -111,7 +113,7 @@ def partitions_needed(deviation: float, difference: float, level: float) -> int 
     return int(enough[0]) if len(enough) else None
 
 
-def _resampled_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndarray:
+def _resample_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndarray:
     """Return |mean* − mean| / (standard error)* of each resample with a positive error.
 
     Args:
@@ -139,7 +141,7 @@ def _resampled_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndar
     return ratios
 
 
-def signed_rank(differences: np.ndarray) -> float:
+def compare_signed_ranks(differences: np.ndarray) -> float:
     """Return the two-sided p-value of Wilcoxon's signed-rank test.
 
     The test assumes independent differences. The p-value is 1 if all finite

@@ -11,7 +11,7 @@ from rich.table import Table
 from hpcfl.errors import UserError, suggest
 from hpcfl.report import catalogue
 from hpcfl.report.catalogue import Entry
-from hpcfl.report.text import WIDEST, stdout_console
+from hpcfl.report.text import WIDEST, make_console
 
 BETWEEN = 2  # spaces between the columns of an overview
 BOUNDS = {
@@ -46,12 +46,12 @@ def show(kind: str, name: str | None) -> None:
     Raises:
         UserError: If the name is unknown.
     """
-    console = stdout_console(WIDEST, markup=False)
+    console = make_console(WIDEST, markup=False)
     if name is None:
-        console.print(overview(kind))
+        console.print(make_overview(kind))
         console.print(f"hpcfl {kind} NAME shows one of them in full.")
     else:
-        for part in details(entry(kind, name)):
+        for part in list_details(entry(kind, name)):
             console.print(part)
 
 
@@ -62,8 +62,8 @@ def entry(kind: str, name: str) -> Entry:
         UserError: If there is none.
     """
     if ":" in name:
-        return catalogue.own(kind, name)
-    known = {entry["name"]: entry for entry in catalogue.entries(kind)}
+        return catalogue.describe_own(kind, name)
+    known = {entry["name"]: entry for entry in catalogue.list_entries(kind)}
     # Names of methods have hyphens, names of scores underscores.
     for wanted in (name, name.replace("-", "_"), name.replace("_", "-")):
         if wanted in known:
@@ -71,9 +71,9 @@ def entry(kind: str, name: str) -> Entry:
     raise UserError(f"unknown name '{name}' for hpcfl {kind}{suggest(name, known)}")
 
 
-def overview(kind: str) -> Table:
+def make_overview(kind: str) -> Table:
     """Return a table with a line for each entry of a kind."""
-    entries = catalogue.entries(kind)
+    entries = catalogue.list_entries(kind)
     table = Table(
         box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False, header_style="bold"
     )
@@ -87,7 +87,7 @@ def overview(kind: str) -> Table:
     return table
 
 
-def details(entry: Entry) -> list[str | Table]:
+def list_details(entry: Entry) -> list[str | Table]:
     """Return the description of one entry as texts and a table of its keys."""
     reference = f" ({entry['reference']})" if entry.get("reference") else ""
     title = f"{entry['name']}{reference}: {entry['description']}"
@@ -96,7 +96,7 @@ def details(entry: Entry) -> list[str | Table]:
         parts.append(f"Primary metric: column {entry['primary']}.")
     for what in ("unit", "better", "summaries", "files", "licence"):
         if entry.get(what):
-            parts.append(f"{what}: {_text(entry[what])}")
+            parts.append(f"{what}: {_write_value(entry[what])}")
     if entry.get("looked_for"):
         place = "data.root, else below $HPCFL_DATA"
         if entry["own_file"]:
@@ -108,26 +108,28 @@ def details(entry: Entry) -> list[str | Table]:
         for key, schema in entry["keys"].items():
             table.add_row(
                 key,
-                default(schema),
-                values(schema),
+                describe_default(schema),
+                describe_values(schema),
                 schema.get("description", ""),
             )
         parts.append(table)
     return parts
 
 
-def default(schema: dict[str, Any]) -> str:
+def describe_default(schema: dict[str, Any]) -> str:
     """Return the default of a key as written in an experiment file."""
-    return _text(schema["default"]) if "default" in schema else "–"
+    return _write_value(schema["default"]) if "default" in schema else "–"
 
 
-def values(schema: dict[str, Any]) -> str:
+def describe_values(schema: dict[str, Any]) -> str:
     """Describe the values that a JSON schema allows, such as ``all | output |
     integer > 0``.
     """
     if "anyOf" in schema:
         return " | ".join(
-            values(option) for option in schema["anyOf"] if option.get("type") != "null"
+            describe_values(option)
+            for option in schema["anyOf"]
+            if option.get("type") != "null"
         )
     if "$ref" in schema:
         return "table"
@@ -136,14 +138,14 @@ def values(schema: dict[str, Any]) -> str:
     if "const" in schema:
         return str(schema["const"])
     if schema.get("type") == "array" and "items" in schema:
-        return f"list of {values(schema['items'])}"
+        return f"list of {describe_values(schema['items'])}"
     bounds = [
         f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema
     ]
     return f"{schema.get('type', 'any')} {', '.join(bounds)}".rstrip()
 
 
-def _text(value: Any) -> str:
+def _write_value(value: Any) -> str:
     """Format a value as written in an experiment file."""
     if isinstance(value, str):
         return value

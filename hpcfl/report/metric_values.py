@@ -60,7 +60,7 @@ class Reading:
         """
         metric = self.metric or runs[0].metric
         refuse_unknown(runs, metric)
-        return replace(self, metric=metric, at=read_at(metric, self.at))
+        return replace(self, metric=metric, at=choose_at(metric, self.at))
 
 
 # primary metric of the first run in the best round
@@ -108,7 +108,7 @@ def name_measure(measure: Measure) -> str:
     return measure.score if is_usual else f"{measure.score}, {kind}"
 
 
-def read_at(metric: str, at: At) -> At:
+def choose_at(metric: str, at: At) -> At:
     """Return the rounds at which a metric is read: "last" for newcomers, else ``at``.
 
     Newcomers are scored once, after the last round.
@@ -134,7 +134,7 @@ def holds_out(run: Run) -> bool:
 def refuse_unknown(runs: list[Run], metric: str) -> None:
     """Raise UserError if no run has recorded the metric."""
     for run in runs:
-        if resolve_metric(run, metric).name in _recorded(run):
+        if resolve_metric(run, metric).name in _list_recorded(run):
             return
     folder = runs[0].folder
     if metric == VALIDATION:
@@ -142,7 +142,7 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
             f"{folder}: --metric {VALIDATION}: this run scored no held-out training "
             "samples; set training.validation = 0.1 in the experiment and run it again"
         )
-    known = {*runs[0].scores, *map(str, _recorded(runs[0]))}
+    known = {*runs[0].scores, *map(str, _list_recorded(runs[0]))}
     if holds_out(runs[0]):
         known.add(VALIDATION)
     hint = suggest(metric, sorted(known))
@@ -152,7 +152,7 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
     raise UserError(f"{folder}: --metric {metric}: not recorded{hint}")
 
 
-def series(run: Run, metric: str) -> np.ndarray:
+def read_series(run: Run, metric: str) -> np.ndarray:
     """Return a metric of a run in each round, float64 [T]; NaN where it is not recorded."""
     name = resolve_metric(run, metric).name
     if name.of_clients:
@@ -160,7 +160,7 @@ def series(run: Run, metric: str) -> np.ndarray:
     return run.results.series(name).astype(float)
 
 
-def value(run: Run, metric: str, at: At) -> Number:
+def read_value(run: Run, metric: str, at: At) -> Number:
     """Return a metric of a run with its number of clients.
 
     Args:
@@ -172,15 +172,15 @@ def value(run: Run, metric: str, at: At) -> Number:
         Mean over the rounds; NaN if no such round has the metric.
     """
     column = resolve_metric(run, metric).column
-    numbers = series(run, metric)
-    positions = _positions(run, column, numbers, read_at(metric, at))
+    numbers = read_series(run, metric)
+    positions = _find_positions(run, column, numbers, choose_at(metric, at))
     if not positions:
         return Number(math.nan, math.nan)
     clients = run.results.series(MetricName(CLIENTS, column))
     return Number(float(numbers[positions].mean()), float(clients[positions].mean()))
 
 
-def time_to(run: Run, metric: str, target: float) -> float:
+def find_time_to(run: Run, metric: str, target: float) -> float:
     """Return the virtual time in seconds after which a score first reached a target.
 
     Args:
@@ -197,14 +197,14 @@ def time_to(run: Run, metric: str, target: float) -> float:
     name, measure = resolve_metric(run, metric)
     if measure is None or name.of_clients:
         raise UserError(f"--time-to: {metric} is not a score of each round")
-    seconds = virtual_seconds(run, name.column)
-    ranks = measure.rank(1.0) * series(run, metric)
+    seconds = read_virtual_seconds(run, name.column)
+    ranks = measure.rank(1.0) * read_series(run, metric)
     wanted = measure.rank(target / measure.factor)
     reached = seconds[ranks >= wanted]  # excludes NaN
     return float(reached[0]) if len(reached) else math.nan
 
 
-def virtual_seconds(run: Run, column: str) -> np.ndarray:
+def read_virtual_seconds(run: Run, column: str) -> np.ndarray:
     """Return the virtual seconds until the models of a column existed, [T].
 
     Raises:
@@ -239,13 +239,13 @@ def refuse_packed(run: Run) -> None:
         )
 
 
-def where_scored(run: Run, column: str, at: At) -> list[int]:
+def find_scored(run: Run, column: str, at: At) -> list[int]:
     """Return the positions of the rounds at which a column's primary metric is read."""
     numbers = run.results.series(MetricName(run.metric, column))
-    return _positions(run, column, numbers, at)
+    return _find_positions(run, column, numbers, at)
 
 
-def of_clients(run: Run, metric: str, at: At) -> np.ndarray:
+def read_clients(run: Run, metric: str, at: At) -> np.ndarray:
     """Return the score of each client at the rounds of the result.
 
     Args:
@@ -258,19 +258,21 @@ def of_clients(run: Run, metric: str, at: At) -> np.ndarray:
         without a score.
     """
     name, measure = resolve_metric(run, metric)
-    positions = _positions(run, name.column, series(run, metric), read_at(metric, at))
+    positions = _find_positions(
+        run, name.column, read_series(run, metric), choose_at(metric, at)
+    )
     numbers = None
     if measure is not None and positions:
         chosen = run.results.select_rounds(positions)
         numbers = metrics.compute_client_scores(chosen, name.column, measure.score)
     if numbers is None:
-        clients = len(counts_of(run, "test"))
+        clients = len(find_counts(run, "test"))
         return np.full(clients, np.nan)
     mean: np.ndarray = numbers.mean(axis=0)
     return mean
 
 
-def counts_of(run: Run, part: str) -> np.ndarray:
+def find_counts(run: Run, part: str) -> np.ndarray:
     """Return the number of samples of each client and class, int64 [clients, classes].
 
     Args:
@@ -286,10 +288,10 @@ def counts_of(run: Run, part: str) -> np.ndarray:
         raise UserError(f"{run.folder}: its partition was not recorded") from None
 
 
-def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
+def _find_positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
     """Return the positions of the rounds at which ``numbers`` [T] of a column are read."""
     if not isinstance(at, str):
-        known = (virtual_seconds(run, column) <= at) & np.isfinite(numbers)
+        known = (read_virtual_seconds(run, column) <= at) & np.isfinite(numbers)
         last: list[int] = np.flatnonzero(known)[-1:].tolist()
         return last
     best = run.summary.best
@@ -297,6 +299,6 @@ def _positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[int]:
     return metrics.find_positions(run.results.rounds, numbers, best_round, at)
 
 
-def _recorded(run: Run) -> list[MetricName]:
+def _list_recorded(run: Run) -> list[MetricName]:
     """Return the names of the numbers that are recorded once per round."""
     return [name for name in run.results.names if not name.of_clients]

@@ -69,7 +69,7 @@ def write(folders: Sequence[Path], out: Path) -> None:
         raise UserError(
             f"--out {out}: there is no folder {out.parent}; choose another --out"
         )
-    runs, notes = loading.runs_below(folders)
+    runs, notes = loading.load_runs_below(folders)
     page = render(runs, [*notes, *_list_waiting(folders)])
     try:
         atomic.write(out, page.encode())
@@ -123,12 +123,14 @@ def _read_template() -> "Template":
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda content: shown(content) if type(content) is str else content,
+        finalize=lambda content: (
+            hide_folders(content) if type(content) is str else content
+        ),
     )
     return environment.get_template("page.html")
 
 
-def shown(text: str) -> str:
+def hide_folders(text: str) -> str:
     """Return a text on one line, with the folders of paths removed."""
     return FOLDERS.sub("…/", plain(text))
 
@@ -231,14 +233,14 @@ def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
     ylabel = lines.name_scores(drawn.runs, run.metric)
     pictures = []
     for number, axis in enumerate(("rounds", "virtual")):
-        found = curves.over_axis(drawn, run.metric, axis)
+        found = curves.list_over_axis(drawn, run.metric, axis)
         if found.empty:
             continue
         with house_style():
             figure = curves.draw(
                 Sheet(WIDTH), found, run.measure, x=axis, ylabel=ylabel
             )
-            svg = figures.as_svg(figure, f"f{number}").decode()
+            svg = figures.encode_svg(figure, f"f{number}").decode()
         content = base64.b64encode(FOLDERS.sub("…/", svg).encode()).decode()
         caption = f"{ylabel}, over {curves.AXES[axis][0]}"
         address = f"data:image/svg+xml;base64,{content}"

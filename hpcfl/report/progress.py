@@ -16,11 +16,11 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
 from hpcfl.files import output
 from hpcfl.report.text import (
-    duration,
+    format_duration,
     is_in_notebook,
     literal,
+    make_console,
     plain,
-    stdout_console,
 )
 from hpcfl.scores.metric_names import MetricName
 
@@ -47,7 +47,7 @@ class Progress:
         prepared: "Prepared",
     ):
         self._config, self._folder = config, folder
-        self._console = stdout_console()
+        self._console = make_console()
         score = config.evaluation.score
         column = prepared.method.primary if score == "method" else score
         self._measure = prepared.measure
@@ -132,12 +132,12 @@ class Progress:
             self._reached = (
                 f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
             )
-        pace = pace_of(self._seconds)
+        pace = compute_pace(self._seconds)
         played = min(round, self._config.rounds)
         left = pace * (self._config.rounds - played)
         state = (
             f"round {played}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
-            f"{duration(left)} left"
+            f"{format_duration(left)} left"
         )
         self._bar.update(self._task, completed=played, state=state)
         if self._console.is_terminal:
@@ -160,7 +160,7 @@ class Progress:
         self._console.print(literal(line), soft_wrap=True)
 
 
-def pace_of(seconds: Iterable[float]) -> float:
+def compute_pace(seconds: Iterable[float]) -> float:
     """Return the mean seconds per round.
 
     The oldest round is left out if there are others, because the first round of a run is

@@ -45,7 +45,7 @@ def count_searches(arranged: Arrangement) -> dict[str, int]:
     return counts if max(counts.values()) > 1 else {}
 
 
-def share_text(share: float) -> str:
+def write_share(share: float) -> str:
     """Return the share of a search as text, a dash if it is unknown."""
     return MISSING if math.isnan(share) else f"{share:.2f}"
 

@@ -227,7 +227,7 @@ def _fill(text: object, inches: float) -> str:
     return fill(shorten(text, LINES * letters), letters)
 
 
-def whole_numbers(axis: "Axis", most: int = 8) -> None:
+def set_whole_ticks(axis: "Axis", most: int = 8) -> None:
     """Place ticks of an axis at whole numbers only, about ``most`` of them."""
     from matplotlib.ticker import MaxNLocator
 

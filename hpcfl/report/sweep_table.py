@@ -16,21 +16,21 @@ from hpcfl.report.metric_values import (
     BEST,
     VALIDATION,
     Reading,
+    find_time_to,
     name_measure,
+    read_value,
+    read_virtual_seconds,
     resolve_metric,
-    time_to,
-    value,
-    virtual_seconds,
 )
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
     WIDEST,
-    clients_text,
+    format_clients,
     list_first,
     literal,
+    make_console,
     plain,
-    stdout_console,
     warn_of_other_clients,
 )
 from hpcfl.scores.metric_names import Measure, MetricName, strip_held_out
@@ -104,7 +104,7 @@ def show(
             "--time-to: reads the time of the whole run; leave out --at, --at-virtual and "
             "--against"
         )
-    runs, notes = loading.runs_below(folders)
+    runs, notes = loading.load_runs_below(folders)
     arranged = arrange(runs, rows, columns)
     if explain and against is None:
         notes += EXPLANATION
@@ -131,8 +131,8 @@ def _print(table: Table, form: str, headings: bool = True) -> None:
         text = table_formats.TEXTS[form](table)
         print(text if headings or form != "csv" else text.partition("\n")[2])
         return
-    console = stdout_console()
-    cells = table_formats.cells_of(table)
+    console = make_console()
+    cells = table_formats.make_cells(table)
     for part in (literal(table.title), cells, *map(literal, table.notes)):
         console.print(part)
     boundless = console.options.update(max_width=WIDEST)
@@ -197,7 +197,7 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
     numbers.insert(3, "at", at if is_named else rounds)
     shares = search_spending.find_shares(arranged)
     if shares:
-        texts[SPENT] = [search_spending.share_text(shares[row]) for row in texts.index]
+        texts[SPENT] = [search_spending.write_share(shares[row]) for row in texts.index]
         best[SPENT] = False
         numbers[SPENT] = numbers["row"].map(shares)
     if counts := search_spending.count_searches(arranged):
@@ -241,10 +241,10 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
     for placed in arranged.placed:
         run, setting = placed.run, placed.setting
         name, measure = resolve_metric(run, metric)
-        number = value(run, metric, at if target is None else "last")
+        number = read_value(run, metric, at if target is None else "last")
         shown = number.value * (measure.factor if measure else 1)
         if target is not None:
-            shown = time_to(run, metric, target)
+            shown = find_time_to(run, metric, target)
         line = {
             "row": placed.row,
             "column": placed.column,
@@ -252,7 +252,7 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
             "clients": number.clients,
             "models": strip_held_out(name.column),
             "best_by": run.summary.best_by if (at, target) == ("best", None) else "",
-            "partition": comparison.partition_of(placed),
+            "partition": comparison.find_partition(placed),
         }
         lines.append(line | {key: setting.get(key) for key in NOTED})
     return DataFrame(lines)
@@ -276,7 +276,7 @@ def _summarise(frame: DataFrame, lower: bool) -> DataFrame:
         std=("number", lambda numbers: numbers.std(skipna=False)),
         runs=("number", "size"),
         none=("number", lambda numbers: int(numbers.isna().sum())),
-        clients=("clients", clients_text),
+        clients=("clients", format_clients),
         best_by=("best_by", lambda samples: " or ".join(sorted(set(samples)))),
     )
     means = entries.groupby("column")["mean"]
@@ -354,7 +354,7 @@ def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
     for column, entries in frame.groupby("column", sort=False):
         if shared[column].any():
             notes.append(f"{column}: {ONE_PARTITION}")
-        clients = entries.groupby("row", sort=False)["clients"].agg(clients_text)
+        clients = entries.groupby("row", sort=False)["clients"].agg(format_clients)
         warning = warn_of_other_clients(clients.to_dict())
         if warning:
             notes.append(f"{column}: {warning}")
@@ -366,6 +366,6 @@ def _list_ended(arranged: Arrangement, at: float) -> list[str]:
     ended = dict.fromkeys(
         placed.row
         for placed in arranged.placed
-        if virtual_seconds(placed.run, "post")[-1] < at
+        if read_virtual_seconds(placed.run, "post")[-1] < at
     )
     return [f"ended before {at:g} s: {list_first(list(ended))}"] if ended else []

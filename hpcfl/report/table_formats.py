@@ -34,7 +34,7 @@ class Table:
     notes: Sequence[str] = ()
 
 
-def cells_of(table: Table) -> RichTable:
+def make_cells(table: Table) -> RichTable:
     """Return a table for a console of rich, with the best numbers in bold."""
     cells = RichTable(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     # On a narrow terminal numbers wrap before the label of a row is cut.
@@ -48,7 +48,7 @@ def cells_of(table: Table) -> RichTable:
     return cells
 
 
-def markdown(table: Table) -> str:
+def write_markdown(table: Table) -> str:
     """Return a table in GitHub's Markdown with the title above and the notes below."""
     cells = table.texts.mask(table.best, "**" + table.texts + "**")
     headings = [_escape(column) for column in cells.columns]
@@ -62,7 +62,7 @@ def markdown(table: Table) -> str:
     return "\n".join(parts)
 
 
-def latex(table: Table) -> str:
+def write_latex(table: Table) -> str:
     """Return a ``tabular`` in LaTeX for the package booktabs."""
     numbers = table.texts.replace("±", r"\\pm", regex=True)
     numbers = numbers.mask(table.best, r"\mathbf{" + numbers + "}")
@@ -79,7 +79,7 @@ def latex(table: Table) -> str:
     return "\n".join([title, tabular.rstrip("\n"), *notes])
 
 
-def long_csv(table: Table) -> str:
+def write_csv(table: Table) -> str:
     """Return CSV with a line for each entry in full precision."""
     lines = table.numbers.copy()
     for name in lines.select_dtypes(exclude="number"):
@@ -88,7 +88,7 @@ def long_csv(table: Table) -> str:
     return str(text).rstrip("\n")
 
 
-TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
+TEXTS = {"markdown": write_markdown, "csv": write_csv, "latex": write_latex}
 
 
 def _escape(text: str) -> str:

@@ -11,12 +11,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcfl.report.metric_values import VALIDATION, where_scored
+from hpcfl.report.metric_values import VALIDATION, find_scored
 from hpcfl.report.text import (
-    clients_text,
+    format_clients,
     literal,
+    make_console,
     plain,
-    stdout_console,
     warn_of_other_clients,
 )
 from hpcfl.scores.metric_names import CLIENTS, MetricName, name_held_out
@@ -59,26 +59,26 @@ def show(
     Raises:
         UserError: If the folder has no run.
     """
-    console = stdout_console()
+    console = make_console()
     runs = runs or list_runs(folder)
     notes = [f"note: {note}" for run in runs for note in run.notes]
-    clients = {run.label: _clients(run, run.score, "best") for run in runs}
+    clients = {run.label: _count_clients(run, run.score, "best") for run in runs}
     warning = warn_of_other_clients(clients)
     after = [f"note: {warning}"] if warning else []
     if not is_sweep(folder, runs):
-        after.append(f"state: {_state(runs[0])}")
+        after.append(f"state: {_describe_state(runs[0])}")
     if explain:
         after.append(f"cite: hpcfl show {shlex.quote(str(folder))} --bibtex")
     for note in notes:
         console.print(literal(note), soft_wrap=True)
-    console.print(table(best_first(runs)))
-    description = EXPLANATION if explain else legend(runs)
+    console.print(make_table(sort_best_first(runs)))
+    description = EXPLANATION if explain else write_legend(runs)
     console.print(Text(description), style="dim", soft_wrap=True)
     for line in after:
         console.print(literal(line), soft_wrap=True)
 
 
-def as_json(folder: Path) -> dict[str, Any]:
+def make_json(folder: Path) -> dict[str, Any]:
     """Return the summary of a run, or of each run of a sweep by name, for ``--json``."""
     runs = list_runs(folder)
     if is_sweep(folder, runs):
@@ -86,7 +86,7 @@ def as_json(folder: Path) -> dict[str, Any]:
     return asdict(runs[0].summary)
 
 
-def _state(run: Run) -> str:
+def _describe_state(run: Run) -> str:
     """Return the digest of a run's final state as text, or the reason why it is missing."""
     if run.status.checkpoints_lost:
         return "lost, its checkpoints are damaged"
@@ -95,7 +95,7 @@ def _state(run: Run) -> str:
     return "not kept" if run.summary.finished else "no checkpoint yet"
 
 
-def best_first(runs: list[Run]) -> list[Run]:
+def sort_best_first(runs: list[Run]) -> list[Run]:
     """Sort runs by the primary metric in their best round. Runs without one come last."""
 
     def order(run: Run) -> tuple[bool, float]:
@@ -107,24 +107,24 @@ def best_first(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=order)
 
 
-def legend(runs: list[Run]) -> str:
+def write_legend(runs: list[Run]) -> str:
     """Return a short explanation of the table's numbers."""
     unit = runs[0].measure.unit
     best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
     text = LEGEND.format(
-        score=plain(_scores_of(runs)),
+        score=plain(_list_scores(runs)),
         unit=f" in {plain(unit)}" if unit else "",
         best_by=best_by,
     )
     return textwrap.fill(text, WIDTH)
 
 
-def _scores_of(runs: list[Run]) -> str:
+def _list_scores(runs: list[Run]) -> str:
     """Return the names of the runs' primary scores, usually one."""
     return " / ".join(dict.fromkeys(run.measure.score for run in runs))
 
 
-def table(runs: list[Run]) -> Table:
+def make_table(runs: list[Run]) -> Table:
     """Return a table of the runs in the given order.
 
     Each run has lines for the models before and after local training at the best round,
@@ -136,28 +136,28 @@ def table(runs: list[Run]) -> Table:
     overview.add_column("models", no_wrap=True)
     # A narrow heading leaves room for the names of runs: one line for each word, and
     # only the class of a user's score module:Class.
-    words = _scores_of(runs).rpartition(":")[2].split("_")
+    words = _list_scores(runs).rpartition(":")[2].split("_")
     score = Text("_\n").join(map(literal, words))
     for heading in (score, "mean (std)", "worst", "at", "of", "floats", "s/round"):
         overview.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         lines = []
-        for name, column, at in _lines(run):
+        for name, column, at in _list_lines(run):
             lines.append((name, *list_numbers(run, column, at)))
         cells = ["\n".join(texts) for texts in zip(*lines, strict=True)]
-        floats_down = _number(run.summary.floats_down, ",.0f")
-        floats_up = _number(run.summary.floats_up, ",.0f")
+        floats_down = _write_number(run.summary.floats_down, ",.0f")
+        floats_up = _write_number(run.summary.floats_up, ",.0f")
         overview.add_row(
-            _title(run),
+            _write_title(run),
             *cells,
             f"{floats_down} ↓\n{floats_up} ↑",
-            _number(run.summary.seconds_per_round, ".3f"),
+            _write_number(run.summary.seconds_per_round, ".3f"),
             end_section=True,
         )
     return overview
 
 
-def _title(run: Run) -> Text:
+def _write_title(run: Run) -> Text:
     """Return the run's name and method, and its rounds if it is unfinished."""
     summary = run.summary
     named = summary.method in run.label
@@ -167,7 +167,7 @@ def _title(run: Run) -> Text:
     return title
 
 
-def _lines(run: Run) -> list[tuple[str, str, str]]:
+def _list_lines(run: Run) -> list[tuple[str, str, str]]:
     """Return the name, the column of models and the rounds of each line of a run."""
     optional = {
         VALIDATION: (name_held_out(run.score), "best"),
@@ -201,7 +201,7 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
         Score, mean over clients with the population standard deviation in brackets, mean
         of the worst tenth, rounds, and number of clients; a dash for each unknown one.
     """
-    positions = where_scored(run, column, at)
+    positions = find_scored(run, column, at)
     if not positions:
         return "–", "–", "–", "–", "–"
     described = run.scores.get(run.measure.score)
@@ -221,16 +221,16 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
         f"{write('mean')} ({write('std')})",
         write("worst_tenth"),
         "–".join(map(str, rounds)),
-        _clients(run, column, at) or "–",
+        _count_clients(run, column, at) or "–",
     )
 
 
-def _clients(run: Run, column: str, at: str) -> str:
+def _count_clients(run: Run, column: str, at: str) -> str:
     """Return the number of clients of a column as text; "" if it is not recorded."""
     clients = run.results.series(MetricName(CLIENTS, column))
-    return clients_text(clients[where_scored(run, column, at)].tolist())
+    return format_clients(clients[find_scored(run, column, at)].tolist())
 
 
-def _number(value: float | None, form: str) -> str:
+def _write_number(value: float | None, form: str) -> str:
     """Format a number; None becomes a dash."""
     return "–" if value is None else format(value, form)

@@ -35,7 +35,7 @@ def literal(text: object) -> Text:
     return Text(plain(text))
 
 
-def stdout_console(elsewhere: int | None = None, **options: Any) -> Console:
+def make_console(elsewhere: int | None = None, **options: Any) -> Console:
     """Return a console of rich that prints to standard output.
 
     In a notebook the console prints plain text. By default rich would take a notebook
@@ -60,7 +60,7 @@ def is_in_notebook() -> bool:
     return kernel is not None and isinstance(sys.stdout, kernel.OutStream)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds as ``1:02:03`` (hours, minutes, seconds), or ``2:03`` below an hour.
 
     Negative, very large and infinite values are formatted as seconds.
@@ -72,7 +72,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def clients_text(counts: Sequence[float]) -> str:
+def format_clients(counts: Sequence[float]) -> str:
     """Format numbers of clients as ``20`` or ``9 to 10``; "" if one of them is NaN."""
     if not len(counts) or not np.isfinite(counts).all():
         return ""
@@ -84,7 +84,7 @@ def warn_of_other_clients(clients: Mapping[str, str]) -> str:
     """Return a warning if numbers come from different clients, else "".
 
     Args:
-        clients: Number of clients as text, from ``clients_text``, by the name of each
+        clients: Number of clients as text, from ``format_clients``, by the name of each
             number. Empty texts are skipped.
     """
     names: dict[str, list[str]] = {}

@@ -119,12 +119,12 @@ def estimate(scores: np.ndarray) -> Components:
     if min(counts.values()) < 2:
         return Components(mean)
     standardised = (values - mean) / spread
-    effects = np.hstack([_design(place) for place in levels.values()])
+    effects = np.hstack([_make_design(place) for place in levels.values()])
     best, *_ = np.linalg.lstsq(effects, standardised, rcond=None)
     if np.abs(effects @ best - standardised).max() < EXACT:
         return Components(mean)  # no residual is left for the seeds
     fit = _fit(standardised, levels)
-    freedom = _freedom(fit, counts, len(values))
+    freedom = _compute_freedom(fit, counts, len(values))
     return Components(
         mean=mean + spread * fit.mean,
         error=spread * fit.error,
@@ -162,7 +162,7 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     from statsmodels.regression.mixed_linear_model import MixedLM, VCSpec
 
     warnings.simplefilter("ignore")  # the import has set a filter of its own
-    designs = {name: _design(place) for name, place in levels.items()}
+    designs = {name: _make_design(place) for name, place in levels.items()}
     columns, matrices = [], []
     for design in designs.values():
         names = [str(level) for level in range(design.shape[1])]
@@ -191,14 +191,14 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     )
 
 
-def _design(places: np.ndarray) -> np.ndarray:
+def _make_design(places: np.ndarray) -> np.ndarray:
     """Return the one-hot levels of the scores, [scores, levels]."""
     _, positions = np.unique(places, return_inverse=True)
     design: np.ndarray = np.eye(positions.max() + 1)[positions]
     return design
 
 
-def _freedom(fit: _Fit, counts: dict[str, int], scores: int) -> float:
+def _compute_freedom(fit: _Fit, counts: dict[str, int], scores: int) -> float:
     """Return Satterthwaite's degrees of freedom of the mean's variance.
 
     With both components the variance is (search + partition − residual), a combination
@@ -249,7 +249,7 @@ def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
     return float(means.std(ddof=1))
 
 
-def interval(gains: Sequence[np.ndarray]) -> tuple[Interval, float]:
+def estimate_interval(gains: Sequence[np.ndarray]) -> tuple[Interval, float]:
     """Return the interval of the mean gain over searches and partitions.
 
     Args:

@@ -53,11 +53,11 @@ def export(
         _require_corrections(models)
     with atomic.write_folder(out) as folder:
         if adapters:
-            return _written_adapters(models, chosen, folder)
-        return _written(models, chosen, folder)
+            return _write_adapters(models, chosen, folder)
+        return _write_models(models, chosen, folder)
 
 
-def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[str]:
+def _write_models(models: Models, chosen: Iterable[Trained], folder: Path) -> list[str]:
     """Write models into a folder; return the lines of ``export``."""
     lines: list[str] = []
     programs: dict[str, str | None] = {}  # by kind of model: its program's file
@@ -65,7 +65,7 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
         kind = model.name.split()[0]
         if kind not in programs:
             x, _ = models.samples(model.clients[:1])
-            content, problem = _program(model.module, x)
+            content, problem = _export_program(model.module, x)
             programs[kind] = f"{kind}.pt2" if content else None
             if content:
                 atomic.write(folder / f"{kind}.pt2", content)
@@ -74,7 +74,7 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
                     f"{kind}.pt2 is left out, torch cannot write the model down "
                     f"({problem}); its tensors are there"
                 )
-        _write_tensors(folder / f"{_stem(model)}.safetensors", model.module)
+        _write_tensors(folder / f"{_write_stem(model)}.safetensors", model.module)
         lines.append(_write_about(folder, models, model, programs[kind]))
     return lines
 
@@ -89,13 +89,13 @@ def _require_corrections(models: Models) -> None:
         )
 
 
-def _written_adapters(
+def _write_adapters(
     models: Models, chosen: Iterable[Trained], folder: Path
 ) -> list[str]:
     """Write corrections and their base into a folder; return the lines of ``export``."""
     lines: list[str] = []
     prepared = models.replay.prepared
-    _write_tensors(folder / "base.safetensors", _base(prepared.setup))
+    _write_tensors(folder / "base.safetensors", _make_base(prepared.setup))
     for model in chosen:
         if isinstance(model.module, Predicting):
             raise UserError(
@@ -103,7 +103,7 @@ def _written_adapters(
                 "says; leave --adapter out to export whole models"
             )
         assert model.corrections is not None
-        alone = folder / _stem(model)
+        alone = folder / _write_stem(model)
         alone.mkdir()
         files = peft.files(model.corrections, prepared.config.adapter)
         for name, content in files.items():
@@ -112,7 +112,7 @@ def _written_adapters(
     return lines
 
 
-def _base(setup: Setup) -> nn.Module:
+def _make_base(setup: Setup) -> nn.Module:
     """Return the initial model of all clients, whose corrections are zero."""
     build = setup.build_initial or setup.build
     with randomness.seeded(setup.seed, *INITIAL):
@@ -121,7 +121,7 @@ def _base(setup: Setup) -> nn.Module:
     return restore_layers(lora.merge(plain))
 
 
-def _stem(model: Trained) -> str:
+def _write_stem(model: Trained) -> str:
     """Return the beginning of the names of a model's files."""
     return model.name.replace(" ", "-")
 
@@ -145,7 +145,7 @@ def _write_about(
     """
     about = _describe(models, model, program)
     text = json.dumps(about, indent=1)
-    atomic.write(folder / f"{_stem(model)}.json", text.encode())
+    atomic.write(folder / f"{_write_stem(model)}.json", text.encode())
     accuracy = about["accuracy"]
     column = model.moment or "never scored"
     line = f"{model.name}: {column}, round {model.round}, {100 * accuracy:.2f} %"
@@ -157,7 +157,7 @@ def _write_about(
     )
 
 
-def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
+def _export_program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
     """Return the module's forward for any number of samples like ``x`` [n, *shape].
 
     Without a program the result is b"" and the reason.
@@ -187,14 +187,14 @@ def _describe(models: Models, model: Trained, program: str | None) -> dict[str, 
         "correct": right,
         "samples": len(y),
         "program": program,
-        "prediction": _prediction(model.module),
+        "prediction": _describe_prediction(model.module),
         "input": {
             "shape": list(x.shape[1:]),
             "dtype": str(x.dtype).removeprefix("torch."),
-            "from": _normalisation(models),
+            "from": _describe_normalisation(models),
         },
         "classes": prepared.setup.classes,
-        "constructor": _constructor(models, model.module),
+        "constructor": _describe_constructor(models, model.module),
         "digest": models.replay.digest(model.round),
         "sha256": digest_tensors(model.module.state_dict()),
         "configuration": models.config,
@@ -202,7 +202,7 @@ def _describe(models: Models, model: Trained, program: str | None) -> dict[str, 
     }
 
 
-def _prediction(module: nn.Module) -> str | dict[str, Any]:
+def _describe_prediction(module: nn.Module) -> str | dict[str, Any]:
     """Return how logits are made: by the module's forward, or by a function of its
     buffers.
     """
@@ -213,7 +213,7 @@ def _prediction(module: nn.Module) -> str | dict[str, Any]:
     return {"function": _place(module.predict), "reads": reads}
 
 
-def _normalisation(models: Models) -> str | dict[str, Any]:
+def _describe_normalisation(models: Models) -> str | dict[str, Any]:
     """Return the transformation of the data set's samples to the model's input."""
     samples = models.replay.prepared.resources.samples
     if samples.has_tokens:
@@ -221,7 +221,7 @@ def _normalisation(models: Models) -> str | dict[str, Any]:
     return {"formula": "(x / scale - mean) / std", **vars(samples.normalise)}
 
 
-def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
+def _describe_constructor(models: Models, module: nn.Module) -> dict[str, Any]:
     """Return the function and the parts from which the module can be written anew."""
     experiment = models.replay.prepared.config
     made_by = plugins.find("hpcfl.models", "model.name", experiment.model.name)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-def rounds(results: Results) -> "pandas.DataFrame":
+def make_rounds(results: Results) -> "pandas.DataFrame":
     """Return one row a round, by its number, with a column for each recorded number."""
     import pandas
 
@@ -25,7 +25,7 @@ def rounds(results: Results) -> "pandas.DataFrame":
     return pandas.DataFrame(columns, index=index)
 
 
-def clients(results: Results) -> "pandas.DataFrame":
+def make_clients(results: Results) -> "pandas.DataFrame":
     """Return the recorded numbers of each client in each round.
 
     Returns:
@@ -38,7 +38,7 @@ def clients(results: Results) -> "pandas.DataFrame":
     import pandas
 
     recorded = results.values
-    columns = _recorded_of_clients(recorded)
+    columns = _list_recorded(recorded)
     for part in ("train", "test"):
         class_counts = results.static.get(f"{part}_counts")
         if class_counts is not None:
@@ -59,7 +59,7 @@ def clients(results: Results) -> "pandas.DataFrame":
     return pandas.DataFrame(in_order, index=index)
 
 
-def _recorded_of_clients(recorded: Metrics) -> dict[str, np.ndarray]:
+def _list_recorded(recorded: Metrics) -> dict[str, np.ndarray]:
     """Return the clients' numbers by column of the data frame, [N] each."""
     columns = {}
     for text, numbers in recorded.columns.items():

@@ -34,7 +34,7 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
             that may be imported when models are asked for; nothing is imported only
             because a folder names it.
     """
-    folder = as_path("folder", folder)
+    folder = parse_path("folder", folder)
     runs = list_runs(folder, own)
     if is_sweep(folder, runs):
         return {run.label: run for run in runs}
@@ -59,7 +59,7 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
         # A pattern that matches nothing may be a folder with brackets in its name.
         matching = sorted(glob(pattern)) or [pattern]
         paths += map(Path, matching)
-    runs = runs_in(list(dict.fromkeys(paths)))
+    runs = load_runs_in(list(dict.fromkeys(paths)))
     if not runs:
         raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")
     import pandas
@@ -68,7 +68,7 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     return pandas.DataFrame.from_dict(rows, orient="index").rename_axis("folder")
 
 
-def as_path(argument: str, value: Any) -> Path:
+def parse_path(argument: str, value: Any) -> Path:
     """Return the path that an argument names. Raises UserError for any other value."""
     try:
         return Path(value)
@@ -84,7 +84,7 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
             models are asked for.
     """
     notes: list[str] = []
-    description = _description(folder, notes)
+    description = _read_description(folder, notes)
     run = fingerprint(description) if description else None
     try:
         results = recorded.read(folder, run)
@@ -99,7 +99,7 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
         )
     run = run or results.header.get(recorded.RUN)
     status = run_status.look(folder, config["rounds"], results, run)
-    notes += _lost(folder, status, results)
+    notes += _describe_lost(folder, status, results)
     column, measure = find_primary(config["evaluation"], results)
     return Run(
         folder=folder,
@@ -115,7 +115,7 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
 
 def list_runs(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """Load the run in a folder, or the runs in a sweep's folder, sorted by name; see
-    ``runs_in``.
+    ``load_runs_in``.
 
     Raises UserError if there is no run.
 
@@ -126,15 +126,15 @@ def list_runs(folder: Path, own: Collection[str] = ()) -> list[Run]:
         raise UserError(f"{folder}: no such folder")
     if run_folder.is_tuning(folder):
         folder = folder / run_folder.FINAL
-    return runs_in([folder], own) or [load_run(folder, own)]
+    return load_runs_in([folder], own) or [load_run(folder, own)]
 
 
-def runs_below(
+def load_runs_below(
     folders: Sequence[Path], own: Collection[str] = ()
 ) -> tuple[list[Run], list[str]]:
     """Load the runs in some folders and below them, with notes on those left out.
 
-    These are the ones that ``--fresh`` moved aside, see ``_places``. Files of packed
+    These are the ones that ``--fresh`` moved aside, see ``_sort_places``. Files of packed
     runs count as folders. own: as for ``load_run``. Raises UserError if there is no run, or
     a folder without any.
     """
@@ -148,10 +148,10 @@ def runs_below(
             (tried if left_out else found).append(place)
         return found
 
-    packed, folders = _packed(folders)
+    packed, folders = _load_packed(folders)
     if packed and not folders:
         return packed, []
-    current, aside = _places(folders, all_below)
+    current, aside = _sort_places(folders, all_below)
     resolved = [place.resolve() for place in [*current, *aside]]
     for folder in folders:
         if not any(place.is_relative_to(folder.resolve()) for place in resolved):
@@ -176,10 +176,10 @@ def runs_below(
     return [*packed, *(load_run(place, own) for place in current)], notes
 
 
-def runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
+def load_runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
     """Load the runs in some folders, or one level below the folder of a sweep.
 
-    Those that ``--fresh`` moved aside are left out, see ``_places``. own: as for
+    Those that ``--fresh`` moved aside are left out, see ``_sort_places``. own: as for
     ``load_run``.
     """
 
@@ -188,12 +188,12 @@ def runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
             return [folder]
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
-    packed, folders = _packed(folders)
-    current, _ = _places(folders, cells)
+    packed, folders = _load_packed(folders)
+    current, _ = _sort_places(folders, cells)
     return [*packed, *(load_run(place, own) for place in current)]
 
 
-def _packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
+def _load_packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
     """Load the runs of packed files among some paths; return also the other paths.
 
     Raises UserError where a file of a run is missing or damaged: a packed run has no
@@ -219,7 +219,7 @@ def _packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
     return runs, folders
 
 
-def _places(
+def _sort_places(
     folders: Sequence[Path], below: Callable[[Path], list[Path]]
 ) -> tuple[list[Path], list[Path]]:
     """Return the runs' folders among those of ``below``, and those that lie aside, each
@@ -242,7 +242,7 @@ def is_sweep(folder: Path, runs: list[Run]) -> bool:
     return runs[0].folder != folder
 
 
-def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
+def _read_description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
     """Return the configuration in ``run.json``; None if it is missing, or damaged, which
     adds to ``notes``.
     """
@@ -256,7 +256,7 @@ def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
         return None
 
 
-def _lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
+def _describe_lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
     """Return lines about data that damage has destroyed: metrics, or the final state."""
     if results.is_packed:
         return []

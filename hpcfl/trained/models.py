@@ -356,7 +356,7 @@ def predicted(model: nn.Module, x: Tensor) -> Tensor:
     return torch.cat(blocks) if blocks else torch.zeros(0, dtype=torch.int64)
 
 
-def confusion(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
+def count_confusion(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
     """Count samples of class i that are predicted as class j, int64 [classes, classes]."""
     pairs = labels * classes + predicted
     counts = torch.bincount(pairs, minlength=classes**2)

@@ -46,15 +46,15 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
     finished = [run for run in runs if run.summary.finished]
     if not finished:
         raise UserError("no run is finished, so there is nothing to pack")
-    names = _names(finished)
+    names = _name_runs(finished)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:xz") as archive:
         for name, run in sorted(
             zip(names, finished, strict=True), key=lambda one: one[0]
         ):
-            config = _without_paths(run.config)
+            config = _cut_paths(run.config)
             _add(archive, f"{name}/{run_folder.RUN}", run_folder.encode_run(config))
-            _add(archive, f"{name}/{MERGED}", results.encode(_of_table(run, config)))
+            _add(archive, f"{name}/{MERGED}", results.encode(_keep_read(run, config)))
     try:
         atomic.write(out, content.getvalue())
     except RunFailure as error:
@@ -66,7 +66,7 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
     return [*lines, f"{len(finished)} runs in {out}, {size:,.0f} kB"]
 
 
-def _of_table(run: Run, config: dict[str, Any]) -> Results:
+def _keep_read(run: Run, config: dict[str, Any]) -> Results:
     """Keep the results of a run that tables read; ``config`` replaces its header's."""
     recorded = run.results
     best = run.summary.best
@@ -83,7 +83,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
     rows = sorted(kept)
     epochs = run.config["evaluation"].get("tune_epochs", [])
     columns = (run.score, name_held_out(run.score), *map(name_tuned, epochs))
-    of_score = _parts(run.measure.score)
+    of_score = _list_parts(run.measure.score)
     read = recorded.select_rounds(rows)
     names = []
     for name in read.names:
@@ -101,7 +101,7 @@ def _of_table(run: Run, config: dict[str, Any]) -> Results:
     return replace(read, header=header, values=values, notes=[])
 
 
-def _parts(score: str) -> set[str]:
+def _list_parts(score: str) -> set[str]:
     """Return the names under which a score's numbers of clients are recorded."""
     known = measures.find_built_in(score)
     if isinstance(known, Ratio):
@@ -109,7 +109,7 @@ def _parts(score: str) -> set[str]:
     return {score}
 
 
-def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+def _cut_paths(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved configuration in which only the last name of paths is left."""
     table = deepcopy(dict(config))
     for section, key in PATHS:
@@ -120,7 +120,7 @@ def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def _name_runs(runs: Sequence[Run]) -> list[str]:
     """Return a name for each run in an archive: its folder's, or the last two where
     several have one.
     """

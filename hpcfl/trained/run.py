@@ -80,7 +80,7 @@ def summarise(run: "Run") -> Summary:
 
     def means(positions: list[int]) -> dict[str, float | None]:
         columns = dict.fromkeys(["pre", "post", column])
-        return {name: _mean(numbers_of(name)[positions]) for name in columns}
+        return {name: _compute_mean(numbers_of(name)[positions]) for name in columns}
 
     rounds, played = results.rounds, results.played
     chosen = numbers_of(measures.chosen_in(config, column))
@@ -92,13 +92,15 @@ def summarise(run: "Run") -> Summary:
         last = {"round": int(rounds[counted.last]), **means([counted.last])}
         ends = [counted.tail[0], counted.tail[-1]]
         tail = {"rounds": rounds[ends].tolist(), **means(counted.tail)}
-        best_validation = _mean(numbers_of(name_held_out(column))[[counted.best]])
-        scores = _all_of(results, counted.best, column)
+        best_validation = _compute_mean(
+            numbers_of(name_held_out(column))[[counted.best]]
+        )
+        scores = _list_numbers(results, counted.best, column)
     newcomers = None
     if MetricName(measure.recorded, BEFORE) in results.names:
         newcomers = {
-            "before": _mean(numbers_of(BEFORE)[-1:]),
-            "after": _mean(numbers_of(AFTER)[-1:]),
+            "before": _compute_mean(numbers_of(BEFORE)[-1:]),
+            "after": _compute_mean(numbers_of(AFTER)[-1:]),
         }
     seconds = results.series(MetricName("round", SECONDS))
     of_clients = results.select_rounds(np.flatnonzero(played)).values.columns
@@ -117,9 +119,9 @@ def summarise(run: "Run") -> Summary:
         last=last,
         tail=tail,
         digest=digest,
-        seconds_per_round=_mean(seconds[played][1:]),
-        floats_up=_mean(floats_up),
-        floats_down=_mean(floats_down[played]),
+        seconds_per_round=_compute_mean(seconds[played][1:]),
+        floats_up=_compute_mean(floats_up),
+        floats_down=_compute_mean(floats_down[played]),
         state=status.state,
         notes=run.notes,
         scores=scores,
@@ -129,17 +131,19 @@ def summarise(run: "Run") -> Summary:
     )
 
 
-def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
+def _list_numbers(
+    results: Results, position: int, column: str
+) -> dict[str, float | None]:
     """Return all numbers that were recorded of a column in the round at ``position``, by name."""
     names = sorted(results.names, key=str)
     return {
-        name.number: _mean(results.series(name)[[position]])
+        name.number: _compute_mean(results.series(name)[[position]])
         for name in names
         if name.column == column and not name.of_clients
     }
 
 
-def _mean(values: np.ndarray) -> float | None:
+def _compute_mean(values: np.ndarray) -> float | None:
     """Return the mean of the finite values; None if none is, or if it is no float."""
     known = values[np.isfinite(values)]
     mean = float(known.mean()) if known.size else np.nan
@@ -252,13 +256,13 @@ class Run:
         """Return the recorded numbers of each round: one row a round, by its number."""
         from hpcfl.trained import frames
 
-        return frames.rounds(self.results)
+        return frames.make_rounds(self.results)
 
     def clients(self) -> "pandas.DataFrame":
         """Return the recorded numbers of clients: one row for each round and client."""
         from hpcfl.trained import frames
 
-        return frames.clients(self.results)
+        return frames.make_clients(self.results)
 
     def model(
         self, client: int | str, moment: str | None = None, at: str | int = "last"
@@ -310,11 +314,11 @@ class Run:
         They are the client's own; for a model of the server all clients'. Arguments as
         for ``model``.
         """
-        from hpcfl.trained.models import confusion, predicted
+        from hpcfl.trained.models import count_confusion, predicted
 
         trained = self.models.model(client, moment, at)
         x, y = self.models.samples(trained.clients)
-        return confusion(
+        return count_confusion(
             predicted(trained.module, x), y, self.models.replay.prepared.setup.classes
         )
 

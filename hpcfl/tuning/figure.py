@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcfl.report import figures
-from hpcfl.report.sheet import Sheet, choose_looks, whole_numbers
+from hpcfl.report.sheet import Sheet, choose_looks, set_whole_ticks
 from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import Measure
 
@@ -42,6 +42,6 @@ def draw(sheet: Sheet, curves: Curves, measure: Measure) -> "Figure":
     place.set_ylabel(
         shorten(f"expected best validation {measure.score}{measure.label_end}")
     )
-    whole_numbers(place.xaxis)
+    set_whole_ticks(place.xaxis)
     sheet.legend(figure, handles, list(curves))
     return figure

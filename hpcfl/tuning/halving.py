@@ -44,7 +44,7 @@ def rungs(trials: int, eta: int, count: int) -> list[Rung]:
     ]
 
 
-def cost(rungs: Sequence[Rung]) -> Fraction:
+def compute_cost(rungs: Sequence[Rung]) -> Fraction:
     """Return the cost of a search in whole runs: Σ_k n_k (s_k − s_{k−1})."""
     total = Fraction(0)
     before = Fraction(0)
@@ -54,7 +54,9 @@ def cost(rungs: Sequence[Rung]) -> Fraction:
     return total
 
 
-def whole_runs(trials: int, eta: int, count: int, measured: Fraction) -> list[Rung]:
+def list_whole_runs(
+    trials: int, eta: int, count: int, measured: Fraction
+) -> list[Rung]:
     """Return the search for runs that cannot continue with more rounds.
 
     The search has one rung of whole runs. It costs at most as much as successive halving
@@ -67,11 +69,11 @@ def whole_runs(trials: int, eta: int, count: int, measured: Fraction) -> list[Ru
         measured: Additional rounds that measure a configuration's cost, as a fraction
             of a whole run.
     """
-    affordable = int(cost(rungs(trials, eta, count)) / (1 + measured))
+    affordable = int(compute_cost(rungs(trials, eta, count)) / (1 + measured))
     return [Rung(Fraction(1), max(1, min(trials, affordable)))]
 
 
-def measured_rounds(every: int) -> int:
+def count_measured_rounds(every: int) -> int:
     """Return the number of rounds that measure the cost of a run.
 
     The rounds are FEWEST ones in which methods may do work only once, then a scored
@@ -84,7 +86,9 @@ def measured_rounds(every: int) -> int:
     return every * ceil(least / every)
 
 
-def rounds_within(budget: int, gradients: Sequence[int], every: int, most: int) -> int:
+def count_rounds_within(
+    budget: int, gradients: Sequence[int], every: int, most: int
+) -> int:
     """Return the number of rounds of a whole run that the budget allows.
 
     Further rounds are assumed to cost as much as the measured ones; scored and unscored
@@ -94,7 +98,7 @@ def rounds_within(budget: int, gradients: Sequence[int], every: int, most: int) 
     Args:
         budget: Sample gradients of a whole run, without the scoring after the last
             round.
-        gradients: Sample gradients of each measured round; ``measured_rounds`` rounds,
+        gradients: Sample gradients of each measured round; ``count_measured_rounds`` rounds,
             or ``most`` if that is fewer.
         every: Number of rounds per scoring.
         most: Number of rounds of the experiment.
@@ -112,7 +116,7 @@ def rounds_within(budget: int, gradients: Sequence[int], every: int, most: int) 
     return min(most, measured + max(0, more))
 
 
-def rounds_at(whole: int, share: Fraction, least: int) -> int:
+def count_rounds_at(whole: int, share: Fraction, least: int) -> int:
     """Return the number of rounds of a run at the end of a rung.
 
     Args:
@@ -123,7 +127,7 @@ def rounds_at(whole: int, share: Fraction, least: int) -> int:
     return max(least, ceil(whole * share))
 
 
-def highest_cost(gradients: Sequence[int]) -> int:
+def find_highest_cost(gradients: Sequence[int]) -> int:
     """Return the highest expected cost of the next round, at least 1.
 
     It is the highest cost of a round so far plus the range of the costs so far.
@@ -132,7 +136,7 @@ def highest_cost(gradients: Sequence[int]) -> int:
     return max(1, 2 * dearest - min(gradients))
 
 
-def best(ranks: Mapping[str, float | None], count: int) -> list[str]:
+def select_best(ranks: Mapping[str, float | None], count: int) -> list[str]:
     """Return the ``count`` names with the highest ranks, fewer if fewer have a rank.
 
     Equal ranks keep their order. The rank None marks a run that diverged or has no
@@ -142,7 +146,7 @@ def best(ranks: Mapping[str, float | None], count: int) -> list[str]:
     return sorted(known, key=known.__getitem__, reverse=True)[:count]
 
 
-def mean(numbers: Sequence[float | None]) -> float | None:
+def compute_mean(numbers: Sequence[float | None]) -> float | None:
     """Return the mean, summed in order; None if a number is missing."""
     total = 0.0
     for number in numbers:
@@ -152,7 +156,7 @@ def mean(numbers: Sequence[float | None]) -> float | None:
     return total / len(numbers)
 
 
-def expected_best(scores: Sequence[float]) -> list[float]:
+def expect_best(scores: Sequence[float]) -> list[float]:
     """Return the expected maximum of b draws from ``scores``, for b = 1 … n.
 
     Source: Dodge et al., "Show your work: improved reporting of experimental results",

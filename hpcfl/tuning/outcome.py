@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hpcfl.files import atomic, output
 from hpcfl.report import configuration, metric_values
-from hpcfl.report.text import literal, stdout_console
+from hpcfl.report.text import literal, make_console
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage import run_folder, tune_folder
 from hpcfl.storage.tune_folder import SPENT
@@ -28,7 +28,7 @@ MISSING = "–"
 Row = dict[str, Any]  # values by column of the table
 
 
-def chosen_text(plan: Plan, choice: Choice) -> str:
+def write_chosen(plan: Plan, choice: Choice) -> str:
     """Return an experiment file with a chosen configuration and the first final seed."""
     candidate = choice.candidate
     method = candidate.method
@@ -44,18 +44,18 @@ def chosen_text(plan: Plan, choice: Choice) -> str:
         f"the final seeds are {seeds}; partition.seed is one more than each",
     ]
     comments = "".join(f"# {line}\n" for line in lines)
-    return f"{comments}\n{configuration.toml(config)}\n"
+    return f"{comments}\n{configuration.write_toml(config)}\n"
 
 
-def tell(plan: Plan, folder: Path) -> None:
+def write_outcome(plan: Plan, folder: Path) -> None:
     """Write the table, the curve and its figure, and print the table.
 
     Args:
         plan: Plan of the tuning.
         folder: Folder of the tuning.
     """
-    tested = test_scores(folder)
-    measure = measure_of(folder)
+    tested = read_test_scores(folder)
+    measure = find_measure(folder)
     rows: list[Row] = []
     curves: dict[str, list[float | None]] = {}
     points: list[Row] = []
@@ -80,7 +80,7 @@ def tell(plan: Plan, folder: Path) -> None:
     if plan.section.searches > 1:
         from hpcfl.tuning import searches  # loads pandas
 
-        searches.tell(plan, folder, tested, measure)
+        searches.write_searches(plan, folder, tested, measure)
         written.append(searches.TABLE)
     for name in written:
         output.say(f"file: {folder / name}")
@@ -100,7 +100,7 @@ def _average(curves: Sequence[Sequence[float | None]]) -> list[float | None]:
 
     The mean is None where a curve has no score.
     """
-    return [halving.mean(scores) for scores in zip(*curves, strict=False)]
+    return [halving.compute_mean(scores) for scores in zip(*curves, strict=False)]
 
 
 def describe_method(
@@ -111,17 +111,17 @@ def describe_method(
     Args:
         search: Search.
         method: Entry of ``tune.methods``.
-        tested: Test scores of final runs by name, as ``test_scores`` returns them.
+        tested: Test scores of final runs by name, as ``read_test_scores`` returns them.
 
     Returns:
         Values by column; None if the run that gives a value has no score.
     """
     plan = search.plan
-    section, budget = plan.section, plans.search_budget(plan)
+    section, budget = plan.section, plans.count_search_budget(plan)
     spent, scoring = search.sum_gradients(method)
     choice, untuned = search.choose(method), search.find_untuned(method)
-    finals = final_scores(plan, plan.tuned(method), tested)
-    finals_untuned = final_scores(plan, plan.untuned(method), tested)
+    finals = list_final_scores(plan, plan.tuned(method), tested)
+    finals_untuned = list_final_scores(plan, plan.untuned(method), tested)
     number = {"search": plan.number} if section.searches > 1 else {}
     row = {
         "method": method,
@@ -167,13 +167,13 @@ def expect_best(search: SearchResults, method: str, measure: Measure) -> list[fl
         found = []
         for seed in search.plan.section.search_seeds:
             found.append(search.find_last(Cell(candidate, seed)))
-        rank = halving.mean([one["rank"] if one else None for one in found])
+        rank = halving.compute_mean([one["rank"] if one else None for one in found])
         if rank is not None:
             ranks.append(rank)
-    return [measure.rank(expected) for expected in halving.expected_best(ranks)]
+    return [measure.rank(expected) for expected in halving.expect_best(ranks)]
 
 
-def test_scores(folder: Path) -> dict[str, float]:
+def read_test_scores(folder: Path) -> dict[str, float]:
     """Return the test score of each finished final run at the tail, by name."""
     scores = {}
     for sweep in (run_folder.FINAL, run_folder.UNTUNED):
@@ -181,13 +181,13 @@ def test_scores(folder: Path) -> dict[str, float]:
             run = loading.load_run(folder / sweep / name)
             if not run.summary.finished:
                 continue
-            number = metric_values.value(run, run.metric, "tail").value
+            number = metric_values.read_value(run, run.metric, "tail").value
             if math.isfinite(number):
                 scores[name] = number
     return scores
 
 
-def final_scores(
+def list_final_scores(
     plan: Plan, candidate: Candidate, tested: Mapping[str, float]
 ) -> list[float]:
     """Return the test scores of a candidate's final runs, in the order of the seeds."""
@@ -195,7 +195,7 @@ def final_scores(
     return [tested[cell.name] for cell in cells if cell.name in tested]
 
 
-def measure_of(folder: Path) -> Measure:
+def find_measure(folder: Path) -> Measure:
     """Return the measure of the tuning's primary metric."""
     for name in run_folder.list_runs(folder / run_folder.SEARCH):
         return loading.load_run(folder / run_folder.SEARCH / name).measure
@@ -205,7 +205,7 @@ def measure_of(folder: Path) -> Measure:
 def _print_table(
     plan: Plan, rows: list[Row], tested: Mapping[str, float], measure: Measure
 ) -> None:
-    """Print the outcome. ``tested``: test scores as from ``test_scores``."""
+    """Print the outcome. ``tested``: test scores as from ``read_test_scores``."""
     table = Table(box=None, pad_edge=False)
     numbered = ["search"] if plan.section.searches > 1 else []
     columns = ("method", *numbered, "trials", SPENT, "rounds", "validation", "untuned")
@@ -219,7 +219,7 @@ def _print_table(
         scores = [row["validation"], row["validation_untuned"]]
         search = plan.searches[row.get("search", 0)]
         finals = [
-            final_scores(search, candidate, tested)
+            list_final_scores(search, candidate, tested)
             for candidate in (search.tuned(method), search.untuned(method))
         ]
         table.add_row(
@@ -232,8 +232,8 @@ def _print_table(
             *(write_scores(found, measure) for found in finals),
             literal(row["setting"] or MISSING),
         )
-    console = stdout_console(160)
-    budget = plans.search_budget(plan)
+    console = make_console(160)
+    budget = plans.count_search_budget(plan)
     paid = "training" if plan.section.is_capped else "samples"
     console.print(
         literal(

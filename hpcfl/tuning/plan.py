@@ -23,7 +23,7 @@ from hpcfl.rows import randomness
 from hpcfl.scores.metric_names import name_tuned
 from hpcfl.tuning import halving
 from hpcfl.tuning.halving import Rung
-from hpcfl.tuning.section import Range, Tune, as_range, parse, split_entry
+from hpcfl.tuning.section import Range, Tune, parse, parse_range, split_entry
 
 ATTEMPTS = 100  # maximum number of draws for a valid experiment
 DIGITS = 3  # significant digits of a drawn number, so that it is easy to type
@@ -112,8 +112,8 @@ class Plan:
         section = self.section
         if number == 0:
             return self
-        seeds = [_key_seed(seed, "partition", number) for seed in section.search_seeds]
-        seed = _key_seed(section.seed, "draws", number)
+        seeds = [_draw_seed(seed, "partition", number) for seed in section.search_seeds]
+        seed = _draw_seed(section.seed, "draws", number)
         own = section.model_copy(update={"seed": seed, "search_seeds": seeds})
         return replace(self, section=own, number=number, _known={})
 
@@ -157,7 +157,7 @@ class Plan:
         ranges = declared | self.section.search
         for key, value in self._overrides(method).items():
             ranges.pop(key, None)
-            found = as_range(value)
+            found = parse_range(value)
             if found is not None:
                 ranges[key] = found
         return dict(sorted(ranges.items()))
@@ -169,7 +169,7 @@ class Plan:
         """
         overrides = self._overrides(method)
         fixed = {
-            key: value for key, value in overrides.items() if as_range(value) is None
+            key: value for key, value in overrides.items() if parse_range(value) is None
         }
         column = self.column(method)
         return {"evaluation.score": column} | fixed if column else fixed
@@ -212,9 +212,9 @@ class Plan:
             measured = Fraction(0)  # under a hard cap the run's share includes it
             if not section.is_capped:
                 every = self.config(self.untuned(method), 0, 1).evaluation.every
-                first = min(self.most, halving.measured_rounds(every))
+                first = min(self.most, halving.count_measured_rounds(every))
                 measured = Fraction(first, self.most)
-            return halving.whole_runs(*arguments, measured)
+            return halving.list_whole_runs(*arguments, measured)
         return halving.rungs(*arguments)
 
     def plays_whole(self, method: str) -> bool:
@@ -242,7 +242,7 @@ class Plan:
             return config
         partition = {"partition.seed": config.partition.seed}
         dealt = replace(candidate, setting=candidate.setting | partition)
-        return self.config(dealt, _key_seed(seed, "training", self.number), rounds)
+        return self.config(dealt, _draw_seed(seed, "training", self.number), rounds)
 
     def _configured(
         self, candidate: Candidate, seed: int, rounds: int
@@ -286,7 +286,7 @@ class Plan:
         return Draws(candidates, need_rounds)
 
 
-def _key_seed(seed: int, purpose: str, number: int) -> int:
+def _draw_seed(seed: int, purpose: str, number: int) -> int:
     """Return a seed of a search, derived from a seed of the file."""
     random = randomness.generator(seed, "tune.searches", purpose, number)
     return int(random.integers(2**31))
@@ -418,16 +418,18 @@ def _check_partitions(plan: Plan, method: str) -> None:
 def count_whole_runs(plan: Plan) -> Fraction:
     """Return the cost of a search on one partition in whole runs."""
     section = plan.section
-    return halving.cost(halving.rungs(section.trials, section.eta, section.rungs))
+    return halving.compute_cost(
+        halving.rungs(section.trials, section.eta, section.rungs)
+    )
 
 
-def search_budget(plan: Plan) -> int:
+def count_search_budget(plan: Plan) -> int:
     """Return the sample gradients that each method's search may use."""
     section = plan.section
     return int(count_whole_runs(plan) * section.budget) * len(section.search_seeds)
 
 
-def refusal(plan: Plan, method: str, measured: int) -> str:
+def describe_refusal(plan: Plan, method: str, measured: int) -> str:
     """Return an error line if a method's search exceeds its budget, else "".
 
     Args:
@@ -437,7 +439,7 @@ def refusal(plan: Plan, method: str, measured: int) -> str:
             continue plays these rounds twice, once to measure its cost.
     """
     needed = 2 * measured if plan.plays_whole(method) else measured
-    budget = search_budget(plan)
+    budget = count_search_budget(plan)
     if needed <= budget:
         return ""
     of_one_seed = Fraction(needed, len(plan.section.search_seeds))

@@ -86,7 +86,7 @@ class SearchResults:
         share = rungs[rung].share - rungs[rung - 1].share
         section = self.plan.section
         of_one = share * section.budget * len(section.search_seeds)
-        left = plans.search_budget(self.plan) - spent
+        left = plans.count_search_budget(self.plan) - spent
         return max(0, int(left / of_one))
 
     def choose(self, method: str) -> Choice | None:
@@ -118,7 +118,7 @@ class SearchResults:
     def _make_choice(self, candidate: Candidate, rung: int) -> Choice | None:
         """Return a candidate with its results in a rung; None if a run has no score."""
         found = self.results(candidate, rung)
-        score = halving.mean([one["score"] for one in found])
+        score = halving.compute_mean([one["score"] for one in found])
         if score is None:
             return None
         return Choice(candidate, min(one["whole"] for one in found), score)
@@ -163,5 +163,5 @@ class SearchResults:
         for candidate in self.select_candidates(method, rung):
             found = self.results(candidate, rung)
             by_name[candidate.name] = candidate
-            ranks[candidate.name] = halving.mean([one["rank"] for one in found])
-        return [by_name[name] for name in halving.best(ranks, count)]
+            ranks[candidate.name] = halving.compute_mean([one["rank"] for one in found])
+        return [by_name[name] for name in halving.select_best(ranks, count)]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hpcfl.files import atomic
 from hpcfl.report import variance
-from hpcfl.report.text import literal, stdout_console
+from hpcfl.report.text import literal, make_console
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.tuning import plan as plans
@@ -25,7 +25,7 @@ TITLE = (
 COMPONENTS = "search", "partition", "training"
 
 
-def tell(
+def write_searches(
     plan: Plan, folder: Path, tested: Mapping[str, float], measure: Measure
 ) -> None:
     """Write and print a row for each method.
@@ -49,7 +49,7 @@ def tell(
         share = f"{row[SPENT]:.2f}"
         counts = str(row["searches"]), share
         table.add_row(literal(row["method"]), f"{mean} ± {half}", *deviations, *counts)
-    console = stdout_console(160)
+    console = make_console(160)
     console.print(literal(TITLE))
     console.print(table)
 
@@ -79,5 +79,5 @@ def describe(
         "mean": found.mean,
         "half": found.half(),
         **{name: getattr(found, name) for name in COMPONENTS},
-        SPENT: sum(spent) / (plans.search_budget(plan) * len(spent)),
+        SPENT: sum(spent) / (plans.count_search_budget(plan) * len(spent)),
     }

@@ -43,7 +43,7 @@ Range = list[Any] | Interval
 OWN = ("name", "rounds", "seed", "partition.seed", "partition.file", "method.name")
 
 
-def as_range(value: Any) -> Range | None:
+def parse_range(value: Any) -> Range | None:
     """Return the range that a value describes; None for a plain value.
 
     Raises:
@@ -70,7 +70,7 @@ def is_interval(table: Mapping[str, Any]) -> bool:
     return not Interval.model_fields.keys().isdisjoint(table)
 
 
-def entries_of(table: Mapping[str, Any]) -> Setting:
+def list_entries(table: Mapping[str, Any]) -> Setting:
     """Return the values and ranges of a table by dotted key.
 
     The table is nested if keys such as ``training.lr`` have no quotes.
@@ -83,7 +83,7 @@ def entries_of(table: Mapping[str, Any]) -> Setting:
         if key in OWN:
             raise ValueError(f"{key} is set by the tuning itself")
         try:
-            as_range(value)
+            parse_range(value)
         except ValueError as error:
             raise ValueError(f"{key} = {value}: {error}") from None
     return entries
@@ -190,9 +190,9 @@ class Tune(Section):
     def _ranges(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        entries = entries_of(given)
+        entries = list_entries(given)
         for key, value in entries.items():
-            if as_range(value) is None:
+            if parse_range(value) is None:
                 raise ValueError(
                     f"{key} = {value}: a range needs several values; set a single value in "
                     "its own section"
@@ -207,7 +207,7 @@ class Tune(Section):
         of_methods = {}
         for method, entries in given.items():
             if isinstance(entries, dict):
-                entries = entries_of(entries)
+                entries = list_entries(entries)
             of_methods[method] = entries
         return of_methods
 

@@ -126,7 +126,7 @@ class Guarantee:
 def _find_curve(guarantee: Guarantee, sigma: float) -> tuple[Any, Any]:
     """Return the orders and the Rényi divergences of one round."""
     accountant = guarantee.make_accountant()
-    with _debug_log():
+    with _log_warnings():
         accountant.compose(guarantee.event(sigma), 1)
     return accountant.orders, accountant.rdp
 
@@ -151,7 +151,7 @@ def _calibrate(
             events.append(library.SelfComposedDpEvent(event, count))
         return events[0] if len(events) == 1 else library.ComposedDpEvent(events)
 
-    with _debug_log():
+    with _log_warnings():
         sigma = library.calibrate_dp_mechanism(
             guarantee.make_accountant,
             event_of,
@@ -167,7 +167,7 @@ def _calibrate(
 def _compose(guarantee: Guarantee, sigma: float, rounds: int) -> float:
     """Return ε of a number of rounds, composed as privacy loss distributions."""
     accountant = guarantee.make_accountant()
-    with _debug_log():
+    with _log_warnings():
         accountant.compose(guarantee.event(sigma), rounds)
     found: float = accountant.get_epsilon(guarantee.delta)
     return found
@@ -191,7 +191,7 @@ def import_library() -> Any:
 
 
 @contextmanager
-def _debug_log() -> Iterator[None]:
+def _log_warnings() -> Iterator[None]:
     """Send the library's warnings to hpcfl's debug log inside the block."""
     library, own = logging.getLogger("absl"), logging.getLogger("hpcfl")
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hpcfl.updates.base import Context, Transform
 from hpcfl.updates.entries import FLOAT_BITS
-from hpcfl.updates.memory import memory_name, open_memory
+from hpcfl.updates.memory import name_memory, open_memory
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Chain:
         names = []
         for place, transform in enumerate(self.transforms):
             for name in transform.list_memory():
-                names.append(memory_name(place, name))
+                names.append(name_memory(place, name))
         return names
 
     def list_server_memory(self) -> list[str]:
@@ -37,7 +37,7 @@ class Chain:
         names = []
         for place, transform in enumerate(self.transforms):
             for name in transform.list_server_memory():
-                names.append(memory_name(place, name))
+                names.append(name_memory(place, name))
         return names
 
     def apply(

@@ -8,7 +8,7 @@ from torch import Tensor
 MEMORY = "update."  # prefix of names in the clients' and the server's state
 
 
-def memory_name(plugin: int | str, name: str) -> str:
+def name_memory(plugin: int | str, name: str) -> str:
     """Return the name in the state for a plug-in's row."""
     return f"{MEMORY}{plugin}.{name}"
 
@@ -36,10 +36,10 @@ def open_memory(
     """
     memory = {}
     for name in names:
-        stored = state[memory_name(plugin, name)]
+        stored = state[name_memory(plugin, name)]
         memory[name] = stored[..., columns.to(stored.device)]
     yield memory
     for name in {*names, *memory}:
-        stored = state[memory_name(plugin, name)].clone()
+        stored = state[name_memory(plugin, name)].clone()
         stored[..., columns.to(stored.device)] = memory[name].to(stored.dtype)
-        state[memory_name(plugin, name)] = stored
+        state[name_memory(plugin, name)] = stored

@@ -49,7 +49,7 @@ from hpcfl.updates.entries import (
     unpack,
 )
 from hpcfl.updates.forgery import Forgery
-from hpcfl.updates.memory import MEMORY, memory_name, open_memory
+from hpcfl.updates.memory import MEMORY, name_memory, open_memory
 from hpcfl.updates.privacy import ClientPrivacy
 from hpcfl.updates.privacy_setup import make_privacy
 from hpcfl.updates.secure import SecureSum, make_secure_sum
@@ -97,7 +97,7 @@ class Updates(Overlay):
     # State before round 1
 
     def server_state(self, setup: Setup) -> State:
-        names = [memory_name("rule", name) for name in self.rule.list_memory()]
+        names = [name_memory("rule", name) for name in self.rule.list_memory()]
         state = self._make_zeros(names + self.chain.list_server_memory(), setup)
         if self._needs_rows:
             state[SKIPPED] = torch.zeros(1, dtype=torch.int64)

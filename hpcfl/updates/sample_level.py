@@ -296,11 +296,11 @@ def describe(
     clip = f"clip {section.clip:g} per sample" if section.clip else "no clip"
     sigmas = privacy.noise[: len(samples)]
     return [
-        f"privacy of samples: {_span('ε', spent)} per client at δ = {section.delta:g} "
+        f"privacy of samples: {_describe_span('ε', spent)} per client at δ = {section.delta:g} "
         f"after {config.rounds} rounds (rdp)",
-        f"  sampling: Poisson mini-batches with {_span('q', rates)}; adjacency: add or "
+        f"  sampling: Poisson mini-batches with {_describe_span('q', rates)}; adjacency: add or "
         "remove one sample of a client",
-        f"  {clip}; noise multiplier {_span('σ', sigmas.tolist())}; sums are divided by "
+        f"  {clip}; noise multiplier {_describe_span('σ', sigmas.tolist())}; sums are divided by "
         "the expected size of a mini-batch",
         "  ε holds for all uploads of a client and for its personal model; numbers of "
         "samples are public",
@@ -309,7 +309,7 @@ def describe(
     ]
 
 
-def _span(name: str, values: Sequence[float]) -> str:
+def _describe_span(name: str, values: Sequence[float]) -> str:
     """Return a text with the smallest and the largest value."""
     low, high = min(values), max(values)
     if math.isinf(high):
@@ -321,4 +321,8 @@ def _span(name: str, values: Sequence[float]) -> str:
 
 def describe_noise(privacy: SamplePrivacy) -> Mapping[str, str]:
     """Return the noise as a decision that a resumed run must repeat."""
-    return {"the noise multipliers of clients are": _span("σ", privacy.noise.tolist())}
+    return {
+        "the noise multipliers of clients are": _describe_span(
+            "σ", privacy.noise.tolist()
+        )
+    }

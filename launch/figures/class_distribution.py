@@ -13,7 +13,7 @@ from steps import step_recorder
 from hpcfl.clients import StepContext
 from hpcfl.methods.overlays.class_wise import norm_distribution
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.metric_values import counts_of
+from hpcfl.report.metric_values import find_counts
 from hpcfl.report.sheet import Sheet, choose_looks, list_colours, make_look
 from hpcfl.report.text import shorten
 from hpcfl.trained.run import Run
@@ -73,7 +73,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         ylim=(0, largest),
     )
     _legend(sheet, figure, panels)
-    samples = int(counts_of(arranged.runs[0], "train")[client].sum())
+    samples = int(find_counts(arranged.runs[0], "train")[client].sum())
     sheet.notes.append(
         f"client {client}, with {samples:,} training samples; round 1 was played again for it"
     )
@@ -129,6 +129,6 @@ def estimates(run: Run, client: int) -> np.ndarray:
 
 def shares(run: Run, client: int) -> np.ndarray:
     """Return the share of each class in a client's training samples, [classes]."""
-    counts = counts_of(run, "train")[client]
+    counts = find_counts(run, "train")[client]
     of_classes: np.ndarray = counts / counts.sum()
     return of_classes

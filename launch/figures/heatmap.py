@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas
 
-from hpcfl.report.metric_values import Reading, counts_of
+from hpcfl.report.metric_values import Reading, find_counts
 from hpcfl.report.plots import clients
 from hpcfl.report.plots.clients import Rows
 from hpcfl.report.sheet import Sheet
@@ -65,7 +65,7 @@ def cells(scores: Rows, panel: str) -> pandas.DataFrame:
     """
     numbers = scores.numbers[scores.numbers["panel"] == panel]
     counted = {
-        seed: counts_of(of_seed[-1], "test")
+        seed: find_counts(of_seed[-1], "test")
         for seed, of_seed in scores.repetitions.items()
     }
     first = next(iter(counted.values()))

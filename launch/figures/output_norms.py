@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.metric_values import counts_of
-from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.metric_values import find_counts
+from hpcfl.report.sheet import Sheet, set_whole_ticks
 from hpcfl.trained.models import Trained
 from hpcfl.trained.run import Run
 
@@ -30,7 +30,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     from one model, and the class models.
     """
     arranged = arrange(runs)
-    panels: dict[str, np.ndarray] = {"training samples": counts_of(runs[0], "train")}
+    panels: dict[str, np.ndarray] = {"training samples": find_counts(runs[0], "train")}
     for run, _, label, _ in arranged.placed:
         panels |= {
             f"{label}{what}": table
@@ -96,4 +96,4 @@ def _draw(place: "Axes", title: str, table: np.ndarray, of: str) -> None:
     place.grid(False)
     place.set(title=title, xlabel="class", ylabel=of)
     for axis in (place.xaxis, place.yaxis):
-        whole_numbers(axis, 5)
+        set_whole_ticks(axis, 5)

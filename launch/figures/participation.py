@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.metric_values import virtual_seconds
-from hpcfl.report.sheet import PLAIN, Sheet, whole_numbers
+from hpcfl.report.metric_values import read_virtual_seconds
+from hpcfl.report.sheet import PLAIN, Sheet, set_whole_ticks
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.trained.run import Run
 
@@ -64,7 +64,7 @@ def turns(run: Run) -> Turns:
     Raises:
         UserError: If virtual time was not recorded.
     """
-    seconds = virtual_seconds(run, "post")
+    seconds = read_virtual_seconds(run, "post")
     recorded = run.results
     played = recorded.played
     fastest_first = np.argsort(recorded.static[PACE], kind="stable")
@@ -132,4 +132,4 @@ def _draw_turns(
         xlim=(0, times[-1]),
         ylim=(0, rows[-1]),
     )
-    whole_numbers(place.yaxis)
+    set_whole_ticks(place.yaxis)

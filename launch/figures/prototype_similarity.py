@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as functional
 
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, set_whole_ticks
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         place.grid(False)
         place.set(title=sheet.title(row), xlabel="class", ylabel="class")
         for axis in (place.xaxis, place.yaxis):
-            whole_numbers(axis, 5)
+            set_whole_ticks(axis, 5)
         if len(order) == len(SUPER_CLASSES):
             for start in range(0, len(order), 5):
                 place.add_patch(_frame(start))

@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.lines import MOMENTS
-from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, set_whole_ticks
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     )
     for axes in figure.axes:
         axes.set_yscale("log")
-        whole_numbers(axes.xaxis)
+        set_whole_ticks(axes.xaxis)
     if missing:
         most = max(run.config["rounds"] for run in arranged.runs)
         sheet.notes.append(

@@ -15,7 +15,7 @@ from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.sheet import Sheet, choose_looks, whole_numbers
+from hpcfl.report.sheet import Sheet, choose_looks, set_whole_ticks
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         low, high = panel.get_ylim()
         panel.set_ylim(low, high + 0.35 * (high - low))  # room for the names of rounds
         panel.set(title=sheet.title(title), xlabel="epoch of learning the weights")
-        whole_numbers(panel.xaxis)
+        set_whole_ticks(panel.xaxis)
     panels[0].set_ylabel(sheet.upright(f"training loss of client {client}"))
     sheet.notes.append(
         f"client {client}; rounds were played again with at least {FEWEST} epochs each"

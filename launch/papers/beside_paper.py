@@ -116,8 +116,8 @@ def line(run: Run) -> dict[str, Any]:
         "seed": run.config["seed"],
         "rounds": run.summary.rounds,
         "column": run.score,
-        "best": metric_values.value(run, run.metric, "best").value,
-        "tail": metric_values.value(run, run.metric, "tail").value,
+        "best": metric_values.read_value(run, run.metric, "best").value,
+        "tail": metric_values.read_value(run, run.metric, "tail").value,
         "digest": run.summary.digest,
     }
 

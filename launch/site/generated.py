@@ -55,7 +55,7 @@ NEXT = "Next: [{0}]({1}), [Frequently asked questions](faq.md)."
 def write_methods(pages: Path) -> None:
     """Write a page for each built-in method."""
     (pages / "methods").mkdir()
-    for entry in catalogue.entries("methods"):
+    for entry in catalogue.list_entries("methods"):
         page = pages / "methods" / f"{entry['name']}.md"
         page.write_text(_method(entry), encoding="utf-8")
 
@@ -96,7 +96,7 @@ def _section(annotation: Any) -> type[Section] | None:
 def _plugin_keys(kind: str, shared: dict[str, Any]) -> list[str]:
     """Return a heading and a table for each plugin of a kind that has its own keys."""
     parts = []
-    for entry in catalogue.entries(kind):
+    for entry in catalogue.list_entries(kind):
         own = {
             key: schema
             for key, schema in entry.get("keys", {}).items()
@@ -221,7 +221,10 @@ def _keys(keys: dict[str, dict[str, Any]]) -> str:
         if "search" in schema:
             numbers = ", ".join(f"{number:g}" for number in schema["search"])
             tried = f"{numbers} ({schema['source']})"
-        default, values = listing.default(schema), listing.values(schema)
+        default, values = (
+            listing.describe_default(schema),
+            listing.describe_values(schema),
+        )
         meaning = schema.get("description", "")
         row = [f"`{key}`", f"`{default}`", values, meaning]
         rows.append([*row, tried] if searched else row)

@@ -22,8 +22,8 @@ import pandas
 
 from hpcfl.report import metric_values
 from hpcfl.report.arrangement import Placed, arrange
-from hpcfl.report.comparison import Gains, gains_of
-from hpcfl.report.inference import LEVEL, correct, interval
+from hpcfl.report.comparison import Gains, compute_gains
+from hpcfl.report.inference import LEVEL, correct, estimate_interval
 from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
 
@@ -138,7 +138,7 @@ def spent(searched: Path) -> pandas.Series:
 
 def share_hurt(beside: Gains) -> str:
     """Return the share of clients that lose, in %, with half of its interval."""
-    share = interval(
+    share = estimate_interval(
         [(of_partition < 0).astype(float) for of_partition in beside.of_clients]
     )
     return f"{100 * share.mean:.0f} ± {100 * share.half:.0f} %"
@@ -154,7 +154,7 @@ def of_runs(cells: Sequence[Placed], models: str = "") -> list[float]:
     values = []
     for cell in cells:
         metric = f"{models}/mean" if models else cell.run.metric
-        values.append(metric_values.value(cell.run, metric, "tail").value)
+        values.append(metric_values.read_value(cell.run, metric, "tail").value)
     return values
 
 
@@ -173,7 +173,7 @@ def gains(
     """
     metric = cells[0].run.metric
     reading = Reading(f"{models}/{metric}" if models else metric, "tail")
-    return gains_of(cells, reference, reading)
+    return compute_gains(cells, reference, reading)
 
 
 def verdicts(compared: pandas.Series) -> pandas.Series:

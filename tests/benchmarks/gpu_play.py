@@ -21,7 +21,7 @@ from typing import Any
 import pages
 from gpu_rows import Missing, Place, Row
 
-from hpcfl.commands.needs import size_text
+from hpcfl.commands.needs import format_size
 
 OVERTIME = 3.0  # times a row's seconds that it may take where others leave time
 IS_MISSING = 3  # the exit code of a row that this machine cannot play
@@ -247,7 +247,7 @@ def show(name: str, value: Any) -> str:
     """Return a value of the column ``name`` as the text of a cell."""
     text = str(value)
     if "bytes" in name and value != "":
-        text = size_text(value)
+        text = format_size(value)
     elif name == "seconds_per_sample" and value != "":
         text = f"{1e6 * value:,.1f} µs"
     elif isinstance(value, float):

@@ -128,15 +128,15 @@ def test_what_is_frozen_is_in_memory_once_and_in_no_row():
     of_rank = needs.compute_rank_needs(found)
     assert of_rank.rows == 2 * 5 * 4 * 68
     assert of_rank.lanes == 5 * 2 * 4 * 68 + 4 * 71
-    text = needs.parameters_text(found.setup.layout)
+    text = needs.describe_parameters(found.setup.layout)
     assert text.startswith("68 ") and " 71 " in text
 
 
 def test_the_disk():
     local = prepared("local")
     server = needs.compute_server_needs(local)
-    assert needs.checkpoint_bytes(local, server) == 10 * 2600
-    assert needs.metrics_bytes(local) == METRICS
+    assert needs.count_checkpoint_bytes(local, server) == 10 * 2600
+    assert needs.count_metrics_bytes(local) == METRICS
 
 
 def test_the_server_needs_files_beyond_its_memory(monkeypatch):
@@ -155,7 +155,7 @@ def test_no_server_state_is_made_to_say_what_a_job_needs():
 
 
 def test_sizes_read_well():
-    assert [needs.size_text(size) for size in (999, 1500, 2_340_000, 5e12)] == [
+    assert [needs.format_size(size) for size in (999, 1500, 2_340_000, 5e12)] == [
         "999 B",
         "1.5 kB",
         "2.34 MB",
@@ -171,8 +171,8 @@ def test_what_is_in_flight_is_forecast():
         prepared("fedavg"),
         prepared("fedavg", time={"mode": "asynchronous", "concurrency": 5}),
     )
-    assert needs.kept_versions(waits.config) == 0
-    assert needs.kept_versions(races.config) == 5
+    assert needs.count_kept_versions(waits.config) == 0
+    assert needs.count_kept_versions(races.config) == 5
     before, after = (needs.compute_server_needs(one).state for one in (waits, races))
     assert after - before == 5 * 2600
     most = min(10, 5 + races.config.participation.count(10))
@@ -186,7 +186,7 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
     of_rank, server = needs.compute_rank_needs(local), needs.ServerNeeds(0, 0, 13_000)
     idle = dataclasses.replace(of_rank, clients=0)
     ranks = needs.Needs([idle, of_rank], server)
-    assert needs.checkpoint_seconds(local, ranks) == 10
+    assert needs.estimate_checkpoint_seconds(local, ranks) == 10
     text = needs.describe_needs(amp, needs.compute_needs(amp, OneProcess()))
     assert " 20 s per checkpoint" in text
 
@@ -195,10 +195,10 @@ def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
     """Ten clients of 2,600 bytes, at most four of them in a file."""
     monkeypatch.setattr(manifest, "FILE_CLIENTS", 4)
     local = prepared("local")
-    assert needs.checkpoint_files(local, workers=1) == 1 + 3
-    assert needs.checkpoint_files(local, workers=3) == 1 + 5
-    assert needs.checkpoint_files(local, workers=30) == 1 + 10
-    assert needs.checkpoint_files(prepared("fedavg"), workers=3) == 1
+    assert needs.count_checkpoint_files(local, workers=1) == 1 + 3
+    assert needs.count_checkpoint_files(local, workers=3) == 1 + 5
+    assert needs.count_checkpoint_files(local, workers=30) == 1 + 10
+    assert needs.count_checkpoint_files(prepared("fedavg"), workers=3) == 1
     job = needs.compute_needs(local, OneProcess())
     monkeypatch.setattr(needs, "MANY", 3)
     assert "checkpoint.file_size" not in needs.describe_needs(local, job)
@@ -213,10 +213,10 @@ def test_a_file_of_clients_needs_memory(monkeypatch):
     job = needs.compute_needs(local, OneProcess())
     [rank] = job.ranks
     assert rank.file == 2 * 4 * 2600
-    assert needs.files_of_rank(local, job, 0) == 0
+    assert needs.count_file_bytes(local, job, 0) == 0
     in_memory = needs.describe_needs(local, job)
     monkeypatch.setattr(scratch, "LARGE", 2600)
-    assert needs.files_of_rank(local, job, 0) == 2 * 4 * 2600
+    assert needs.count_file_bytes(local, job, 0) == 2 * 4 * 2600
     assert needs.describe_needs(local, job) != in_memory
 
 
@@ -236,9 +236,9 @@ def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
     idle = dataclasses.replace(worker, clients=0)
     job = needs.Needs([idle, worker, worker, worker], server)
     share = -(-10 * model // 3)
-    assert needs.checkpoint_seconds(local, job) == 10 * 2600 + share
+    assert needs.estimate_checkpoint_seconds(local, job) == 10 * 2600 + share
     shortened = needs.Needs([idle, worker], server, others=2)
-    assert needs.checkpoint_seconds(local, shortened) == 10 * 2600 + share
+    assert needs.estimate_checkpoint_seconds(local, shortened) == 10 * 2600 + share
     table = needs.describe_needs(local, job).splitlines()
     assert [line.split()[12:14] for line in table[3:6]] == [["3.5", "MB"]] * 3
     # the server's file, its five parts, and one of ten small clients on a rank
@@ -269,7 +269,7 @@ def test_files_of_other_ranks_are_named():
     idle = dataclasses.replace(worker, clients=0)
     server = needs.ServerNeeds(0, 500, 30_000, parts=30_000, part_files=2)
     job = needs.Needs([idle, worker, idle], server)
-    files = [needs.files_of_rank(local, job, rank) for rank in range(3)]
+    files = [needs.count_file_bytes(local, job, rank) for rank in range(3)]
     assert files == [500, 16_000 + 5_000, 5_000]
     text = needs.describe_needs(local, job)
     assert "$TMPDIR of rank 0: 500 B and up to 21 kB of another rank" in text

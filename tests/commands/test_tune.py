@@ -295,10 +295,10 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
         "fedavg,tuned,seed=0",
         "fedavg,untuned,seed=0",
     ]
-    runs, [note] = loading.runs_below([folder])
+    runs, [note] = loading.load_runs_below([folder])
     assert [run.label for run in runs] == ["fedavg,tuned,seed=0"]
     assert note.startswith("left out: the runs of a search")
-    assert len(loading.runs_below([folder / "search"])[0]) == 3
+    assert len(loading.load_runs_below([folder / "search"])[0]) == 3
     # the same command finds all of it done
     before = (folder / "tuned.csv").read_bytes()
     capsys.readouterr()
@@ -470,7 +470,7 @@ def test_a_hard_cap_is_kept_whatever_rounds_cost(
             score=0.5,
             rank=0.5,
             failure=None,
-            highest_cost=halving.highest_cost(training),
+            highest_cost=halving.find_highest_cost(training),
         )
         yield  # a generator, though it plays nothing
 

@@ -239,7 +239,7 @@ CELLS = {"plain": 0.2, "first": 0.2, "second": 0.4, "both": 0.2}
 
 def test_the_resolved_configuration_is_an_experiment_file(tmp_path):
     asked = experiment(ROTATED, {**SWAPPED, "cells": CELLS})
-    (tmp_path / "again.toml").write_text(configuration.toml(asked))
+    (tmp_path / "again.toml").write_text(configuration.write_toml(asked))
     again = config.load(tmp_path / "again.toml")
     assert again.resolved() == asked.resolved()
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def empty_drawings(monkeypatch):
     """What a page draws is tried by ``test_forged.py``, and would take most of the time."""
     monkeypatch.setattr(
-        figures, "as_svg", lambda figure, name: b'<svg viewBox="0 0 1 1"/>'
+        figures, "encode_svg", lambda figure, name: b'<svg viewBox="0 0 1 1"/>'
     )
 
 

@@ -38,7 +38,7 @@ def test_the_figure_of_a_thousand_clients_is_small():
     turns = Turns(np.arange(1.0, 301.0), random.random((300, 1000)) < 0.1)
     with house_style():
         figure = participation.draw_panels(Sheet(10.0), {"fedavg": turns})
-        assert len(figures.as_svg(figure, "f")) < 500_000
+        assert len(figures.encode_svg(figure, "f")) < 500_000
 
 
 def test_the_kind_of_figure_has_a_panel_for_each_method():

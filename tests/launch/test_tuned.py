@@ -196,7 +196,9 @@ def test_a_settings_page_says_what_the_tables_say(writer, packs):
     runs = loading.list_runs(packs / "made.tar.xz")
     for method, (column, own, _, beside_local, hurt, *_) in rows.items():
         of_method = [one for one in runs if one.config["method"]["name"] == method]
-        values = [metric_values.value(one, "mean", "tail").value for one in of_method]
+        values = [
+            metric_values.read_value(one, "mean", "tail").value for one in of_method
+        ]
         assert column == of_method[0].score
         assert float(own) == pytest.approx(100 * fmean(values), abs=0.006)
         gain = float(own) - float(rows["local"][1])
@@ -223,7 +225,7 @@ def share_hurt(runs, method):
     shares = []
     for seed in (0, 1):
         of_clients = {
-            one.config["method"]["name"]: metric_values.of_clients(
+            one.config["method"]["name"]: metric_values.read_clients(
                 one, one.metric, "tail"
             )
             for one in runs
@@ -270,7 +272,7 @@ def percentages(runs):
     """The mean score at the tail of each method's run with the first seed, in %."""
     return {
         one.config["method"]["name"]: 100
-        * metric_values.value(one, "mean", "tail").value
+        * metric_values.read_value(one, "mean", "tail").value
         for one in runs
         if one.config["seed"] == 0
     }
@@ -300,7 +302,7 @@ def means_of(pack, metric):
     """The mean score at the tail of each method's runs."""
     of_method = {}
     for one in loading.list_runs(pack):
-        value = metric_values.value(one, metric, "tail").value
+        value = metric_values.read_value(one, metric, "tail").value
         of_method.setdefault(one.config["method"]["name"], []).append(value)
     return {method: fmean(values) for method, values in of_method.items()}
 

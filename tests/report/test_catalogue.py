@@ -28,11 +28,13 @@ def test_the_stored_catalogue_is_what_the_code_says():
     ],
 )
 def test_entries_are_what_the_code_says(kind):
-    assert catalogue.entries(kind) == json.loads(json.dumps(catalogue.described(kind)))
+    assert catalogue.list_entries(kind) == json.loads(
+        json.dumps(catalogue.describe_all(kind))
+    )
 
 
 def test_methods_have_keys_with_meanings():
-    listed = {method["name"]: method for method in catalogue.entries("methods")}
+    listed = {method["name"]: method for method in catalogue.list_entries("methods")}
     assert tuple(listed) == plugins.names("hpcfl.methods")
     assert listed["fedprox"]["keys"]["mu"] == {
         "default": 0.001,
@@ -55,7 +57,7 @@ def test_methods_have_keys_with_meanings():
 def test_what_may_be_searched_is_allowed_and_has_a_source():
     """The default is among the values where the paper's own choice is."""
     searched = 0
-    for method in catalogue.entries("methods"):
+    for method in catalogue.list_entries("methods"):
         for key, schema in method["keys"].items():
             if "search" not in schema:
                 continue
@@ -75,5 +77,5 @@ def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(
     monkeypatch.setattr(catalogue, "STORED", tmp_path / "catalogue.json")
     catalogue.STORED.write_text(json.dumps(stored))
     assert tuple(
-        score["name"] for score in catalogue.entries("scores")
+        score["name"] for score in catalogue.list_entries("scores")
     ) == plugins.names("hpcfl.scores")

@@ -21,16 +21,18 @@ def field(entry: str, name: str) -> str:
 
 
 def test_each_method_with_a_paper_is_in_one_entry():
-    named = [method for methods in citation.entries().values() for method in methods]
+    named = [
+        method for methods in citation.read_entries().values() for method in methods
+    ]
     assert sorted(named) == sorted(set(plugins.names("hpcfl.methods")) - NO_PAPER)
 
 
 def test_an_entry_says_what_the_method_says_of_its_paper():
     """The first author, the venue or the number, and the year."""
     references = {
-        entry["name"]: entry["reference"] for entry in catalogue.entries("methods")
+        entry["name"]: entry["reference"] for entry in catalogue.list_entries("methods")
     }
-    for entry, methods in citation.entries().items():
+    for entry, methods in citation.read_entries().items():
         for method in methods:
             reference = references[method].removeprefix("baseline of ")
             author = re.split(r" et al\.| & |, ", reference)[0]
@@ -46,16 +48,16 @@ def test_an_entry_says_what_the_method_says_of_its_paper():
 
 def test_entries_are_whole_and_their_keys_differ():
     keys = set()
-    for entry in [*citation.entries(), citation.OWN]:
+    for entry in [*citation.read_entries(), citation.OWN]:
         assert entry.count("{") == entry.count("}")
         assert field(entry, "author") and field(entry, "title")
         assert " others" not in field(entry, "author")
         keys.add(re.match(r"@(?:misc|article|inproceedings)\{(\w+),\n", entry)[1])
-    assert len(keys) == len(citation.entries()) + 1
+    assert len(keys) == len(citation.read_entries()) + 1
 
 
 def test_an_entry_of_a_paper_says_when_and_where():
-    for entry in citation.entries():
+    for entry in citation.read_entries():
         assert re.fullmatch(r"(?:19|20)\d\d", field(entry, "year")), entry
         places = [field(entry, name) for name in ("booktitle", "journal", "eprint")]
         assert any(places), entry

@@ -7,7 +7,7 @@ from refusals import expect_refusal
 
 from hpcfl.report import comparison, sweep_table, table_formats, variance
 from hpcfl.report.arrangement import Placed, arrange
-from hpcfl.report.comparison import Reference, gains_of, gini
+from hpcfl.report.comparison import Reference, compute_gains, compute_gini
 from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
 
@@ -30,7 +30,7 @@ def test_gains_by_hand():
     """
     row = [placed([0.3, 0.6, 0.9, 0.7], 0), placed([0.5, 0.5, 0.5, 0.3], 1)]
     reference = [placed([0.5, 0.5, 0.6, 0.5], 0), placed([0.4, 0.4, 0.4, 0.4], 1)]
-    gains = gains_of(row, reference, LAST)
+    gains = compute_gains(row, reference, LAST)
     assert gains.interval.mean == pytest.approx(0.075)
     assert gains.hurt == pytest.approx(0.25)
     assert gains.loss == pytest.approx(-0.15)
@@ -49,8 +49,8 @@ def test_the_interval_of_several_searches_includes_the_search():
             given = 10 * search + partition, partition, COUNTS, search
             row.append(placed((0.5 + gained).tolist(), *given))
             reference.append(placed([0.5] * 4, *given))
-    gains = gains_of(row, reference, LAST)
-    alone = gains_of(row[:4], reference, LAST)
+    gains = compute_gains(row, reference, LAST)
+    alone = compute_gains(row[:4], reference, LAST)
     found = variance.estimate(np.reshape(means, (3, 4)))
     assert gains.interval.mean == pytest.approx(np.mean(means))
     assert gains.interval.half == pytest.approx(found.half())
@@ -63,7 +63,7 @@ def test_seeds_of_one_partition_are_one_partition():
     """Two training seeds of partition 7 are averaged client by client."""
     row = [placed([0.6] * 4, 0, 7), placed([0.8] * 4, 1, 7)]
     reference = [placed([0.5] * 4, 0, 7), placed([0.5] * 4, 1, 7)]
-    gains = gains_of(row, reference, LAST)
+    gains = compute_gains(row, reference, LAST)
     assert gains.interval.partitions == 1
     assert gains.interval.mean == pytest.approx(0.2)
 
@@ -71,11 +71,11 @@ def test_seeds_of_one_partition_are_one_partition():
 def test_a_partition_from_a_file_is_one_whatever_the_seeds():
     row = [from_file([0.6] * 4, seed) for seed in (0, 1)]
     reference = [from_file([0.5] * 4, seed) for seed in (0, 1)]
-    assert gains_of(row, reference, LAST).interval.partitions == 1
+    assert compute_gains(row, reference, LAST).interval.partitions == 1
     other = np.full((4, 2), 6)
     row[1] = from_file([0.6] * 4, 1, counts=other)
     reference[1] = from_file([0.5] * 4, 1, counts=other)
-    assert gains_of(row, reference, LAST).interval.partitions == 2
+    assert compute_gains(row, reference, LAST).interval.partitions == 2
 
 
 def from_file(accuracies, seed, counts=COUNTS):
@@ -84,13 +84,13 @@ def from_file(accuracies, seed, counts=COUNTS):
 
 
 def test_repetitions_that_only_one_has_are_left_out():
-    gains = gains_of(
+    gains = compute_gains(
         [placed([0.6] * 4, 0), placed([0.9] * 4, 5)],
         [placed([0.5] * 4, 0)],
         LAST,
     )
     assert gains.interval.mean == pytest.approx(0.1)
-    assert gains_of([placed([0.6] * 4, 3)], [placed([0.5] * 4)], LAST) is None
+    assert compute_gains([placed([0.6] * 4, 3)], [placed([0.5] * 4)], LAST) is None
 
 
 def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
@@ -100,7 +100,7 @@ def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
     steps = np.linspace(0.1, 0.4, 4)
     row = [placed(0.5 + steps, 0, 7), placed(0.55 + steps, 1, 7)]
     reference = [placed([0.5] * 4, seed, 7) for seed in (0, 1)]
-    gains = gains_of(row, reference, LAST)
+    gains = compute_gains(row, reference, LAST)
     assert len(gains.of_pairs) == 8 and gains.interval.partitions == 1
     table = comparison.tabulate({"row": gains}, Reference("local", pairs=True), 100)
     assert table.loc["row", "p_pairs"] == pytest.approx(2 / 2**8)
@@ -118,26 +118,26 @@ def test_the_test_over_pairs_appears_only_when_asked_for(runs):
     assert list(asked.texts.columns) == [*plain.texts.columns, comparison.PAIRS]
     assert "p_pairs" in asked.numbers and "p_pairs" not in plain.numbers
     assert "independent" in comparison.PAIRS
-    assert comparison.PAIRS in table_formats.latex(asked)
+    assert comparison.PAIRS in table_formats.write_latex(asked)
 
 
 def test_lower_losses_are_gains():
     row = placed([0.4] * 4)
     row.run.scores["accuracy"]["better"] = "down"
-    gains = gains_of([row], [placed([0.5] * 4)], LAST)
+    gains = compute_gains([row], [placed([0.5] * 4)], LAST)
     assert gains.interval.mean == pytest.approx(0.1)
 
 
 def test_other_clients_are_refused():
     with expect_refusal(r"^run: .* run$"):
-        gains_of([placed([0.4] * 4)], [placed([0.5] * 4, counts=COUNTS + 1)], LAST)
+        compute_gains([placed([0.4] * 4)], [placed([0.5] * 4, counts=COUNTS + 1)], LAST)
 
 
 def test_gini_by_hand():
     """1 and 3: mean difference 2·2/4 = 1, half of it over the mean 2 is ¼."""
-    assert gini(np.array([3.0, 1.0])) == pytest.approx(0.25)
-    assert gini(np.array([2.0, 2.0, 2.0])) == 0
-    assert np.isnan(gini(np.zeros(3)))
+    assert compute_gini(np.array([3.0, 1.0])) == pytest.approx(0.25)
+    assert compute_gini(np.array([2.0, 2.0, 2.0])) == 0
+    assert np.isnan(compute_gini(np.zeros(3)))
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def runs(tmp_path):
     for seed in range(4):
         for method in ("fedavg", "local"):
             made_up.folder(tmp_path / f"{method}-{seed}", method, seed)
-    return loading.runs_below([tmp_path])[0]
+    return loading.load_runs_below([tmp_path])[0]
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_table_beside_a_reference_in_every_format(runs):
     assert line["verdict"] in ("better", "worse", "same", "open")
     for form in table_formats.TEXTS.values():
         assert "fedavg" in form(sheet)
-    assert table_formats.long_csv(sheet).startswith(
+    assert table_formats.write_csv(sheet).startswith(
         "row,column,gain,half,p,verdict,hurt,loss,worst_tenth,gini,needs\n"
     )
 
@@ -174,6 +174,6 @@ def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
 
 
 def test_a_verdict_needs_an_interval():
-    of_one = gains_of([placed([0.6] * 4)], [placed([0.5] * 4)], LAST)
+    of_one = compute_gains([placed([0.6] * 4)], [placed([0.5] * 4)], LAST)
     table = comparison.tabulate({"row": of_one}, Reference("local"), 100)
     assert table.loc["row", "verdict"] == ""

@@ -15,12 +15,12 @@ def test_the_printed_configuration_is_the_same_experiment():
             "data": {"root": 'a "quoted" pfad ä'},
         }
     )
-    again = config.parse(tomllib.loads(configuration.toml(given)))
+    again = config.parse(tomllib.loads(configuration.write_toml(given)))
     assert again == given
 
 
 def test_each_key_stands_below_its_meaning_and_its_values():
-    shown = configuration.toml(
+    shown = configuration.write_toml(
         config.parse({"method": {"name": "fedprox"}})
     ).splitlines()
     meaning = "# strength μ of the proximal term; 0 is FedAvg (number ≥ 0)"
@@ -48,12 +48,12 @@ def test_the_changed_keys_are_the_same_experiment():
         {"protocol": "fedala", "method": {"name": "fedala"}},
     ):
         given = config.parse(table)
-        again = config.parse(tomllib.loads(configuration.changed_keys(given)))
+        again = config.parse(tomllib.loads(configuration.write_changed_keys(given)))
         assert again == given
 
 
 def test_only_changed_keys_are_shown():
-    shown = configuration.changed_keys(config.parse(CHANGED))
+    shown = configuration.write_changed_keys(config.parse(CHANGED))
     found = tomllib.loads(shown)
     assert set(found["training"]) == {"lr", "milestones", "schedule"}
     assert found["partition"] == {"scheme": "by-client", "lists": "lists.json"}
@@ -62,4 +62,4 @@ def test_only_changed_keys_are_shown():
     assert found["rounds"] == 7
     assert found["shift"][0]["kind"] == "rotation"
     minimal = config.parse({"method": {"name": "fedavg"}})
-    assert configuration.changed_keys(minimal) == '[method]\nname = "fedavg"'
+    assert configuration.write_changed_keys(minimal) == '[method]\nname = "fedavg"'

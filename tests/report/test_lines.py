@@ -12,7 +12,7 @@ from hpcfl.report.plots import curves
 
 def mean(runs, axis):
     """The line of repetitions over an axis, of the number that counts."""
-    return curves.over_axis(arrange(runs), "weighted", axis)
+    return curves.list_over_axis(arrange(runs), "weighted", axis)
 
 
 def test_rounds_count_that_all_repetitions_have():

@@ -30,7 +30,7 @@ def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     listing.show(kind, None)
     lines = capsys.readouterr().out.splitlines()[1:]
-    for entry, line in zip(catalogue.entries(kind), lines, strict=False):
+    for entry, line in zip(catalogue.list_entries(kind), lines, strict=False):
         assert line.startswith(entry["name"]) and line.rstrip().endswith(
             entry[listing.COLUMNS[kind][-1]]
         )
@@ -161,7 +161,7 @@ def test_others_of_ones_own(capsys, kind, name, expected):
     ],
 )
 def test_values_in_words(schema, words):
-    assert listing.values(schema) == words
+    assert listing.describe_values(schema) == words
 
 
 def test_listing_is_instant():

@@ -3,7 +3,7 @@
 import made_up
 import numpy as np
 
-from hpcfl.report.metric_values import of_clients
+from hpcfl.report.metric_values import read_clients
 
 COUNTS = np.full((6, 2), 10)
 
@@ -28,7 +28,7 @@ def test_each_moment_reads_its_rounds():
         ("last", rounds[19]),
         ("tail", rounds[18:].mean(axis=0)),
     ):
-        np.testing.assert_allclose(of_clients(made, "mean", at), expected)
+        np.testing.assert_allclose(read_clients(made, "mean", at), expected)
 
 
 def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
@@ -39,12 +39,12 @@ def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
     losses = np.array([LOW, 2 * LOW, 3 * LOW])
     made.results.values.columns["clients/pre/loss"] = 10 * losses.ravel()
     made.results.values.of_rounds["pre/loss"] = np.array([1.0, 2.0, 3.0])
-    found = of_clients(made, "loss", "best")
+    found = read_clients(made, "loss", "best")
     np.testing.assert_allclose(found, 2 * LOW)
 
 
 def test_a_client_that_was_not_scored_has_no_number():
     gap = LOW.copy()
     gap[0] = np.nan
-    found = of_clients(run([gap]), "mean", "last")
+    found = read_clients(run([gap]), "mean", "last")
     assert np.isnan(found[0]) and np.isfinite(found[1:]).all()

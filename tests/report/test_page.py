@@ -236,7 +236,7 @@ def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
     ],
 )
 def test_of_a_path_the_last_name_is_left(text, said):
-    assert page.shown(text) == said
+    assert page.hide_folders(text) == said
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """What the live line says of time."""
 
-from hpcfl.report.progress import pace_of
+from hpcfl.report.progress import compute_pace
 
 
 def test_a_starts_first_round_does_not_count_beside_others():
-    assert pace_of([9.0]) == 9 and pace_of([9.0, 1.0, 3.0]) == 2
+    assert compute_pace([9.0]) == 9 and compute_pace([9.0, 1.0, 3.0]) == 2

@@ -8,7 +8,7 @@ from hpcfl.report.sheet import (
     Sheet,
     choose_looks,
     list_colours,
-    whole_numbers,
+    set_whole_ticks,
 )
 
 EVERYONE = plugins.names("hpcfl.methods")
@@ -70,7 +70,7 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
 def test_a_single_round_has_one_tick():
     figure, (axes,) = Sheet(7).panels(1)
     axes.plot([6], [0.5])
-    whole_numbers(axes.xaxis)
+    set_whole_ticks(axes.xaxis)
     low, high = axes.get_xlim()
     assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [6]
     assert figure.get_figwidth() == 7

@@ -41,7 +41,7 @@ def test_mean_and_standard_deviation_over_seeds():
     assert (rows(grid), columns(grid)) == (["fedavg", "local"], ["digits iid"])
     assert entry(grid) == (60, 10, 3, True)
     assert entry(grid, 1) == (55, 8.660254, 3, False)
-    assert "over 3 seeds" in table_formats.markdown(grid)
+    assert "over 3 seeds" in table_formats.write_markdown(grid)
 
 
 def test_models_before_and_after_training_in_one_table_are_told():
@@ -126,7 +126,7 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
     grid = make([long], reading=Reading(at="tail"))
     assert (
         "accuracy in % as mean of the last tenth of the rounds, of 5 clients"
-        in table_formats.latex(grid)
+        in table_formats.write_latex(grid)
     )
 
 
@@ -139,7 +139,7 @@ def test_numbers_of_different_clients_in_one_table_are_warned_of():
     [note] = grid.notes
     assert note.startswith("digits iid: ")
     assert "10 clients (fedavg) and 100 clients (local, ditto)" in note
-    assert "clients, one seed" not in table_formats.markdown(grid)
+    assert "clients, one seed" not in table_formats.write_markdown(grid)
     grid = make([few, run("local", dataset="mnist", clients=100)])
     assert grid.notes == []  # of different data anyway
     assert (
@@ -172,8 +172,9 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
     assert "pre (fedavg), post (ditto)" in grid.notes[0]
     grid = make(runs)
     assert entry(grid, 0)[0] == 20 and entry(grid, 1)[0] == 10
-    assert "at each run's best round by validation samples" in table_formats.markdown(
-        grid
+    assert (
+        "at each run's best round by validation samples"
+        in table_formats.write_markdown(grid)
     )
     told = r"fedavg-0: --metric validation: .*training\.validation = 0"
     with expect_refusal(told):
@@ -274,7 +275,9 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     other.results.values.of_rounds["post/mean"] = np.array([np.nan, 0.7, 0.8])
     found = make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
-    assert not entry(found, 1)[3] and "| local | – |" in table_formats.markdown(found)
+    assert not entry(found, 1)[3] and "| local | – |" in table_formats.write_markdown(
+        found
+    )
 
 
 def test_numbers_of_different_data_stand_in_different_columns():
@@ -292,7 +295,7 @@ def grid():
 
 
 def test_csv(grid):
-    lines = table_formats.long_csv(grid).splitlines()
+    lines = table_formats.write_csv(grid).splitlines()
     assert (
         lines[0] == "row,column,metric,at,mean,std,runs,clients,best_by"
         and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5,test"
@@ -306,8 +309,9 @@ def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
     one, other = run("fedavg"), run("local", dataset="mnist")
     other.results.values.of_rounds["pre/weighted"] = np.full(3, np.nan)
     found = make([one, other])
-    assert "| fedavg | **75.00** | – |\n| local | – | – |" in table_formats.markdown(
-        found
+    assert (
+        "| fedavg | **75.00** | – |\n| local | – | – |"
+        in table_formats.write_markdown(found)
     )
-    assert r"fedavg & $\mathbf{75.00}$ & -- \\" in table_formats.latex(found)
-    assert r"local & -- & -- \\" in table_formats.latex(found)
+    assert r"fedavg & $\mathbf{75.00}$ & -- \\" in table_formats.write_latex(found)
+    assert r"local & -- & -- \\" in table_formats.write_latex(found)

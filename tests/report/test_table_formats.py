@@ -21,7 +21,7 @@ def grid():
 
 
 def test_a_grid_on_a_terminal_is_text(grid, capsys):
-    Console(width=300).print(table_formats.cells_of(grid))
+    Console(width=300).print(table_formats.make_cells(grid))
     said = capsys.readouterr().out
     assert said.count(SHOWN) == 2 and "\x1b" not in said
 
@@ -32,13 +32,13 @@ def test_a_narrow_terminal_shows_names_of_rows_whole(capsys):
         {f"column {n}": ["50.00 ± 1.00"] for n in range(4)}, [name]
     )
     Console(width=60).print(
-        table_formats.cells_of(Table("", texts, texts == "", texts))
+        table_formats.make_cells(Table("", texts, texts == "", texts))
     )
     assert name in capsys.readouterr().out
 
 
 def test_markdown_keeps_its_form(grid):
-    lines = table_formats.markdown(grid).splitlines()
+    lines = table_formats.write_markdown(grid).splitlines()
     assert len(lines) == 8
     assert lines[4] == (
         r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet "
@@ -49,7 +49,7 @@ def test_markdown_keeps_its_form(grid):
 
 
 def test_latex_keeps_its_form(grid):
-    lines = table_formats.latex(grid).splitlines()
+    lines = table_formats.write_latex(grid).splitlines()
     assert len(lines) == 10 and lines[0] == lines[-1] == f"% {SHOWN}"
     assert (
         lines[6]
@@ -59,7 +59,7 @@ def test_latex_keeps_its_form(grid):
 
 
 def test_csv_keeps_its_form(grid):
-    found = list(csv.reader(io.StringIO(table_formats.long_csv(grid))))
+    found = list(csv.reader(io.StringIO(table_formats.write_csv(grid))))
     assert [line[:2] for line in found[1:]] == [
         [SHOWN, SHOWN],
         [r"a\b*c`<br>|~^_", SHOWN],

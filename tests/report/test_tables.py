@@ -55,7 +55,7 @@ def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, capsys):
 def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):
     folder = make_run("fedavg")
     [run] = tables.list_runs(folder)
-    assert "validation" not in tables.legend([run])
+    assert "validation" not in tables.write_legend([run])
     recorded = run.results.values
     of_held_out = {
         f"validation/{name}": recorded[name] / 2
@@ -78,7 +78,7 @@ def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsy
 def test_a_long_name_of_a_score_leaves_room_for_the_names_of_runs(
     make_run, capsys, monkeypatch
 ):
-    monkeypatch.setattr(tables, "_scores_of", lambda runs: "balanced_accuracy")
+    monkeypatch.setattr(tables, "_list_scores", lambda runs: "balanced_accuracy")
     tables.show(make_run("fedavg"))
     assert any(
         line.split()[:2] == ["fedavg", "▸before"]

@@ -8,7 +8,7 @@ from refusals import expect_refusal
 
 from hpcfl.report import sweep_table
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.metric_values import Reading, time_to, value
+from hpcfl.report.metric_values import Reading, find_time_to, read_value
 
 
 def texts(runs, **reading):
@@ -34,7 +34,7 @@ def test_a_table_at_equal_time_reads_the_last_round_that_was_there():
     post = [run.results.values for run in runs]
     for values in post:
         values.of_rounds["post/weighted"] = values["pre/weighted"]
-    assert value(runs[0], "post/weighted", 25.0).value == 0.2
+    assert read_value(runs[0], "post/weighted", 25.0).value == 0.2
 
 
 def test_the_time_until_an_accuracy_is_reached():
@@ -50,7 +50,7 @@ def test_the_time_until_an_accuracy_is_reached():
     assert cells == ["15.0 ± 7.1", "not reached (1 of 2)", "not reached"]
     assert grid.best.iloc[:, 0].tolist() == [True, False, False]
     assert grid.title.startswith("accuracy reaches 50 % ")
-    assert time_to(runs[0], "pre/weighted", 50.0) == 10.0
+    assert find_time_to(runs[0], "pre/weighted", 50.0) == 10.0
 
 
 def test_what_has_no_time_is_refused():
@@ -65,4 +65,4 @@ def test_what_has_no_time_is_refused():
     with expect_refusal(r"--time-to: .*--at, --at-virtual and --against"):
         sweep_table.show([Path("runs")], reading=Reading(target=50.0, at="last"))
     with expect_refusal("--time-to: seconds/round "):
-        time_to(timed("fedavg", 0, 0.1), "seconds/round", 50.0)
+        find_time_to(timed("fedavg", 0, 0.1), "seconds/round", 50.0)

@@ -63,7 +63,8 @@ def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(
     assert (
         run.summary.best_by == "validation"
         and run.summary.best_validation == pytest.approx(chosen[best])
-        and "chosen on validation samples" in tables.legend([run]).replace("\n", " ")
+        and "chosen on validation samples"
+        in tables.write_legend([run]).replace("\n", " ")
     )
     assert run.results.values["clients/validation/pre/total"][0].tolist() == [
         3,
@@ -87,7 +88,7 @@ def test_test_samples_decide_where_they_are_asked_to(played):
         run.summary.best["pre"] == run.accuracy("pre").min()
         and run.summary.best_by == "test"
     )
-    assert "chosen on test samples" in tables.legend([run]).replace("\n", " ")
+    assert "chosen on test samples" in tables.write_legend([run]).replace("\n", " ")
     assert run.summary.best_validation != run.summary.best["pre"]
 
 

@@ -104,4 +104,4 @@ def test_flipped_bits_are_refused(tmp_path, archive):
         flipped[place] ^= 1 << place % 8
         path.write_bytes(flipped)
         with expect_refusal(rf"^{path}: "):
-            loading.runs_below([path])
+            loading.load_runs_below([path])

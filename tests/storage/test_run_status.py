@@ -78,7 +78,7 @@ def same(one: Path, other: Path) -> None:
     """Digest and metrics are equal, and all who look agree that both runs are finished."""
     for folder in (one, other):
         assert (
-            tables.as_json(folder)["state"]
+            tables.make_json(folder)["state"]
             == status.look(folder)[0].state
             == "finished"
         )
@@ -278,7 +278,7 @@ def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
                 play(folder, method)
     states = [cell.state for cell in status.look(folder)]
     assert states == ["finished" if concluded else "stopped"]
-    assert tables.as_json(folder)["finished"] is concluded
+    assert tables.make_json(folder)["finished"] is concluded
     assert play(folder, method) is not concluded
     same(calm(method), folder)
 
@@ -294,7 +294,7 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
     content[-1] ^= 1
     shard.write_bytes(content)
     # whoever looks does not read the whole state
-    assert tables.as_json(folder)["finished"]
+    assert tables.make_json(folder)["finished"]
     assert play(folder) and not play(folder)
     manifest.read(last).verify(last.parent)
     same(calm(), folder)
@@ -306,7 +306,7 @@ def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_p
         play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert loading.load_run(tmp_path / "run").status.stage.name == "PLAYED"
     assert play(tmp_path / "run", "tiny:Stops", rounds=2)
-    assert tables.as_json(tmp_path / "run")["finished"]
+    assert tables.make_json(tmp_path / "run")["finished"]
 
 
 def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at_once(
@@ -377,7 +377,7 @@ def test_a_damaged_partition_of_a_stopped_run_is_drawn_again(ended, tmp_path, ho
 def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(calm, finished):
     folder = finished()
     max((folder / "checkpoints").glob("manifest-*")).write_bytes(b"damaged")
-    assert tables.as_json(folder)["finished"] is False
+    assert tables.make_json(folder)["finished"] is False
     assert play(folder)
     same(calm(), folder)
 
@@ -447,9 +447,11 @@ def test_every_start_is_noted_with_what_went_wrong_before_it(ended, tmp_path):
 def test_without_its_description_a_run_is_seen_by_all_who_look(finished):
     folder = finished()
     (folder / "run.json").unlink()
-    assert status.look(folder)[0].state == tables.as_json(folder)["state"] == "finished"
+    assert (
+        status.look(folder)[0].state == tables.make_json(folder)["state"] == "finished"
+    )
     place = folder.parent
-    assert [run.folder.name for run in loading.runs_below([place])[0]] == ["run"]
+    assert [run.folder.name for run in loading.load_runs_below([place])[0]] == ["run"]
     assert [cell.name for cell in status.look(place)] == ["run"]
     assert not play(folder)
 

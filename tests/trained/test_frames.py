@@ -32,7 +32,7 @@ def test_a_row_for_each_round_and_client():
             }
         ),
     )
-    frame = frames.clients(found)
+    frame = frames.make_clients(found)
     assert frame.index.names == ["round", "client"] and len(frame) == 5
     assert (
         frame.loc[(5, 1), "pre/accuracy"] == 1
@@ -41,7 +41,9 @@ def test_a_row_for_each_round_and_client():
     # client 2 has no number in round 2, and no sample in round 5
     assert frame["pre/accuracy"].isna().tolist() == [False] * 4 + [True]
     assert frame.loc[(5, 2), "train_samples"] == 2 and "name" not in frame
-    named = frames.clients(replace(found, header={"clients": ["ann", "bob", "eve"]}))
+    named = frames.make_clients(
+        replace(found, header={"clients": ["ann", "bob", "eve"]})
+    )
     assert named.loc[5, "name"].tolist() == ["ann", "bob", "eve"]
 
 

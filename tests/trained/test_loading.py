@@ -48,35 +48,35 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
     run, aside = make_run("i"), make_run("i.20260101-120000")
     again = make_run("i.20260101-120000-2")
     for folders in ([tmp_path], [run, aside, again], [run, tmp_path / "."]):
-        found, [note] = loading.runs_below(folders)
+        found, [note] = loading.load_runs_below(folders)
         assert [one.folder for one in found] == [run] and str(
             tmp_path / "i.20260101-120000"
         ) in note
         assert "and 1 more" in note
-    assert [one.folder for one in loading.runs_below([aside])[0]] == [
+    assert [one.folder for one in loading.load_runs_below([aside])[0]] == [
         aside
     ]  # named alone
     with expect_refusal(r"20260101-120000.*: --fresh "):
-        loading.runs_below([aside, again])
+        loading.load_runs_below([aside, again])
     with expect_refusal("nothing: "):
-        loading.runs_below([run, tmp_path / "nothing"])
+        loading.load_runs_below([run, tmp_path / "nothing"])
 
 
 def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
     cells = [make_run(f"sweep.20260101-120000/{name}") for name in ("a", "b")]
-    assert [run.folder for run in loading.runs_below(cells)[0]] == cells
-    assert len(loading.runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
+    assert [run.folder for run in loading.load_runs_below(cells)[0]] == cells
+    assert len(loading.load_runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
     with expect_refusal(r"20260101-120000.*: --fresh "):
-        loading.runs_below([tmp_path])
+        loading.load_runs_below([tmp_path])
 
 
 def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     make_run("fedavg")
     make_run("local", method="local", primary="post")
     make_run("local.20260101-120000", method="local")
-    found = tables.as_json(tmp_path)
+    found = tables.make_json(tmp_path)
     assert list(found) == ["fedavg", "local"]
-    assert found["fedavg"] == tables.as_json(tmp_path / "fedavg")
+    assert found["fedavg"] == tables.make_json(tmp_path / "fedavg")
     assert set(found["local"]) == {
         "method",
         "dataset",

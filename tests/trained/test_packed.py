@@ -13,7 +13,7 @@ from hpcfl.api import run
 from hpcfl.report import figures, page, sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.comparison import Reference
-from hpcfl.report.metric_values import Reading, of_clients, value
+from hpcfl.report.metric_values import Reading, read_clients, read_value
 from hpcfl.trained import loading, packed
 
 
@@ -26,17 +26,17 @@ def runs(tmp_path):
 
 
 def tables(path):
-    found, notes = loading.runs_below([path])
+    found, notes = loading.load_runs_below([path])
     assert notes == []
     readings = [Reading(at=at) for at in ("best", "last", "tail")]
     grids = [sweep_table.make(arrange(found), reading) for reading in readings]
     beside = sweep_table.compare(arrange(found), Reading(at="tail"), Reference("local"))
-    return [table_formats.long_csv(table) for table in [*grids, *beside]]
+    return [table_formats.write_csv(table) for table in [*grids, *beside]]
 
 
 @pytest.mark.slow
 def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
-    found, _ = loading.runs_below([runs])
+    found, _ = loading.load_runs_below([runs])
     out = tmp_path / "table.tar.xz"
     (line,) = packed.write(found, out)
     assert line.startswith(f"6 runs in {out}")
@@ -83,16 +83,16 @@ def test_other_columns_are_read_where_they_end(tmp_path):
     (again,) = loading.list_runs(out)
     for metric in ("pre/weighted", "post/weighted"):
         for at in ("last", "tail"):
-            there, here = (value(one, metric, at).value for one in (played, again))
+            there, here = (read_value(one, metric, at).value for one in (played, again))
             assert there == here, (metric, at)
     metric = f"tuned_1/{played.metric}"
-    numbers = [of_clients(one, metric, "tail") for one in (played, again)]
+    numbers = [read_clients(one, metric, "tail") for one in (played, again)]
     assert np.isfinite(numbers[1]).all() and np.array_equal(*numbers)
 
 
 @pytest.mark.slow
 def test_the_same_runs_make_the_same_file(runs, tmp_path):
-    found, _ = loading.runs_below([runs])
+    found, _ = loading.load_runs_below([runs])
     packed.write(found, tmp_path / "a.tar.xz")
     packed.write(found[::-1], tmp_path / "b.tar.xz")
     assert (tmp_path / "a.tar.xz").read_bytes() == (tmp_path / "b.tar.xz").read_bytes()
@@ -140,7 +140,7 @@ def test_what_cannot_be_packed(tmp_path):
 
 def test_a_huge_archive_is_refused(runs, tmp_path, monkeypatch):
     path = tmp_path / "x.tar.xz"
-    packed.write(loading.runs_below([runs])[0], path)
+    packed.write(loading.load_runs_below([runs])[0], path)
     monkeypatch.setattr("hpcfl.storage.packed_runs.MOST_BYTES", 1000)
     with expect_refusal(r"x\.tar\.xz: "):
-        loading.runs_below([path])
+        loading.load_runs_below([path])

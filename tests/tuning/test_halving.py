@@ -15,7 +15,7 @@ def test_halving_and_its_cost_by_hand():
     rungs = halving.rungs(trials=8, eta=2, count=3)
     quarter, half, whole = Fraction(1, 4), Fraction(1, 2), Fraction(1)
     assert rungs == [Rung(quarter, 8), Rung(half, 4), Rung(whole, 2)]
-    assert halving.cost(rungs) == 4
+    assert halving.compute_cost(rungs) == 4
 
 
 def test_at_least_one_goes_on():
@@ -24,9 +24,9 @@ def test_at_least_one_goes_on():
 
 def test_what_is_played_whole_gets_as_many_trials_as_the_halving_costs():
     """Four whole runs, each measured by a tenth of one beside it: three of 1.1 fit."""
-    [rung] = halving.whole_runs(8, 2, 3, measured=Fraction(1, 10))
+    [rung] = halving.list_whole_runs(8, 2, 3, measured=Fraction(1, 10))
     assert rung == Rung(Fraction(1), 3)
-    [rung] = halving.whole_runs(1, 2, 3, measured=Fraction(1, 10))
+    [rung] = halving.list_whole_runs(1, 2, 3, measured=Fraction(1, 10))
     assert rung.trials == 1
 
 
@@ -34,7 +34,7 @@ def test_what_is_played_whole_gets_as_many_trials_as_the_halving_costs():
 def test_a_cost_is_measured_after_rounds_that_may_be_odd_and_over_one_scoring(
     every, rounds
 ):
-    assert halving.measured_rounds(every) == rounds
+    assert halving.count_measured_rounds(every) == rounds
 
 
 def test_rounds_within_a_budget_by_hand():
@@ -45,10 +45,10 @@ def test_rounds_within_a_budget_by_hand():
         "gradients": [10, 10, 12, 12],
         "every": 2,
     }
-    assert halving.rounds_within(96, **costs, most=40) == 8
-    assert halving.rounds_within(96, **costs, most=6) == 6
-    assert halving.rounds_within(44, **costs, most=40) == 4
-    assert halving.rounds_within(6, **costs, most=40) == 4
+    assert halving.count_rounds_within(96, **costs, most=40) == 8
+    assert halving.count_rounds_within(96, **costs, most=6) == 6
+    assert halving.count_rounds_within(44, **costs, most=40) == 4
+    assert halving.count_rounds_within(6, **costs, most=40) == 4
 
 
 def test_scored_rounds_and_others_are_measured_apart():
@@ -59,12 +59,12 @@ def test_scored_rounds_and_others_are_measured_apart():
         "gradients": [11, 11, 6, 10, 20],
         "every": 5,
     }
-    assert halving.rounds_within(480, **costs, most=99) == 45
+    assert halving.count_rounds_within(480, **costs, most=99) == 45
 
 
 def test_what_costs_nothing_is_played_to_the_end():
     assert (
-        halving.rounds_within(
+        halving.count_rounds_within(
             9,
             [0, 0, 0],
             every=1,
@@ -75,9 +75,9 @@ def test_what_costs_nothing_is_played_to_the_end():
 
 
 def test_rounds_of_a_rung():
-    assert halving.rounds_at(10, Fraction(1, 4), least=1) == 3
-    assert halving.rounds_at(10, Fraction(1, 4), least=4) == 4
-    assert halving.rounds_at(10, Fraction(1), least=4) == 10
+    assert halving.count_rounds_at(10, Fraction(1, 4), least=1) == 3
+    assert halving.count_rounds_at(10, Fraction(1, 4), least=4) == 4
+    assert halving.count_rounds_at(10, Fraction(1), least=4) == 10
 
 
 def test_the_best_go_on_and_who_has_no_number_never_does():
@@ -87,24 +87,24 @@ def test_the_best_go_on_and_who_has_no_number_never_does():
         "c": 0.7,
         "d": 0.5,
     }
-    assert halving.best(ranks, 2) == ["c", "a"]
-    assert halving.best(ranks, 4) == ["c", "a", "d"]
-    assert halving.best({"b": None}, 1) == []
+    assert halving.select_best(ranks, 2) == ["c", "a"]
+    assert halving.select_best(ranks, 4) == ["c", "a", "d"]
+    assert halving.select_best({"b": None}, 1) == []
 
 
 def test_a_mean_needs_all_numbers():
-    assert halving.mean([0.25, 0.75]) == 0.5
-    assert halving.mean([0.25, None]) is None
+    assert halving.compute_mean([0.25, 0.75]) == 0.5
+    assert halving.compute_mean([0.25, None]) is None
 
 
 def test_the_expected_best_by_hand():
     """Of 1 and 3, two draws: both are 1 in a quarter of the cases, else the best is 3."""
-    assert halving.expected_best([3.0, 1.0]) == [2.0, 0.25 * 1 + 0.75 * 3]
-    assert halving.expected_best([]) == []
+    assert halving.expect_best([3.0, 1.0]) == [2.0, 0.25 * 1 + 0.75 * 3]
+    assert halving.expect_best([]) == []
 
 
 def test_the_expected_best_is_that_of_all_draws():
     """Against all 3³ draws with replacement, each as likely."""
     scores = [0.2, 0.5, 0.9]
     draws = [max(a, b, c) for a in scores for b in scores for c in scores]
-    assert halving.expected_best(scores)[2] == pytest.approx(sum(draws) / 27)
+    assert halving.expect_best(scores)[2] == pytest.approx(sum(draws) / 27)

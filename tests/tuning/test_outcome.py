@@ -21,7 +21,7 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     tail = make(arrange(runs), Reading(at="tail")).texts.iat[0, 0]
     html = page.render(runs)
     assert best in html and tail in html
-    of_seeds = [metric_values.value(one, one.metric, "tail").value for one in runs]
+    of_seeds = [metric_values.read_value(one, one.metric, "tail").value for one in runs]
     assert outcome.write_scores(of_seeds, runs[0].measure) == tail
     alone = make(arrange(runs[:1]))
     assert "±" not in alone.texts.iat[0, 0]

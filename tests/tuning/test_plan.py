@@ -175,10 +175,10 @@ def test_what_needs_its_rounds_is_played_whole():
 def test_a_search_is_refused_with_the_least_budget_that_its_first_rounds_need():
     """Of 4/2 + 2/2 = 3 whole runs, so that 3,001 gradients need a budget of 1,001."""
     small = plan.read(table(budget=1000), "t.toml")
-    assert plan.refusal(small, "fedavg", 3000) == ""
-    assert "tune.budget = 1001 " in plan.refusal(small, "fedavg", 3001)
+    assert plan.describe_refusal(small, "fedavg", 3000) == ""
+    assert "tune.budget = 1001 " in plan.describe_refusal(small, "fedavg", 3001)
     enough = plan.read(table(budget=1001), "t.toml")
-    assert plan.refusal(enough, "fedavg", 3001) == ""
+    assert plan.describe_refusal(enough, "fedavg", 3001) == ""
 
 
 MISTAKES = [

@@ -75,7 +75,7 @@ class Corruption(Shift):
             return Concept(self.untouched)
         name: str = self.corruption
         if name == "random":
-            possible = self.among or _possible(facts)
+            possible = self.among or _list_possible(facts)
             drawn = facts.generator("corruption", group).integers(len(possible))
             name = possible[int(drawn)]
         if name in COLOURED:
@@ -89,7 +89,7 @@ class Corruption(Shift):
         return Concept(f"{name} {severity}", on_pixels(change, facts))
 
 
-def _possible(facts: Facts) -> list[str]:
+def _list_possible(facts: Facts) -> list[str]:
     """List the corruptions that images like these can have."""
     channels = facts.shape[0]
     impossible = set()

@@ -43,15 +43,15 @@ class Rotation(Shift):
                 "angles", f"images of {height}×{width} pixels turn by 0 and 180 alone"
             )
         if angle % 90:
-            return Concept(name, partial(_interpolated, angle, facts.scale))
-        return Concept(name, partial(_quarter_turns, int(angle) // 90))
+            return Concept(name, partial(_interpolate, angle, facts.scale))
+        return Concept(name, partial(_turn_quarters, int(angle) // 90))
 
 
-def _quarter_turns(times: int, x: Tensor, numbers: np.ndarray) -> Tensor:
+def _turn_quarters(times: int, x: Tensor, numbers: np.ndarray) -> Tensor:
     return torch.rot90(x, times, dims=(2, 3)).contiguous()
 
 
-def _interpolated(angle: float, scale: float, x: Tensor, numbers: np.ndarray) -> Tensor:
+def _interpolate(angle: float, scale: float, x: Tensor, numbers: np.ndarray) -> Tensor:
     # takes long to import and is needed for few angles
     from scipy.ndimage import rotate
 

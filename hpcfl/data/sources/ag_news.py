@@ -61,7 +61,7 @@ class CsvFiles(CheckedFiles):
         train, test = self.checksums
         alone = not (root / self.folder / train).exists()
         parts = [
-            _rows(root / self.folder / file, self.content(name, root, file))
+            _parse_rows(root / self.folder / file, self.content(name, root, file))
             for file in ([test] if alone else [train, test])
         ]
         rows = [row for part in parts for row in part]
@@ -81,7 +81,7 @@ class CsvFiles(CheckedFiles):
         )
 
 
-def _rows(path: Path, content: bytes) -> list[list[str]]:
+def _parse_rows(path: Path, content: bytes) -> list[list[str]]:
     """Parse the rows of a csv file. Raises UserError where one does not begin with a
     class.
     """

@@ -70,7 +70,7 @@ class ArrowColumns(Columns):
             checks.refuse_repeated(file.path, "column", file.table.schema.names)
             _refuse_other_columns(first, file)
             _refuse_other_classes(first, file)
-        self._categorical = _categorical_columns(schema) | set(self._class_names)
+        self._categorical = _find_categorical(schema) | set(self._class_names)
         self.rows_by_file = [len(file.table) for file in self._files]
         self.names = list(schema.names)
         self.index = _index_columns(schema)
@@ -96,7 +96,7 @@ class ArrowColumns(Columns):
                 if not len(chunk):
                     continue
                 with untrusted_files.refuse_unreadable(where):
-                    values = _values(where, chunk, row)
+                    values = _read_values(where, chunk, row)
                     if names and (values.min() < 0 or values.max() >= len(names)):
                         raise UserError(
                             f"{where} holds {values.min()} … {values.max()}; the numbers of its "
@@ -119,7 +119,7 @@ class ArrowColumns(Columns):
         return name in self._categorical
 
 
-def _values(where: str, array: Any, row: int) -> np.ndarray:
+def _read_values(where: str, array: Any, row: int) -> np.ndarray:
     """Return the values of a piece of a column, the first of which is in row ``row``.
 
     Raises UserError.
@@ -180,24 +180,24 @@ def _decode_pictures(where: str, contents: list[bytes | None], row: int) -> np.n
 def _index_columns(schema: Any) -> set[str]:
     """Return the columns that pandas wrote as an index of the rows."""
     index = {name for name in schema.names if features.is_index(name)}
-    for entry in _described_by_pandas(schema, "index_columns"):
+    for entry in _read_description(schema, "index_columns"):
         # an index that only counts the rows is described by a table, not by a column
         if isinstance(entry, str):
             index.add(entry)
     return index
 
 
-def _categorical_columns(schema: Any) -> set[str]:
+def _find_categorical(schema: Any) -> set[str]:
     """Return the columns whose values are declared as categories."""
     is_dictionary = import_pyarrow().types.is_dictionary
     found = {field.name for field in schema if is_dictionary(field.type)}
-    for entry in _described_by_pandas(schema, "columns"):
+    for entry in _read_description(schema, "columns"):
         if isinstance(entry, dict) and entry.get("pandas_type") == "categorical":
             found.add(str(entry.get("field_name")))
     return found
 
 
-def _described_by_pandas(schema: Any, key: str) -> list[Any]:
+def _read_description(schema: Any, key: str) -> list[Any]:
     """Return a list in pandas' description of its columns; empty without one."""
     try:
         described = untrusted_files.parsed((schema.metadata or {}).get(PANDAS, b"{}"))

@@ -76,19 +76,21 @@ class _CsvColumns(Columns):
         if values.dtype.kind in "iufb":
             checks.refuse_infinite(where, values, 1)
             return values
-        return _to_texts(series)
+        return _convert_to_texts(series)
 
     def as_written(self, name: str) -> np.ndarray:
         """Return integers where each is written in the usual way, else texts."""
         values = self.column(name)
         position = self.names.index(name)
         rows = self._parse_rows(usecols=[position], dtype=str)
-        written = _to_texts(rows[position])
-        usual = values.dtype.kind in "iu" and (_to_texts(values) == written).all()
+        written = _convert_to_texts(rows[position])
+        usual = (
+            values.dtype.kind in "iu" and (_convert_to_texts(values) == written).all()
+        )
         return values if usual else written
 
 
-def _to_texts(values: Any) -> np.ndarray:
+def _convert_to_texts(values: Any) -> np.ndarray:
     return np.array([str(value) for value in values], object)
 
 

@@ -14,7 +14,7 @@ from hpcfl.data.sources.base import Source
 
 
 @cache
-def _table() -> np.ndarray:
+def _read_table() -> np.ndarray:
     """Read pixels and class of each sample, float64 [1797, 65], once a process."""
     # from the file, because to import scikit-learn takes longer than the first rounds
     # of a small run
@@ -29,7 +29,7 @@ class Digits(Source):
     licence = "CC BY 4.0"
 
     def read(self, name: str, root: Path) -> Dataset:
-        rows = _table()
+        rows = _read_table()
         return Dataset(
             name,
             torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).to(torch.uint8),

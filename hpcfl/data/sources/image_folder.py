@@ -112,7 +112,7 @@ class ImageFolder(Source):
 def _find_clients(root: Path) -> list[Image]:
     """Find the images in a folder of clients. Raises UserError."""
     folders = _list_folders(root)
-    if _are_parts(folders):
+    if _has_parts(folders):
         raise UserError(
             f"{root}: data.clients = 'folder' needs a folder for each client; train/ and "
             "test/ must be in the clients' folders"
@@ -134,7 +134,7 @@ def _find_clients(root: Path) -> list[Image]:
 def _find_parts(folder: Path, client: str = "") -> list[Image]:
     """Find the images below a folder of classes, or of train/ and test/."""
     folders = _list_folders(folder)
-    if not _are_parts(folders):
+    if not _has_parts(folders):
         return _find_classes(folder, client, tested=False)
     names = [path.name for path in folders]
     if names != PARTS:
@@ -146,7 +146,7 @@ def _find_parts(folder: Path, client: str = "") -> list[Image]:
     return train + _find_classes(folder / "test", client, tested=True)
 
 
-def _are_parts(folders: list[Path]) -> bool:
+def _has_parts(folders: list[Path]) -> bool:
     """Return whether one of the folders has the name of a part."""
     return any(wording.fold(folder.name) in OTHER_PARTS for folder in folders)
 

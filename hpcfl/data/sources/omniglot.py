@@ -53,7 +53,7 @@ class Omniglot(CheckedFiles):
                     if drawing is None:
                         continue
                     where = f"{root / self.folder / file}: {member}"
-                    images.append(_shrunk(archive.read(member), where))
+                    images.append(_decode_drawing(archive.read(member), where))
                     alphabets.append(drawing[1])
                     characters.append(f"{drawing[1]}/{drawing[2]}")
                     people.append(int(drawing[3]))
@@ -80,7 +80,7 @@ class Omniglot(CheckedFiles):
         )
 
 
-def _shrunk(content: bytes, where: str) -> np.ndarray:
+def _decode_drawing(content: bytes, where: str) -> np.ndarray:
     """Decode a drawing as grey values, uint8 [1, 28, 28], each the mean of its area.
     Raises UserError.
     """

@@ -34,7 +34,10 @@ class Spiral(Source):
         sizes = [*self.train, *[100] * CLASSES]
         classes = [*range(CLASSES), *range(CLASSES)]
         points = np.concatenate(
-            [_arm(k, size, generator) for k, size in zip(classes, sizes, strict=True)]
+            [
+                _draw_arm(k, size, generator)
+                for k, size in zip(classes, sizes, strict=True)
+            ]
         )
         return Dataset.from_arrays(
             name,
@@ -46,7 +49,7 @@ class Spiral(Source):
         )
 
 
-def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
+def _draw_arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
     """Return the points of class ``k``, from the centre outwards, float64 [points, 2]."""
     step = np.linspace(0, 1, points)
     radius = 1 + 9 * step

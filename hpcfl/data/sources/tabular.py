@@ -94,7 +94,7 @@ class TableSource(Source):
         if features is None:
             columns, notes = _guess_features(root, table, roles)
         else:
-            columns, notes = _named_features(root, table, label, features), []
+            columns, notes = _read_named_features(root, table, label, features), []
         labels = _read_labels(root, table, label)
         order, tested, of_order = _order_rows(root, table, split, len(labels.numbers))
         rows = {column: columns.pop(column)[order] for column in list(columns)}
@@ -124,7 +124,7 @@ class TableSource(Source):
         return replace(dataset, notes=tuple(notes))
 
 
-def _named_features(
+def _read_named_features(
     root: Path, table: Columns, label: str, features: list[str]
 ) -> dict[str, np.ndarray]:
     """Read the columns that ``data.features`` names. Raises UserError."""

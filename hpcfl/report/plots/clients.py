@@ -17,7 +17,7 @@ from pandas import DataFrame, concat
 from hpcfl.errors import UserError
 from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange, name_repetitions
-from hpcfl.report.metric_values import Reading, find_client_measure, of_clients
+from hpcfl.report.metric_values import Reading, find_client_measure, read_clients
 from hpcfl.report.sheet import LETTER, LINE, Sheet, choose_looks
 from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import Measure
@@ -170,7 +170,7 @@ def read_rows(
     repetitions: dict[str, list[Run]] = {}
     tables = []
     for (run, _, row, panel), seed in zip(arranged.placed, seeds, strict=True):
-        own = of_clients(run, reading.metric, reading.at)
+        own = read_clients(run, reading.metric, reading.at)
         table = {
             "panel": panel,
             "row": row,

@@ -11,19 +11,19 @@ from hpcfl.report import lines, search_spending
 from hpcfl.report.arrangement import (
     Arrangement,
     arrange,
+    find_setting,
+    find_varied_keys,
     label,
-    setting_of,
-    varied_keys,
 )
 from hpcfl.report.metric_values import (
     Reading,
     find_virtual_seconds,
+    read_series,
+    read_value,
     refuse_packed,
     resolve_metric,
-    series,
-    value,
 )
-from hpcfl.report.sheet import Sheet, whole_numbers
+from hpcfl.report.sheet import Sheet, set_whole_ticks
 from hpcfl.report.text import shorten
 from hpcfl.scores.metric_names import (
     FLOATS_UP,
@@ -42,7 +42,7 @@ FLOAT_BITS = 32
 DECADES = 100  # ratio of a key's values from which its axis is logarithmic
 
 
-def _rounds(run: Run, column: str) -> np.ndarray:
+def _list_rounds(run: Run, column: str) -> np.ndarray:
     """Return the number of finished rounds when the models of a column existed, [T].
 
     Models after local training count their own round, other models do not.
@@ -52,30 +52,32 @@ def _rounds(run: Run, column: str) -> np.ndarray:
     return rounds
 
 
-def _seconds(run: Run, column: str) -> np.ndarray:
+def _sum_seconds(run: Run, column: str) -> np.ndarray:
     """Return the seconds until the models of a column existed, [T]."""
-    return _spent(run.results.series(MetricName("round", SECONDS)), column)
+    return _sum_cost(run.results.series(MetricName("round", SECONDS)), column)
 
 
-def _floats(run: Run, column: str) -> np.ndarray:
+def _sum_floats(run: Run, column: str) -> np.ndarray:
     """Return the floats to and from a client until the models existed, [T]."""
     down = run.results.series(MetricName("floats_down"))
-    travelled: np.ndarray = _spent(down, column) + _spent(_floats_up(run), column)
+    travelled: np.ndarray = _sum_cost(down, column) + _sum_cost(
+        _read_floats_up(run), column
+    )
     return travelled
 
 
-def _bits(run: Run, column: str) -> np.ndarray:
+def _sum_bits(run: Run, column: str) -> np.ndarray:
     """Return the bits to and from a client until the models existed, [T]."""
     down = FLOAT_BITS * run.results.series(MetricName("floats_down"))
     # The mean over the cohort excludes clients that are only scored.
     of_cohort = run.results.series(MetricName("bits_down", RECORDED))
     down = np.where(np.isnan(of_cohort), down, of_cohort)
-    up = FLOAT_BITS * _floats_up(run)
-    travelled: np.ndarray = _spent(down, column) + _spent(up, column)
+    up = FLOAT_BITS * _read_floats_up(run)
+    travelled: np.ndarray = _sum_cost(down, column) + _sum_cost(up, column)
     return travelled
 
 
-def _floats_up(run: Run) -> np.ndarray:
+def _read_floats_up(run: Run) -> np.ndarray:
     """Return the mean number of floats that a client sent in each round, [T]."""
     recorded = run.results.values
     rounds = range(len(run.results.rounds))
@@ -87,7 +89,7 @@ def _floats_up(run: Run) -> np.ndarray:
     return up
 
 
-def _spent(cost: np.ndarray, column: str) -> np.ndarray:
+def _sum_cost(cost: np.ndarray, column: str) -> np.ndarray:
     """Return the cumulative cost until the models of a column existed.
 
     Args:
@@ -109,11 +111,14 @@ def _spent(cost: np.ndarray, column: str) -> np.ndarray:
 # By name of an axis its label and a function that returns the positions [T] of a run's
 # rounds on the axis, for the models of a column.
 AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
-    "rounds": ("rounds", _rounds),
-    "seconds": ("seconds, scoring included", _seconds),
+    "rounds": ("rounds", _list_rounds),
+    "seconds": ("seconds, scoring included", _sum_seconds),
     "virtual": ("seconds of virtual time", find_virtual_seconds),
-    "floats": ("floats to and from a client that takes part in all rounds", _floats),
-    "bits": ("bits to and from a client that takes part in all rounds", _bits),
+    "floats": (
+        "floats to and from a client that takes part in all rounds",
+        _sum_floats,
+    ),
+    "bits": ("bits to and from a client that takes part in all rounds", _sum_bits),
 }
 
 
@@ -149,14 +154,14 @@ def plugin(
         arranged = arrange(runs, group, unfinished=True, options="--group")
         for run in arranged.runs:
             refuse_packed(run)
-            if np.isnan(_places(run, metric, x)).all():
+            if np.isnan(_find_places(run, metric, x)).all():
                 raise UserError(f"{run.folder}: --x {x}: was not recorded")
-        drawn = over_axis(arranged, metric, x)
+        drawn = list_over_axis(arranged, metric, x)
         sheet.notes += explain_limits(arranged)
     else:
         _refuse_unvaried(runs, x)
         arranged = arrange(runs, [*group, x] if group else (), options="--group")
-        drawn = over_key(arranged, reading, x)
+        drawn = list_over_key(arranged, reading, x)
         sheet.notes.append(lines.name_rounds(arranged.runs, reading.at))
     if drawn.empty:
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
@@ -195,13 +200,13 @@ def draw(
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")
         elif (drawn["x"] == drawn["x"].round()).all():
-            whole_numbers(axes.xaxis)
+            set_whole_ticks(axes.xaxis)
         if x == "floats":
             axes.xaxis.set_major_formatter(EngFormatter())
     return figure
 
 
-def over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> DataFrame:
+def list_over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> DataFrame:
     """Return a metric of runs over one of AXES as lines, see ``lines.average``."""
     numbers = []
     for position, placed in enumerate(arranged.placed):
@@ -212,8 +217,8 @@ def over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> DataFram
             "method": run.summary.method,
             "run": position,
             "place": run.results.rounds,
-            "x": _places(run, metric, x),
-            "y": _factor(run, metric) * series(run, metric),
+            "x": _find_places(run, metric, x),
+            "y": _find_factor(run, metric) * read_series(run, metric),
         }
         numbers.append(DataFrame(of_run))
     return lines.average(concat(numbers))
@@ -235,11 +240,11 @@ def explain_limits(arranged: Arrangement) -> list[str]:
     ]
 
 
-def over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
+def list_over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
     """Return a metric of runs over the values of a key as lines, see ``lines.average``."""
     metric, numbers = reading.metric, []
     for run, setting, *_ in arranged.placed:
-        place = _number(setting.get(key))
+        place = _parse_number(setting.get(key))
         if place is None:
             raise UserError(
                 f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number"
@@ -249,7 +254,7 @@ def over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
             "row": label(setting, [one for one in arranged.down if one != key]),
             "method": run.summary.method,
             "x": place,
-            "y": _factor(run, metric) * value(run, metric, reading.at).value,
+            "y": _find_factor(run, metric) * read_value(run, metric, reading.at).value,
         }
         numbers.append(number)
     frame = DataFrame(numbers).sort_values("x", kind="stable")
@@ -263,25 +268,25 @@ def over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
 
 def _refuse_unvaried(runs: list[Run], key: str) -> None:
     """Raise UserError if the runs do not differ in a key."""
-    varied = varied_keys(runs)
+    varied = find_varied_keys(runs)
     if key not in varied:
-        first = setting_of(runs[0])
-        numeric = [one for one in varied if _number(first.get(one)) is not None]
+        first = find_setting(runs[0])
+        numeric = [one for one in varied if _parse_number(first.get(one)) is not None]
         hint = suggest(key, [*AXES, *numeric])
         raise UserError(f"--x {key}: these runs do not differ in such a key{hint}")
 
 
-def _places(run: Run, metric: str, x: str) -> np.ndarray:
+def _find_places(run: Run, metric: str, x: str) -> np.ndarray:
     """Return the positions of a run's rounds on one of AXES, [T]."""
     return AXES[x][1](run, resolve_metric(run, metric).column)
 
 
-def _number(content: object) -> float | None:
+def _parse_number(content: object) -> float | None:
     if isinstance(content, bool) or not isinstance(content, int | float):
         return None
     return float(content)
 
 
-def _factor(run: Run, metric: str) -> int:
+def _find_factor(run: Run, metric: str) -> int:
     measure = resolve_metric(run, metric).measure
     return measure.factor if measure else 1

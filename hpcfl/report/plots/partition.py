@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange, name_repetitions
-from hpcfl.report.sheet import NARROWEST, OKABE_ITO, PLAIN, Sheet, whole_numbers
+from hpcfl.report.sheet import NARROWEST, OKABE_ITO, PLAIN, Sheet, set_whole_ticks
 from hpcfl.storage.results import GROUP
 from hpcfl.trained.run import Run
 
@@ -51,13 +51,13 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
         if len(counts) > MOST:
             title += f"; the first {MOST:,} of {len(counts):,} clients"
         panels[title] = counts[:MOST]
-        groups[title] = groups_of(known[0].run)[:MOST]
+        groups[title] = list_groups(known[0].run)[:MOST]
     if not panels:
         raise UserError(f"{runs[0].folder}: its partition was not recorded")
     return draw(sheet, panels, groups)
 
 
-def groups_of(run: Run) -> list[str]:
+def list_groups(run: Run) -> list[str]:
     """Return the name of each client's group by client id; empty without groups."""
     group = run.results.static.get(GROUP)
     names = run.results.header.get("groups", [])
@@ -103,8 +103,8 @@ def draw(
             xlim=(-0.8, len(counts) - 0.2),
             ylim=(-0.8, counts.shape[1] - 0.2),
         )
-        whole_numbers(place.xaxis, 12)
-        whole_numbers(place.yaxis, 12)
+        set_whole_ticks(place.xaxis, 12)
+        set_whole_ticks(place.yaxis, 12)
     handles = {}
     for size in sorted({max(1, int(largest * part)) for part in SIZES}):
         label = f"{size:,} sample{'s' if size > 1 else ''}"
