@@ -216,7 +216,7 @@ def _tell_of_earlier_cells(plan: Plan) -> None:
         )
 
 
-def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
+def _show_results(plan: Plan, has_played: bool, communicator: Communicator) -> None:
     """Print the results on rank 0.
 
     The results are saved already, so a failing report is a note and not a failure of the
@@ -229,7 +229,7 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
         if not output.is_quiet():
             from hpcfl.report import run_end
 
-            run_end.show_results(plan.folder, played)
+            run_end.show_results(plan.folder, has_played)
     except Exception as error:
         output.say(
             f"note: the results are complete, but their report failed ({type(error).__name__}: "

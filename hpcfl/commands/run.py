@@ -202,7 +202,7 @@ class ClaimedRun:
         partition, split = claim.folder / PARTITION, prepared.data.split
         run = prepared.config.fingerprint()
         saved = None if claim.fresh else _read_saved_split(partition, run, notes)
-        if restored is not None and saved is not None and not saved.same(split):
+        if restored is not None and saved is not None and not saved.equals(split):
             raise UserError(
                 f"{partition}: was drawn from other data than those in place now; restore "
                 "the data of the run, or choose another --out or --fresh"

@@ -34,7 +34,7 @@ class Groups:
     followed: np.ndarray
     shifts: list[dict[str, Any]]
 
-    def same(self, other: "Groups") -> bool:
+    def equals(self, other: "Groups") -> bool:
         """Return whether every client follows the same concepts in both."""
         return self.shifts == other.shifts and np.array_equal(
             self.followed, other.followed
@@ -116,7 +116,7 @@ class Split:
             described["groups"] = Groups(groups[0], names, groups[1], tables)
         return cls(parts["train"], parts["test"], **described)
 
-    def same(self, other: "Split") -> bool:
+    def equals(self, other: "Split") -> bool:
         """Return whether every client has the same samples with the same labels in
         both, however drawn.
         """
@@ -124,7 +124,7 @@ class Split:
             return False
         if (self.groups is None) != (other.groups is None):
             return False
-        if self.groups and other.groups and not self.groups.same(other.groups):
+        if self.groups and other.groups and not self.groups.equals(other.groups):
             return False
         return all(
             len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))

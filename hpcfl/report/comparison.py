@@ -84,7 +84,7 @@ class Reference:
     row: str
     margin: float = MARGIN
     power: float | None = None
-    pairs: bool = False
+    tests_pairs: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
             "p": correct(intervals.map(lambda one: one.p)),
         }
     ).rename_axis("row")
-    same = intervals.map(lambda one: one.within(against.margin / factor))
+    same = intervals.map(lambda one: one.is_within(against.margin / factor))
     better = frame["gain"].gt(0).map({True: "better", False: "worse"})
     verdict = same.map({True: "same", False: "open"})
     verdict = verdict.mask(frame["p"] < LEVEL, better)
@@ -245,7 +245,7 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
             lambda one: count_needed_partitions(one.deviation, power, level)
         )
         frame["needs"] = needed.astype(float)
-    if against.pairs:
+    if against.tests_pairs:
         frame["p_pairs"] = correct(
             of_rows.map(lambda one: compare_signed_ranks(one.of_pairs))
         )

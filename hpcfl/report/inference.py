@@ -52,7 +52,7 @@ class Interval:
     p: float = math.nan
     deviation: float = math.nan
 
-    def within(self, margin: float) -> bool:
+    def is_within(self, margin: float) -> bool:
         """Return whether the difference is within ± ``margin`` at the level of 5 %."""
         return abs(self.mean) + self.narrow < margin
 

@@ -52,7 +52,7 @@ def draw(
     *,
     xlabel: str,
     ylabel: str,
-    shared: bool = True,
+    shares_y: bool = True,
 ) -> "Figure":
     """Draw lines in panels with one legend for all panels.
 
@@ -62,12 +62,12 @@ def draw(
         measure: Measure on the y axis; the legend begins with the line that ends best.
         xlabel: Label of each x axis.
         ylabel: Label of the y axes in the first column.
-        shared: Whether all panels have the same y axis.
+        shares_y: Whether all panels have the same y axis.
     """
     panels = dict(list(lines.groupby("panel", sort=False)))
     most = max(panel["row"].nunique() for panel in panels.values())
     height = 3.8 if most > MANY else 0
-    figure, places = sheet.panels(len(panels), height=height, sharey=shared)
+    figure, places = sheet.panels(len(panels), height=height, sharey=shares_y)
     looks = choose_looks(dict(zip(lines["row"], lines["method"], strict=True)))
     handles = {}
     for place, (title, panel) in zip(places, panels.items(), strict=True):

@@ -8,7 +8,7 @@ from hpcfl.report import tables
 from hpcfl.trained import loading
 
 
-def show_results(folder: Path, played: bool) -> None:
+def show_results(folder: Path, has_played: bool) -> None:
     """Print the results in a folder, and draw the figures of a sweep.
 
     Figures of a single run are left to ``hpcfl plot``, because loading matplotlib takes
@@ -30,7 +30,7 @@ def show_results(folder: Path, played: bool) -> None:
     if not loading.is_sweep(folder, runs):
         output.say(f"look further: hpcfl show {place} --explain, hpcfl plot {place}")
         return
-    if played or not any(folder.glob("*.png")):
+    if has_played or not any(folder.glob("*.png")):
         from hpcfl.report import figures
 
         for path in figures.draw(folder, runs):

@@ -120,16 +120,16 @@ def show(
                 notes += table.notes
             elif number:
                 print()
-            _print(table, form, headings=number == 0)
+            _print(table, form, has_headings=number == 0)
     for note in notes:  # stderr keeps them out of tables for other programs
         print(plain(f"note: {note}"), file=sys.stderr)
 
 
-def _print(table: Table, form: str, headings: bool = True) -> None:
+def _print(table: Table, form: str, has_headings: bool = True) -> None:
     """Print a table in a format; ``headings``: whether to print the header of CSV."""
     if form != "terminal":
         text = table_formats.TEXTS[form](table)
-        print(text if headings or form != "csv" else text.partition("\n")[2])
+        print(text if has_headings or form != "csv" else text.partition("\n")[2])
         return
     console = make_console()
     cells = table_formats.make_cells(table)
@@ -258,7 +258,7 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
     return DataFrame(lines)
 
 
-def _summarise(frame: DataFrame, lower: bool) -> DataFrame:
+def _summarise(frame: DataFrame, is_lower_better: bool) -> DataFrame:
     """Return a row for each entry of the table, by row and column.
 
     Args:
@@ -280,7 +280,9 @@ def _summarise(frame: DataFrame, lower: bool) -> DataFrame:
         best_by=("best_by", lambda samples: " or ".join(sorted(set(samples)))),
     )
     means = entries.groupby("column")["mean"]
-    entries["best"] = entries["mean"] == means.transform("min" if lower else "max")
+    entries["best"] = entries["mean"] == means.transform(
+        "min" if is_lower_better else "max"
+    )
     return entries
 
 
@@ -316,10 +318,10 @@ def _lay_out(of_entries: Series, arranged: Arrangement, missing: object) -> Data
     return table.rename_axis(index=None, columns=None)
 
 
-def _describe_rounds(reading: Reading, percent: bool, best_by: str) -> str:
+def _describe_rounds(reading: Reading, is_percent: bool, best_by: str) -> str:
     """Return the part of a title on the rounds at which numbers are read."""
     if reading.target is not None:
-        target = f"{reading.target:g}{' %' if percent else ''}"
+        target = f"{reading.target:g}{' %' if is_percent else ''}"
         return f"reaches {target} after these seconds of virtual time"
     if not isinstance(reading.at, str):
         return f"by {reading.at:g} s of virtual time"

@@ -55,7 +55,7 @@ class Models:
         config: the resolved configuration.
         score: the primary column.
         best: its best round; None before any.
-        finished: whether the run is.
+        is_finished: whether the run is.
         own: as for ``experiment.read_again``.
     """
 
@@ -64,7 +64,7 @@ class Models:
     results: Results
     score: str
     best: int | None
-    finished: bool
+    is_finished: bool
     own: Collection[str]
 
     @cached_property
@@ -105,8 +105,8 @@ class Models:
         """
         column = moment or self.score
         round = self._round(column, at)
-        final = self._final(round)
-        for fleet in self.replay.play(round, final, sorted(set(clients))):
+        is_final = self._is_final(round)
+        for fleet in self.replay.play(round, is_final, sorted(set(clients))):
             if column not in fleet.models:
                 continue
             for position, client in enumerate(fleet.ids.tolist()):
@@ -194,7 +194,7 @@ class Models:
                     f"{self.folder}: '{column}' was not scored in round {at}; "
                     f"evaluation.every = {self.config['evaluation']['every']}"
                 )
-        elif self.finished:
+        elif self.is_finished:
             wanted = scored[-1]
         else:  # an unfinished run: the last round with a stored state
             kept = [round for round in scored if round in self.replay.rounds]
@@ -230,7 +230,7 @@ class Models:
         Raises UserError if a finished run lost it.
         """
         newest = max(self.replay.rounds)
-        if self.finished:
+        if self.is_finished:
             newest = int(self.results.rounds.max())
         self._refuse_unkept(newest)
         return newest
@@ -258,7 +258,7 @@ class Models:
             f"checkpoint.keep = {self.config['rounds'] - round + 2} this one"
         )
 
-    def _final(self, round: int) -> bool:
+    def _is_final(self, round: int) -> bool:
         """Return whether a round is the scoring after the last aggregation."""
         return not self.results.played[self.results.rounds == round].any()
 
@@ -299,7 +299,7 @@ class Models:
         """Return the global model as the first client received it. Raises UserError."""
         self._refuse_own_statistics(GLOBAL)
         round = self._round(GLOBAL, at)
-        fleets = self.replay.play(round, self._final(round), [0])
+        fleets = self.replay.play(round, self._is_final(round), [0])
         fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
         row = int(np.searchsorted(self.results.rounds, round))
         total = MetricName("total", GLOBAL, of_clients=True)

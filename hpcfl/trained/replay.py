@@ -4,7 +4,7 @@ The round's own hooks run once more for the wanted clients, from the state befor
 round. The results have the same bits on the same processor, GPU and libraries.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -112,14 +112,19 @@ class RoundReplay:
 
     @with_gradients
     def play(
-        self, number: int, final: bool, clients: Sequence[int]
+        self,
+        number: int,
+        is_final: bool,
+        clients: Sequence[int],
+        fleet_type: Callable[..., ModelRecorder] = ModelRecorder,
     ) -> Iterator[ModelRecorder]:
         """Play a round for some clients; yield their fleets with the scored models.
 
         Args:
             number: of the round.
-            final: whether it is the scoring after the last aggregation.
+            is_final: whether it is the scoring after the last aggregation.
             clients: their ids, ascending.
+            fleet_type: makes a ``ModelRecorder`` of its fields.
 
         Raises:
             UserError: there is no such client, or the state is not stored.
@@ -129,10 +134,10 @@ class RoundReplay:
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())
-            prepared = replace(self.prepared, store=store, fleet_type=ModelRecorder)
+            prepared = replace(self.prepared, store=store, fleet_type=fleet_type)
             alone, (_, server, simulator) = OneProcess(), self._before(number)
             plan = RoundPlan(number, ids[:0], ids, is_scored=True, is_final=True)
-            if not final:
+            if not is_final:
                 self.schedule.begin(
                     prepared=prepared,
                     communicator=alone,
@@ -142,7 +147,7 @@ class RoundReplay:
                 )
                 plan = self.schedule.plan(number).only(ids)
             round = Round(plan, alone, prepared, server)
-            stages = FINAL_SCORING if final else self.schedule.stages(round)
+            stages = FINAL_SCORING if is_final else self.schedule.stages(round)
             play(round, stages[:3])  # compose, send, work
             for fleet in round.fleets:
                 assert isinstance(fleet, ModelRecorder)

@@ -334,6 +334,6 @@ class Run:
             results=self.results,
             score=self.score,
             best=best,
-            finished=self.summary.finished,
+            is_finished=self.summary.finished,
             own=self.own,
         )

@@ -74,11 +74,11 @@ class Draws:
     Attributes:
         candidates: All draws in order. For a method with whole runs, the budget may allow
             only some of them.
-        need_rounds: Whether a configuration depends on the number of rounds.
+        needs_rounds: Whether a configuration depends on the number of rounds.
     """
 
     candidates: list[Candidate]
-    need_rounds: bool
+    needs_rounds: bool
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Plan:
 
         This is the case if its rounds depend on the total number of rounds.
         """
-        return self._drawn(method).need_rounds
+        return self._drawn(method).needs_rounds
 
     def config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
         """Return the experiment of a candidate. Raises UserError if it is invalid."""
@@ -266,7 +266,7 @@ class Plan:
         ranges, fixed = self.ranges(method), self.fixed(method)
         width = len(str(self.section.trials - 1))
         candidates = [] if self.references(method) else [self.untuned(method)]
-        need_rounds = any(self.config(one, 0, 1).needs_rounds for one in candidates)
+        needs_rounds = any(self.config(one, 0, 1).needs_rounds for one in candidates)
         for trial in range(len(candidates), self.section.trials):
             mistakes: list[str] = []
             for attempt in range(ATTEMPTS):
@@ -276,14 +276,14 @@ class Plan:
                 config, mistakes = self._configured(candidate, 0, 1)
                 if config is not None:
                     candidates.append(candidate)
-                    need_rounds |= config.needs_rounds
+                    needs_rounds |= config.needs_rounds
                     break
             else:
                 raise UserError(
                     f"{self.source} [tune]: {method}: none of {ATTEMPTS} draws is a valid "
                     f"experiment, {mistakes[0]}"
                 )
-        return Draws(candidates, need_rounds)
+        return Draws(candidates, needs_rounds)
 
 
 def _draw_seed(seed: int, purpose: str, number: int) -> int:

@@ -43,7 +43,7 @@ def draw(
         group: Keys that define a row; default the method.
     """
     scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
-    figure, places = clients.make_panels(sheet, scores, shared=False)
+    figure, places = clients.make_panels(sheet, scores, shares_x=False)
     low, high = scores.numbers["number"].agg(["min", "max"])
     for place, panel in zip(places, scores.panels, strict=True):
         table = cells(scores, panel)

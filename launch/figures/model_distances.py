@@ -44,7 +44,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         sheet,
         drawn,
         None,
-        shared=False,
+        shares_y=False,
         xlabel="temperature τ",
         ylabel="mean Euclidean distance",
     )

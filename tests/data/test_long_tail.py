@@ -64,7 +64,7 @@ def test_a_partition_deals_out_what_is_kept_and_1_is_none():
         partition.make(Iid(clients=3), toy, data=data)
         for data in (None, config.Data(), config.Data(imbalance=10.0))
     )
-    assert none.same(even)
+    assert none.equals(even)
     dealt = np.concatenate([*tail.train, *tail.test])
     assert sorted(dealt) == kept(toy, 10, merged=True)[0].tolist()
 

@@ -121,7 +121,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
 
 def test_partitions_are_the_same_if_samples_and_labels_are(tmp_path):
     one = partition.make(Iid(clients=3), TOY)
-    assert one.same(
+    assert one.equals(
         replace(
             one,
             attempts=9,
@@ -130,11 +130,11 @@ def test_partitions_are_the_same_if_samples_and_labels_are(tmp_path):
             dataset="other",
         )
     )
-    assert not one.same(replace(one, labels_sha256="1" * 64))
-    assert not one.same(partition.make(Iid(clients=4), TOY)) and not one.same(
+    assert not one.equals(replace(one, labels_sha256="1" * 64))
+    assert not one.equals(partition.make(Iid(clients=4), TOY)) and not one.equals(
         partition.make(Iid(clients=3, seed=2), TOY)
     )
-    assert not one.same(replace(one, test=one.test[::-1]))
-    assert not one.same(
+    assert not one.equals(replace(one, test=one.test[::-1]))
+    assert not one.equals(
         replace(one, train=[*one.train, one.test[0]], test=one.test[1:])
     )

@@ -183,14 +183,14 @@ def test_the_partition_file_says_who_is_in_which_group(tmp_path):
     of.data.split.save(tmp_path / "partition.h5")
     again = partition.Split.load(tmp_path / "partition.h5")
     assert (
-        again.same(of.data.split) and again.groups.names == of.data.split.groups.names
+        again.equals(of.data.split) and again.groups.names == of.data.split.groups.names
     )
     assert again.groups.group.tolist() == of.data.split.groups.group.tolist()
     assert of.data.split.groups.names[0] == "0° · y"
     other = prepared(
         {**ROTATED, "replicate": True}, {**SWAPPED, "groups": 3}
     ).data.split
-    assert not other.same(again)
+    assert not other.equals(again)
 
 
 def test_a_cluster_found_for_each_group_has_index_one(federate):

@@ -102,7 +102,9 @@ def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
     reference = [placed([0.5] * 4, seed, 7) for seed in (0, 1)]
     gains = compute_gains(row, reference, LAST)
     assert len(gains.of_pairs) == 8 and gains.interval.partitions == 1
-    table = comparison.tabulate({"row": gains}, Reference("local", pairs=True), 100)
+    table = comparison.tabulate(
+        {"row": gains}, Reference("local", tests_pairs=True), 100
+    )
     assert table.loc["row", "p_pairs"] == pytest.approx(2 / 2**8)
     assert np.isnan(table.loc["row", "p"])
 
@@ -111,7 +113,7 @@ def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
 def test_the_test_over_pairs_appears_only_when_asked_for(runs):
     tables = []
     for pairs in (False, True):
-        reference = Reference("local", pairs=pairs)
+        reference = Reference("local", tests_pairs=pairs)
         (sheet,) = sweep_table.compare(arrange(runs), Reading(at="tail"), reference)
         tables.append(sheet)
     plain, asked = tables

@@ -24,14 +24,14 @@ def test_the_mean_is_over_partitions_and_not_over_clients():
 def test_one_partition_says_nothing_of_others():
     found = estimate_interval([np.array([1.0, 2.0])])
     assert found.mean == 1.5 and math.isnan(found.half) and math.isnan(found.p)
-    assert not found.within(100)
+    assert not found.is_within(100)
 
 
 def test_where_nothing_varies_nothing_is_estimated():
     same = estimate_interval([np.zeros(3), np.zeros(3)])
-    assert (same.mean, same.half, same.p) == (0, 0, 1) and same.within(0.1)
+    assert (same.mean, same.half, same.p) == (0, 0, 1) and same.is_within(0.1)
     apart = estimate_interval([np.ones(3), np.ones(3)])
-    assert (apart.mean, apart.half, apart.p) == (1, 0, 0) and not apart.within(0.5)
+    assert (apart.mean, apart.half, apart.p) == (1, 0, 0) and not apart.is_within(0.5)
 
 
 def test_two_partitions_whose_clients_agree_say_nothing():

@@ -46,7 +46,7 @@ class Image(NamedTuple):
     path: Path
     word: str
     client: str
-    tested: bool
+    is_test: bool
 
 
 class ImageFolder(Source):
@@ -79,7 +79,7 @@ class ImageFolder(Source):
             raise UserError("data.clients and data.owners: set only one of them")
         find = _find_parts if clients is None else _find_clients
         images = find(root)
-        images.sort(key=lambda image: image.tested)
+        images.sort(key=lambda image: image.is_test)
         words, notes = _list_classes(root, images)
         if clients is not None:
             owned = number_owners(np.array([image.client for image in images]))
@@ -90,7 +90,7 @@ class ImageFolder(Source):
         height, width = size if isinstance(size, list) else (size, size)
         resized = (width, height) if width and height else None
         x = _decode(images, resized, MODES[channels])
-        tested = sum(image.tested for image in images)
+        tested = sum(image.is_test for image in images)
         return Dataset.from_arrays(
             root.name,
             x,
@@ -121,7 +121,7 @@ def _find_clients(root: Path) -> list[Image]:
     split: dict[bool, str] = {}  # a client's name, by whether it has train/ and test/
     for folder in folders:
         own = _find_parts(folder, client=folder.name)
-        split.setdefault(any(image.tested for image in own), folder.name)
+        split.setdefault(any(image.is_test for image in own), folder.name)
         images += own
     if len(split) > 1:
         raise UserError(
@@ -135,15 +135,15 @@ def _find_parts(folder: Path, client: str = "") -> list[Image]:
     """Find the images below a folder of classes, or of train/ and test/."""
     folders = _list_folders(folder)
     if not _has_parts(folders):
-        return _find_classes(folder, client, tested=False)
+        return _find_classes(folder, client, is_test=False)
     names = [path.name for path in folders]
     if names != PARTS:
         raise UserError(
             f"{folder}: holds the folders {wording.list_names(names)}; it must be train "
             "and test alone, or classes alone"
         )
-    train = _find_classes(folder / "train", client, tested=False)
-    return train + _find_classes(folder / "test", client, tested=True)
+    train = _find_classes(folder / "train", client, is_test=False)
+    return train + _find_classes(folder / "test", client, is_test=True)
 
 
 def _has_parts(folders: list[Path]) -> bool:
@@ -151,7 +151,7 @@ def _has_parts(folders: list[Path]) -> bool:
     return any(wording.fold(folder.name) in OTHER_PARTS for folder in folders)
 
 
-def _find_classes(folder: Path, client: str, tested: bool) -> list[Image]:
+def _find_classes(folder: Path, client: str, is_test: bool) -> list[Image]:
     """Find the images in a folder of classes, by torchvision."""
     for path in _list_folders(folder):
         deeper = [inner.name for inner in path.iterdir() if inner.is_dir()]
@@ -164,7 +164,7 @@ def _find_classes(folder: Path, client: str, tested: bool) -> list[Image]:
     # torchvision takes a second to import and is needed here only.
     from hpcfl.data.vision import torchvision
 
-    may_be_empty = tested or client != ""
+    may_be_empty = is_test or client != ""
     try:
         found = torchvision.datasets.ImageFolder(
             str(folder), is_valid_file=_is_image, allow_empty=may_be_empty
@@ -173,7 +173,7 @@ def _find_classes(folder: Path, client: str, tested: bool) -> list[Image]:
         raise UserError(f"{folder}: {error}") from None
     images = []
     for path, number in found.samples:
-        images.append(Image(Path(path), found.classes[number], client, tested))
+        images.append(Image(Path(path), found.classes[number], client, is_test))
     return images
 
 
@@ -224,8 +224,8 @@ def _list_classes(root: Path, images: list[Image]) -> tuple[list[str], tuple[str
 
     Raises UserError for a class of test/ alone, or one that is spelled in two ways.
     """
-    trained = sorted({image.word for image in images if not image.tested})
-    tested = {image.word for image in images if image.tested}
+    trained = sorted({image.word for image in images if not image.is_test})
+    tested = {image.word for image in images if image.is_test}
     if not trained:
         raise UserError(f"{root}: holds no image to train on")
     untrained = sorted(tested - set(trained))

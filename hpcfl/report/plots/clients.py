@@ -206,7 +206,7 @@ def sort_rows(numbers: DataFrame, sign: float) -> DataFrame:
 
 
 def make_panels(
-    sheet: Sheet, scores: Rows, shared: bool = True
+    sheet: Sheet, scores: Rows, shares_x: bool = True
 ) -> "tuple[Figure, list[Axes]]":
     """Return a figure and its panels, with a labelled line for each row, the first on top.
 
@@ -217,7 +217,7 @@ def make_panels(
     """
     panels = scores.panels
     height = 0.75 + max(map(len, panels.values())) * 1.15 * LINE
-    figure, places = sheet.panels(len(panels), height=height, sharex=shared)
+    figure, places = sheet.panels(len(panels), height=height, sharex=shares_x)
     widest = int(sheet.width / 2 / LETTER)
     for place, (title, of_panel) in zip(places, panels.items(), strict=True):
         labels = [shorten(row, widest) for row in of_panel]

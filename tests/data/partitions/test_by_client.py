@@ -97,7 +97,7 @@ def test_lists_in_a_file(tmp_path, suffix):
     again = partition.make(
         plugin(clients=2, lists=apart, file=str(tmp_path / "partition.h5")), data()
     )
-    assert again.same(split)
+    assert again.equals(split)
 
 
 @pytest.mark.parametrize(
