@@ -106,7 +106,7 @@ def describe_attackers(prepared: Prepared, whole: bool) -> str:
     if attack.needs_honest:
         facts.append("they know the honest updates of their round")
     if ids and (numbers := attack.describe(len(ids), clients - len(ids))):
-        facts.append(f"{numbers} where all clients take part")
+        facts.append(f"{numbers} if all clients take part")
     return f"{'; '.join(facts)}: {list_entries(ids, whole) or 'none'}"
 
 

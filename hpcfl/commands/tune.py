@@ -255,7 +255,7 @@ class Player(SearchResults):
         is_rung = number < len(self.plan.rungs(method))
         goes_on = is_rung and candidate in self.select_candidates(method, number)
         if not goes_on:
-            _print_line(f"{cell.name}: does not go on to rung {number + 1}")
+            _print_line(f"{cell.name}: not selected for rung {number + 1}")
             return
         yield from self.play_rung(cell, number, f"rung {number + 1}")
 

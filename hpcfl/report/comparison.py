@@ -57,8 +57,8 @@ NOTE = (
 # Explanation of the columns that only the table has; the HTML page lacks them.
 COLUMNS = (
     "p: with Holm's correction; hurt: clients with a gain below 0; hurt by: their mean "
-    "gain; worst tenth: mean of the lowest tenth of the gains; Gini: 0 where all clients "
-    "have the same number"
+    "gain; worst tenth: mean of the lowest tenth of the gains; Gini: 0 if all clients "
+    "have the same score"
 )
 SEARCHED = (
     "with several searches the interval and p come from a mixed model of search, partition "

@@ -28,11 +28,11 @@ def show_results(folder: Path, has_played: bool) -> None:
         tables.show(folder, runs)
     place = shlex.quote(str(folder))
     if not loading.is_sweep(folder, runs):
-        output.say(f"look further: hpcfl show {place} --explain, hpcfl plot {place}")
+        output.say(f"more: hpcfl show {place} --explain, hpcfl plot {place}")
         return
     if has_played or not any(folder.glob("*.png")):
         from hpcfl.report import figures
 
         for path in figures.draw(folder, runs):
             output.say(f"figure: {path}")
-    output.say(f"look further: hpcfl show {place} --explain")
+    output.say(f"more: hpcfl show {place} --explain")

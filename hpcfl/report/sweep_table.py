@@ -54,7 +54,7 @@ DIFFERENCES = {
 }
 ONE_PARTITION = (
     "all seeds share one partition, so ± excludes the variation between partitions; "
-    "leave out partition.seed to give each seed a partition of its own"
+    "leave out partition.seed to give each seed a separate partition"
 )
 EXPLANATION = (
     "rows and columns are keys in which the runs differ; --rows and --columns choose other "

@@ -161,7 +161,7 @@ def _maximise(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
 def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     from statsmodels.regression.mixed_linear_model import MixedLM, VCSpec
 
-    warnings.simplefilter("ignore")  # the import has set a filter of its own
+    warnings.simplefilter("ignore")  # importing statsmodels resets the filter
     designs = {name: _make_design(place) for name, place in levels.items()}
     columns, matrices = [], []
     for design in designs.values():

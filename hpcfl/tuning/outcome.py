@@ -92,7 +92,7 @@ def write_outcome(plan: Plan, folder: Path) -> None:
     output.say(f"chosen: {folder / tune_folder.CHOSEN}")
     moments = any(plan.column(method) for method in plan.section.methods)
     keys = "method.name,evaluation.score" if moments else "method.name"
-    output.say(f"look further: hpcfl table {folder} --rows {keys} --at tail")
+    output.say(f"more: hpcfl table {folder} --rows {keys} --at tail")
 
 
 def _average(curves: Sequence[Sequence[float | None]]) -> list[float | None]:

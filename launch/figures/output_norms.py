@@ -48,7 +48,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
             "class model" if title.endswith("class models") else "client",
         )
     sheet.notes.append(
-        "norms of the output layer's rows; each panel has shades of its own, dark is small"
+        "norms of the output layer's rows; each panel has a separate scale, dark is small"
     )
     return figure
 

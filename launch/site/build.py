@@ -1,8 +1,8 @@
 """Build the documentation site: ``python launch/site/build.py [FOLDER]`` writes it to
 ``build/site``.
 
-The pages are the Markdown files beside this one, the documents of the other folders,
-and pages that ``generated.py`` makes. It needs ``pip install ".[docs]"`` and no
+The pages are the Markdown files in this folder, the documents of the other folders,
+and the pages from ``generated.py``. It needs ``pip install ".[docs]"`` and no
 network. Every warning of Sphinx is an error, such as a link to a missing page.
 """
 

@@ -211,7 +211,7 @@ def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert command(["tune", "t.toml", *part], OneProcess()) == 0
     said = capsys.readouterr().out
-    assert said == "fedavg,trial=0,seed=7: does not go on to rung 2\n"
+    assert said == "fedavg,trial=0,seed=7: not selected for rung 2\n"
     assert command(["tune", "t.toml", "--stage", "1", "--cell", "x"], OneProcess()) == 2
     assert "'x'" in capsys.readouterr().err
 

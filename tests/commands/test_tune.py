@@ -307,7 +307,7 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
     assert "round" not in said.partition("gradients")[0].replace("rounds", "")
     assert (folder / "tuned.csv").read_bytes() == before
     # the command that it names next reads the final runs where it did
-    further = said.partition("look further: hpcfl ")[2].split()
+    further = said.partition("more: hpcfl ")[2].split()
     assert command([*further, "--format", "csv"], OneProcess()) == 0
     shown = float(next(csv.DictReader(capsys.readouterr().out.splitlines()))["mean"])
     assert shown == pytest.approx(100 * float(rows(folder)["fedavg"]["test"]))

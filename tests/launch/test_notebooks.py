@@ -111,7 +111,7 @@ def test_each_run_has_one_line_that_changes_and_nothing_else_is_displayed(played
         )
     printed = "".join(one.text for one in first if one.output_type == "stream")
     assert "\x1b" not in printed and "\r" not in printed
-    assert "look further: hpcfl show runs/three-methods --explain" in printed
+    assert "more: hpcfl show runs/three-methods --explain" in printed
 
 
 def test_without_progress_nothing_appears(played):

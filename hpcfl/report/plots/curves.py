@@ -228,16 +228,15 @@ def explain_limits(arranged: Arrangement) -> list[str]:
     """Return a line on each complete curve that ends before others."""
     most = max(run.config["rounds"] for run in arranged.runs)
     spent = search_spending.find_shares(arranged)
-    limit = "the budget of its search allows" if spent else "its configuration has"
+    limit = (
+        "the budget of its search allows no more" if spent else "by its configuration"
+    )
     shorter = {
         placed.row: placed.run.config["rounds"]
         for placed in arranged.placed
         if placed.run.summary.finished and placed.run.config["rounds"] < most
     }
-    return [
-        f"{row} ends at round {rounds}: {limit} no more"
-        for row, rounds in shorter.items()
-    ]
+    return [f"{row} ends at round {rounds}: {limit}" for row, rounds in shorter.items()]
 
 
 def list_over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
