@@ -1,5 +1,5 @@
-# Sourced by launch/quickstart.sh and tests/run.sh: a virtual environment in the project with everything installed, first
-# on PATH. Sets `project` (its folder). Nothing is installed again until pyproject.toml, the folder or Python changes.
+# Sourced by launch/quickstart.sh and tests/run.sh: makes a virtual environment in the project, installs all packages and puts it
+# first on PATH. Sets `project` (the project's folder). Reinstalls only if pyproject.toml, the folder or Python has changed.
 
 project=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 environment="$project/.venv"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The first federated run: installs what is needed into .venv, then four methods on real data over MPI.
+# The first federated run: installs all packages into .venv, then runs four methods on real data over MPI.
 # Usage: bash launch/quickstart.sh [options of `hpcfl run`, such as --fresh]
 set -euo pipefail
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The papers' figures. `bash launch/figures/make.sh NAME…` runs what a figure needs, launch/figures/PAPER-NUMBER.toml,
-# unless that is done already, and draws results/figures/NAME.png; without names all of them.
-# Data sets are read from $HPCFL_DATA, results lie in $RUNS (default runs/figures).
+# The papers' figures. `bash launch/figures/make.sh NAME…` runs the experiment of a figure, launch/figures/PAPER-NUMBER.toml,
+# unless it is complete, and draws results/figures/NAME.png; without names it draws all figures.
+# Data sets are read from $HPCFL_DATA; results are in $RUNS (default runs/figures).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH="$PWD/launch/figures${PYTHONPATH:+:$PYTHONPATH}" # the figures' own kinds and methods
@@ -29,7 +29,7 @@ declare -A plots=(
     [diversifed-8]="--x partition.clients --at last --width 3.3"
     [diversifed-9]="--x training.epochs --at last --width 3.3"
 )
-# The line below each figure: how it differs from the paper's.
+# Caption of each figure: differences from the paper's figure.
 declare -A settings=(
     [cwfedavg-2]="As in the paper: CIFAR-10, CNN, round 1. Dirichlet 0.1, one draw of the partition."
     [cwfedavg-3-accuracy]="Not the paper's setting: digits for CIFAR-10 and CIFAR-100, one hidden layer for its CNN, 30 rounds for 1,000."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Convergence: what every method was tuned to, for twice the rounds.
+# Convergence: the tuned configuration of every method with twice the rounds.
 #   bash launch/tuned/twice.sh runs/tuned/dirichlet    # for text with launch/tuned on PYTHONPATH
 #   hpcfl table runs/tuned/dirichlet-twice --rows method.name --at tail
 set -euo pipefail
