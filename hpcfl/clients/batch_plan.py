@@ -1,5 +1,4 @@
-"""Mini-batches of an epoch: a plan from the lanes' numbers of samples, and random
-draws.
+"""Mini-batches of an epoch: their plan, and the random draws of samples.
 
 Lanes are clients that train side by side, sorted by ``order_by_length``. First the
 lanes process their full batches in lockstep; lanes without further full batches drop
@@ -62,8 +61,7 @@ class BatchRun:
 def plan_epoch(
     lengths: Sequence[int], lanes: Sequence[int], batch_size: int
 ) -> list[list[BatchRun]]:
-    """Return the runs of an epoch in order, in blocks whose samples are gathered at
-    once.
+    """Return the runs of an epoch in order, in blocks of runs gathered at once.
 
     Args:
         lengths: number of samples of each lane, in the order of ``order_by_length``.
@@ -110,9 +108,7 @@ def _plan_last_batches(
 
 
 def _group_blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
-    """Group runs into blocks: one run, or several with at most ``BLOCK_SAMPLES``
-    samples in total.
-    """
+    """Group runs into blocks: one run, or several of ``BLOCK_SAMPLES`` samples at most."""
     blocks: list[list[BatchRun]] = []
     samples = 0
     for run in runs:

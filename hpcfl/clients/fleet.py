@@ -142,8 +142,9 @@ class Results:
 
 @dataclass
 class Fleet:
-    """n clients of one rank, for one call of a method's ``update``, ``observe`` or
-    ``finish``.
+    """n clients of one rank, for one call of a method's hook.
+
+    The hooks are ``update``, ``observe`` and ``finish``.
 
     Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that
     all clients share.
@@ -231,7 +232,7 @@ class Fleet:
         return self.class_counts.sum(dim=1)
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return rows ``[P]`` or ``[n, P]`` as ``[n, P]``, a view that must not be
+        """Return rows ``[P]`` or ``[n, P]`` as a view ``[n, P]``, which must not be
         written to.
 
         Raises:
@@ -271,12 +272,11 @@ class Fleet:
             self.state[name_buffers(model)] = buffers
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Draw uniform numbers in [0, 1), ``[n, *shape]``, keyed by purpose, round and
-        client.
+        """Draw uniform numbers in [0, 1), ``[n, *shape]``.
 
-        A larger first dimension of ``shape`` appends numbers and keeps the earlier
-        ones. A client's draws therefore do not depend on the number that other clients
-        need.
+        They are keyed by purpose, round and client. A larger first dimension of
+        ``shape`` appends numbers and keeps the earlier ones. A client's draws therefore
+        do not depend on the number that other clients need.
         """
         draws = [
             randomness.generator(
@@ -345,8 +345,7 @@ class Fleet:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Open a block of training outside the round's work, such as fine-tuning for a
-        score.
+        """Open a block of training outside the round's work, such as for a score.
 
         After the block, private state and losses are restored. Stragglers complete all
         epochs in it, so that a score has the same meaning for every client. Scores,
@@ -414,9 +413,7 @@ class Fleet:
                 self.results.scores |= dict.fromkeys(names, sums)
 
     def _select_scores(self, part: str) -> dict[str, dict[str, Score]]:
-        """Return the scores to compute for a part of the samples, grouped by the
-        samples that they need.
-        """
+        """Return the scores for a part of the samples, by the samples that they need."""
         scores: dict[str, dict[str, Score]] = {}
         for name, score in self.resources.scores.items():
             on = part if score.scored_on == "test" else score.scored_on
@@ -430,8 +427,7 @@ class Fleet:
         on: Literal["train", "validation"] = "train",
         model: str = "model",
     ) -> Tensor:
-        """Return the mean cross-entropy of models on each client's own samples,
-        float64.
+        """Return the mean cross-entropy of models on clients' own samples, float64.
 
         Models are in evaluation mode. The loss of a client without samples is 0.
 
@@ -517,8 +513,7 @@ class Fleet:
         }
 
     def record(self, name: str, values: Tensor) -> None:
-        """Record a number for each client as ``recorded/NAME``, and its mean over
-        clients.
+        """Record a number for each client as ``recorded/NAME``, and its mean.
 
         Args:
             name: name of the metric.
@@ -538,8 +533,7 @@ class Fleet:
         draws: tuple[int, int] | None = None,
         variables: Tensors | None = None,
     ) -> Tensor:
-        """Return the means of ``function`` over each client's training samples by
-        class.
+        """Return the means of ``function`` over clients' training samples by class.
 
         Args:
             rows: models passed to the function, in evaluation mode.
@@ -591,8 +585,9 @@ class Fleet:
         most: int | None = None,
         model: str = "model",
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the outputs of ``function`` for each client's training samples, such
-        as features.
+        """Return the outputs of ``function`` for each client's training samples.
+
+        The outputs may be features, for example.
 
         Args:
             rows: models passed to the function, in evaluation mode.
@@ -630,8 +625,9 @@ class Fleet:
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
     ) -> Tensor:
-        """Return the gradients of each client's mean cross-entropy by class for the
-        layer ``head``.
+        """Return the gradients of cross-entropy for the layer ``head``, by class.
+
+        The loss is the mean over each client's samples of a class.
 
         Args:
             rows: models ``[n, P]`` or ``[P]``, in evaluation mode.
@@ -656,16 +652,12 @@ class Fleet:
         )
 
     def _refuse_reading(self, what: str) -> None:
-        """Raise UserError if sample-level privacy forbids a method to read samples
-        directly.
-        """
+        """Raise UserError if sample-level privacy forbids reading samples directly."""
         if self.resources.privacy is not None:
             self.resources.privacy.refuse(what)
 
     def _variables(self, variables: Tensors | None) -> Tensors:
-        """Return a method's variables by name. Raises ValueError if one is not ``[n,
-        …]``.
-        """
+        """Return variables by name. Raises ValueError if one is not ``[n, …]``."""
         return {
             name: self._require_each_client(f"variable '{name}'", value)
             for name, value in (variables or {}).items()
@@ -685,9 +677,7 @@ class Fleet:
         return zip(self.rounds.tolist(), self.ids.tolist(), strict=True)
 
     def _choose_pool(self, round: int, client: int, most: int | None) -> np.ndarray:
-        """Return the positions of at most ``most`` training samples of a client, in
-        order.
-        """
+        """Return the positions of at most ``most`` training samples, in order."""
         pool = self.resources.samples.train[client]
         if most is None or len(pool) <= most:
             return pool
@@ -697,8 +687,9 @@ class Fleet:
         return chosen
 
     def _draw_pool(self, round: int, client: int, times: int, size: int) -> np.ndarray:
-        """Draw sample positions: ``times`` draws of at most ``size`` samples from each
-        class of the client.
+        """Draw sample positions: ``times`` draws of ``size`` samples of each class.
+
+        A class with fewer samples gives all of them.
         """
         pool = self.resources.samples.train[client]
         labels = (
@@ -770,9 +761,7 @@ class Fleet:
     def _train(
         self, task: training.Task, start: training.Start, options: TrainOptions
     ) -> training.Trained:
-        """Train after ``adjust``; store buffers and losses, and record the requested
-        training.
-        """
+        """Train after ``adjust``; store buffers and losses, and record the request."""
         adjusted = self.adjust(task) if self.adjust else task
         trained = training.train(adjusted, self.resources, start)
         self.keep_buffers(options.get("model", "model"), trained.buffers)

@@ -46,8 +46,7 @@ def can_use_features(
     variables: Tensors,
     frozen: Frozen,
 ) -> bool:
-    """Return whether training the parameters ``names`` on features equals training on
-    samples.
+    """Return whether training ``names`` on features equals training on samples.
 
     Neither the loss nor the forward pass may use the samples in another way than
     through features. The layers below the features may not draw random numbers or
@@ -135,8 +134,9 @@ def features_suffice(
 def _list_calls(
     function: Callable[[Tensor], Tensor], x: Tensor
 ) -> tuple[list[tuple[Any, list[str]]], Tensor]:
-    """Return the operators of ``function(x)`` with their arguments except tensors, and
-    its result.
+    """Return the operators of ``function(x)`` with plain arguments, and its result.
+
+    Tensors among the arguments are left out.
     """
     calls: list[tuple[Any, list[str]]] = []
 
@@ -158,8 +158,9 @@ def _is_plain(value: Any) -> bool:
 def list_attempts(
     resources: Resources, order: list[int], pools: list[np.ndarray]
 ) -> Iterator[Attempt]:
-    """Yield attempts like ``Resources.list_attempts``, in groups whose features fit into
-    memory.
+    """Yield attempts for groups of clients whose features fit into memory.
+
+    They are used like the attempts of ``Resources.list_attempts``.
 
     Args:
         resources: resources of the rank.

@@ -153,8 +153,7 @@ def require_scalar(loss: Tensor) -> Tensor:
 
 
 def stack_data_term(loss: Tensor, lane: Lane) -> Tensor:
-    """Return the loss and its data term as one tensor [2]. Only the loss has a
-    gradient.
+    """Return the loss and its data term, [2]. Only the loss has a gradient.
 
     Args:
         loss: loss of one lane, a scalar.
@@ -170,9 +169,7 @@ def stack_data_term(loss: Tensor, lane: Lane) -> Tensor:
 
 
 def add_terms(losses: Tensor, terms: Tensor) -> Tensor:
-    """Add regularisation ``terms`` [a] to the losses in ``losses`` [a, 2], not to data
-    terms.
-    """
+    """Add ``terms`` [a] to the losses in ``losses`` [a, 2], but not to the data terms."""
     return torch.stack([losses[:, 0] + terms, losses[:, 1]], dim=1)
 
 
@@ -263,8 +260,9 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
 
 
 def expand_constants(module: nn.Module, lanes: int) -> Tensors:
-    """Return the constants of a module on a CPU as tensors ``[lanes, …]``, views of one
-    set of values.
+    """Return a module's constants on a CPU as tensors ``[lanes, …]``.
+
+    They are views of one set of values.
 
     A constant without the dimension of lanes would take part in one product for all
     lanes, whose last bits may depend on the number of lanes. Two kinds of constants

@@ -1,5 +1,6 @@
-"""Local optimisers on stacked lanes: SGD, Adam and AdamW with clipping, weight decay
-and a proximal term.
+"""Local optimisers on stacked lanes: SGD, Adam and AdamW.
+
+They support clipping, weight decay and a proximal term.
 
 Every tensor is ``[L, *shape]``, and each lane is optimised separately. A step updates
 some lanes: a slice of them, which gives views, or indices, whose rows are written back.
@@ -31,7 +32,9 @@ CHANGED = "weights", "velocities", "means", "squares", "steps"
 
 @dataclass
 class Optimizer:
-    """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)),
+    """An optimiser with clipping, weight decay and a proximal term.
+
+    The update is w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)),
     with ∇F clipped first.
 
     AdamW instead applies the decay to the weights, w ← (1 − lr·weight_decay)·w, before

@@ -252,8 +252,9 @@ class Resources:
 
     @property
     def lanes(self) -> list[int]:
-        """The current maximum number of lanes for whole models, and for heads if there
-        is a head kernel.
+        """The current maximum numbers of lanes: for whole models, and for heads.
+
+        Without a head kernel there is only the first.
         """
         return [kernel.widest for kernel in self._list_kernels()]
 
@@ -266,8 +267,9 @@ class Resources:
         return [self.kernel, *([self.head.kernel] if self.head else [])]
 
     def list_attempts(self, clients: list[int]) -> Iterator["Attempt"]:
-        """Yield an ``Attempt`` for successive groups of clients, each as large as the
-        number of lanes.
+        """Yield an ``Attempt`` for successive groups of clients.
+
+        Each group has as many clients as the kernel has lanes.
 
         If a GPU's memory was too small for an attempt, the next attempt has half as
         many of its clients.
@@ -335,8 +337,7 @@ class Resources:
         pools: list[np.ndarray],
         function: Predict,
     ) -> list[Tensor]:
-        """Return the outputs of ``function`` for the samples of each client,
-        ``[samples, …]``.
+        """Return ``function`` of the samples of each client, ``[samples, …]``.
 
         Args:
             rows, buffers: models and statistics of the clients, ``[n, …]``.
@@ -382,9 +383,7 @@ class Resources:
         }
 
     def stack_rows(self, rows: Tensor, lanes: Tensor) -> Tensors:
-        """Copy rows ``[n, P]`` at positions ``lanes`` [L] into tensors, like
-        ``stack_models``.
-        """
+        """Copy rows ``[n, P]`` at positions ``lanes`` [L], like ``stack_models``."""
         views = self.setup.layout.split(rows)
         return self.kernel.lay_out(
             {name: view.index_select(0, lanes) for name, view in views.items()}
@@ -446,8 +445,7 @@ def fit_clients(module: nn.Module, memory: float, private: int, clients: int) ->
 
 
 def count_client_bytes(module: nn.Module, private: int) -> int:
-    """Return the bytes that a rank uses for each client of a round during the whole
-    round.
+    """Return the bytes that a rank uses for each client during a whole round.
 
     Args:
         module: model of one client.
@@ -459,8 +457,7 @@ def count_client_bytes(module: nn.Module, private: int) -> int:
 def count_lane_bytes(
     module: nn.Module, sample: Tensor, training: Training, private: int = 0
 ) -> int:
-    """Return the bytes that one lane needs at most to train on a batch or score a
-    block.
+    """Return the maximum bytes of one lane that trains on a batch or scores a block.
 
     Tensors saved for the backward pass are counted twice: for the graph, and for a
     plain step at the same time.
@@ -526,9 +523,7 @@ def _count_saved_bytes(module: nn.Module, x: Tensor) -> int:
 
 @torch.no_grad()
 def _count_largest_result(module: nn.Module, sample: Tensor) -> int:
-    """Return the bytes of the largest result of an operator in the forward pass of one
-    sample.
-    """
+    """Return the bytes of an operator's largest result in the forward pass of a sample."""
     module.eval()
     sizes: list[tuple[int, int]] = []
 

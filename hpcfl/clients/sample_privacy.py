@@ -70,8 +70,10 @@ class PoissonBatches(MiniBatches):
     privacy: SamplePrivacy
 
     def begin(self, work: Work) -> "PrivateSession":
-        """Return a session that adds noise. Raises ValueError if the noise is not
-        calibrated.
+        """Return a session that adds noise.
+
+        Raises:
+            ValueError: The noise is not calibrated.
         """
         privacy, deviations = self.privacy, []
         for lane in self.lanes:
@@ -195,9 +197,7 @@ class StepNoise:
 
 
 class PrivateSession(Session):
-    """A session with noisy sums of gradients, divided by the expected size of a
-    mini-batch.
-    """
+    """A session with noisy sums of gradients, divided by the expected batch size."""
 
     def __init__(
         self, sums: Session, noise: StepNoise, expected: Sequence[int]

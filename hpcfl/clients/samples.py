@@ -159,9 +159,7 @@ class Samples:
         return other
 
     def number_tests(self, clients: Sequence[int]) -> np.ndarray:
-        """Return a number for each client, [n]; clients with equal test samples share a
-        number.
-        """
+        """Return a number for each client, [n], equal for equal test samples."""
         if not self.has_global_test:
             return np.arange(len(clients))
         if self._shifts is None or not self._shifts.drawn:
@@ -170,8 +168,9 @@ class Samples:
         return kinds[list(clients)]
 
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
-        """Return the same samples with one pool per client for training, tests and
-        validation.
+        """Return the same samples with one pool per client for all parts.
+
+        The parts are training, tests and validation.
         """
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
@@ -192,8 +191,9 @@ class Samples:
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the samples at positions as normalised float32 x ``[count, *shape]``
-        and y [count].
+        """Return the samples at positions: float32 x ``[count, *shape]`` and y [count].
+
+        x is normalised.
 
         Args:
             index: positions [count], possibly from ``vary``.
@@ -239,8 +239,9 @@ def _number_pools(
     parts: Mapping[str, Sequence[np.ndarray]],
     shifts: "Shifts | None",
 ) -> tuple[np.ndarray, Pools]:
-    """Return the samples that clients use in any round, int64 [count], and the clients'
-    pools, which are positions among these samples.
+    """Return the samples that clients use in any round, and the clients' pools.
+
+    Samples are int64 [count]; pools are positions among them.
     """
     rounds = shifts.changes if shifts else [1]
     wanted = []

@@ -39,8 +39,9 @@ def order_longest_first(pools: list[np.ndarray]) -> list[int]:
 
 
 def _pad_length(length: int) -> int:
-    """Return the padded length of a pool: whole blocks and a power of two of at least
-    ``SMALLEST``.
+    """Return the padded length of a pool.
+
+    It has whole blocks and a power of two of at least ``SMALLEST``.
 
     The result depends only on the client's own pool.
     """
@@ -54,8 +55,9 @@ def _pad_length(length: int) -> int:
 def _plan_blocks(
     pools: list[np.ndarray], pads: bool
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Yield lanes and their next positions [a, b]: whole blocks, then last blocks by
-    size.
+    """Yield lanes and their next positions [a, b]: whole blocks, then last ones.
+
+    Last blocks are grouped by size.
 
     Positions are −1 in padding. If all pools are empty, one block without samples is
     yielded.
@@ -81,8 +83,7 @@ def _plan_blocks(
 
 
 def pad_positions(parts: list[np.ndarray], size: int) -> np.ndarray:
-    """Return each client's positions as a row of ``size`` entries, [a, size], padded
-    with −1.
+    """Return each client's positions as a row [size], padded with −1.
 
     Args:
         parts: at most ``size`` positions for each client.

@@ -101,8 +101,7 @@ class Setup:
             return make_row(self.layout, build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
-        """Draw standard normal numbers, float32 on the CPU. Equal keys give equal
-        numbers.
+        """Draw standard normal numbers, float32 on the CPU, equal for equal keys.
 
         Args:
             shape: shape of the result.
@@ -129,8 +128,9 @@ class Setup:
         }
 
     def learning_rate(self, round: int) -> float:
-        """Return the optimiser's learning rate in a round: ``lr`` times
-        ``compute_rate_factor``.
+        """Return the optimiser's learning rate in a round.
+
+        It is ``lr`` times ``compute_rate_factor``.
         """
         return self.training.lr * compute_rate_factor(self.training, round, self.rounds)
 

@@ -101,15 +101,14 @@ class StepRandom:
         return self._select_step(table, lanes)
 
     def _select_step(self, table: Tensor, lanes: Lanes) -> Tensor:
-        """Return the entries of a table ``[L, steps of the epoch, …]`` for the lanes'
-        next step.
-        """
+        """Return the entries of a table ``[L, steps, …]`` for the lanes' next step."""
         steps_in_epoch = self.taken[lanes] - self._taken_before_epoch[lanes]
         return table[self._all_lanes[lanes], steps_in_epoch]
 
     def _draw_keys(self, gradient: int) -> Tensor:
-        """Draw an epoch's keys for one gradient of each step, int32 ``[L, most steps,
-        layers, 2]``.
+        """Draw an epoch's keys for one gradient of each step.
+
+        The result is int32 ``[L, steps, layers, 2]`` for the most steps of a lane.
 
         Args:
             gradient: number of the gradient within its step.
@@ -129,8 +128,9 @@ class StepRandom:
         return torch.from_numpy(table)
 
     def _draw_table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Draw an epoch's numbers of ``Fleet.uniform``, float64 ``[L, most steps,
-        *shape]``.
+        """Draw an epoch's numbers of ``Fleet.uniform``, float64 ``[L, steps, *shape]``.
+
+        The second dimension has the most steps of a lane.
         """
         numbers_per_step = int(np.prod(shape, dtype=np.int64))
         table = np.zeros((len(self.client_keys), max(self.steps), *shape))
@@ -150,8 +150,7 @@ class StepRandom:
 
 @dataclass
 class StepContext:
-    """Argument of a method's ``step(context)``: ``a`` lanes and their next
-    mini-batches.
+    """Argument of a method's ``step(context)``: ``a`` lanes and their mini-batches.
 
     Rows contain only the trained columns, ``[a, width]``.
 
@@ -174,9 +173,7 @@ class StepContext:
 
     @property
     def losses(self) -> Tensor:
-        """Losses and data terms [a, 2] of the last gradient, which are the losses of
-        the step.
-        """
+        """Losses and data terms [a, 2] of the step, from its last gradient."""
         return self._losses
 
     def rows(self) -> Tensor:
@@ -200,9 +197,7 @@ class StepContext:
             self.set_rows(self._model_rows)
 
     def optimizer_step(self, direction: Tensor) -> None:
-        """Take a step of the experiment's optimiser with ``direction`` [a, width] as
-        gradient.
-        """
+        """Take a step of the optimiser with ``direction`` [a, width] as gradient."""
         self._restore_models()
         self._optimizer.step(self._lanes, self._split(direction))
 
@@ -274,8 +269,9 @@ class StepContext:
                 )
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Return uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round,
-        client and step.
+        """Return uniform numbers in [0, 1), ``[a, *shape]``, for this step.
+
+        They are keyed by purpose, round, client and step.
 
         They equal ``fleet.uniform(purpose, steps, *shape)`` at ``index``.
 
@@ -285,17 +281,16 @@ class StepContext:
         return self._random.uniform(self._lanes, purpose, shape)
 
     def _gradients(self, batch: int) -> Tensors:
-        """Return the gradients by name at the current models. The next call overwrites
-        them.
-        """
+        """Return the gradients at the current models; the next call overwrites them."""
         gradients, self._losses = self._session.compute_gradients(
             self._lanes, self._batches[batch], self.variables
         )
         return gradients
 
     def _weights(self) -> Tensors:
-        """Return the lanes' trained tensors ``[a, …]`` by name: views for a slice of
-        lanes, copies for indices.
+        """Return the lanes' trained tensors ``[a, …]`` by name.
+
+        They are views for a slice of lanes, copies for indices.
         """
         tensors = self._session.work.tensors
         return {name: tensors[name][self._lanes] for name in self._session.work.trained}

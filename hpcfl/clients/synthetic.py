@@ -1,6 +1,4 @@
-"""Training on the server: of a model on given tensors, or of tensors by gradient
-descent.
-"""
+"""Training on the server, of a model or of single tensors."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -125,8 +123,7 @@ def descend_by_batches(
 def draw_batches(
     setup: Setup, count: int, epochs: int, *key: int | str
 ) -> Iterator[Tensor]:
-    """Yield the positions of mini-batches, epoch after epoch, in a new order in each
-    epoch.
+    """Yield the positions of mini-batches, in a new order in each epoch.
 
     Args:
         setup: setup that has the size of mini-batches and the seed.

@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A local training as a method requested it. ``TrainOptions`` and
-    ``Fleet.train_by`` explain the other fields.
+    """A local training as a method requested it.
+
+    ``TrainOptions`` and ``Fleet.train_by`` explain the other fields.
 
     Attributes:
         rounds: round of each client, [n].
@@ -101,8 +102,7 @@ class Task:
         client: int,
         samples: np.ndarray,
     ) -> np.ndarray:
-        """Select the samples that a client trains on: all, or a random share for the
-        phase.
+        """Select the samples that a client trains on: all, or a random share.
 
         Args:
             seed: seed of the experiment.
@@ -167,8 +167,9 @@ class Trained:
 
 
 def train(task: Task, resources: Resources, start: Start) -> Trained:
-    """Train clients locally and return the results. The tensors of ``start`` do not
-    change.
+    """Train clients locally and return the results.
+
+    The tensors of ``start`` do not change.
 
     Args:
         task: requested training.
@@ -395,8 +396,7 @@ class LaneModels:
 
 @dataclass
 class Chunk:
-    """Local training of clients side by side, from their first mini-batch to their
-    last.
+    """Local training of clients side by side, from first to last mini-batch.
 
     Each client is a lane. Lanes are sorted by ``order_by_length``.
 
@@ -538,8 +538,9 @@ class Chunk:
             self._running &= ~self.task.until(history, self.models.variables).cpu()
 
     def finish(self) -> Tensor:
-        """Return each lane's mean objective and mean data term in its last epoch,
-        float64 [L, 2].
+        """Return each lane's mean objective and data term in its last epoch.
+
+        The result is float64 [L, 2].
 
         The proximal term is evaluated once, for the trained model, because evaluating
         it in every step would cost a pass over all weights.
@@ -577,8 +578,7 @@ class Chunk:
     def _gather_batches(
         self, blocks: list[list[BatchRun]], index: Tensor
     ) -> Iterator[tuple[BatchRun, Lanes, list[Batch]]]:
-        """Yield runs with their lanes and mini-batches, ``x`` [a, size, …] and ``y``
-        [a, size].
+        """Yield runs, lanes and mini-batches, ``x`` [a, size, …] and ``y`` [a, size].
 
         Args:
             blocks: blocks of the epoch; the samples of a block are gathered at once.

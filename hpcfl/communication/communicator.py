@@ -102,8 +102,9 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:
-        """Return all JSON-able values in rank order on rank 0, else None. Collective
-        call.
+        """Return all values in rank order on rank 0, else None. Collective call.
+
+        Values are JSON-able.
         """
 
     @abstractmethod
@@ -167,8 +168,7 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def allreduce_max_array(self, values: np.ndarray) -> np.ndarray:
-        """Return the elementwise maximum of all ranks' arrays on every rank. Collective
-        call.
+        """Return the elementwise maximum of arrays on every rank. Collective call.
 
         Args:
             values: array of this rank, which may be overwritten. All ranks have the

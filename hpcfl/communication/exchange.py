@@ -145,8 +145,9 @@ def send(
 
 
 def count_floats(message: Message) -> float:
-    """Return the mean number of floats that the server sends to a client, as the method
-    counts them.
+    """Return the mean number of floats that the server sends to a client.
+
+    The number follows the method's own count.
     """
     total = 0.0
     outgoing, _ = split(message)
@@ -321,8 +322,9 @@ def describe_mean(mean: Mean) -> list[Any]:
 
 
 def sum_weights(mean: Mean) -> list[Any]:
-    """Return this rank's sums of weights for the k means, and its largest weight,
-    JSON-able.
+    """Return this rank's sums of weights for the k means, and its largest weight.
+
+    The result is JSON-able.
     """
     table = _make_table(mean).double()
     return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
@@ -407,8 +409,9 @@ def _select_part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
 def _divide(
     added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind
 ) -> Tensor:
-    """Return the mean, [k, width] or [width] depending on ``kind``, in the type of the
-    rows.
+    """Return the mean, [k, width] or [width] depending on ``kind``.
+
+    It has the type of the rows.
 
     Args:
         added: sums over all ranks in whole units.

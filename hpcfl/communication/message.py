@@ -242,8 +242,9 @@ def describe_composed(message: Message) -> dict[str, list[Any]]:
 def unwrap(
     arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]
 ) -> Inbox:
-    """Return the inbox of received tensors: the inverse of ``wrap_entries``, with mixtures
-    computed.
+    """Return the inbox of received tensors: the inverse of ``wrap_entries``.
+
+    Mixtures are computed.
 
     Args:
         arrived: received tensors by name.

@@ -104,8 +104,9 @@ class Watchdog:
         self._give_up(None, self._allowed)
 
     def receive_all(self) -> None:
-        """Receive all outstanding heartbeats, which MPI requires before it is
-        finalised. Collective call.
+        """Receive all outstanding heartbeats. Collective call.
+
+        MPI requires this before it is finalised.
         """
         expected = self._world.alltoall(self._sent)
         while self._received != expected:

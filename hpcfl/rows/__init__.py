@@ -1,3 +1,1 @@
-"""Models as rows of one matrix: layout, products, exact sums, constants, keyed
-randomness.
-"""
+"""Models as rows of one matrix: layout, products, sums, constants, randomness."""

@@ -1,5 +1,4 @@
-"""Constants of a model: frozen parameters, statistics of frozen norms, constant
-buffers.
+"""Constants of a model: frozen parameters, frozen statistics, constant buffers.
 
 Constant buffers, such as position numbers and masks, are not changed by a forward pass.
 Constants are not part of a row, and training does not change them. A model freezes a
@@ -92,8 +91,9 @@ def list_own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
-    """Turn a module's frozen tensors into constants with given values, and return the
-    module.
+    """Turn a module's frozen tensors into constants with given values.
+
+    The module is changed and returned.
 
     Args:
         module: model of one client.
@@ -181,8 +181,9 @@ def count_bytes(module: nn.Module) -> int:
 
 
 def release(module: nn.Module) -> nn.Module:
-    """Turn a module's constants back into frozen parameters and buffers, and return the
-    module.
+    """Turn a module's constants back into frozen parameters and buffers.
+
+    The module is changed and returned.
     """
     held = find_constants(module)
     known: dict[int, Parameter] = {}

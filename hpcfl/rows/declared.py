@@ -152,8 +152,7 @@ class Watch:
                     self._results[name] = Saved.apply(number, tensor)  # type: ignore[no-untyped-call]
 
     def end(self) -> list[str]:
-        """Release the tensors and return the names of all tensors that torch has
-        changed in place.
+        """Release the tensors, and return the names of those that changed in place.
 
         Changes through a view are detected. Changes through NumPy or ``Tensor.data``
         are not.

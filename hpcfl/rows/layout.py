@@ -201,9 +201,7 @@ def _belongs(name: str, prefix: str) -> bool:
 
 
 def lay_out_parameters(module: nn.Module) -> Layout:
-    """Return the layout of a module's parameters. Constants of the module are its
-    frozen parameters.
-    """
+    """Return the layout of a module's parameters, whose constants are frozen."""
     normalising = {
         f"{path}.{name}"
         for path, part in module.named_modules()
@@ -223,8 +221,7 @@ def lay_out_buffers(module: nn.Module) -> Layout:
 
 
 def find_floating(layout: Layout, module: nn.Module) -> Tensor:
-    """Return a mask of the columns with floating-point numbers in a row of buffers,
-    bool [width].
+    """Return a mask of the floating-point columns in a row of buffers, bool [width].
 
     The other columns are counters.
     """
@@ -276,9 +273,7 @@ def match_names(patterns: Sequence[str], names: Iterable[str], key: str) -> list
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """Return whether a pattern matches a name, or the name of a module that contains
-    it.
-    """
+    """Return whether a pattern matches a name, or a module that contains it."""
     parts = name.split(".")
     around = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return any(fnmatchcase(one, pattern) for one in around)

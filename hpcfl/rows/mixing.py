@@ -124,8 +124,7 @@ def average(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def sum_rows(rows: Tensor) -> Tensor:
-    """Return the sum of each row of ``rows`` [n, width], with bits independent of other
-    rows.
+    """Return the sum of each row [n], with bits independent of other rows.
 
     torch sums a single long row in pieces on ``runtime.threads`` threads, but each of
     several rows on one thread. A single row is therefore summed together with a copy.
@@ -206,8 +205,7 @@ def compute_distances(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def compute_distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return ``compute_distances(rows[first], rows[second])`` without copies of whole
-    rows.
+    """Return ``compute_distances(rows[first], rows[second])`` without row copies.
 
     Products take half the time of differences, so distances are computed as ‖a − b‖² =
     ‖a‖² + ‖b‖² − 2ab, with a and b relative to the mean of all chosen rows. Only
@@ -270,9 +268,7 @@ def _multiply(
     rows: Tensor,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return ``multiply(matrix, rows)``, computed in float64 and rounded once to
-    ``dtype``.
-    """
+    """Return ``multiply(matrix, rows)`` in float64, rounded once to ``dtype``."""
     device = _choose_device(rows)
     # The device converts to float64, which halves the bytes to transfer and saves work
     # on the host.
@@ -344,8 +340,9 @@ def open_side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 
 @cache
 def _make_stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """Return the stream with a number. It is shared by all calls, because libraries
-    keep memory for each stream.
+    """Return the GPU stream with a number, which all calls share.
+
+    Libraries keep memory for each stream.
     """
     return torch.cuda.Stream(device)
 
@@ -364,8 +361,7 @@ def copy_beside_training() -> AbstractContextManager[object]:
 def compute_on_all_cores(
     work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device
 ) -> Iterator[Found]:
-    """Yield the result of ``work`` for each of the cuts in order; a CPU processes
-    several cuts at once.
+    """Yield the result of ``work`` for each cut in order; a CPU runs several at once.
 
     Results in progress take at most ``HELD`` bytes, estimated from the first result. In
     a thread ``work`` runs outside contexts of the caller such as ``torch.no_grad``.
@@ -415,8 +411,7 @@ os.register_at_fork(after_in_child=_make_pool.cache_clear)
 
 
 def _multiply_in_order(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Return ``matrix @ rows``; products are rounded and added in the order of
-    ``rows``.
+    """Return ``matrix @ rows``, with products added in the order of ``rows``.
 
     ``addcmul`` is unsuitable, because it rounds product and sum together for some
     elements only.
@@ -429,8 +424,9 @@ def _multiply_in_order(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def compute_block_distances(left: Tensor, right: Tensor) -> Tensor:
-    """Return distances [m, n], float64, without a matrix product, which would be the
-    Gram expansion.
+    """Return distances [m, n], float64, without a matrix product.
+
+    A product would be the Gram expansion.
     """
     return torch.cdist(
         left.double(), right.double(), compute_mode="donot_use_mm_for_euclid_dist"
@@ -459,8 +455,7 @@ def _allocate(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Ten
 def cut_blocks(
     width: int, rows: int, device: torch.device, floats: int | None = None
 ) -> Iterator[slice]:
-    """Cut columns into blocks whose size suits the device, and send a heartbeat for
-    each block.
+    """Cut columns into blocks for a device, and send a heartbeat for each block.
 
     Args:
         width: number of columns.

@@ -1,5 +1,6 @@
-"""Keyed randomness: every draw is a function of a seed and a key, independent of
-earlier draws.
+"""Keyed randomness: every draw is a function of a seed and a key.
+
+Draws do not depend on earlier draws.
 
 The key is a purpose, usually with the round and the client. No generator state has to
 be saved. A resumed run, another number of ranks or another order of clients gives the
@@ -44,8 +45,9 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
-    """Return a NumPy generator for one purpose, such as ``generator(seed, "shuffle",
-    round, client)``.
+    """Return a NumPy generator for one purpose.
+
+    An example is ``generator(seed, "shuffle", round, client)``.
 
     Args:
         seed: seed of the experiment.
@@ -104,8 +106,7 @@ def permutations(
 
 @contextmanager
 def seeded(seed: int, *key: int | str) -> Iterator[None]:
-    """Seed torch's own generators by the key in a block, for module constructors and
-    dropout.
+    """Seed torch's generators by the key in a block, for constructors and dropout.
 
     After the block the CPU's generator is restored. A GPU's generator is not restored,
     because no other code draws from it.

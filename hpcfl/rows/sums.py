@@ -1,5 +1,6 @@
-"""Weighted sums Σ_i s_i·w_i of rows w_i, with bits independent of the distribution of
-rows over ranks.
+"""Weighted sums Σ_i s_i·w_i of rows w_i with rank-independent bits.
+
+The bits do not depend on the distribution of rows over ranks.
 
 Each rank sums its own rows, and then the ranks' sums are added. A floating-point sum
 would depend on the order, and so on the number of ranks. Here every product s_i·w_i is
@@ -37,8 +38,7 @@ LOWEST = -900
 
 
 def compute_mean(rows: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean ``[width]``, with the same bits as for rows on several
-    ranks.
+    """Return the weighted mean ``[width]``, with the bits of rows on several ranks.
 
     Args:
         rows: rows [n, width].
@@ -149,8 +149,7 @@ def _encode_power(exponents: Tensor) -> Tensor:
 def _cut_blocks(
     rows: Tensor, weights: Tensor
 ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
-    """Yield blocks of the rows with nonzero weight for each of the k sums, in row
-    order.
+    """Yield blocks of rows with nonzero weight for each of the k sums, in row order.
 
     Yields:
         The number of the sum, the columns, the block [m, columns] of m rows, and their

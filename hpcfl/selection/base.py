@@ -57,9 +57,7 @@ class LossReports:
 
     @property
     def history(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return all reports in order: client ids, int64 [n], and their losses, float64
-        [n].
-        """
+        """Return all reports in order: ids, int64 [n], and losses, float64 [n]."""
         ids = [np.zeros(0, np.int64), *(ids for ids, _ in self._history)]
         losses = [np.zeros(0), *(losses for _, losses in self._history)]
         return np.concatenate(ids), np.concatenate(losses)

@@ -110,8 +110,9 @@ class Oort(Selection):
         return result
 
     def limit(self, known: Known) -> int:
-        """Return T, the largest working time, in microseconds, of a client that is fast
-        enough.
+        """Return T, the longest working time of a client that is fast enough.
+
+        T is in microseconds.
         """
         assert known.ticks is not None
         totals = known.reports.totals

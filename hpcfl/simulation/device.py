@@ -227,7 +227,7 @@ def _explain_missing_gpu() -> str:
 def list_ranks(
     communicator: Communicator, device: torch.device, clients: Iterable[int]
 ) -> list[str]:
-    """Return a line for each rank, by rank, on every rank. Collective call.
+    """Return a line for each rank, on every rank. Collective call.
 
     For example ``rank 2 on node7 (pid 4711, cores 4-7, 1 thread, cuda:1 NVIDIA A100,
     clients 0-3, 9)``.
@@ -255,8 +255,10 @@ def list_ranks(
 
 
 def describe_ranges(numbers: Iterable[int]) -> str:
-    """Return ``0-3, 7`` for 0, 1, 2, 3, 7. Only the first SHOWN ranges are listed,
-    followed by the number of the remaining ranges.
+    """Return ``0-3, 7`` for 0, 1, 2, 3, 7.
+
+    Only the first SHOWN ranges are listed, followed by the number of the remaining
+    ones.
     """
     parts: list[list[int]] = []
     for number in sorted(numbers):

@@ -22,9 +22,7 @@ def is_failure(error: BaseException) -> bool:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return a line on a failure of the machine, or on an error that occurred only
-    once.
-    """
+    """Return a line on a failure of the machine, or on an error that occurred once."""
     if isinstance(error, RunFailure):
         return str(error)
     return f"the preflight before round 1 failed: {user_code.describe_error(error)}"

@@ -208,11 +208,10 @@ def refuse_large_result(operator: Any, args: Any, kwargs: Any, result: Any) -> N
 
 
 def find_fixed(prepared: Prepared) -> set[str]:
-    """Return the names of the server's tensors with a row count that does not depend on
-    clients.
+    """Return the names of the server's tensors whose rows do not belong to clients.
 
-    Only tensors with as many rows as the small federation has clients are listed. The
-    count is compared with the count for one more client.
+    They have as many rows as the small federation has clients, and the same number with
+    one client more.
     """
     setup, clients = prepared.setup, count_clients(prepared)
     if clients == setup.clients:
@@ -237,8 +236,7 @@ def outline_messages(prepared: Prepared) -> Messages:
 
 
 def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
-    """Yield the messages of the first two rounds of a small federation without
-    training.
+    """Yield the messages of two rounds of a small federation without training.
 
     The second round is the first whose messages depend on messages of clients. It must
     be called on a rank with clients.

@@ -74,8 +74,9 @@ def ignore_result(result: Result) -> None:
 
 @dataclass
 class BestRound:
-    """The best round so far, and the state before it, from which its models can be
-    recomputed.
+    """The best round so far, and the state before it.
+
+    The models of the round can be recomputed from this state.
 
     The state is not copied, because server and clients replace tensors of their state
     and never change them in place. It is saved with the next checkpoint. A resumed run
@@ -108,8 +109,7 @@ class BestRound:
         )
 
     def judge(self, communicator: Communicator, values: Mapping[str, Any]) -> None:
-        """Keep the state from ``remember`` if its round is the best so far. Collective
-        call.
+        """Keep the state from ``remember`` if its round is the best. Collective call.
 
         Args:
             communicator: communicator of all ranks.

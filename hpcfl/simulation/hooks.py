@@ -106,8 +106,7 @@ class Hooks:
         return state
 
     def compose(self, hook: str, state: State, audience: Audience) -> Message:
-        """Return the message that a hook of the method makes for an audience, on rank
-        0.
+        """Return the message of a hook of the method to an audience, on rank 0.
 
         Args:
             hook: name of the hook.
@@ -128,8 +127,9 @@ class Hooks:
         return message
 
     def receive(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
-        """Return the inboxes of a fleet as the overlays receive them, outermost first,
-        and as the method receives it, last.
+        """Return the inboxes of a fleet: of the overlays, then of the method.
+
+        The inbox of the outermost overlay comes first.
 
         Args:
             fleet: fleet of the clients.
@@ -205,8 +205,9 @@ class Hooks:
 
 
 def find_hooks(error: BaseException, hooks: Hooks) -> Iterator[tuple[str, str]]:
-    """Yield the hooks of a method and its overlays in which an error was raised,
-    outermost first.
+    """Yield the hooks in which an error was raised, outermost first.
+
+    They are hooks of the method and of overlays.
 
     Yields:
         The name of the hook and its file. The name of an overlay's hook includes its

@@ -31,8 +31,7 @@ def fit_lanes(
     private: int,
     placed: Placement,
 ) -> LaneChoice:
-    """Return the lanes of a rank on a GPU, and the number of clients whose rows fit
-    there.
+    """Return the lanes of a rank on a GPU, and the number of clients that fit there.
 
     Args:
         config: configuration of the experiment.
@@ -102,8 +101,7 @@ def choose_lanes(
 def find_row(
     config: Config, device: torch.device, fits: int, notes: list[str]
 ) -> LaneRow | None:
-    """Return the row of ``runtime.lane_table`` to use, or None with a note on the
-    reason.
+    """Return the row of ``runtime.lane_table`` to use, or None and add a note.
 
     Args:
         config: configuration of the experiment.

@@ -91,8 +91,8 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
 
 
 def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Try the experiment like ``run``, for commands after which no run follows.
-    Collective call.
+    """Try the experiment like ``run``, for commands that do not run it. Collective
+    call.
 
     If a dry round would be too large, only scores and model are tried.
 
@@ -115,8 +115,9 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
 
 @contextmanager
 def one_line_on_all_ranks(communicator: Communicator) -> Iterator[None]:
-    """Raise the first UserError or RunFailure of any rank in a block on all ranks, with
-    the same line. Collective call.
+    """Raise the first error of any rank in a block on all ranks. Collective call.
+
+    The error is a UserError or a RunFailure, with the same line on all ranks.
     """
     own: UserError | RunFailure | None = None
     facts: list[Any] | None = None
@@ -229,8 +230,11 @@ def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> 
 
 
 def refuse(text: str, cause: BaseException) -> NoReturn:
-    """Raise the error that ends the run: RunFailure if the machine has failed, else
-    UserError.
+    """Raise the error that ends the run.
+
+    Raises:
+        RunFailure: The machine has failed.
+        UserError: The experiment has an error.
     """
     if is_failure(cause):
         raise RunFailure(describe_failure(cause)) from cause
@@ -344,8 +348,7 @@ def check_scored_column(small: Prepared, columns: list[str]) -> None:
 
 
 def describe_dependent(operators: Sequence[str], lanes: int | str) -> str:
-    """Return a note that the bits of ``operators`` for a client depend on other
-    clients.
+    """Return a note that the bits of ``operators`` depend on other clients.
 
     Args:
         operators: names of the operators.

@@ -189,8 +189,9 @@ class Prepared:
         )
 
     def make_fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
-        """Return the fleet of this rank's clients among ``ids``, with copies of their
-        state.
+        """Return the fleet of this rank's clients among ``ids``.
+
+        It has copies of their private state.
 
         Args:
             ids: ids of clients on any rank.
@@ -215,8 +216,9 @@ class Prepared:
         return np.arange(self.setup.clients, len(self.data.counts))
 
     def make_newcomers(self) -> Fleet:
-        """Return the newcomers of this rank in their own round 1, with
-        ``newcomers.epochs`` epochs.
+        """Return the newcomers of this rank in their own round 1.
+
+        They train for ``newcomers.epochs`` epochs.
 
         The warm-up of the learning rate is meant for untrained models, so newcomers
         skip it.
@@ -244,8 +246,9 @@ class Prepared:
 def prepare_together(
     config: Config, communicator: Communicator, adapter: ModelAdapter | None = None
 ) -> Prepared:
-    """Prepare the experiment on every rank, after the ranks have compared their GPUs.
-    Collective call.
+    """Prepare the experiment on every rank. Collective call.
+
+    The ranks first compare their GPUs.
 
     Args:
         config, adapter: as for ``prepare``.
@@ -272,9 +275,7 @@ def prepare_together(
 
 
 def _note_other_processors(communicator: Communicator) -> list[str]:
-    """Return a note if processors of ranks compute different last bits. Collective
-    call.
-    """
+    """Return a note if ranks compute different last bits. Collective call."""
     if communicator.size == 1:
         return []
     arithmetics = communicator.allgather(provenance.digest_arithmetic())
@@ -561,8 +562,9 @@ def _make_stores(
 
 
 def _place_clients(counts: Tensor, config: Config, size: int) -> Placement:
-    """Place clients on ``size`` ranks by their numbers of local steps, and newcomers
-    likewise.
+    """Place clients on ``size`` ranks by their numbers of local steps.
+
+    Newcomers are placed likewise.
 
     Clients and newcomers are two groups, each spread evenly over the ranks, because
     they never train at the same time. Clients whose smaller last batches have equal

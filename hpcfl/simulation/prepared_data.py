@@ -49,15 +49,15 @@ class ClientData:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Number of training samples of each client and newcomer in round 1, int64
-        [clients and newcomers].
-        """
+        """Number of training samples in round 1, int64 [clients and newcomers]."""
         sizes: np.ndarray = self.counts.sum(dim=1).long().numpy()
         return sizes
 
     def counts_in(self, round: int) -> Tensor:
-        """Return the number of training samples of each class in a round, with the
-        labels that clients have then, float64 [clients and newcomers, classes].
+        """Return the number of training samples of each class in a round.
+
+        The counts use the labels of this round, float64 [clients and newcomers,
+        classes].
         """
         if self.shifts is None or not self.shifts.relabels_later:
             return self.counts
@@ -128,8 +128,11 @@ def prepare_data(
 
 
 def find_attack(config: Config, dataset: Dataset) -> tuple[np.ndarray, "Poison | None"]:
-    """Return the ids of the attackers, ascending, and the change of their samples or
-    None.
+    """Return the ids of the attackers, ascending, and the change of their samples.
+
+    The change is None if samples do not change.
+
+    The change is None without one.
 
     Raises:
         UserError: The attack does not fit the data set.
@@ -224,9 +227,7 @@ def count_samples(
 
 
 def note_unused_clients(config: Config, dataset: Dataset, split: Split) -> list[str]:
-    """Return a note if a key names clients of the data set but the partition ignores
-    them.
-    """
+    """Return a note if a key names clients of the data set that are not used."""
     named = [key for key in CLIENT_KEYS if config.data.options.get(key) is not None]
     if not named or dataset.owners is None or split.names:
         return []

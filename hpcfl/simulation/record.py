@@ -238,9 +238,7 @@ class Gathered:
         return record
 
     def _slowest(self, phase: str) -> float:
-        """Return the seconds of the slowest worker in a phase, or of rank 0 without
-        workers.
-        """
+        """Return the seconds of the slowest worker in a phase, or of a single rank."""
         workers = self.seconds[1:] or self.seconds
         return float(max(seconds.get(phase, 0.0) for seconds in workers))
 

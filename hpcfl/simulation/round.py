@@ -186,8 +186,7 @@ class Round:
         return self.prepared.make_fleet(ids, self.plan.number, self.plan.is_scored)
 
     def make_message(self, hook: str, ids: np.ndarray) -> Message:
-        """Return the message that a hook of the method makes for some clients, on rank
-        0.
+        """Return the message of a hook of the method to some clients, on rank 0.
 
         Args:
             hook: name of the hook.
@@ -245,9 +244,7 @@ class Round:
         return on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}")
 
     def select_inbox(self, fleet: Fleet) -> Inbox:
-        """Return the part of this rank's inbox for the clients of a fleet, on the
-        device.
-        """
+        """Return the part of this rank's inbox for a fleet, on the device."""
         owner = self.prepared.placement.owner[self.plan.audience]
         receivers = self.plan.audience[owner == self.communicator.rank]
         part = self.inbox
@@ -377,8 +374,7 @@ class JoinedWork:
 
 
 def collect_numbers(round: Round) -> None:
-    """Gather all clients' numbers on rank 0, and send the ids of diverged clients to
-    all ranks.
+    """Gather all clients' numbers on rank 0, and send the diverged ids to all ranks.
 
     Models are sent in a later stage, because their number depends on these ids.
     """
@@ -410,9 +406,7 @@ def collect_numbers(round: Round) -> None:
 
 
 def refuse_diverged(round: Round) -> None:
-    """Raise Diverged on all ranks if clients diverged and the configuration ends the
-    run then.
-    """
+    """Raise Diverged on all ranks if clients diverged and this ends the run."""
     diverged = round.collected.diverged
     stops = round.prepared.config.training.on_divergence == "stop"
     if len(diverged) and stops:
@@ -436,9 +430,7 @@ def collect_uploads(round: Round) -> None:
 
 
 def store_state(round: Round) -> None:
-    """Store the participants' private state; diverged clients keep their previous
-    state.
-    """
+    """Store the participants' private state, except for diverged clients."""
     finite, state = round.work.finite, round.work.state
     if not finite.all():  # copy rows only if some are removed
         kept = finite.nonzero()[:, 0]

@@ -130,8 +130,7 @@ class Draws:
         return left
 
     def draw_independently(self, key: Key) -> np.ndarray:
-        """Draw each client independently with the probability
-        ``participation.fraction``.
+        """Draw each client independently, with probability ``participation.fraction``.
 
         The result may have no clients.
         """
@@ -224,8 +223,7 @@ class RoundSchedule:
         return np.sort(self.draws.drop_lost(drawn, (number,)))
 
     def epoch_shares(self, number: int) -> np.ndarray | None:
-        """Return the fraction of epochs that each client of a round's cohort completes,
-        [n].
+        """Return the fraction of epochs that each client of a cohort completes, [n].
 
         None if all clients complete all epochs.
         """
@@ -271,15 +269,14 @@ class RoundSchedule:
         return TRAINING
 
     def times(self, number: int) -> dict[str, Any]:
-        """Return the recorded times of a round by name. Round R + 1 is the final
-        scoring.
+        """Return the recorded times of a round by name.
+
+        Round R + 1 is the final scoring.
         """
         return {}
 
     def decisions(self) -> dict[str, str]:
-        """Return decisions that change the last bits, for
-        ``start_checks.describe_decisions``.
-        """
+        """Return decisions that change the last bits, by subject."""
         return {}
 
     def describe(self) -> list[str]:
@@ -352,8 +349,9 @@ class RoundSchedule:
         self.reports.add(cohort, losses)
 
     def state(self) -> State:
-        """Return the state of the schedule after the last round, which checkpoints
-        store with the server's state.
+        """Return the state of the schedule after the last round.
+
+        Checkpoints store it with the server's state.
         """
         if self.reports is None:
             return {}
@@ -376,8 +374,7 @@ class RoundSchedule:
         return server, simulator
 
     def rehearse(self) -> None:
-        """Choose the clients of the rounds, to find errors of the selection before
-        round 1.
+        """Choose the clients of the rounds, to find errors before round 1.
 
         With ``reports`` only the first rounds are chosen, as if all clients reported
         the same loss. The schedule cannot be played afterwards.

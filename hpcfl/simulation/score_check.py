@@ -112,8 +112,7 @@ def check(
 
 
 def compute_numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
-    """Return the numbers that a score records for the clients of a block, by name,
-    ``[clients]`` each.
+    """Return a score's numbers for the clients of a block, by name, ``[clients]`` each.
 
     Each client has one training sample of every class.
 
@@ -127,9 +126,7 @@ def compute_numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
 
 
 def make_block(classes: int, device: torch.device | str = "cpu") -> Block:
-    """Make a reproducible block of CLIENTS × SAMPLES random logits, some of them
-    correct.
-    """
+    """Make a reproducible block of CLIENTS × SAMPLES logits, some of them correct."""
     generator = randomness.generator(0, "made-up block")
     labels = torch.from_numpy(generator.integers(classes, size=(CLIENTS, SAMPLES)))
     noise = generator.standard_normal((CLIENTS, SAMPLES, classes))
@@ -141,8 +138,7 @@ def make_block(classes: int, device: torch.device | str = "cpu") -> Block:
 
 
 def check_additive(score: Score, block: Block, whole: Tensor) -> None:
-    """Check that sums add up over blocks, respect the mask, and do not depend on other
-    clients.
+    """Check that sums add up, respect the mask, and do not depend on other clients.
 
     Args:
         score: score.

@@ -69,8 +69,9 @@ def pass_over_interrupts(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 class StopRequest:
-    """Context manager that records the first stop signal as ``received``, by name, or
-    None.
+    """Context manager that records the name of the first stop signal as ``received``.
+
+    ``received`` is None without a signal.
 
     A signal that arrived too late for a run stops the next run of a process that stores
     signals (``remember``), such as a sweep. Python accepts handlers only in the main

@@ -59,17 +59,13 @@ class RoundPlan:
         return "after the last round" if self.is_final else f"round {self.number}"
 
     def pace(self, ids: np.ndarray) -> np.ndarray | None:
-        """Return the entries of ``shares`` for some clients of the cohort, [k], or
-        None.
-        """
+        """Return ``shares`` for some clients of the cohort, [k], or None."""
         if self.shares is None:
             return None
         return self.shares[np.searchsorted(self.cohort, ids)]
 
     def only(self, ids: np.ndarray) -> "RoundPlan":
-        """Return the plan for some clients of the audience only, all of which are
-        scored.
-        """
+        """Return the plan for some clients only, all of which are scored."""
         trained = np.intersect1d(ids, self.cohort)
         return replace(
             self,

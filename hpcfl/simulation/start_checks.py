@@ -77,8 +77,7 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
 
 
 def note_short_rounds(prepared: Prepared) -> Prepared:
-    """Return the experiment with a note if one process would be faster than several
-    ranks.
+    """Return the experiment with a note if one process would be faster than ranks.
 
     Ranks wait for each other in every round, which dominates short rounds on CPUs. The
     estimate covers only models of linear layers, whose operations follow from their
@@ -106,8 +105,8 @@ def note_short_rounds(prepared: Prepared) -> Prepared:
 
 
 def find_stepping(prepared: Prepared) -> np.ndarray:
-    """Return a mask of the clients and newcomers with enough samples for a step, bool
-    [clients and newcomers].
+    """Return which clients have enough samples for a step, bool [clients and
+    newcomers].
     """
     training = prepared.setup.training
     fewest = find_fewest_samples(training, prepared.resources.buffers.width > 0)
@@ -155,8 +154,7 @@ def explain_idleness(prepared: Prepared) -> str:
 
 
 def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str, Any]:
-    """Return the decisions of the preflight that change the last bits of a run, by
-    subject.
+    """Return the preflight's decisions that change a run's last bits, by subject.
 
     Every checkpoint stores them. The entry ``asked`` has the settings that they depend
     on.
@@ -208,8 +206,9 @@ def refuse_other_decisions(
 
 
 def list_changed_decisions(before: object, now: object) -> list[str]:
-    """Return a text for each decision that differs between two starts with the same
-    settings.
+    """Return a text for each decision that differs between two starts.
+
+    Starts with other settings are not compared.
 
     Args:
         before: decisions of the checkpoint.

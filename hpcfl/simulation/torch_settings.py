@@ -193,8 +193,7 @@ def plain() -> Iterator[None]:
 
 @contextmanager
 def unchanged(place: str) -> Iterator[None]:
-    """Check that a user's code in a block leaves the settings unchanged, and restore
-    them.
+    """Check that a user's code in a block does not change settings, and restore them.
 
     Args:
         place: name of the user's code in the message.

@@ -46,8 +46,9 @@ SMALL = 16
 
 
 def differentiate_cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean cross-entropy of each lane [a], and the gradient of the sum over
-    lanes with respect to ``log_shares``.
+    """Return each lane's mean cross-entropy [a], and the gradient of ``log_shares``.
+
+    The gradient is the derivative of the sum over lanes.
 
     Args:
         log_shares: logarithms of probabilities, [a, batch, classes].
@@ -130,8 +131,7 @@ class LinearStack:
 
     @torch.no_grad()
     def compute_gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradients of the trained parameters, then losses and data terms
-        [a, 2].
+        """Return the parameters' gradients, then losses and data terms [a, 2].
 
         Args:
             given: parameters, x [a, batch, …], y [a, batch] and variables, which
@@ -187,8 +187,9 @@ def convolve_in(form: Form) -> AbstractContextManager[object]:
 
 
 class BatchedKernel(Kernel):
-    """Kernel for all lanes in one call: ``vmap`` of the per-client loss over tensors
-    ``[L, …]``.
+    """Kernel for all lanes in one call: ``vmap`` of the per-client loss.
+
+    Tensors are ``[L, …]``.
 
     Each call updates the buffers among the tensors.
     """
@@ -224,8 +225,9 @@ class BatchedKernel(Kernel):
         return BatchedSession(self, work, compute, written)
 
     def _build_gradients(self, work: Work) -> Function:
-        """Return the function of the tensors of ``work``, x, y and variables that
-        computes gradients, then losses and data terms [a, 2].
+        """Return a function that computes gradients, then losses and data terms [a, 2].
+
+        Its arguments are the tensors of ``work``, x, y and variables.
         """
         if work.clip is not None:
             from hpcfl.clients.execution.sample_sums import SampleSums
@@ -238,8 +240,11 @@ class BatchedKernel(Kernel):
         return BatchedLoss(self.module, work, self.form).compute_gradients
 
     def _find_stacked_layers(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the linear layers if ``names`` are their parameters, else
-        an empty list.
+        """Return the names of the linear layers if ``names`` are their parameters.
+
+        Otherwise the result is empty.
+
+        Otherwise the result is empty.
         """
         layers = self._layers or []
         leaves = [f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")]
@@ -263,9 +268,7 @@ class BatchedKernel(Kernel):
     def _build_prediction(
         self, function: Predict, names: list[str], variable_names: list[str]
     ) -> Function:
-        """Return the function of the tensors ``names``, x and variables that computes a
-        prediction.
-        """
+        """Return a function of the tensors ``names``, x and variables that predicts."""
         layers = (
             self._find_stacked_layers(names) if function is default_prediction else []
         )
@@ -280,9 +283,7 @@ class BatchedKernel(Kernel):
         variable_names: list[str],
         *given: Tensor,
     ) -> tuple[Tensor]:
-        """Return ``function`` of the lanes, given their tensors, x and variables in
-        order.
-        """
+        """Return ``function`` of the lanes, given tensors, x and variables in order."""
 
         def predict(model: nn.Module, x: Tensor, lane: Tensors) -> Tensor:
             return function(model, wrap_samples(model, x), Lane(**lane))
@@ -303,8 +304,7 @@ class BatchedKernel(Kernel):
         work: Work,
         written: Sequence[int],
     ) -> Function:
-        """Return the function that ``build`` makes to compute gradients, adapted to the
-        device.
+        """Return the gradient function that ``build`` makes, adapted to the device.
 
         Args:
             key: key of the function; equal keys identify equal functions.
@@ -327,8 +327,7 @@ class BatchedKernel(Kernel):
     def _keep_bits(
         self, key: Hashable, build: Callable[[], Function], writes: bool
     ) -> Function:
-        """Return the function that ``build`` makes, with bits that do not depend on
-        other lanes.
+        """Return the function of ``build`` with bits that do not depend on other lanes.
 
         Args:
             writes: as for ``SameBits``.
@@ -403,8 +402,7 @@ class BatchedLoss(nn.Module):
         self._variable_names, self._form = work.variable_names, form
 
     def forward(self, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-        """Return loss and data term [2], or the logits [size, classes] for
-        ``CROSS_ENTROPY``.
+        """Return loss and data term [2]; for ``CROSS_ENTROPY`` logits [size, classes].
 
         Args:
             x: samples [size, …].

@@ -41,8 +41,7 @@ Result = TypeVar("Result")
 
 
 def round_up(lanes: int, most: int) -> int:
-    """Round the number of lanes up to three significant binary digits, at most
-    ``most``.
+    """Round a number of lanes up to three significant binary digits, at most ``most``.
 
     Widths are 1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too large. Up
     to 100 lanes there are 23 widths.
@@ -128,8 +127,7 @@ def _suspend_collection() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Graph:
-    """A captured function. It references the function, because the graph reads its
-    constants.
+    """A captured function, kept alive because the graph reads its constants.
 
     Attributes:
         graph: captured graph.
@@ -145,8 +143,9 @@ class Graph:
     written: Sequence[int]
 
     def copy_in(self, tensors: Sequence[Tensor]) -> None:
-        """Copy arguments ``[a, …]`` into the first rows of the inputs; other rows do
-        not change.
+        """Copy arguments ``[a, …]`` into the first rows of the inputs.
+
+        Other rows do not change.
         """
         lanes = len(tensors[0])
         _copy([buffer[:lanes] for buffer in self.inputs], tensors)
@@ -163,8 +162,9 @@ class Graph:
 
 
 class Graphed:
-    """A function of CUDA tensors ``[a, …]``, one row per lane, captured after a few
-    calls.
+    """A function of CUDA tensors ``[a, …]`` that is captured after a few calls.
+
+    Arguments have one row per lane.
 
     A number that the function reads from elsewhere is constant in a graph. The first
     replay in each training is therefore compared with the function itself. If the
@@ -326,8 +326,9 @@ class Graphed:
         )
 
     def _find_buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
-        """Return a contiguous static buffer ``[wide, …]``. A new buffer repeats the row
-        of one lane.
+        """Return a contiguous static buffer ``[wide, …]``.
+
+        A new buffer repeats the row of one lane.
         """
         key = (key, like.shape[1:], like.dtype)
         if key not in self._buffers or len(self._buffers[key]) < wide:

@@ -102,9 +102,7 @@ class Work:
 
     @cached_property
     def variable_names(self) -> list[str]:
-        """The sorted names of the variables, including the keys of random layers if
-        present.
-        """
+        """The sorted names of the variables, with the keys of random layers if present."""
         drawn = [] if self.keys is None else [KEYS]
         return sorted([*self.variables, *drawn])
 
@@ -155,9 +153,7 @@ class Kernel(ABC):
         return tensors
 
     def narrow(self, failed: int) -> None:
-        """Limit the kernel to half of ``failed`` lanes, a number that did not fit on
-        the GPU.
-        """
+        """Limit the kernel to half of ``failed``, a number of lanes that did not fit."""
         self.widest = failed // 2
 
 
@@ -205,9 +201,7 @@ class Session(ABC):
     def _add_keys(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Add the keys of random layers to the variables; count the call and its
-        samples.
-        """
+        """Add the keys of random layers to the variables; count the call and samples."""
         self.samples += batch.y.shape[1]
         self.calls += 1
         given = dict(variables)
@@ -227,9 +221,7 @@ class SerialKernel(Kernel):
         self._channels_last = is_fast_channels_last(module)
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """Return a lane's tensors ``[1, …]`` with channels-last weights if these are
-        faster.
-        """
+        """Return a lane's tensors ``[1, …]``, with channels-last weights if faster."""
         if not self._channels_last:
             return tensors
         # With one input channel, `contiguous` returns the tensor with its old strides;

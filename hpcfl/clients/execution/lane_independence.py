@@ -97,9 +97,7 @@ class _Observing:
 
 
 class OperatorObserver(_Observing, TorchDispatchMode):
-    """A block in which ``note`` is called with each operator, its arguments and its
-    result.
-    """
+    """A block in which ``note`` is called with each operator, arguments and result."""
 
     def __init__(
         self, note: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], object]
@@ -109,9 +107,7 @@ class OperatorObserver(_Observing, TorchDispatchMode):
 
 
 class SameBits:
-    """A function of tensors ``[L, …]`` on a CPU whose bits do not depend on other
-    lanes.
-    """
+    """A function of tensors ``[L, …]`` on a CPU with lane-independent bits."""
 
     def __init__(
         self,
@@ -167,9 +163,7 @@ class SameBits:
 
 @contextmanager
 def note_dependent_operators() -> Iterator[set[str]]:
-    """Collect the names of operators called in a block that are not known to be
-    independent of other lanes.
-    """
+    """Collect the names of operators in a block that are not known to be independent."""
     names: set[str] = set()
 
     def note(operator: Any, args: tuple[Any, ...], *_: object) -> None:
@@ -200,8 +194,9 @@ def is_independent(operator: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _name(operator: Any) -> str:
-    """Return the name of an operator, which is the same for all overloads and for the
-    in-place version, such as ``add`` for ``aten::add_.Tensor``.
+    """Return the name of an operator, such as ``add`` for ``aten::add_.Tensor``.
+
+    It is the same for all overloads and for the in-place version.
     """
     name: str = operator.overloadpacket.__name__
     return name.removesuffix("_")

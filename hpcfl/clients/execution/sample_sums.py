@@ -59,8 +59,7 @@ class SampleSums(nn.Module):
         self._random_layers = random_layers(module)
 
     def compute_gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return the sums of the trained parameters' clipped gradients, ``[a, …]``
-        each.
+        """Return the sums of the parameters' clipped gradients, ``[a, …]`` each.
 
         The last tensor has the sums of losses and data terms [a, 2].
 
@@ -97,8 +96,9 @@ class SampleSums(nn.Module):
         places: Tensor,
         variables: Tensors,
     ) -> tuple[Tensors, Tensor]:
-        """Return per-sample gradients ``[a, PIECE, …]`` by name, and losses and data
-        terms [a, PIECE, 2].
+        """Return per-sample gradients ``[a, PIECE, …]`` by name, and losses.
+
+        Losses and data terms are [a, PIECE, 2].
         """
         of_sample = grad(self._evaluate_at, has_aux=True)
         of_lane = vmap(
@@ -119,8 +119,8 @@ class SampleSums(nn.Module):
         place: Tensor,
         variables: Tensors,
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one sample, and as auxiliary output the loss and its data
-        term [2].
+        """Return the loss of one sample, and as auxiliary output loss and data term
+        [2].
         """
         named = trained | others
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
