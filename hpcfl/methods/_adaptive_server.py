@@ -1,5 +1,5 @@
-"""Base of FedAdam, FedYogi and FedAdagrad: the clients' mean change is the gradient of
-a server optimiser.
+"""Base class of FedAdam, FedYogi and FedAdagrad, whose server optimiser uses the
+clients' mean change as gradient.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2. Δ is the
 weighted mean of the clients' changes w_i − w. The server computes m ← β₁m + (1 − β₁)Δ,
@@ -41,10 +41,10 @@ class AdaptiveServer(ServerModel):
         ),
     )
     beta1: float = Field(
-        0.9, ge=0, lt=1, description="share β₁ of the old m that is kept"
+        0.9, ge=0, lt=1, description="weight β₁ of the old m in the new m"
     )
     tau: float = Field(
-        1e-3, gt=0, description="degree τ of adaptivity: what is added to √v"
+        1e-3, gt=0, description="degree τ of adaptivity, the constant added to √v"
     )
 
     def server_state(self, setup: Setup) -> State:

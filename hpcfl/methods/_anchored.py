@@ -1,11 +1,12 @@
-"""Personal models with a proximal term to an anchor from the server.
+"""Base classes of methods with personal models and a proximal term to an anchor from
+the server.
 
-``Anchored``: client i keeps its model w_i, trains on from it and minimises F_i(w) +
-(strength/2)‖w − z_i‖². MR-MTL's anchor z_i is the mean of all models. FedAMP and
-DiversiFed share ``MixedAnchor``, in which the server mixes the last uploads: z_i = (1 −
-Σ_j β_ij) w_i + Σ_j β_ij w_j. The sum runs over the clients j of the last round's
-uploads, and the method defines β. In round 1 there is no such anchor, and clients
-minimise F_i alone.
+* ``Anchored``: client i continues training its personal model w_i and minimises F_i(w)
+  + (strength/2)‖w − z_i‖². In MR-MTL the anchor z_i is the mean of all models.
+* ``MixedAnchor``, the base class of FedAMP and DiversiFed: the server mixes the last
+  uploads, z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j. The sum runs over the clients j with
+  an upload in the last round, and the method defines β. Round 1 has no anchor, so
+  clients minimise only F_i.
 """
 
 from abc import abstractmethod
@@ -38,12 +39,12 @@ class Anchored(ServerModel):
         return {**inbox, "own": fleet.state["model"]}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the anchor, or the clients' own models before there is one."""
+        """Return the anchor; before the first one, the clients' personal models."""
         model: Tensor = inbox["anchor" if "anchor" in inbox else "own"]
         return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the clients' own models ``[n, P]``; with ``ala`` blended with the
+        """Return the clients' personal models ``[n, P]``, with ``ala`` blended with the
         anchor.
         """
         return self.blended(fleet, inbox["own"], self.received(fleet, inbox))
@@ -64,8 +65,7 @@ class MixedAnchor(Anchored):
 
     family = "mixed on the server"
     no_newcomers = (
-        "because what the server mixes for a client begins with what that client "
-        "uploaded"
+        "because the server computes a client's anchor from the client's last upload"
     )
 
     @abstractmethod
@@ -74,9 +74,10 @@ class MixedAnchor(Anchored):
         m receivers.
 
         Args:
-            distances: Euclidean, float64 [m, n], from each receiver's model to each
-                upload.
-            itself: bool [m, n], True for the receiver's own upload; β must be 0 there.
+            distances: Euclidean distances, float64 [m, n], of each receiver's model
+                from each upload.
+            itself: Mask of the receivers' own uploads, bool [m, n], for which β must be
+                0.
         """
 
     def server_state(self, setup: Setup) -> State:

@@ -1,5 +1,5 @@
-"""Arguments and results of a method's hooks: the receivers of a message, the senders of
-uploads, and the models that clients use.
+"""Arguments and results of a method's hooks: the receivers of a message, the clients of
+the uploads, and the models to score.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from hpcfl.rows.layout import Layout
 
 @dataclass(frozen=True)
 class Audience:
-    """Receivers of a message: ``ids`` [n] ascending, the cohort, or all clients in a
-    scored round.
+    """Receivers of a message: the cohort, or all clients in a scored round.
 
-    A client's message must not depend on the other receivers: otherwise results would
-    depend on the frequency of scoring. So an audience has no weights. ``setup`` has
-    known facts about clients, such as their numbers of samples, ``setup.samples[ids]``
-    [n].
+    A client's message must not depend on the other receivers; otherwise results would
+    depend on the frequency of scoring. An audience therefore has no weights.
 
     Attributes:
-        round: The round, from 1.
+        ids: The clients' numbers [n], ascending.
+        setup: The setup of the run, with known facts about clients such as
+            ``setup.samples[ids]`` [n].
+        round: The number of the round, from 1.
     """
 
     ids: np.ndarray
@@ -37,20 +37,21 @@ class Audience:
 
     @property
     def are_newcomers(self) -> bool:
-        """True for a message to newcomers, whose ids follow those of the others."""
+        """True for newcomers, whose ids follow those of all clients."""
         return bool((self.ids >= self.setup.clients).any())
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Clients whose messages arrived.
+    """Clients whose uploads the server aggregates.
 
     Attributes:
-        ids: their numbers [n], ascending.
-        class_counts: training samples of each class, float64 [n, classes]. A method
-            reads ``counts``, which may be refused.
-        uniform: True if all clients have equal weights in averages.
-        round: As in ``Audience``.
+        ids: The clients' numbers [n], ascending.
+        class_counts: Numbers of training samples of each class, float64 [n, classes].
+            Methods must read ``counts`` instead, which checks privacy.
+        setup: The setup of the run.
+        round: The number of the round, from 1.
+        uniform: Whether all clients have equal weights in averages.
     """
 
     ids: np.ndarray
@@ -65,25 +66,27 @@ class Cohort:
 
     @property
     def counts(self) -> Tensor:
-        """Training samples of each class, float64 [n, classes]. Raises UserError with
-        sample-level privacy.
+        """Numbers of training samples of each class, float64 [n, classes].
+
+        Raises:
+            UserError: The run has sample-level privacy.
         """
         return self.setup.show_classes(self.class_counts)
 
     @property
     def samples(self) -> Tensor:
-        """Training samples of each client, float64 [n]."""
+        """Number of training samples of each client, float64 [n]."""
         return self.class_counts.sum(dim=1)
 
     @property
     def share_of_clients(self) -> float:
-        """Share of all clients that the cohort has, n/M."""
+        """Size of the cohort as a share of all clients, n/M."""
         return len(self.ids) / self.setup.clients
 
     @property
     def shares(self) -> Tensor:
-        """Relative weight of each client in an average, float64 [n]: its samples N_i,
-        or 1 if uniform.
+        """Unnormalised weight of each client in an average, float64 [n]: its number of
+        samples N_i, or 1 if uniform.
         """
         return torch.ones(len(self.ids)).double() if self.uniform else self.samples
 
@@ -100,10 +103,13 @@ class ClientModel:
     """A model for each client: ``rows`` [n, P], or [P] if it is the same for all.
 
     Attributes:
-        predict: (model, x, lane) → logits [batch, classes]; default ``model(x)``.
-        variables: The inputs of ``predict`` as ``lane.NAME``, tensors [n, …] by name.
-        model: The name of the model, for methods with several models that have
-            batch-norm buffers of their own.
+        rows: The models' parameters, [n, P] or [P].
+        predict: Function (model, x, lane) → logits [batch, classes]; by default
+            ``model(x)``.
+        variables: Inputs that ``predict`` reads as ``lane.NAME``, tensors [n, …] by
+            name.
+        model: Name of the model, for methods with several models that have separate
+            batch-norm buffers.
     """
 
     rows: Tensor
@@ -112,7 +118,9 @@ class ClientModel:
     model: str = "model"
 
     def is_same(self, other: "ClientModel") -> bool:
-        """Return whether both have the very same objects; equal values do not count."""
+        """Return whether all attributes are identical objects; equal values are not
+        enough.
+        """
         return (
             self.rows is other.rows
             and self.predict is other.predict

@@ -7,9 +7,15 @@ from hpcfl.scores import metric_names
 
 
 def score_models(fleet: Fleet, models: dict[str, ClientModel], trained: bool) -> None:
-    """Score models by the names of their columns, the client's own model first.
+    """Score the models of a round.
 
-    Before training its fine-tuned forms are scored, too.
+    Before local training, the fine-tuned forms of the first model are scored too.
+
+    Args:
+        fleet: The clients to score.
+        models: Models by the names of their columns; the first one is the method's
+            ``client_model``.
+        trained: Whether the round's local training is done.
     """
     own = next(iter(models.values()))
     if not trained and 0 in fleet.scoring.tune_epochs:
@@ -27,13 +33,14 @@ def score_models(fleet: Fleet, models: dict[str, ClientModel], trained: bool) ->
 
 
 def _score_tuned(fleet: Fleet, model: ClientModel) -> None:
-    """Score the models that ``pre`` scores after each of ``evaluation.tune_epochs``
-    epochs of fine-tuning, which is discarded.
+    """Score the model of ``pre`` after fine-tuning for each number of epochs in
+    ``evaluation.tune_epochs``; discard the fine-tuned models.
 
-    It is the same for every method, so that the columns compare the received models
-    alone: the cross-entropy of the model's own prediction by all of its parameters,
-    with the optimiser, rate and mini-batches of ``[training]``. Each number of epochs
-    starts anew, in a phase of its own.
+    Fine-tuning is the same for every method, so that the columns compare only the
+    received models. It minimises the cross-entropy of the model's prediction over all
+    of its parameters, with the optimiser, learning rate and mini-batches of
+    ``[training]``. Each number of epochs starts from the received model and has a
+    separate phase of random numbers.
     """
     for epochs in fleet.scoring.tune_epochs:
         if not epochs:
@@ -60,7 +67,7 @@ def _score_tuned(fleet: Fleet, model: ClientModel) -> None:
 def _group_columns(
     models: dict[str, ClientModel],
 ) -> list[tuple[list[str], ClientModel]]:
-    """Return each model once, with all columns that it is scored as."""
+    """Return each distinct model once, with the names of all its columns."""
     scored: list[tuple[list[str], ClientModel]] = []
     for column, model in models.items():
         for columns, listed in scored:

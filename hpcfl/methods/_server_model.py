@@ -1,4 +1,4 @@
-"""Base of all methods whose clients start from a model of the server and return theirs."""
+"""Base class of methods whose clients receive a model, train it and upload it."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,8 +27,8 @@ Proximal = tuple[float, Tensor]
 
 
 class ServerModel(Method):
-    """Hooks of ``update`` with defaults; a method overrides the hooks in which it
-    differs.
+    """A method that splits ``update`` into smaller hooks with defaults. Subclasses
+    override the hooks in which they differ.
 
     Server: ``model`` [P]. Client: none; with ``ala`` its last ``model`` and the state of
     ``AdaptiveLocalAggregation``. Down P, up P.
@@ -37,9 +37,9 @@ class ServerModel(Method):
         blended_layers: The layers that ``ala`` blends.
         inherited: Names of private models [P] that a newcomer initialises with the
             received model.
-        last_model: The name of a client's last trained model in its state, at first the
-            initial one; "" for a method that does not store it.
-        server_zeros: Names of further rows [P] of the server, zeros at first.
+        last_model: Name of the client's last trained model in its state, initially the
+            initial model; "" if the method does not store it.
+        server_zeros: Names of further rows [P] in the server's state, initially zero.
     """
 
     blended_layers: ClassVar[Group] = 1
@@ -50,7 +50,8 @@ class ServerModel(Method):
 
     ala: bool = Field(
         False,
-        description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",
+        description="blend the client's last model and the received one by FedALA's module "
+        "(s = 0.8, p = 1) before training",
     )
 
     def adaptive_aggregation(self) -> "AdaptiveLocalAggregation":
@@ -100,8 +101,8 @@ class ServerModel(Method):
         return self.blended(fleet, received, received)
 
     def blended(self, fleet: Fleet, start: Tensor, received: Tensor) -> Tensor:
-        """Return the models that training starts from: ``start``, or with ``ala`` the
-        blends of the clients' own models and ``received``.
+        """Return the models before local training: ``start``, or with ``ala`` the blends
+        of the clients' last models and ``received``.
         """
         if not self.ala:
             return start
@@ -125,20 +126,20 @@ class ServerModel(Method):
         )
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        """Return the inputs of ``loss`` as ``lane.NAME``: tensors [n, …] by name."""
+        """Return the inputs that ``loss`` reads as ``lane.NAME``, tensors [n, …] by
+        name.
+        """
         return {}
 
     def proximal_term(self, fleet: Fleet, inbox: Inbox) -> Proximal | None:
-        """Return the proximal term of local training, or None.
-
-        The term consists of its strength and the models [P] or [n, P] that clients are
-        pulled to.
+        """Return the proximal term of local training: its strength and its anchor, the
+        models [P] or [n, P]; None without one.
         """
         return None
 
     def remember(self, fleet: Fleet, trained: Tensor) -> None:
-        """Store the method's part of the ``trained`` models [n, P], and as
-        ``last_model`` and with ``ala`` the models themselves.
+        """Store the ``trained`` models [n, P] in the clients' state: the parts that the
+        method needs, and the whole models for ``last_model`` and ``ala``.
         """
         self.store_state(fleet, trained)
         if self.last_model:

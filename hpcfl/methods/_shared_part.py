@@ -1,8 +1,12 @@
-"""Bases of methods that average only a part of the model, b ← Σ_S p_i b_i.
+"""Base classes of methods that average only a part of the model, b ← Σ_S p_i b_i.
 
-The server holds ``model`` [P], the shared part with the initial private part. A subclass
-divides a row in ``shared_part``, ``private_part`` and ``joined``. P_b is the number of
-parameters of the body.
+* ``SharedBody``: the body is shared, below the initial head.
+* ``PrivatePart``: the body is shared, and each client has a private part.
+* ``SharedHead``: the upper layers are shared, above a private body.
+
+The server has ``model`` [P], the shared part with the initial private part. A subclass
+of ``SharedBody`` may override ``shared_part``, ``private_part`` and ``joined``, which
+split a row. P_b is the number of parameters of the body.
 """
 
 from typing import ClassVar
@@ -33,19 +37,19 @@ class SharedBody(ServerModel):
     """
 
     family = "a shared body"
-    # the upper layer of the body (methods-1.md §6)
+    # Upper layer of the body (methods-1.md §6).
     blended_layers = "neck"
     trains = {
         "body": "nothing would be shared",
-        "head": "nothing would be a client's own",
+        "head": "nothing would be personal",
     }
 
     def private(self, layout: Layout) -> slice:
-        """Return the columns that are never sent: all after the body's."""
+        """Return the private columns, which are all columns after the body."""
         return slice(layout.columns("body").stop, layout.width)
 
     def shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
-        """Return the shared columns of ``rows`` [..., P], [..., P_b]."""
+        """Return the shared columns [..., P_b] of ``rows`` [..., P]."""
         return rows[..., : self.private(layout).start]
 
     def private_part(self, layout: Layout, rows: Tensor) -> Tensor:
@@ -66,14 +70,18 @@ class SharedBody(ServerModel):
         }
 
     def under_initial_head(self, layout: Layout, inbox: Inbox) -> Tensor:
-        """Return the shared body under the initial head, ``[P]``, or ``[n, P]`` of
-        rows.
+        """Return the shared body with the initial head, ``[P]``, or ``[n, P]`` if each
+        client received a different body.
         """
         return self.joined(layout, inbox["body"], inbox["initial_head"])
 
     def under_own_heads(self, layout: Layout, inbox: Inbox, heads: Tensor) -> Tensor:
-        """Return the shared body under each client's own ``heads`` [n, P − P_b], ``[n,
-        P]``.
+        """Return the shared body with each client's head, ``[n, P]``.
+
+        Args:
+            layout: The layout of a row.
+            inbox: The received message, with ``body``.
+            heads: The clients' heads [n, P − P_b].
         """
         bodies = inbox["body"].expand(len(heads), -1)
         return self.joined(layout, bodies, heads)
@@ -105,12 +113,12 @@ class SharedBody(ServerModel):
 
 
 class PrivatePart(SharedBody):
-    """A shared body with a private part above or beside it.
+    """A shared body, and private parameters that each client keeps.
 
     Client: ``head`` [P_h]. Down P_b, up P_b.
 
     Attributes:
-        kept: The name of the private columns in a client's state.
+        kept: Name of the private columns in a client's state.
     """
 
     kept: ClassVar[str] = "head"
@@ -122,7 +130,7 @@ class PrivatePart(SharedBody):
         }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the received columns joined with each client's own columns, ``[n,
+        """Return the received columns joined with each client's private columns, ``[n,
         P]``.
         """
         return self.under_own_heads(fleet.layout, inbox, fleet.state[self.kept])
@@ -134,15 +142,15 @@ class PrivatePart(SharedBody):
 class SharedHead(ServerModel):
     """Shared upper layers g, with P_g parameters, above a private body.
 
-    Server: ``model`` [P], the initial body under g. Client: ``body`` [P − P_g], its own.
-    Down P_g, up P_g. Clients start from (b_i, g). There is no column ``global``, because
-    no body is shared.
+    Server: ``model`` [P], the initial body with g. Client: ``body`` [P − P_g], the
+    private body. Down P_g, up P_g. Clients start from (b_i, g). No column ``global`` is
+    scored, because no body is shared.
     """
 
     family = "a shared head"
 
     def shared(self, layout: Layout) -> slice:
-        """Return the shared columns, up to the last one."""
+        """Return the shared columns, which end with the last column of a row."""
         return layout.columns("head")
 
     def client_state(self, setup: Setup) -> State:
@@ -153,7 +161,7 @@ class SharedHead(ServerModel):
         return {"head": server["model"][self.shared(audience.layout)]}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return each client's own body under the shared layers, ``[n, P]``."""
+        """Return each client's private body with the shared layers, ``[n, P]``."""
         body = fleet.state["body"]
         heads = inbox["head"].expand(len(body), -1)
         return torch.cat([body, heads], dim=1)

@@ -1,10 +1,10 @@
-"""Options that many methods can have, each by a key of ``[method]``.
+"""Options that many methods share, each with a key in ``[method]``.
 
-``ala = true`` (``ala.py``) is a key of the methods that derive from ``ServerModel``, and
-``aggregation = "class-wise"`` (``overlays/class_wise.py``) of those that derive from
-``FedAvg``. The messages of the second are an overlay. An option's part in local training
-lies in hooks of the base classes. A class that overrides such a hook may leave the option out, so it declares
-in ``keeps`` the options that still work.
+``ala = true`` (``ala.py``) is a key of all methods that derive from ``ServerModel``.
+``aggregation = "class-wise"`` (``overlays/class_wise.py``) is a key of all methods that
+derive from ``FedAvg``; an overlay changes its messages. Hooks of the base classes
+implement an option's part in local training. A class that overrides such a hook may
+break the option, so it lists the options that still work in ``keeps``.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from hpcfl.experiment import user_code
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import Method
 
-# By key: the hooks of the base classes in which the option does its work, or whose work
-# it replaces.
+# Hooks of the base classes that implement an option or that it replaces, by the
+# option's key.
 HOOKS: Mapping[str, tuple[str, ...]] = {
     "ala": ("start", "update"),
     "aggregation": (
@@ -31,17 +31,22 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
 
 
 def refuse_without_effect(method: Method, training: Training) -> None:
-    """Raise UserError where an option is set that a hook of the method may leave out, or
-    where statistics are averaged of a model that the method lacks.
+    """Raise UserError for settings that the method's hooks may ignore.
 
-    An option with its default value is the method's own affair.
+    These are options with another value than their default, if the method overrides a
+    hook that they need, and averaged batch-norm statistics, if the method has no model
+    named "model".
+
+    Args:
+        method: The method with its keys.
+        training: The section ``[training]``.
     """
     kind = type(method)
     if training.buffers == "average" and "model" not in kind.models:
         raise UserError(
             f"{user_code.locate(kind)}training.buffers = 'average' has no effect: {kind.__name__}."
             f"models = {kind.models} has no 'model', whose statistics are averaged; leave "
-            "the key out, or have the model that is averaged trained as 'model'"
+            "the key out, or train the averaged model as 'model'"
         )
     for key in HOOKS:
         field = kind.model_fields.get(key)
@@ -55,13 +60,17 @@ def refuse_without_effect(method: Method, training: Training) -> None:
             f"{user_code.locate(vars(owner)[hook])}method.{key} = {getattr(method, key)!r}: "
             f"{owner.__name__}.{hook} replaces a hook that the option needs; leave the key "
             f"out, or write keeps = ('{key}',) in {owner.__name__} if its hooks call "
-            "super()'s or do that work"
+            "those of super() or implement the option"
         )
 
 
 def undeclared(kind: type[Method], key: str) -> tuple[type, str] | None:
-    """Return the class, of ``kind`` and its bases, that overrides a hook of an option
-    without a declaration, and the hook; None if there is none.
+    """Return the first class that overrides a hook of an option without a declaration
+    in ``keeps``, and the name of the hook; None if no class does.
+
+    Args:
+        kind: The class of the method; its bases are checked too.
+        key: The key of the option.
     """
     for owner in kind.__mro__:
         if key in vars(owner).get("keeps", ()):

@@ -1,16 +1,16 @@
 """Adaptive local aggregation (ALA): learned weights blend the received model and a
-client's own.
-
-ALA is no overlay: a method goes on to read the received model, which an overlay would
-replace, as an anchor or in ``global``, and ALA stores the whole trained model, of which
-a message may have a part.
+client's personal model.
 
 Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning",
-AAAI 2023, eqs 4–7. A client with a model v of its own that receives a model g copies
-the lower layers of g and starts the upper ones at v + Ω⊙(g − v). It learns the weights
-Ω, one in [0, 1] for each parameter, on its own samples before local training. Only the
-model that training starts from is replaced, so that other methods than FedALA can have
-it too (``ala = true``, ``ServerModel``).
+AAAI 2023, eqs 4–7. A client has a personal model v and receives a model g. It copies
+the lower layers of g and starts the upper layers at v + Ω⊙(g − v). Before local
+training it learns the weights Ω, one in [0, 1] for each parameter, on its samples. ALA
+only replaces the model that training starts from, so other methods can use it too
+(``ala = true``, ``ServerModel``).
+
+ALA is not an overlay, for two reasons. An overlay would replace the received model,
+which methods also read as an anchor or score as ``global``. ALA also stores the whole
+trained model, of which a message may contain only a part.
 """
 
 from dataclasses import dataclass
@@ -21,22 +21,32 @@ from torch import Tensor
 
 from hpcfl.methods.base import CROSS_ENTROPY, Fleet, Group, Setup, State, StepContext
 
-Activation = Literal["round", "own"]  # whose second round learns Ω until it converges
-Adaptation = Literal["always", "initial"]  # the rounds that learn Ω
-WINDOW = 10  # so many last losses must be alike for a first activation to end
+# The round in which Ω is first learned, until convergence: round 2 of the run, or the
+# client's second round.
+Activation = Literal["round", "own"]
+Adaptation = Literal["always", "initial"]  # rounds that learn Ω
+WINDOW = 10  # number of last losses that must be similar to end a first activation
 
 
 @dataclass(frozen=True)
 class AdaptiveLocalAggregation:
     """ALA with the keys of ``FedALA``.
 
-    Client: ``model`` [P], its own; ``ala.weights``, Ω of the upper layers' columns;
-    ``ala.rounds`` [1], in how many rounds it has taken part.
+    Client: ``model`` [P], its personal model; ``ala.weights``, Ω of the upper layers'
+    columns; ``ala.rounds`` [1], the number of rounds in which it has trained.
 
-    activation: "round", Algorithm 1, begins with round 2 of the federation, also for
-    clients that were not in round 1, whose own model is still the initial one. "own"
-    begins with each client's own second round.
-    adaptation: "initial" leaves Ω as that first activation has made it.
+    Attributes:
+        eta: Learning rate η of Ω.
+        share: Share of the client's samples that learn Ω.
+        layers: Upper layers that are blended; the others are copied.
+        threshold: Standard deviation of the last losses below which a first activation
+            ends.
+        most_epochs: Maximal number of epochs of a first activation.
+        activation: "round" (Algorithm 1): the first activation is in round 2 of the
+            run, also for clients that were not in round 1, whose personal model is
+            still the initial one. "own": it is in each client's second round.
+        adaptation: "always": every later round learns Ω. "initial": Ω stays constant
+            after the first activation.
     """
 
     eta: float = 1.0
@@ -59,14 +69,18 @@ class AdaptiveLocalAggregation:
         """Return the models ``[n, P]`` before training: ``received``, with upper layers
         v + Ω⊙(g − v).
 
-        Over mini-batches of a random share of the samples, Ω ← clip(Ω − η·∇⊙(g − v), 0,
-        1) with the loss's gradient ∇ at the blended model. In the second round the
-        epochs end when the standard deviation of the last ten losses is below the
-        threshold, at most ``most_epochs``; later rounds take one epoch. In the first
-        round clients have no own model yet and start from g. A counter tells the first
-        round, where the reference code compares tensors. Batch norm is in training
-        mode, and its statistics are restored afterwards. Stragglers do all epochs,
-        because convergence ends them.
+        Each step on a mini-batch of a random share of the samples computes Ω ← clip(Ω −
+        η·∇⊙(g − v), 0, 1), with the gradient ∇ of the loss at the blended model. The
+        second round trains until the standard deviation of the last ten losses is below
+        the threshold, for at most ``most_epochs`` epochs. Later rounds train for one
+        epoch. In the first round clients have no personal model yet and start from g; a
+        counter identifies this round, while the reference code compares tensors. Batch
+        norm is in training mode, and its statistics are restored afterwards. Stragglers
+        train for all epochs, because convergence ends this training.
+
+        Args:
+            fleet: The clients to train.
+            received: The received models g, [P] or [n, P].
         """
         upper = fleet.layout.columns(self.layers)
         rows = fleet.rows(received)

@@ -1,1 +1,1 @@
-"""Overlays: changes of all messages between a method's server and its clients."""
+"""Overlays, which change the messages between a method's server and its clients."""

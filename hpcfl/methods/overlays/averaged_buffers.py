@@ -1,9 +1,8 @@
-"""Batch-norm statistics that are averaged like the model: ``training.buffers =
-"average"``.
+"""Averaged batch-norm statistics: ``training.buffers = "average"``.
 
-FedNH's and FedUV's codes average a model's whole state like this. PFLlib and its family
-average parameters only, and so does the default, ``"local"``: the statistics stay with
-each client.
+The published codes of FedNH and FedUV average the complete state of a model in this
+way. PFLlib and codes derived from it average only parameters. So does the default
+``"local"``, with which each client keeps its statistics.
 """
 
 from collections.abc import Callable
@@ -27,15 +26,19 @@ from hpcfl.methods.base import (
 
 @dataclass(frozen=True)
 class AveragedBuffers(Overlay):
-    """Buffers that go up beside the method's message, are averaged, and come down.
+    """Overlay that adds buffers to the messages and averages them on the server.
 
     Attributes:
-        name: of the buffers in the clients' private state and in the server's state.
-        initial: the buffers before round 1, [width].
-        averaged: bool [width], False for counters, which stay with the client.
-        shares: the method's function of this name, the weights of the average.
-        sends_counters: whether clients upload their counters, and not the received ones,
-            which would take up a clip of updates.
+        name: Name of the buffers in the clients' private state and in the server's
+            state.
+        initial: Buffers before round 1, [width].
+        averaged: Mask of the averaged buffers, bool [width]; False for counters, which
+            stay with the client.
+        shares: The method's function ``shares``, which returns the weights of the
+            average.
+        sends_counters: Whether clients upload their own counters. Otherwise they upload
+            the received counters, so that counters do not contribute to the norm of an
+            update that is clipped.
     """
 
     name: str

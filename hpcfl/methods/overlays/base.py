@@ -1,17 +1,17 @@
-"""The contract of an overlay.
+"""Base class of overlays, which change messages.
 
-A run has an ordered list of overlays, the innermost first. Each sees the final message
-of the method and of the overlays before it. ``simulation/hooks.py`` applies
-them:
+A run has an ordered list of overlays, the innermost first. Each overlay receives the
+message of the method after the changes of the overlays before it.
+``simulation/hooks.py`` calls them in this order:
 
     send:      method.send, then each overlay's ``send``, in order
     receive:   each overlay's ``receive``, in reverse order, then the method's hook
     upload:    method.update, then each overlay's ``upload``, in order
     aggregate: each overlay's ``aggregate``, in reverse order, then method.aggregate
 
-So the last overlay sees exactly the message that travels. ``OwnOverlay`` is the base of
-those that an experiment names in ``[[overlay]]``. These come after the built-in ones
-of this folder, and the changes of updates (``updates/overlay.py``) come last.
+The last overlay thus receives exactly the message that is sent. ``OwnOverlay`` is the
+base class of a user's overlays in ``[[overlay]]``. These follow the built-in overlays of
+this folder; the overlay of updates (``updates/overlay.py``) is the last one.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ State = dict[str, Tensor]
 
 
 class Overlay:
-    """An overlay that changes nothing; a subclass overrides the steps that it changes.
+    """An overlay without any change. Subclasses override the steps that they change.
 
     Attributes:
-        varying: as for a method, of the names in ``server_state``.
+        varying: Names in ``server_state`` that ``aggregate`` may add or reshape.
     """
 
     varying: ClassVar[tuple[str, ...]] = ()
@@ -49,56 +49,57 @@ class Overlay:
         return {}
 
     def send(self, server: State, audience: Audience, message: Message) -> Message:
-        """Return the message to the audience, made of the ``message`` inside.
+        """Return the message to the clients, computed from the method's ``message``.
 
-        It runs on rank 0 for clients and for newcomers, and must not change ``server``.
+        Runs on rank 0, for clients and for newcomers; must not change ``server``.
         """
         return message
 
     def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Return the inbox for the steps inside; may assign names in ``fleet.state``.
+        """Return the inbox for the overlays before this one and for the method; may
+        assign names in ``fleet.state``.
 
-        It runs before every hook that gets an inbox.
+        Runs before every hook that takes an inbox.
         """
         return inbox
 
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
-        """Return the message to the server, made of the ``message`` inside.
+        """Return the message to the server, computed from the method's ``message``.
 
-        It runs after ``update``; may assign names in ``fleet.state``. ``inbox`` is the
-        one that ``receive`` was given.
+        Runs after ``update``; may assign names in ``fleet.state``. ``inbox`` is the
+        argument of ``receive``.
         """
         return message
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> State | None:
-        """Return the uplink for the steps inside, or None to skip them in this round;
-        may assign names in ``server``.
+        """Return the uplink for the overlays before this one and for the method, or
+        None to skip their steps in this round; may assign names in ``server``.
 
-        It runs on rank 0.
+        Runs on rank 0.
         """
         return uplink
 
     def acts_on_empty_cohorts(self) -> bool:
-        """Return whether ``aggregate`` runs in a round without uploads as well, with
-        zeros in place of means, and the method's after it.
+        """Return whether ``aggregate`` of this overlay and of the method also runs in a
+        round without uploads, with zeros as means.
         """
         return False
 
     def show_cohort(self, cohort: Cohort) -> Cohort:
-        """Return the cohort as the method's ``aggregate`` may see it."""
+        """Return the cohort that the method's ``aggregate`` receives."""
         return cohort
 
     def notes(self) -> list[str]:
-        """Return lines for the user to read before the first round."""
+        """Return notes to print before round 1."""
         return []
 
     def measure(self, server: State, round: int) -> dict[str, float]:
-        """Return numbers of a round to record by name, after its ``aggregate``."""
+        """Return metrics of a round by name, computed after its ``aggregate``."""
         return {}
 
     def list_decisions(self) -> dict[str, str]:
-        """Return decisions that change the run's numbers, by subject. A resumed run must
-        make the same ones.
+        """Return automatic choices that affect results, by subject. A resumed run must
+        make the same choices.
         """
         return {}
 
@@ -112,14 +113,14 @@ class Overlay:
 
         Args:
             rounds: The number of rounds of the run.
-            cohort: Returns the ids of the clients that train in a round.
+            cohort: Function that returns the ids of the clients that train in a round.
             uploads: The width of each entry of a client's message.
         """
         return []
 
     def count_server_bytes(self, clients: int, uploads: Mapping[str, int]) -> int:
-        """Return the bytes of copies of rows that ``aggregate`` makes on rank 0, for
-        the memory table of ``hpcfl check``.
+        """Return the bytes of the copies that ``aggregate`` makes on rank 0, for the
+        memory table of ``hpcfl check``.
 
         Args:
             clients: The number of clients in a round.
@@ -129,8 +130,8 @@ class Overlay:
 
 
 class OwnOverlay(OverlaySection, Overlay):
-    """An overlay of a user, named ``my_file:Class`` in a table of ``[[overlay]]``.
+    """Base class of a user's overlay, ``my_file:Class`` in a table of ``[[overlay]]``.
 
-    Its fields are further keys of the table. An overlay keeps nothing in itself:
-    ``server`` and ``fleet.state`` hold what changes.
+    Its fields are further keys of the table. An overlay has no attributes that change:
+    its state is in ``server`` and ``fleet.state``.
     """

@@ -1,15 +1,17 @@
-"""Class-wise aggregation: one average for each class, and for each client its mix of
-these class models.
+"""Class-wise aggregation: the server averages one model per class, and each client
+receives a mix of these class models.
 
-Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i
-[K] the estimated class distribution of client i and p_l the weight of client l, class
-model j is G_j = Σ_l q_lj w_l, q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and client i starts
-from Σ_j π̂_ij G_j; in matrices, from Π·G with G = Q·W. After a cohort of many more
-clients than classes G is made and sent, in float64, so that a start is rounded once.
-After a smaller cohort the starts are sent, (Π·Q)·W, for which no class model is made
-(``class_models`` makes them to be looked at). cwFedAvg does this; so do other methods
-whose server averages whole models, by ``aggregation = "class-wise"`` of ``FedAvg``, with
-the paper's settings for CIFAR-10.
+Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). Let π̂_i
+[K] be the estimated class distribution of client i and p_l the weight of client l. The
+model of class j is G_j = Σ_l q_lj w_l with q_lj = p_l π̂_lj / Σ_m p_m π̂_mj. Client i
+starts from Σ_j π̂_ij G_j. As matrices, the starts are Π·G with G = Q·W.
+
+If a cohort has many more clients than there are classes, the server computes and sends
+G in float64, so that a start is rounded only once. Otherwise it sends the starts
+(Π·Q)·W without computing class models; ``class_models`` computes them for export.
+
+cwFedAvg uses this aggregation. Other methods whose server averages whole models use it
+with ``aggregation = "class-wise"`` (``FedAvg``) and the paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
@@ -37,15 +39,15 @@ from hpcfl.methods.base import (
 )
 from hpcfl.rows import mixing
 
-FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
-# Class models are made of more uploads than this for each of them. Mixing them takes
-# some four times as long as a product of as many numbers (``mixing.combine``), so of
-# fewer uploads the product is faster.
+FLOOR = 1e-12  # added under square roots, because their gradient at 0 is not a number
+# Minimal number of uploads per class for which class models are computed. Mixing class
+# models takes about four times as long as a product of the same size
+# (``mixing.combine``), so the product is faster for fewer uploads.
 MANY = 4
 
 
 def norm_distribution(head: Tensor) -> Tensor:
-    """Estimate the class distribution π̂ from an output layer: the norms of its rows,
+    """Estimate the class distribution π̂ from an output layer as the norms of its rows
     divided by their sum.
 
     Args:
@@ -60,7 +62,9 @@ def norm_distribution(head: Tensor) -> Tensor:
 
 
 def true_distribution(counts: Tensor) -> Tensor:
-    """π [n, K] of training counts ``[n, K]``; uniform for a client without samples."""
+    """Return π [n, K] for the numbers of training samples per class ``counts`` [n, K];
+    uniform for a client without samples.
+    """
     total = counts.sum(dim=1, keepdim=True)
     shares = counts / total.clamp(min=1)
     return torch.where(total > 0, shares, 1 / counts.shape[1])
@@ -79,7 +83,7 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
         weights: The clients' p [n].
 
     Returns:
-        Q [K, n], float64. The row of a class that no client holds is zero.
+        Q [K, n], float64. The row of a class without any samples is zero.
     """
     mass = weights[:, None] * distributions
     total = mass.sum(dim=0, keepdim=True)
@@ -92,14 +96,14 @@ def factors(
 ) -> tuple[Tensor, Tensor]:
     """Compute the two factors of the matrix A = Π·Q that mixes uploads for receivers.
 
-    A receiver's π̂ is restricted to the classes that some client holds. The model of any
-    other class is the average by p. A receiver that has only such classes receives this
-    average.
+    A receiver's π̂ is restricted to the classes that at least one client holds. For any
+    other class, the average with the weights p replaces the class model. A receiver
+    that has only such classes receives this average.
 
     Args:
         distributions: The receivers' π̂ [m, K].
-        shares: Q [K, n] of the uploads.
-        weights: p [n] of the uploads.
+        shares: The matrix Q [K, n] of the uploads.
+        weights: The weights p [n] of the uploads.
 
     Returns:
         Π [m, K] and Q [K, n], float64.
@@ -114,8 +118,8 @@ def factors(
 
 
 def class_models(server: State) -> Tensor:
-    """Compute the K class models ``[K, P]``, G = Q·W in the class-wise columns, from a
-    server's state.
+    """Compute the K class models ``[K, P]`` from the server's state: G = Q·W in the
+    class-wise columns, FedAvg's mean in the other columns.
     """
     classwise = mixing.mix(server["shares"], server["uploads"])
     lower = server["model"][: len(server["model"]) - classwise.shape[1]]
@@ -124,20 +128,25 @@ def class_models(server: State) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassWise(Overlay):
-    """Class-wise aggregation with the keys of ``CwFedAvg``, of the last P_cw columns of
-    a model.
+    """Class-wise aggregation of the last P_cw columns of a model.
 
-    It replaces the ``model`` that the method sends by each client's mix, and adds the
-    class-wise columns to the ``model`` that clients upload.
+    The overlay replaces the ``model`` in the method's message by each client's mix, and
+    adds the class-wise columns to the uploaded ``model``.
 
-    Server, beside FedAvg's mean ``model`` [P]: of the last cohort's n clients
-    ``uploads`` [n, P_cw], ``weights`` p [n] and ``shares`` Q [K, n]; ``distributions``
-    [M, K], each client's last π̂.
+    Server, in addition to FedAvg's mean ``model`` [P]: ``uploads`` [n, P_cw],
+    ``weights`` p [n] and ``shares`` Q [K, n] of the n clients of the last cohort;
+    ``distributions`` [M, K], the last π̂ of each client.
+
+    Attributes:
+        distribution: "true" for the true class distribution, "norm" or "wdr" for the
+            estimate from the output layer; "wdr" also adds ``penalty`` to the loss.
+        layers: The layers that are aggregated by class.
+        strength: The strength of the regulariser.
     """
 
     distribution: Literal["true", "norm", "wdr"] = "wdr"
     layers: Layers = "output"
-    strength: float = 5.0  # of the regulariser: λ/2 for the reported λ = 10
+    strength: float = 5.0  # λ/2 for the reported λ = 10
     varying = ("weights", "shares", "uploads")
 
     def server_state(self, setup: Setup) -> State:
@@ -150,8 +159,8 @@ class ClassWise(Overlay):
         }
 
     def send(self, server: State, audience: Audience, message: Message) -> Message:
-        """Replace the model by clients' mixes; newcomers get an even mix, as all
-        clients before their first round.
+        """Replace the model by the clients' mixes. Newcomers receive an even mix, like
+        all clients before their first round.
         """
         if audience.are_newcomers:
             distributions = even_distributions(len(audience.ids), audience.setup)
@@ -161,8 +170,15 @@ class ClassWise(Overlay):
         return {**others, **self.mixes(server, distributions)}
 
     def mixes(self, server: State, distributions: Tensor) -> Message:
-        """Return the mixes for clients with class distributions π̂ [n, K]: the columns
-        ``classwise``, and ``lower``, the others if there are any.
+        """Return the clients' mixes of class models as a message.
+
+        Args:
+            server: The server's state.
+            distributions: The clients' class distributions π̂ [n, K].
+
+        Returns:
+            The mixed columns ``classwise``, and ``lower``, the other columns, if not
+            empty.
         """
         mixes, shares = factors(distributions, server["shares"], server["weights"])
         uploads = server["uploads"]
@@ -178,7 +194,7 @@ class ClassWise(Overlay):
         return message
 
     def receive(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Join the columns that came down to the ``model`` of each client, [n, P]."""
+        """Join the received columns to the ``model`` of each client, [n, P]."""
         others = dict(inbox)
         model: Tensor = others.pop("classwise")
         if "lower" in others:
@@ -187,16 +203,20 @@ class ClassWise(Overlay):
         return {**others, "model": model}
 
     def loss_variables(self, fleet: Fleet) -> State:
-        """Return the true class ``distribution`` π [n, K], which ``penalty`` reads."""
+        """Return the variable ``distribution`` for ``penalty``: the true π [n, K]."""
         distribution = true_distribution(fleet.counts).float()
         return {"distribution": distribution.to(fleet.resources.device)}
 
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
-        """Compute the regulariser strength·‖π − π̂(w)‖₂ of one client; return None without
-        ``lane.distribution`` π [K].
+        """Return the regulariser strength·‖π − π̂(w)‖₂ of one client, which makes the
+        norms of the output layer's rows follow the true class distribution π.
 
-        It makes the norms of the output layer's rows follow the true class distribution
-        π.
+        Args:
+            model: The client's module.
+            lane: The client's lane, with ``lane.distribution`` π [K].
+
+        Returns:
+            A scalar; None without the regulariser or without ``lane.distribution``.
         """
         if self.distribution != "wdr" or not self.strength:
             return None
@@ -208,8 +228,8 @@ class ClassWise(Overlay):
         return self.strength * distance
 
     def upload(self, fleet: Fleet, inbox: Inbox, message: Message) -> Message:
-        """Add the class-wise columns of the uploaded models; record how far their
-        estimates π̂ are from π.
+        """Add the class-wise columns of the uploaded models to the message; record the
+        distance of their estimates π̂ from π.
         """
         if "model" not in message:
             raise UserError(
@@ -221,7 +241,7 @@ class ClassWise(Overlay):
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
         start = fleet.layout.columns(self.layers).start
-        # They are a part of the model, which is counted elsewhere.
+        # These columns are part of the model, whose floats are already counted.
         added = {"classwise": Sent(models[:, start:], floats=0)}
         if self.distribution == "true":
             added["distribution"] = Sent(truth.float())
@@ -245,10 +265,10 @@ class ClassWise(Overlay):
         """Estimate class distributions from the output layers of models.
 
         Args:
-            layout: The place of the output layer in a row.
+            layout: The layout of a row, with the columns of the output layer.
             counts: Training samples [n, K]; only the shape is used.
-            models: Rows [n, P], or their last columns, from the output layer's or
-                earlier ones on.
+            models: Rows [n, P], or only their last columns, which must include the
+                output layer.
 
         Returns:
             π̂ [n, K], float64 on the CPU.
