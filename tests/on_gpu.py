@@ -9,13 +9,11 @@ import numpy as np
 import tiny
 import torch
 from every_method import NAMES, kind
-from playing import play
+from playing import play, prepare_alone
 
 from hpcfl.clients.resources import count_client_bytes, count_lane_bytes
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
 # How far a tensor of the final state may be from the CPU's, as a share of its largest
 # number: rounding is 1e-7, and training makes more of it.
@@ -169,7 +167,7 @@ def share_of_rule(
     """
     runtime = {"device": "cuda", "lanes": len(counts), **sections.get("runtime", {})}
     table = tiny.table(method, counts, **{**sections, "runtime": runtime})
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     everyone, resources = np.arange(len(counts)), prepared.resources
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

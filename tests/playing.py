@@ -1,6 +1,8 @@
 """A federation on the tiny data, from start to end in this process."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from recorded import Recorded
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.commands import experiments
+from hpcfl.commands.run import run
 from hpcfl.communication.communicator import Communicator, OneProcess, Process
 from hpcfl.experiment import config
 from hpcfl.simulation.federation import Federation, resume
@@ -54,6 +57,42 @@ def prepare_on(process: Process, table: dict[str, Any]) -> Prepared:
     """Prepare an experiment with its adapter."""
     experiment = config.parse(table)
     return prepare(experiment, process, make_adapter(experiment.adapter))
+
+
+def prepare_alone(table: dict[str, Any]) -> Prepared:
+    """Prepare an experiment in one process."""
+    return prepare_on(OneProcess(), table)
+
+
+def run_alone(table: dict[str, Any], folder: Path, *how: Any, **keys: Any) -> bool:
+    """Run an experiment in one process; return whether it was played."""
+    return run(config.parse(table), folder, OneProcess(), *how, **keys)
+
+
+def read_part(
+    prepared: Prepared, client: int, part: str = "train", round: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the samples of a client's part in a round: raw images and labels."""
+    samples = prepared.resources.samples.select_round(round)
+    positions = torch.from_numpy(samples.parts[part][client])
+    image = positions if samples._image is None else samples._image[positions]
+    return samples.x[image], samples.y[positions]
+
+
+def play_once(
+    run_into: Callable[..., Any], make_folder: Callable[[str], Path]
+) -> Callable[..., Path]:
+    """Return a function of arguments of ``run_into`` that returns the folder of an
+    undisturbed run, which is played once and not to be changed.
+    """
+
+    @cache
+    def folder(*arguments: Any) -> Path:
+        place = make_folder("calm") / "run"
+        run_into(place, *arguments)
+        return place
+
+    return folder
 
 
 def play(

@@ -35,42 +35,26 @@ class Fixed:
         return min(self.epochs, ticks // self.ticks_of[client])
 
 
-def _made(
-    kind: Any,
+def list_clients(
+    mode: str,
     ticks: list[int],
-    time: Time,
-    epochs: int,
-    when: Any,
-    **participation: Any,
-) -> Any:
-    clients = len(ticks)
-    draws = Draws(Uniform(**participation), clients, 2)
+    *,
+    epochs: int = 1,
+    when: Any = None,
+    participation: dict[str, Any] | None = None,
+    **keys: Any,
+) -> Clients:
+    """Return the clients of a timetable, of which each takes so many ticks."""
+    time, clients = Time(mode=mode, **keys), len(ticks)
+    draws = Draws(Uniform(**participation or {}), clients, 2)
     if when is None:
         when = availability.make_availability(time, clients, 2)
-    return kind(Clients(time, draws, Fixed(ticks, epochs), when))
+    return Clients(time, draws, Fixed(ticks, epochs), when)
 
 
-def synchronous(
-    ticks: list[int],
-    *,
-    epochs: int = 1,
-    when: Any = None,
-    participation: dict[str, Any] | None = None,
-    **keys: Any,
-) -> SynchronousTimetable:
-    time = Time(mode="synchronous", **keys)
-    return _made(SynchronousTimetable, ticks, time, epochs, when, **participation or {})
+def synchronous(ticks: list[int], **keys: Any) -> SynchronousTimetable:
+    return SynchronousTimetable(list_clients("synchronous", ticks, **keys))
 
 
-def asynchronous(
-    ticks: list[int],
-    *,
-    epochs: int = 1,
-    when: Any = None,
-    participation: dict[str, Any] | None = None,
-    **keys: Any,
-) -> AsynchronousTimetable:
-    time = Time(mode="asynchronous", **keys)
-    return _made(
-        AsynchronousTimetable, ticks, time, epochs, when, **participation or {}
-    )
+def asynchronous(ticks: list[int], **keys: Any) -> AsynchronousTimetable:
+    return AsynchronousTimetable(list_clients("asynchronous", ticks, **keys))

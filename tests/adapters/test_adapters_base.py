@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from playing import prepare_on
+from playing import prepare_alone
 from refusals import expect_refusal
 from safetensors.torch import save_file
 
 from hpcfl.adapters import base
 from hpcfl.adapters.published import PUBLISHED
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
@@ -51,7 +50,7 @@ def prepared_with(model=None, **adapter):
     if model is not None:
         sections["model"] = model
     table = tiny.table("fedavg", **sections)
-    return prepare_on(OneProcess(), table)
+    return prepare_alone(table)
 
 
 def test_a_file_gives_the_base_and_the_seed_the_rest(saved):

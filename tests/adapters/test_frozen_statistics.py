@@ -3,12 +3,11 @@
 import pytest
 import tiny
 import torch
-from playing import prepare_on
+from playing import prepare_alone
 from safetensors.torch import save_file
 from torch import nn
 
 from hpcfl.clients.losses import train_mode
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.rows import constants
 from hpcfl.rows.layout import lay_out_buffers
 
@@ -22,7 +21,7 @@ def table(adapter, model=NORMALISED, **sections):
 
 
 def prepared(adapter, **sections):
-    return prepare_on(OneProcess(), table(adapter, **sections))
+    return prepare_alone(table(adapter, **sections))
 
 
 def base_of(prepared):

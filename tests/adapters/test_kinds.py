@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import prepare_on
+from playing import prepare_alone
 from refusals import expect_refusal
 from safetensors.torch import load_file
 from torch import nn
@@ -12,7 +12,6 @@ from torch import nn
 from hpcfl import models
 from hpcfl.adapters import kinds
 from hpcfl.commands.export import export
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment.sections import Adapter, Model
 from hpcfl.models.attention import causal
 from hpcfl.models.mlp import MLP
@@ -266,7 +265,7 @@ def fleet_of(sections):
         table = tiny.table(
             "fedavg", COUNTS, **sections, adapter=adapter, runtime={"lanes": lanes}
         )
-        prepared = prepare_on(OneProcess(), table)
+        prepared = prepare_alone(table)
         return prepared.make_fleet(np.arange(len(COUNTS)), 1, scored=True)
 
     return make

@@ -5,12 +5,10 @@
 import pytest
 import tiny
 import torch
-from playing import prepare_on
+from playing import prepare_alone, run_alone
 from refusals import expect_refusal
 
 from hpcfl.commands import needs
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, experiment_file
 from hpcfl.rows import constants
 
@@ -23,7 +21,7 @@ def table(precision="bf16", method="fedavg", adapter=LORA, **sections):
 
 
 def prepared(*given, **sections):
-    return prepare_on(OneProcess(), table(*given, **sections))
+    return prepare_alone(table(*given, **sections))
 
 
 def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_so():
@@ -65,7 +63,7 @@ def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
 def test_a_run_does_not_go_on_in_another_precision(played):
     began = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
     with expect_refusal(r"runtime\.precision"):
-        run(config.parse(table("exact", rounds=2)), began.folder, OneProcess())
+        run_alone(table("exact", rounds=2), began.folder)
 
 
 def test_rounding_to_tf32_is_the_same_run_and_to_bfloat16_another_one():

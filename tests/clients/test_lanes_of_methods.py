@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 from every_method import of_each_family, short
+from playing import prepare_alone
 
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.simulation import torch_settings
-from hpcfl.simulation.prepare import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +98,7 @@ def unequal_clients(folder, name, lanes, dtype, **training):
         "training": {"batch_size": batch, **training},
         "runtime": {"lanes": lanes},
     }
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     pools = prepared.resources.samples.train
     for client, length in enumerate((3, 0, 5, 3, 4, 5, 1, 5)):
         pools[client] = pools[client][:length]

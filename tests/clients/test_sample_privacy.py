@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import play, prepare_on
+from playing import play, prepare_alone
 from torch.nn import functional
 
 from hpcfl.clients.sample_privacy import StepNoise, draw_batches
-from hpcfl.communication.communicator import OneProcess
 
 SAMPLE = {"unit": "sample"}
 KEYS = [(1, 0), (1, 5)]
@@ -72,7 +71,7 @@ def plain_poisson(prepared, client, rounds):
 
 def test_without_clip_and_noise_a_step_is_the_plain_poisson_step(tmp_path):
     played = play(tmp_path, "local", privacy=SAMPLE)
-    prepared = prepare_on(OneProcess(), tiny.table("local", privacy=SAMPLE))
+    prepared = prepare_alone(tiny.table("local", privacy=SAMPLE))
     models = played.clients["model"]
     for client in range(len(models)):
         expected = plain_poisson(prepared, client, rounds=3)

@@ -36,7 +36,7 @@ COUNTS = torch.tensor([[1.0, 2], [3, 4], [0, 5]]).double()
         ),
     ],
 )
-def test_four_rounds(keys, factors):
+def test_the_rate_of_each_round_follows_its_schedule(keys, factors):
     assert [
         compute_rate_factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)
     ] == pytest.approx(factors)

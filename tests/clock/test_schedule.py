@@ -1,19 +1,18 @@
 """Who makes the schedule refuses what no round can have."""
 
 import tiny
+from playing import prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
 SYNCHRONOUS = {"mode": "synchronous"}
 
 
 def calendar(**sections):
     table = tiny.table("fedavg", **sections)
-    return make_schedule(prepare(config.parse(table), OneProcess()), OneProcess())
+    return make_schedule(prepare_alone(table), OneProcess())
 
 
 def test_what_cannot_be_is_refused_before_round_1(tmp_path):

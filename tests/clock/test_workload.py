@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 import tiny
 from every_method import of_each_family, short
+from playing import prepare_alone
 
 from hpcfl.clock.workload import count_workload
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
 pytestmark = pytest.mark.slow
 
 
 def counted(method, **sections):
     table = tiny.table(method, **sections)
-    return count_workload(prepare(config.parse(table), OneProcess()))
+    return count_workload(prepare_alone(table))
 
 
 @pytest.mark.parametrize("name", of_each_family())

@@ -142,7 +142,7 @@ def test_odd_names_reach_the_command_unchanged(name, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["seen"]
 
 
-def test_script_in_full():
+def test_a_script_has_quoted_options_the_setup_and_the_command():
     text = batch.make_script(
         {"job-name": "two words", "requeue": True},
         ["module load mpich"],

@@ -111,7 +111,7 @@ def test_seconds_of_a_time_limit(text, seconds):
     ("text", "taken"),
     [("64GB", "64G"), ("64g", "64G"), ("500M", "500M"), (64000, "64000"), ("0", "0")],
 )
-def test_forms_of_memory(text, taken):
+def test_memory_is_written_as_slurm_reads_it(text, taken):
     assert Profile(memory=text).memory == taken
 
 

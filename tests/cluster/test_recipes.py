@@ -83,7 +83,7 @@ def test_its_scripts_are_scripts_of_a_shell():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("apptainer"), reason="apptainer is not installed")
-def test_it_builds(tmp_path):
+def test_the_container_builds_and_passes_its_test(tmp_path):
     """A container is built, and its own test run, where that is possible."""
     command = ["apptainer", "build", str(tmp_path / "hpcfl.sif"), str(RECIPE)]
     subprocess.run(

@@ -55,7 +55,7 @@ def test_the_readme_word_for_word(cluster):
     assert "6 finished" in cluster.hpcfl("status", "runs/by-hand")
 
 
-def test_odd_folder_name(cluster):
+def test_a_folder_whose_name_has_spaces_and_quotes_is_used(cluster):
     cluster.experiment()
     cluster.profile(ranks_per_node=1)
     out = "two words; 'quoted' $HOME"

@@ -69,7 +69,7 @@ def test_preempted_by_a_higher_partition(cluster, undisturbed):
     assert cluster.digest() == undisturbed
 
 
-def test_plain_batch_script(cluster, undisturbed):
+def test_a_plain_batch_script_is_requeued_to_the_same_digest(cluster, undisturbed):
     cluster.experiment(pause=3)
     job = cluster.run("sbatch", "--parsable", str(SCRIPT), "e.toml", "out").strip()
     cluster.wait_for_round(3)

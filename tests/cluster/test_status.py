@@ -73,7 +73,7 @@ def states(folder):
 
 
 @pytest.mark.slow
-def test_finished_and_waiting(sweep):
+def test_a_run_is_finished_and_one_without_a_job_waits(sweep):
     assert states(sweep) == [("seed=0", "finished", ""), ("seed=1", "waiting", "")]
     done = status.look(sweep)[0]
     assert (

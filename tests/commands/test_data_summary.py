@@ -7,9 +7,9 @@ import pytest
 import tiny
 import torch
 from in_threads import on_ranks
+from playing import prepare_alone
 
 from hpcfl.commands import data_summary
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.data.datasets import DataDescription, Dataset, Owners
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
@@ -53,7 +53,7 @@ described, owned, images = Described(), Owned(), Images()
 
 def prepared(**sections):
     table = tiny.table("fedavg", COUNTS, **sections)
-    return prepare(config.parse(table), OneProcess())
+    return prepare_alone(table)
 
 
 def facts(text):
@@ -105,7 +105,7 @@ def test_clients_of_the_data_that_no_scheme_uses_are_told(tmp_path):
 
     def describe(**keys):
         table["partition"] = {"scheme": "by-client", "clients": 2, **keys}
-        found = prepare(config.parse(table), OneProcess())
+        found = prepare_alone(table)
         return facts(data_summary.describe_data(found, RANGE))
 
     seen = describe(clients=3)

@@ -6,13 +6,12 @@ import dataclasses
 
 import tiny
 import torch
+from playing import prepare_alone
 
 from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.files import scratch
 from hpcfl.simulation import dry_round
-from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import manifest
 
 # Metrics in rounds 2, 4, 6, 8, 9 and the state after the last, of ten clients with ten
@@ -43,7 +42,7 @@ def prepared(method, time=None, memory=8000.0, updates=None, **training):
         "runtime": {"memory": memory},
         **(updates or {}),
     }
-    return prepare(config.parse(table), OneProcess())
+    return prepare_alone(table)
 
 
 def test_what_the_single_process_needs():
@@ -124,7 +123,7 @@ def test_private_state_and_the_optimisers():
 def test_what_is_frozen_is_in_memory_once_and_in_no_row():
     """LoRA by hand: 68 floats are trained, 5·6 + 6 + 6·5 + 5 = 71 frozen."""
     table = tiny.table("fedavg", model={"name": "tiny:lora"})
-    found = prepare(config.parse(table), OneProcess())
+    found = prepare_alone(table)
     of_rank = needs.compute_rank_needs(found)
     assert of_rank.rows == 2 * 5 * 4 * 68
     assert of_rank.lanes == 5 * 2 * 4 * 68 + 4 * 71
@@ -132,7 +131,7 @@ def test_what_is_frozen_is_in_memory_once_and_in_no_row():
     assert text.startswith("68 ") and " 71 " in text
 
 
-def test_the_disk():
+def test_the_disk_holds_checkpoints_and_metrics():
     local = prepared("local")
     server = needs.compute_server_needs(local)
     assert needs.count_checkpoint_bytes(local, server) == 10 * 2600

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import tiny
+from playing import run_alone
 
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.experiment import config
 from hpcfl.storage import results
 from hpcfl.trained import loading
 
@@ -35,7 +33,7 @@ def play(folder: Path, every: int, strike=None) -> None:
             strike(folder)
 
     table = tiny.table("ditto", rounds=6, checkpoint={"every": every})
-    run(config.parse(table), folder, OneProcess(), on_round=on_round)
+    run_alone(table, folder, on_round=on_round)
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def same(plain, other, rounds=slice(None)):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", tiny.LAYERED)
-def test_every_kind_of_layer(tmp_path, kind):
+def test_every_kind_of_layer_has_the_same_bits_on_any_ranks(tmp_path, kind):
     sections = {
         "model": {"name": "tiny:layered", "kind": kind},
         "training": {"batch_size": 5},
@@ -57,7 +57,7 @@ def test_every_kind_of_layer(tmp_path, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedrep", "apfl"])
-def test_frozen_parameters(tmp_path, method):
+def test_frozen_parameters_have_the_same_bits_on_any_ranks(tmp_path, method):
     sections = {"model": {"name": "tiny:lora"}, "participation": {"fraction": 0.5}}
     is_the_same_on_ranks_and_resumed(tmp_path, short(method), 2, **sections)
 
@@ -96,7 +96,7 @@ SECTIONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SECTIONS)
-def test_other_sections(tmp_path, method):
+def test_other_sections_have_the_same_bits_on_any_ranks(tmp_path, method):
     counts = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
     sections = {"data": {"dataset": "digits"}, **SECTIONS[method]}
     is_the_same_on_ranks_and_resumed(
@@ -108,7 +108,7 @@ def test_other_sections(tmp_path, method):
 @pytest.mark.parametrize(
     "method", ["cwfedavg", "diversifed", "fedfomo", "fedcac", "cfl", "apple"]
 )
-def test_matrices_in_files(tmp_path, method):
+def test_matrices_in_files_have_the_same_bits_on_any_ranks(tmp_path, method):
     """Also against those in memory."""
     fraction = {"fraction": 1.0 if method == "apple" else 0.5}
     table = tiny.table(short(method), participation=fraction)

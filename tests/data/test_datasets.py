@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from playing import prepare_alone
 from refusals import expect_refusal
 from user_data import load
 
 from hpcfl import models
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets
 from hpcfl.data.datasets import hold_out
 from hpcfl.experiment import config
 from hpcfl.report import configuration
-from hpcfl.simulation.prepare import prepare
 
 
 def test_digits_are_built_in(monkeypatch):
@@ -181,7 +180,7 @@ def test_test_samples_that_a_partition_cuts_are_not_in_the_statistics(tmp_path):
         "partition": {"scheme": "by-client", "clients": 3},
         "newcomers": {"clients": 1},
     }
-    prepared = prepare(config.parse(keys), OneProcess())
+    prepared = prepare_alone(keys)
     trained = x[np.concatenate(prepared.data.split.train[:3])]
     normalise = prepared.resources.samples.normalise
     assert normalise.mean == pytest.approx(trained.mean(axis=0), abs=1e-6)
@@ -215,7 +214,7 @@ def test_a_failing_model_of_a_user_is_named_with_token_ids(tmp_path):
         "partition": {"scheme": "iid", "clients": 2},
     }
     with expect_refusal("2×3 token ids"):
-        prepare(config.parse(keys), OneProcess())
+        prepare_alone(keys)
 
 
 LABELS = np.repeat(np.arange(4), 50)

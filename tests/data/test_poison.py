@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from playing import prepare_alone, read_part
 
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets
 from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.prepared_data import list_groups
 
 DIGITS = datasets.load(config.Data())
@@ -22,19 +21,11 @@ def prepared(attack, **sections):
         "attack": {"clients": [1, 4], **attack},
         **sections,
     }
-    return prepare(config.parse(table), OneProcess())
-
-
-def read(of, client, part="train", round=1):
-    """The raw images of a client's part in a round, and their labels."""
-    samples = of.resources.samples.select_round(round)
-    positions = torch.from_numpy(samples.parts[part][client])
-    image = positions if samples._image is None else samples._image[positions]
-    return samples.x[image], samples.y[positions]
+    return prepare_alone(table)
 
 
 def read_labels(*part, **round):
-    return read(*part, **round)[1]
+    return read_part(*part, **round)[1]
 
 
 def test_attackers_flip_their_training_labels_alone():
@@ -73,7 +64,7 @@ def test_a_backdoor_has_its_patch_and_target_in_a_share_of_the_samples():
     of = prepared(keys)
     for client in (0, 1):
         numbers = torch.from_numpy(of.data.assigned.train[client])
-        images, plain = read(of, client)[0], DIGITS.x[numbers]
+        images, plain = read_part(of, client)[0], DIGITS.x[numbers]
         changed = (read_labels(of, client) != DIGITS.y[numbers]) | (
             images != plain
         ).flatten(1).any(dim=1)
@@ -91,7 +82,7 @@ def test_an_attack_is_scored_on_patched_test_samples_of_other_classes():
         others = DIGITS.y[tested] != 3
         assert len(read_labels(of, client, "patched")) == others.sum()
         assert (read_labels(of, client, "patched") == 3).all()
-        images = read(of, client, "patched")[0]
+        images = read_part(of, client, "patched")[0]
         assert (images[..., -2:, -2:] == DIGITS.scale).all()
         plain = DIGITS.x[tested][others]
         assert torch.equal(images[..., :-2, :], plain[..., :-2, :])

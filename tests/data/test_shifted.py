@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from playing import read_part
 from refusals import expect_refusal
 
 from hpcfl.commands.run import run
@@ -32,16 +33,8 @@ def prepared(*shifts, **keys):
     return prepare(experiment(*shifts, **keys), OneProcess())
 
 
-def seen(of, client, part="train", round=1):
-    """The samples of a client's part in a round: raw images and labels."""
-    samples = of.resources.samples.select_round(round)
-    positions = torch.from_numpy(samples.parts[part][client])
-    image = positions if samples._image is None else samples._image[positions]
-    return samples.x[image], samples.y[positions]
-
-
 def raw(of, client, part="train"):
-    """The same samples as they are in the data set."""
+    """The samples of a client's part as they are in the data set."""
     numbers = torch.from_numpy(
         {"train": of.data.assigned.train, "test": of.data.split.test}[part][client]
     )
@@ -80,7 +73,7 @@ def test_train_and_test_are_shifted_alike_and_are_the_stored_samples_turned():
     of = prepared(ROTATED)
     for client, group in enumerate(of.data.split.groups.group.tolist()):
         for part in ("train", "test"):
-            x, y = seen(of, client, part)
+            x, y = read_part(of, client, part)
             stored, labels = raw(of, client, part)
             assert torch.equal(x, torch.rot90(stored, group, dims=(2, 3)))
             assert torch.equal(y, labels)
@@ -88,8 +81,8 @@ def test_train_and_test_are_shifted_alike_and_are_the_stored_samples_turned():
 
 def test_test_samples_can_stay_as_they_are():
     of = prepared({**ROTATED, "test": "clean"})
-    assert torch.equal(seen(of, 7, "test")[0], raw(of, 7, "test")[0])
-    assert not torch.equal(seen(of, 7)[0], raw(of, 7)[0])
+    assert torch.equal(read_part(of, 7, "test")[0], raw(of, 7, "test")[0])
+    assert not torch.equal(read_part(of, 7)[0], raw(of, 7)[0])
     assert any("shift.0.test = 'clean'" in note for note in of.notes)
 
 
@@ -97,7 +90,7 @@ def test_validation_and_selection_samples_are_shifted_too():
     of = prepared(ROTATED, training={"validation": 0.2}, method={"name": "fedfomo"})
     numbers = of.resources.samples
     for part in ("validation", "selection"):
-        x, _ = seen(of, 7, part)
+        x, _ = read_part(of, 7, part)
         held = [
             number
             for number in of.data.split.train[7]
@@ -148,7 +141,7 @@ def test_counts_are_of_the_labels_that_clients_know():
         assert np.array_equal(new[sigma] if group else new, old)
         _, labels = raw(of, client)
         expected = torch.from_numpy(sigma)[labels] if group else labels
-        assert torch.equal(seen(of, client)[1], expected)
+        assert torch.equal(read_part(of, client)[1], expected)
 
 
 @pytest.mark.slow
@@ -253,7 +246,7 @@ SWAPPED_1_2 = np.array([0, 2, 1, 3, 4, 5, 6, 7, 8, 9])
 
 
 def labels_in(of, round, part="train"):
-    return seen(of, 0, part, round)[1].numpy()
+    return read_part(of, 0, part, round)[1].numpy()
 
 
 def test_labels_are_swapped_from_a_round_on_and_back_from_another():
@@ -284,7 +277,7 @@ def test_samples_follow_gradually_and_the_set_only_grows():
     stored = raw(of, 1)[0]
     before = np.zeros(len(stored), bool)
     for round, share in {2: 0, 3: 1, 4: 2, 5: 3, 6: 4, 8: 4}.items():
-        x, _ = seen(of, 1, round=round)
+        x, _ = read_part(of, 1, round=round)
         turned = torch.rot90(stored, 2, dims=(2, 3))
         follows = (x == turned).flatten(1).all(dim=1).numpy()
         assert follows.sum() == share * len(stored) // 4
@@ -326,7 +319,9 @@ def test_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federa
 def test_images_and_labels_commute_bit_for_bit():
     one, other = prepared(ROTATED, SWAPPED), prepared(SWAPPED, ROTATED)
     for client in range(8):
-        for mine, theirs in zip(seen(one, client), seen(other, client), strict=True):
+        for mine, theirs in zip(
+            read_part(one, client), read_part(other, client), strict=True
+        ):
             assert torch.equal(mine, theirs)
     assert len(one.data.split.groups.names) == 4
 

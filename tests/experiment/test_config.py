@@ -208,7 +208,7 @@ def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path):
         ("#" * 1_000_001, "cannot be read (longer than 1,000,000 bytes)"),
     ],
 )
-def test_bad_files(run, tmp_path, content, message):
+def test_a_file_that_is_no_experiment_is_one_line(run, tmp_path, content, message):
     if content is not None:
         (tmp_path / "bad.toml").write_bytes(
             content if isinstance(content, bytes) else content.encode()
@@ -230,7 +230,7 @@ def test_bad_files(run, tmp_path, content, message):
         ("[1]", ""),
     ],
 )
-def test_bad_json(run, tmp_path, content, message):
+def test_json_that_is_no_experiment_is_one_line(run, tmp_path, content, message):
     (tmp_path / "bad.json").write_text(content)
     code, said, left = run(file="bad.json")
     assert (
@@ -241,13 +241,13 @@ def test_bad_json(run, tmp_path, content, message):
     )
 
 
-def test_a_folder_as_experiment_file(run, tmp_path):
+def test_a_folder_as_experiment_file_is_one_line(run, tmp_path):
     code, said = run(file=tmp_path)[:2]
     assert code == 2 and said.startswith(f"hpcfl: {tmp_path}: ")
     assert said.count("\n") == 1
 
 
-def test_a_pipe_as_experiment_file(run, tmp_path):
+def test_a_pipe_as_experiment_file_is_one_line(run, tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
     code, said = run(file="pipe.toml")[:2]
     assert code == 2 and said.startswith("hpcfl: pipe.toml: ")

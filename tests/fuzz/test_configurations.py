@@ -36,7 +36,7 @@ def test_text_that_is_not_quite_an_experiment(tmp_path, data):
 
 
 @given(st.text(max_size=30), st.text(max_size=10))
-def test_overrides(tmp_path, key, value):
+def test_any_override_is_answered_and_changes_nothing(tmp_path, key, value):
     (tmp_path / "file.toml").write_text(asked.EXPERIMENT)
     before = asked.stamp(tmp_path)
     asked.answer("check", tmp_path / "file.toml", "--set", f"{key}={value}")

@@ -43,7 +43,7 @@ def finished(tmp_path_factory) -> Path:
 
 @pytest.mark.usefixtures("empty_drawings")
 @given(st.data())
-def test_commands_that_look(finished, data):
+def test_commands_that_read_a_changed_folder_change_nothing(finished, data):
     with _copy(finished) as place:
         _mutate(data.draw, place / "run")
         before = asked.stamp(place)

@@ -33,7 +33,7 @@ def drawn(tmp_path_factory):
 
 
 @given(st.data())
-def test_other_arrays(tmp_path, drawn, data):
+def test_a_partition_file_with_other_arrays_is_answered(tmp_path, drawn, data):
     arrays, attributes = dict(drawn[0]), drawn[1]
     for name in data.draw(
         st.lists(
@@ -48,7 +48,7 @@ def test_other_arrays(tmp_path, drawn, data):
 
 
 @given(st.data())
-def test_other_attributes(tmp_path, drawn, data):
+def test_a_partition_file_with_other_attributes_is_answered(tmp_path, drawn, data):
     arrays, attributes = drawn
     attributes = {
         "partition": json.dumps(

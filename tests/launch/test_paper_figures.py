@@ -62,7 +62,7 @@ def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
     )
 
 
-def test_cosines_of_prototypes(played):
+def test_cosines_are_those_of_the_prototypes(played):
     run = played("fednh")
     rows = run.model("global").state_dict()["head.weight"].double()
     table = prototype_similarity.cosines(run)

@@ -74,19 +74,14 @@ def test_splits_only_where_the_mean_is_small_an_update_large_and_the_first_round
     assert state["cluster"].tolist() == [0, 0, 0, 0] and len(state["models"]) == 1
 
 
-def test_does_not_split_two_clients(cohort):
-    state = server(clients=2)
-    method().aggregate(state, cohort(COUNTS[:2]), {"model": OPPOSITE[:2]})
-    assert state["cluster"].tolist() == [0, 0]
-
-
-def test_postpones_a_split_until_every_member_takes_part(cohort):
+@pytest.mark.parametrize(("clients", "present"), [(2, 2), (4, 3)])
+def test_splits_neither_two_clients_nor_before_every_member_takes_part(
+    cohort, clients, present
+):
     """Zeros for absent clients would make clusters of their own."""
-    state = server()
-    method().aggregate(
-        state, cohort(COUNTS[:3], ids=[0, 1, 2]), {"model": OPPOSITE[:3]}
-    )
-    assert state["cluster"].tolist() == [0, 0, 0, 0]
+    state = server(clients=clients)
+    method().aggregate(state, cohort(COUNTS[:present]), {"model": OPPOSITE[:present]})
+    assert not state["cluster"].any()
 
 
 def test_a_cluster_without_participants_stays(cohort):

@@ -116,7 +116,7 @@ def received(cw, message, clients):
     return cw.class_wise().receive(None, inbox)["model"]
 
 
-def test_by_hand():
+def test_weights_and_matrix_by_hand():
     # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] =
     # [[⅔, ⅓], [0, 1]]. Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 +
     # ½G_2 = ⅓w_1 + ⅔w_2.
@@ -280,7 +280,7 @@ def test_equal_distributions_train_like_fedavg(federate):
 @pytest.mark.parametrize(
     ("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)]
 )
-def test_floats_that_travel(federate, distribution, extra):
+def test_only_true_distributions_travel_beside_the_model(federate, distribution, extra):
     played = federate({"name": "cwfedavg", "distribution": distribution}, rounds=1)
     width = played.prepared.setup.layout.width
     assert played.values["floats_down"][0] == width

@@ -29,7 +29,7 @@ def diversity(own, others, tau):
     return (scaled - scaled.logsumexp(0)).mean()
 
 
-def test_by_hand():
+def test_weights_of_three_models_by_hand():
     # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³),
     # e³/(e+e³)) = (0.1192, 0.8808), n = 2: β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ −
     # 0.8808)/3 = −0.1269; z_0 = 0.3808·1 − 0.1269·3 = 0.0000 (they cancel).
@@ -44,7 +44,7 @@ def test_by_hand():
     assert beta[1].tolist() == pytest.approx([0.5 - s, 0, (s - 0.5) / 2])
 
 
-def test_pitfalls():
+def test_weights_stay_finite_for_far_equal_few_and_no_other_models():
     far, _, _ = full(draw(spread=1e4))  # without the subtracted maximum exp overflows
     assert far.isfinite().all()
     twins = draw()

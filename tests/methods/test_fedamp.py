@@ -31,7 +31,7 @@ def draw():
     )
 
 
-def test_by_hand(cohort):
+def test_anchors_of_three_models_by_hand(cohort):
     # On a line: w = 0, 1, 3 with α = ½, σ = 2: ξ = ¼ e^(−D²/2), so ξ_01 = ¼e^(−½), ξ_02
     # = ¼e^(−4.5), ξ_12 = ¼e^(−2).
     near, far, middle = (0.25 * math.exp(-x) for x in (0.5, 4.5, 2.0))

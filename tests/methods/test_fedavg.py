@@ -30,7 +30,7 @@ def aggregated(arrived, cohort):
     return make
 
 
-def test_by_hand(aggregated):
+def test_the_mean_by_samples_and_the_plain_mean_by_hand(aggregated):
     # N = (1, 3): w = (1·0 + 3·4)/4 = 3, and (1·8 + 3·(−4))/4 = −1; unweighted 2 and 2
     rows = torch.tensor([[0.0, 8.0], [4.0, -4.0]])
     assert aggregated([[1, 0], [2, 1]], rows).tolist() == [3.0, -1.0]

@@ -98,7 +98,7 @@ def test_marks_nothing_where_nothing_moved():
     assert not critical(layout.lay_out_parameters(Net()), rows, rows, 0.5).any()
 
 
-def test_by_hand(cohort):
+def test_blends_of_three_clients_by_hand(cohort):
     # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β
     # = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
     models = torch.tensor([[1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [11.0, 11.0, 11.0]])

@@ -67,7 +67,7 @@ def one(make_fleet):
     return make
 
 
-def test_by_hand(one):
+def test_usefulness_of_two_candidates_by_hand(one):
     # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 −
     # 0.6)/2r: positive 0.5 and 0.2.
     fleet, inbox = one(

@@ -85,7 +85,7 @@ def test_without_uploads_the_head_stays(trained_head):
     assert all(map(torch.equal, before, after))
 
 
-def test_floats(federate):
+def test_a_head_goes_down_and_means_of_held_classes_go_up(federate):
     played = federate({"name": "fedgh", "server_epochs": 1}, rounds=1)
     assert (played.values["floats_down"][0] == 6 * 4 + 4).all()
     held = (played.prepared.setup.counts > 0).sum(dim=1)

@@ -62,7 +62,7 @@ class Two(FedNova):
         return sum((p - lane.centre).square().sum() / 2 for p in model.parameters())
 
 
-def test_by_hand(federate):
+def test_two_rounds_of_unequal_steps_by_hand(federate):
     """η = ½, one step 0 → 2 and three 0 → 4 → 6 → 7, p = ½ each.
 
     τ_eff = (1 + 3)/2 = 2 and w = 2·½·(2/1 + 7/3) = 13/3, where FedAvg has 4.5. With a

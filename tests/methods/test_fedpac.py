@@ -115,7 +115,7 @@ def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
         assert torch.equal(server["heads"][absent], setup.initial()[private])
 
 
-def test_traffic(federate):
+def test_prototypes_and_variances_of_held_classes_travel_beside_the_body(federate):
     """Down P and d for each prototype there is, up P + 1 and 2d for each class held."""
     counts = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 0, 0]]
     played = federate("fedpac", counts, rounds=3)

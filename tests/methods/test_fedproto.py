@@ -110,7 +110,7 @@ def test_before_the_first_exchange_the_classifier_predicts():
     assert torch.equal(nearest(model, x, lane), model(x))
 
 
-def test_floats(federate):
+def test_prototypes_that_exist_go_down_and_those_of_held_classes_go_up(federate):
     values = federate(
         "fedproto", COUNTS, rounds=2
     ).values  # 6 features; 2 classes each; 3 of 4 classes exist

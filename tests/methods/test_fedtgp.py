@@ -95,7 +95,7 @@ def test_a_step_of_the_network_by_autograd(make_fleet):
     assert torch.equal(server["prototypes"], generated(after))
 
 
-def test_floats(federate):
+def test_prototypes_of_held_classes_and_a_mask_travel(federate):
     played = federate({"name": "fedtgp", "server_epochs": 1}, rounds=2)
     down = played.values["floats_down"]
     assert down.tolist()[:2] == [4 / 32, 4 * 6 + 4 / 32]

@@ -7,15 +7,14 @@ import pytest
 import tiny
 import torch
 from every_method import of_each_family, short
+from playing import prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.clients.losses import CROSS_ENTROPY
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows import constants
 from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare
 
 # What a model freezes, and the methods that need it.
 FROZEN = {"head_only": "body", "body_only": "head", "bias_alone": "head"}
@@ -52,7 +51,7 @@ def constants_of(prepared):
 def test_a_method_that_needs_what_is_frozen_says_so(case):
     name, model = case
     with expect_refusal(rf"{name}\b.* '?{FROZEN[model]}\b"):
-        prepare(config.parse(tiny.table(short(name), model=named(model))), OneProcess())
+        prepare_alone(tiny.table(short(name), model=named(model)))
 
 
 def test_a_misspelt_need_of_a_head_is_not_the_weaker_one(monkeypatch):
@@ -88,9 +87,7 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
 
 def stands_still(played, name, model):
     """Whatever the model freezes has the values that it began with."""
-    begun = prepare(
-        config.parse(tiny.table(short(name), model=named(model))), OneProcess()
-    )
+    begun = prepare_alone(tiny.table(short(name), model=named(model)))
     initial = constants_of(begun)
     assert initial
     for key, value in constants_of(played.prepared).items():
@@ -143,9 +140,7 @@ class HeadAlone(FedAvg):
 
 def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1():
     method = {"name": "methods.test_frozen_parameters:HeadAlone"}
-    prepared = prepare(
-        config.parse(tiny.table(method, model=named("body_only"))), OneProcess()
-    )
+    prepared = prepare_alone(tiny.table(method, model=named("body_only")))
     with expect_refusal(r"test_frozen_parameters\.py:\d+: .* head,"):
         preflight.run(prepared, OneProcess())
 

@@ -3,12 +3,10 @@
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.methods.moon import Moon
-from hpcfl.simulation.prepare import prepare
 
 
 @pytest.mark.slow
@@ -68,7 +66,7 @@ def test_a_client_remembers_its_model_of_its_last_round(federate):
 def test_a_strength_that_belongs_to_a_projection_head_is_noted():
     def notes(**keys):
         table = tiny.table({"name": "moon", **keys})
-        return prepare(config.parse(table), OneProcess()).notes
+        return prepare_alone(table).notes
 
     (note,) = notes()
     assert note.startswith("moon: μ = 5 was tuned with the paper's projection head")

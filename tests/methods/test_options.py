@@ -9,15 +9,14 @@ import pytest
 import tiny
 import torch
 from every_method import kind, of_each_family, short
+from playing import prepare_alone
 from refusals import expect_refusal
 
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean
 from hpcfl.errors import RankFailure
-from hpcfl.experiment import config, plugins
+from hpcfl.experiment import plugins
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.methods.options import HOOKS, undeclared
-from hpcfl.simulation.prepare import prepare
 
 MIXED = [
     name
@@ -54,7 +53,7 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
 def refused(own: dict[str, str] | str, **sections) -> str:
     """What is said of an experiment with this method that cannot be prepared."""
     with expect_refusal() as error:
-        prepare(config.parse(tiny.table(own, **sections)), OneProcess())
+        prepare_alone(tiny.table(own, **sections))
     return str(error.value)
 
 

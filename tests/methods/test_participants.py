@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from playing import prepare_alone
 from refusals import expect_refusal
 from tiny import table
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.methods.base import Audience, ClientModel
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare
 
 
 class Weighs(FedAvg):
@@ -25,7 +24,7 @@ def test_an_audience_has_no_weights():
     """In scored rounds it is everybody: a message made with weights would depend on how
     often a run is scored.
     """
-    prepared = prepare(config.parse(table("test_participants:Weighs")), OneProcess())
+    prepared = prepare_alone(table("test_participants:Weighs"))
     with expect_refusal("'Audience' object has no attribute 'weights'"):
         preflight.run(prepared, OneProcess())
 

@@ -28,7 +28,7 @@ def test_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows_of):
     ("variant", "power"), [("first-order", 1), ("hessian-free", 2)]
 )
 @pytest.mark.parametrize("delta", [1e-3, 0.5])
-def test_on_a_quadratic(make_fleet, variant, power, delta):
+def test_steps_on_a_quadratic_by_hand(make_fleet, variant, power, delta):
     # f = ½aθ²: g = a(1 − αa)θ and c = a·g, so a step is θ(1 − βa(1 − αa)) or θ(1 − βa(1
     # − αa)²)
     a, alpha, beta = 2.0, 0.1, 0.3

@@ -8,7 +8,7 @@ from refusals import expect_refusal
 from hpcfl.methods.pfedme import PFedMe
 
 
-def test_by_hand(make_fleet):
+def test_two_inner_steps_by_hand(make_fleet):
     # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02: θ₁ = 2 − 0.01(8 + 0
     # + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82; w = 2 −
     # 0.3·0.18 = 1.946

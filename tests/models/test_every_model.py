@@ -109,7 +109,7 @@ def play(tmp_path, own_data):
 
 
 @pytest.mark.parametrize(("model", "shape", "method"), pairs())
-def test_a_round(play, model, shape, method):
+def test_a_round_has_finite_losses_and_state(play, model, shape, method):
     played = play(model, shape, method)
     values, score = played.values, played.prepared.method.primary
     for losses in ("train_loss", f"{score}/loss"):

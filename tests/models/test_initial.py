@@ -3,11 +3,11 @@
 import pytest
 import tiny
 import torch
+from playing import run_alone
 from refusals import expect_refusal
 from safetensors.torch import save_file
 
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess, Process
+from hpcfl.communication.communicator import Process
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
@@ -77,7 +77,7 @@ def test_a_run_goes_on_with_the_same_file_only(tmp_path):
 
     def play(rounds):
         table = table_with(file, rounds=rounds)
-        run(config.parse(table), folder, OneProcess(), False)
+        run_alone(table, folder, False)
 
     play(1)
     save_file({name: value + 1 for name, value in tensors.items()}, file)

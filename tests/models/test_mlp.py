@@ -6,7 +6,7 @@ from hpcfl.models.mlp import plugin
 
 
 @pytest.mark.parametrize("hidden", [[], [7], [16, 8, 4]])
-def test_any_widths(hidden):
+def test_hidden_layers_have_the_widths_that_are_asked_for(hidden):
     model = plugin((3, 4), 6, hidden=hidden)
     x = torch.randn(5, 3, 4)
     assert [layer.out_features for layer in model.children()] == [*hidden, 6]

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 from refusals import expect_refusal
 
 from hpcfl import models
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
 SMALL = {
@@ -77,7 +76,7 @@ def fleet_of(experiment):
 
     def make(name, lanes):
         table = experiment(name, runtime={"lanes": lanes})
-        prepared = prepare(config.parse(table), OneProcess())
+        prepared = prepare_alone(table)
         return prepared.make_fleet(np.arange(len(COUNTS)), 1, scored=True)
 
     return make

@@ -8,11 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from playing import prepare_alone
 
 from hpcfl.commands import needs
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
@@ -37,7 +35,7 @@ name = "%s"
 
 def forecast(method, hidden):
     table = tomllib.loads(EXPERIMENT % (hidden, method))
-    return needs.compute_server_needs(prepare(config.parse(table), OneProcess())).memory
+    return needs.compute_server_needs(prepare_alone(table)).memory
 
 
 def measured(start, folder, method, hidden):

@@ -68,7 +68,7 @@ def test_what_comes_before_the_first_entry_is_a_comment():
     assert all(line.startswith("%") for line in heading.splitlines() if line)
 
 
-def test_one_method():
+def test_methods_of_one_paper_are_cited_alike():
     assert citation.cite_method("fedavg_c") == citation.cite_method("fedala")
     assert "@inproceedings{li2021ditto," in citation.cite_method("ditto")
     with expect_refusal(r"'local': .*hpcfl methods"):

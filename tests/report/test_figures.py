@@ -34,7 +34,9 @@ def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "beginning"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
-def test_formats(make_run, tmp_path, capsys, form, beginning):
+def test_pdf_and_svg_are_written_with_fonts_that_can_be_edited(
+    make_run, tmp_path, capsys, form, beginning
+):
     out = tmp_path / f"one.{form}"
     assert (
         command(

@@ -160,7 +160,7 @@ def test_others_of_ones_own(capsys, kind, name, expected):
         ),
     ],
 )
-def test_values_in_words(schema, words):
+def test_values_of_a_key_are_named_in_words(schema, words):
     assert listing.describe_values(schema) == words
 
 

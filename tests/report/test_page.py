@@ -240,7 +240,7 @@ def test_of_a_path_the_last_name_is_left(text, said):
 
 
 @pytest.mark.slow
-def test_the_command(sweep, tmp_path):
+def test_the_command_writes_the_page_and_prints_its_path(sweep, tmp_path):
     from hpcfl.cli import cli
 
     out = tmp_path / "page.html"

@@ -103,7 +103,7 @@ def test_less_is_better_for_seconds():
         ("seconds/round", "last", 0.3),
     ],
 )
-def test_metrics(metric, at, expected):
+def test_a_metric_is_read_at_the_best_or_the_last_round(metric, at, expected):
     assert entry(make([run()], reading=Reading(metric, at)))[0] == expected
 
 
@@ -209,7 +209,9 @@ def test_values_of_a_key_are_in_order():
         ("clients/floats_up", "--metric clients/floats_up: "),
     ],
 )
-def test_unknown_metrics(metric, complaint):
+def test_a_metric_that_was_not_recorded_is_refused_with_those_that_were(
+    metric, complaint
+):
     with expect_refusal(complaint):
         make([run()], reading=Reading(metric))
 
@@ -294,7 +296,7 @@ def grid():
     )
 
 
-def test_csv(grid):
+def test_csv_has_a_line_for_each_entry(grid):
     lines = table_formats.write_csv(grid).splitlines()
     assert (
         lines[0] == "row,column,metric,at,mean,std,runs,clients,best_by"

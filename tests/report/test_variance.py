@@ -115,7 +115,7 @@ def test_the_nested_bootstrap_draws_clients_with_their_partition():
     assert variance.bootstrap_error(apart) == pytest.approx(expected, rel=0.1)
 
 
-def test_without_statsmodels(monkeypatch):
+def test_without_statsmodels_the_extra_to_install_is_named(monkeypatch):
     monkeypatch.setattr(variance, "find_spec", lambda name: None)
     with expect_refusal(r'pip install "\.\[statistics\]"'):
         variance.estimate(draw(0, 1.0, 1.0, 1.0))

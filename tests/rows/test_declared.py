@@ -49,7 +49,7 @@ def test_a_tensor_keeps_its_type_and_shape(value):
         declared()["model"] = value
 
 
-def test_what_may_vary():
+def test_a_varying_tensor_may_change_its_length_and_no_type():
     server = declared(varying=("model", "found"))
     server["model"] = torch.ones(5)
     server["found"] = torch.ones(1)

@@ -317,7 +317,7 @@ def test_picked_and_repeated_rows_are_copies():
     assert mixing.repeat(torch.tensor([True]), 2).tolist() == [[True], [True]]
 
 
-def test_replaced_rows():
+def test_replacing_rows_leaves_the_given_ones():
     rows, new = torch.zeros(3, 2), torch.ones(2, 2)
     assert mixing.replace(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]
     assert not rows.any()

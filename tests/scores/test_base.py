@@ -14,7 +14,7 @@ from hpcfl.scores.built_in import Accuracy, Loss, MacroF1
 NAN = math.nan
 
 
-def test_e2_the_summary_of_accuracies_over_clients():
+def test_the_summary_of_accuracies_over_clients_by_hand():
     correct, total = (
         np.array([9.0, 1.0, NAN, 0.0, 0.0]),
         np.array([10.0, 2.0, NAN, 0.0, 5.0]),

@@ -9,8 +9,6 @@ import pytest
 import torch
 from counted import block_of, block_of_one, check, draw, number
 
-from hpcfl.scores.built_in import PMV
-
 
 @pytest.fixture
 def metrics():
@@ -120,11 +118,3 @@ def test_the_area_is_scikit_learns_but_for_its_steps(metrics):
     )
     found = number("auc", block_of_one(logits, labels))
     assert found == pytest.approx([expected], abs=1e-4)
-
-
-def test_e2_pm_v_is_the_mean_recall_of_the_classes_held():
-    """Of ten test samples of each class."""
-    correct = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
-    sums = torch.cat([correct, torch.full((2, 3), 10.0)], dim=1).double()
-    trained = torch.tensor([[30.0, 10.0, 0.0], [0.0, 0.0, 7.0]]).double()
-    assert PMV().number(sums, trained).tolist() == pytest.approx([13 / 20, 1.0])

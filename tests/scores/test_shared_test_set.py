@@ -8,19 +8,22 @@ from playing import play_on
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.scores.built_in import PML
+from hpcfl.scores.built_in import PML, PMV
 
 
-def test_e2_personalised_accuracies_are_the_papers():
-    by_class = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
-    sums = torch.cat(
-        [by_class, torch.full((2, 3), 10.0)], dim=1
-    ).double()  # ten test samples of each class
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (PML(), 0.75 * 0.8 + 0.25 * 0.5),  # recalls weighted by share
+        (PMV(), (0.8 + 0.5) / 2),  # the mean recall of the classes held
+    ],
+)
+def test_personalised_accuracies_are_the_papers(score, expected):
+    """Of ten test samples of each class."""
+    correct = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
+    sums = torch.cat([correct, torch.full((2, 3), 10.0)], dim=1).double()
     trained = torch.tensor([[30.0, 10.0, 0.0], [0.0, 0.0, 7.0]]).double()
-    # recalls weighted by share
-    assert PML().number(sums, trained).tolist() == pytest.approx(
-        [0.75 * 0.8 + 0.25 * 0.5, 1.0]
-    )
+    assert score.number(sums, trained).tolist() == pytest.approx([expected, 1.0])
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def spiral(tmp_path):
     return run
 
 
-def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
+def test_a_global_test_set_gives_personalised_accuracies(spiral):
     played = spiral("local", metric="pm_l")
     prepared, values = played.prepared, played.values
     assert (

@@ -31,10 +31,12 @@ SEVERAL = {
     "scaffold",
 }
 METHODS = [
-    pytest.param({"name": name, **options}, training, id=name)
+    pytest.param({"name": name, **options}, EVEN, training, 2, id=name)
     for name, options, _, training in PLAYED
     if name in SEVERAL
 ]
+# There is a graph for nearly each number of lanes.
+METHODS += [pytest.param("apfl", UNEVEN, {"batch_size": 4}, 3, id="lanes that end")]
 
 
 @pytest.mark.parametrize(
@@ -62,23 +64,13 @@ def test_a_lane_needs_no_more_than_the_rule_says(
     )
 
 
-@pytest.mark.parametrize(("method", "training"), METHODS)
-def test_nor_with_several_models_at_hand(gpu, monkeypatch, method, training):
+@pytest.mark.parametrize(("method", "counts", "training", "rounds"), METHODS)
+def test_nor_with_several_models_at_hand(
+    gpu, monkeypatch, method, counts, training, rounds
+):
     monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {"model": {"name": "mlp", "hidden": [300, 300]}, "training": training}
-    assert share_of_rule(method, EVEN, sections, 2) < 1, (
-        gpu.memory.by_line().most_common(5)
-    )
-
-
-def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch):
-    """There is a graph for nearly each of them."""
-    monkeypatch.setattr(cuda_graphs, "SOON", 1)
-    sections = {
-        "model": {"name": "mlp", "hidden": [300, 300]},
-        "training": {"batch_size": 4},
-    }
-    assert share_of_rule("apfl", UNEVEN, sections, 3) < 1, (
+    assert share_of_rule(method, counts, sections, rounds) < 1, (
         gpu.memory.by_line().most_common(5)
     )
 

@@ -213,7 +213,7 @@ def test_cpus_have_no_kind():
         (range(0, 40, 2), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22 and 8 more"),
     ],
 )
-def test_ranges(numbers, text):
+def test_numbers_that_follow_one_another_are_ranges(numbers, text):
     assert device.describe_ranges(numbers) == text
 
 

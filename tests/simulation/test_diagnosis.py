@@ -5,12 +5,10 @@ import errno
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure
-from hpcfl.experiment import config
 from hpcfl.simulation import diagnosis
-from hpcfl.simulation.prepare import prepare
 
 
 @pytest.mark.parametrize(
@@ -33,7 +31,7 @@ def test_a_model_has_a_row_for_each_sample_and_a_column_for_each_class(output, f
 
 
 def test_a_model_that_runs_is_not_at_fault():
-    prepared = prepare(config.parse(tiny.table("fedavg")), OneProcess())
+    prepared = prepare_alone(tiny.table("fedavg"))
     assert diagnosis.diagnose_model(prepared) is None
     line, cause = diagnosis.diagnose(prepared, ValueError("a shape"))
     assert "fedavg" in line and "a shape" in line and isinstance(cause, ValueError)

@@ -3,17 +3,16 @@
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean
-from hpcfl.experiment import config
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import dry_round, preflight
-from hpcfl.simulation.prepare import prepare
 
 
 class NeedsFive(FedAvg):
@@ -55,17 +54,13 @@ def small(monkeypatch):
 
 
 def test_a_state_that_needs_all_clients_is_not_refused(small):
-    prepared = prepare(
-        config.parse(tiny.table("test_dry_round:NeedsFive")), OneProcess()
-    )
+    prepared = prepare_alone(tiny.table("test_dry_round:NeedsFive"))
     assert prepared.setup.clients >= 5
     preflight.run(prepared, OneProcess())
 
 
 def test_a_mistake_in_the_state_is_found_before_the_state_is_made(small):
-    prepared = prepare(
-        config.parse(tiny.table("test_dry_round:Mistaken")), OneProcess()
-    )
+    prepared = prepare_alone(tiny.table("test_dry_round:Mistaken"))
     with expect_refusal("server_state"):
         preflight.run(prepared, OneProcess())
 
@@ -73,13 +68,13 @@ def test_a_mistake_in_the_state_is_found_before_the_state_is_made(small):
 def test_a_long_step_of_an_overlay_on_the_server_is_not_refused():
     overlay = {"kind": "test_dry_round:LongStep"}
     table = tiny.table("fedavg") | {"overlay": [overlay]}
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     preflight.run(prepared, OneProcess())
 
 
 def test_messages_have_their_shapes_without_training():
     """The server sends APFL's clients one model; a client returns it as it came."""
-    prepared = prepare(config.parse(tiny.table("apfl")), OneProcess())
+    prepared = prepare_alone(tiny.table("apfl"))
     width, rounds = prepared.setup.layout.width, 0
     for messages in dry_round.record_two_rounds(prepared):
         sent, returned = messages.sent["model"], messages.returned["model"].tensor
@@ -91,7 +86,7 @@ def test_messages_have_their_shapes_without_training():
 
 def test_a_server_step_in_place_is_refused():
     table = tiny.table("test_dry_round:ChangesInPlace")
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     with expect_refusal(r"'test_dry_round:ChangesInPlace' .*server\['model'\]"):
         preflight.run(prepared, OneProcess())
 
@@ -106,7 +101,7 @@ def test_a_client_counts_as_the_mean_of_all_unless_it_weighs_nothing():
 
 def test_a_round_that_is_too_large_is_counted_and_left_out(monkeypatch):
     """The server's model counts once and those of a client that trains six times."""
-    prepared = prepare(config.parse(tiny.table("fedavg")), OneProcess())
+    prepared = prepare_alone(tiny.table("fedavg"))
     exact, model = needs.compute_server_needs(prepared), 4 * prepared.setup.layout.width
     monkeypatch.setattr(dry_round, "SMALL_MODEL", 0)
     assert dry_round.count_bytes(prepared) == 7 * model

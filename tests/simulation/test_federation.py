@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import run_alone
 
-from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.experiment import config
 from hpcfl.experiment.plugins import find_own_names
 from hpcfl.files import output
 from hpcfl.rows import mixing
@@ -71,7 +70,7 @@ def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
         evaluation={"metric": "loss"},
     )
     with contextlib.redirect_stdout(io.StringIO()):
-        run(config.parse(table), folder, OneProcess())
+        run_alone(table, folder)
     return loading.load_run(folder, find_own_names(table))
 
 

@@ -3,24 +3,20 @@
 import numpy as np
 import pytest
 import tiny
-from playing import run_table
+from playing import prepare_alone, run_table
 from refusals import expect_refusal
 
 from hpcfl.api import load, load_all
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, measures
 from hpcfl.report import sweep_table, tables
 from hpcfl.report.metric_values import Reading
-from hpcfl.simulation.prepare import prepare
 from hpcfl.storage.manifest import find_latest
 
 HELD_OUT = {"lr": 0.5, "validation": 0.25}
 
 
 def parts(method="fedavg", counts=tiny.COUNTS, **training):
-    prepared = prepare(
-        config.parse(tiny.table(method, counts, training=training)), OneProcess()
-    )
+    prepared = prepare_alone(tiny.table(method, counts, training=training))
     samples = prepared.resources.samples
     return prepared, [
         {name: set(pools[client].tolist()) for name, pools in samples.parts.items()}

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean, wrap_entries
 from hpcfl.errors import RankFailure
-from hpcfl.experiment import config
 from hpcfl.methods.base import Overlay
 from hpcfl.simulation.hooks import find_called_hook
-from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
 from hpcfl.simulation.stages import RoundPlan, play
 
@@ -25,7 +24,7 @@ BUFFERS = "buffers.model"
 def prepared_with(*overlays, method="fedavg", **sections):
     """An experiment with further, outermost overlays."""
     table = tiny.table(method, **sections)
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     hooks = replace(prepared.hooks, overlays=(*prepared.hooks.overlays, *overlays))
     for overlay in overlays:
         prepared.initial_server_state.update(overlay.server_state(prepared.setup))

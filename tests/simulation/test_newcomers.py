@@ -7,18 +7,16 @@ import pytest
 import tiny
 import torch
 from every_method import NAMES, kind, short
+from playing import prepare_alone, run_alone
 from recorded import assert_alike
 from refusals import expect_refusal
 
-from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure
-from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import sweep_table, tables
 from hpcfl.report.metric_values import Reading
 from hpcfl.simulation import preflight, round
-from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import results
 
 TRAINED = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]
@@ -139,7 +137,7 @@ def test_a_personal_model_begins_as_the_global_one(federate, name):
 @pytest.mark.parametrize("name", BARRED)
 def test_a_method_without_a_model_for_them_says_why(name):
     with expect_refusal(rf"^newcomers\.clients = 2: {name} "):
-        prepare(config.parse(tiny.table(name, COUNTS, **sections(0))), OneProcess())
+        prepare_alone(tiny.table(name, COUNTS, **sections(0)))
 
 
 def test_too_few_clients_for_both_are_refused():
@@ -149,7 +147,7 @@ def test_too_few_clients_for_both_are_refused():
     table["partition"].pop("counts")
     told = r"clients = 241: .* 240 samples .*newcomers\.clients = 2"
     with expect_refusal(told):
-        prepare(config.parse(table), OneProcess())
+        prepare_alone(table)
 
 
 class Forgetful(FedAvg):
@@ -164,7 +162,7 @@ class Forgetful(FedAvg):
 
 def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
     table = tiny.table("test_newcomers:Forgetful", COUNTS, **sections(1))
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     told = r"test_newcomers\.py:\d+: .*Forgetful' .*'send': IndexError"
     with expect_refusal(told):
         preflight.run(prepared, OneProcess())
@@ -174,7 +172,7 @@ def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
 def test_their_scoring_is_done_again_after_a_kill(tmp_path, monkeypatch):
     def play(folder):
         table = tiny.table("fedavg", COUNTS, checkpoint={"every": 1}, **sections(1))
-        run(config.parse(table), folder, OneProcess())
+        run_alone(table, folder)
         return results.read(folder)
 
     calm = play(tmp_path / "calm")

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 
 from hpcfl.cli import command
 from hpcfl.clients.execution import SerialKernel
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config, plugins
+from hpcfl.experiment import plugins
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation import dry_round, preflight, score_check
-from hpcfl.simulation.prepare import Prepared, prepare
+from hpcfl.simulation.prepare import Prepared
 from hpcfl.storage.clients import digest_tensors
 
 FILE = Path(mistakes.__file__)
@@ -343,9 +344,7 @@ def test_a_note_says_what_depends_on_the_clients_beside(kind, lanes, words):
         model={"name": "tiny:layered", "kind": kind},
         runtime={"lanes": lanes},
     )
-    notes = preflight.run(
-        prepare(config.parse(table), OneProcess()), OneProcess()
-    ).notes
+    notes = preflight.run(prepare_alone(table), OneProcess()).notes
     found = [note for note in notes if "last bits" in note]
     assert [note[: len(words or "")] for note in found] == ([words] if words else [])
 
@@ -360,24 +359,20 @@ class Two(OneProcess):
 
 
 def test_all_ranks_take_the_same_kernel():
-    prepared = preflight.run(
-        prepare(config.parse(tiny.table("fedavg")), OneProcess()), Two()
-    )
+    prepared = preflight.run(prepare_alone(tiny.table("fedavg")), Two())
     assert isinstance(prepared.resources.kernel, SerialKernel)
     assert prepared.notes[-1].startswith("own.py:3: cannot be batched; ")
 
 
 def test_a_server_is_not_judged_by_messages_that_are_all_alike():
-    prepared = prepare(config.parse(tiny.table("mistakes:Odd")), OneProcess())
+    prepared = prepare_alone(tiny.table("mistakes:Odd"))
     assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", plugins.names("hpcfl.methods"))
 def test_a_trial_leaves_no_trace(method):
-    prepared = prepare(
-        config.parse(tiny.table(method, participation={"fraction": 0.5})), OneProcess()
-    )
+    prepared = prepare_alone(tiny.table(method, participation={"fraction": 0.5}))
     before, drawn = everything(prepared), torch.get_rng_state()
     assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
     assert torch.equal(torch.get_rng_state(), drawn) and everything(prepared) == before
@@ -440,7 +435,7 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
         "method": {"name": method} if isinstance(method, str) else method,
         **sections,
     }
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     tried = preflight.run(prepared, OneProcess())
     # a note says of convolutions side by side that they depend on the ranks
     assert is_unchanged(tried, prepared) or "lanes" in tried.notes[-1]

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import tiny
 from in_threads import on_ranks
+from playing import prepare_alone
 from refusals import expect_refusal
 
-from hpcfl.communication.communicator import OneProcess, Process
+from hpcfl.communication.communicator import Process
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare, prepare_together
 
@@ -35,7 +36,7 @@ def test_clients_that_a_key_names_and_nothing_uses_are_noted(
         "partition": {"scheme": scheme, "clients": 2},
         "method": {"name": "fedavg"},
     }
-    notes = prepare(config.parse(table), OneProcess()).notes
+    notes = prepare_alone(table).notes
     assert any("data.client selects 2 clients" in note for note in notes) is is_noted
 
 

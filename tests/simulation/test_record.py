@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.files import scratch
 from hpcfl.simulation import preflight, record
-from hpcfl.simulation.prepare import prepare
 
 
 @pytest.mark.parametrize("at_once", [8, scratch.PART_BYTES])
@@ -101,7 +100,7 @@ def test_scoring_does_not_change_training(federate):
     assert len(digests) == 1
 
 
-def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(federate):
+def test_cwfedavg_records_how_far_its_distributions_are_off(federate):
     played = federate({"name": "cwfedavg", "distribution": "norm"}, rounds=2)
     counts = played.prepared.setup.counts
     truth = counts / counts.sum(dim=1, keepdim=True)
@@ -120,9 +119,8 @@ def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(federate):
 
 
 def test_an_unknown_column_is_refused_with_those_there_are():
-    prepared = prepare(
-        config.parse(tiny.table("ditto", evaluation={"score": "pots", "every": 2})),
-        OneProcess(),
+    prepared = prepare_alone(
+        tiny.table("ditto", evaluation={"score": "pots", "every": 2})
     )
     told = r"evaluation\.score = 'pots': ditto .*global, post, pre;"
     with expect_refusal(told):

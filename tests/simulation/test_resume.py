@@ -7,11 +7,9 @@ import shutil
 
 import pytest
 import tiny
+from playing import play_once, run_alone
 from refusals import expect_refusal
 
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.prepare import Tried
 from hpcfl.storage import results
@@ -26,25 +24,14 @@ def play(folder, method="cwfedavg", rounds=4, fresh=False, **sections):
     table = tiny.table(
         method, tiny.FEW, rounds=rounds, **{"checkpoint": {"every": 2}, **sections}
     )
-    run(config.parse(table), folder, OneProcess(), fresh)
+    run_alone(table, folder, fresh)
     return find_latest(folder / "checkpoints").digest
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """``calm(method, rounds)``: the folder of an undisturbed run, which is played once
-    and not to be changed.
-    """
-    played = {}
-
-    def folder(method="cwfedavg", rounds=4):
-        key = f"{method} {rounds}"
-        if key not in played:
-            played[key] = tmp_path_factory.mktemp("calm") / "run"
-            play(played[key], method, rounds)
-        return played[key]
-
-    return folder
+    """``calm(method, rounds)``: the folder of an undisturbed run."""
+    return play_once(play, tmp_path_factory.mktemp)
 
 
 def digest(folder):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny
+from playing import run_alone
 from refusals import expect_refusal
 
 from hpcfl.clients.training import Task
@@ -105,7 +106,7 @@ def test_the_last_round_is_played_again_for_a_client_that_losses_have_chosen(pla
 def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypatch):
     """A file of a user that was changed, which no configuration shows."""
     keys = {"participation": BY_LOSS, "checkpoint": {"every": 1}}
-    run(config.parse(tiny.table("fedavg", rounds=2, **keys)), tmp_path, OneProcess())
+    run_alone(tiny.table("fedavg", rounds=2, **keys), tmp_path)
     longer = config.parse(tiny.table("fedavg", rounds=3, **keys))
     kind = type(longer.participation)
     monkeypatch.setattr(kind, "choose", lambda self, known, count: known.ids[-count:])
@@ -173,7 +174,7 @@ def cohorts(rounds, **keys):
     ("fraction", "clients", "size"),
     [(1.0, 20, 20), (0.5, 5, 2), (0.3, 10, 3), (0.29, 100, 29), (0.01, 20, 1)],
 )
-def test_e2_a_cohort_has_the_floor_of_its_share_but_one_client_at_least(
+def test_a_cohort_has_the_floor_of_its_share_but_one_client_at_least(
     fraction, clients, size
 ):
     """0.29 · 100 is 28.999… in floating point."""
@@ -184,7 +185,7 @@ def test_e2_a_cohort_has_the_floor_of_its_share_but_one_client_at_least(
     assert cohort == sorted(cohort) and cohort[0] >= 0 and cohort[-1] < clients
 
 
-def test_e2_cohorts_are_uniform_and_follow_seed_and_round():
+def test_cohorts_are_uniform_and_follow_seed_and_round():
     """FedNH's loop for FedBABU keys them by the round alone, so that repeated runs
     share one schedule.
     """

@@ -207,7 +207,7 @@ def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
     assert not failures
 
 
-def test_folder_without_results(tmp_path):
+def test_a_folder_without_results_is_refused(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with expect_refusal(rf"^{folder}: "):
             results.read(folder)

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from playing import play_once, run_alone, run_table
 from recorded import assert_alike
 from refusals import expect_refusal
 
 from hpcfl.cluster import status
-from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config
@@ -36,32 +36,21 @@ def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
     table = tiny.table(
         method, tiny.FEW, rounds=rounds, checkpoint={"every": 1}, **sections
     )
-    return run(config.parse(table), folder, OneProcess(), fresh)
+    return run_alone(table, folder, fresh)
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """``calm(method, rounds, …)``: the folder of an undisturbed run, which is played
-    once and not to be changed.
-    """
-    played: dict[str, Path] = {}
-
-    def folder(method="cwfedavg", rounds=3) -> Path:
-        key = f"{method} {rounds}"
-        if key not in played:
-            played[key] = tmp_path_factory.mktemp("calm") / "run"
-            play(played[key], method, rounds)
-        return played[key]
-
-    return folder
+    """``calm(method, rounds)``: the folder of an undisturbed run."""
+    return play_once(play, tmp_path_factory.mktemp)
 
 
 @pytest.fixture
 def finished(calm, tmp_path):
     """``finished(method)``: a finished run of three rounds to do something to."""
 
-    def folder(method="cwfedavg") -> Path:
-        return Path(shutil.copytree(calm(method), tmp_path / "run"))
+    def folder(*method) -> Path:
+        return Path(shutil.copytree(calm(*method), tmp_path / "run"))
 
     return folder
 
@@ -155,13 +144,13 @@ def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
         "partition": {"scheme": "iid", "clients": 2},
         "method": {"name": "fedavg"},
     }
-    run(config.parse(table), tmp_path / "run", OneProcess())
+    run_alone(table, tmp_path / "run")
     np.savez(
         tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3
     )
     before = content(tmp_path)
     with expect_refusal(r"partition\.h5: .* --out or --fresh"):
-        run(config.parse(table | {"rounds": 4}), tmp_path / "run", OneProcess())
+        run_alone(table | {"rounds": 4}, tmp_path / "run")
     assert content(tmp_path) == before
 
 
@@ -175,7 +164,7 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(calm, finis
         with expect_refusal(rf"rounds = {never_asked}"):
             play(folder, rounds=never_asked)
     assert content(folder) == before
-    same(calm(rounds=5), folder)
+    same(calm("cwfedavg", 5), folder)
 
 
 @pytest.mark.slow
@@ -192,7 +181,7 @@ def test_asked_for_more_and_killed_at_once(calm, finished, monkeypatch):
     assert (shown.rounds, shown.finished, shown.state) == (3, False, "stopped")
     assert not play(folder, rounds=3)
     assert play(folder, rounds=5)
-    same(calm(rounds=5), folder)
+    same(calm("cwfedavg", 5), folder)
 
 
 def die(*arguments, **named):
@@ -409,8 +398,6 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
 def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(
     tmp_path, monkeypatch, capsys
 ):
-    from playing import run_table
-
     from hpcfl.report import tables
 
     def run():

@@ -2,10 +2,7 @@
 
 import pytest
 import tiny
-
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
+from playing import run_alone
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +23,7 @@ def test_a_run_has_each_round_once_also_after_an_interruption(tmp_path, monkeypa
             runtime={"track": ["mlflow"]},
             checkpoint={"every": 1},
         )
-        run(config.parse(table), tmp_path / "run", OneProcess())
+        run_alone(table, tmp_path / "run")
     client = mlflow.MlflowClient(tracking_uri=address)
     [experiment] = client.search_experiments(filter_string="name = 'hpcfl'")
     [found] = client.search_runs([experiment.experiment_id])

@@ -1,9 +1,7 @@
 import pytest
 import tiny
+from playing import run_alone
 
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.storage import results
 
 pytestmark = pytest.mark.slow
@@ -32,7 +30,7 @@ def test_tensorboard_reads_each_round_once_also_after_an_interruption(tmp_path):
             checkpoint={"every": 1},
             runtime={"track": ["tensorboard"]},
         )
-        run(config.parse(table), tmp_path, OneProcess())
+        run_alone(table, tmp_path)
 
     play(2)
     assert [step for step, _ in events(tmp_path / "tensorboard")["pre/weighted"]] == [

@@ -9,10 +9,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import tiny
+from playing import run_alone
 from refusals import expect_refusal
 
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.storage import results
 from hpcfl.tracking import base
@@ -65,7 +64,7 @@ def play(folder, *names, rounds=3, **sections):
         checkpoint={"every": 1},
         **sections,
     )
-    run(config.parse(table), folder, OneProcess())
+    run_alone(table, folder)
     return results.read(folder)
 
 

@@ -2,10 +2,8 @@ import struct
 
 import pytest
 import tiny
+from playing import run_alone
 
-from hpcfl.commands.run import run
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.storage import results
 
 pytestmark = pytest.mark.slow
@@ -60,7 +58,7 @@ def test_an_offline_run_has_each_round_once_also_after_an_interruption(
             runtime={"track": ["wandb"]},
             checkpoint={"every": 1},
         )
-        run(config.parse(table), tmp_path, OneProcess())
+        run_alone(table, tmp_path)
 
     play(2)
     (

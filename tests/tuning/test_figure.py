@@ -20,6 +20,6 @@ def test_lines_begin_at_the_first_trial_and_marks_are_untuned():
     assert tuned.get_color() == untuned.get_color() != other.get_color()
 
 
-def test_it_is_written(tmp_path):
+def test_the_figure_is_written(tmp_path):
     figure.write(tmp_path / "curve.png", {"fedavg": [0.5, 0.6]}, ACCURACY)
     assert (tmp_path / "curve.png").stat().st_size > 1000

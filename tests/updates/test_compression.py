@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone, refuse
 
 from hpcfl.clock.workload import count_workload
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 from hpcfl.updates.base import Context
 from hpcfl.updates.transforms.qsgd import Qsgd
 from hpcfl.updates.transforms.random_k import RandomK
@@ -190,7 +188,7 @@ def test_a_mistake_is_one_line(section, words):
 def test_virtual_time_counts_the_bits():
     compression = {"kind": "top-k", "k": 5, "downloads": "qsgd"}
     table = tiny.table("fedavg", compression=compression)
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     work = count_workload(prepared).work
     width = prepared.setup.layout.width
     assert work.floats_up == Fraction(5 * (32 + (width - 1).bit_length()), 32)

@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 from refusals import expect_refusal
 from whole_runs import PART, is_the_same_elsewhere
 
 from hpcfl.clients.setup import Setup
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.experiment.sections import Training
 from hpcfl.methods.base import Audience, Cohort
 from hpcfl.rows.layout import Layout
-from hpcfl.simulation.prepare import prepare
 from hpcfl.updates.downloads import Downloads
 
 SETUP = Setup(
@@ -111,4 +109,4 @@ def test_a_transform_of_uploads_changes_no_downloads():
     transform = {"kind": "qsgd", "downloads": "qsgd"}
     table = tiny.table("fedavg", transform=[transform])
     with expect_refusal(r"transform\.0\.downloads"):
-        prepare(config.parse(table), OneProcess())
+        prepare_alone(table)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import tiny
-from playing import prepare_on, run_table
+from playing import prepare_alone, run_table
 from refusals import expect_refusal
 from whole_runs import PART, is_the_same_elsewhere
 
@@ -151,7 +151,7 @@ def test_a_run_spends_its_target(tmp_path):
 
 def list_lines(method="mr-mtl", **privacy):
     table = tiny.table(method, TWO, privacy={**SAMPLE, **privacy})
-    prepared = preflight.run(prepare_on(OneProcess(), table), OneProcess())
+    prepared = preflight.run(prepare_alone(table), OneProcess())
     everyone = np.arange(prepared.setup.clients)
     samples = prepared.data.sizes
     trainings = prepared.tried.trainings
@@ -221,7 +221,7 @@ def test_a_method_may_declare_what_its_loss_reads():
 def test_uncovered_sections_are_refused_before_training(sections, words):
     table = tiny.table("fedavg", privacy=PRIVATE, **sections)
     with expect_refusal(words):
-        preflight.run(prepare_on(OneProcess(), table), OneProcess())
+        preflight.run(prepare_alone(table), OneProcess())
 
 
 def test_keys_of_clients_are_refused():

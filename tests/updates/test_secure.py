@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import prepare_alone
 from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone, refuse
 
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 from hpcfl.updates.base import Context
 from hpcfl.updates.secure import SecureSum, count_sufficient_bits
 
@@ -23,18 +21,17 @@ def add(secure, updates):
     return result.tolist(), secure.measure(server)[0]
 
 
-def test_updates_are_clipped_and_added_as_whole_numbers():
-    """(3, 4), (0, 1) and twice (6, 8) clipped to 5 have the sum (9, 13)."""
-    secure = SecureSum(clip=5.0, step=0.25, bits=9, clients=4)
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [(9, ([9 / 4, 13 / 4], 0)), (6, ([-28 / 16, -12 / 16], 2))],
+)
+def test_clipped_updates_add_up_in_whole_numbers_that_wrap_around(bits, expected):
+    """(3, 4), (0, 1) and twice (6, 8) clipped to 5 have the sum (9, 13). In six bits
+    these are 36 and 52 units of 0.25, modulo 64 centred 36 − 64 and 52 − 64.
+    """
+    secure = SecureSum(clip=5.0, step=0.25, bits=bits, clients=4)
     updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [6, 8]])
-    assert add(secure, updates) == ([9 / 4, 13 / 4], 0)
-
-
-def test_sums_wrap_around_where_bits_are_too_few():
-    """9 and 13 are 36 and 52 units of 0.25: modulo 64 centred 36 − 64 and 52 − 64."""
-    secure = SecureSum(clip=5.0, step=0.25, bits=6, clients=4)
-    updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [6, 8]])
-    assert add(secure, updates) == ([-28 / 16, -12 / 16], 2)
+    assert add(secure, updates) == expected
 
 
 def test_the_mean_of_many_rounds_is_the_mean_of_the_updates():
@@ -108,7 +105,7 @@ def test_check_counts_bits():
 def describe(**sections):
     """Return the lines of ``hpcfl check`` on updates of 968 numbers."""
     table = tiny.table(UNIFORM, **sections)
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     lines = []
     for overlay in prepared.hooks.overlays:
         lines += overlay.describe(3, lambda round: np.arange(5), {"model": 968})

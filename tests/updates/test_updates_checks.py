@@ -2,11 +2,8 @@
 
 import pytest
 import tiny
+from playing import prepare_alone
 from whole_runs import UNIFORM, refuse
-
-from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
-from hpcfl.simulation.prepare import prepare
 
 HALVE = {"kind": "own_updates:Halve"}
 LARGEST = {"rule": "own_updates:Largest"}
@@ -55,4 +52,4 @@ def test_cohorts_that_vary_may_be_large_enough_in_some_rounds(participation):
         aggregation={**LARGEST, "least": 5},
         participation=participation,
     )
-    prepare(config.parse(table), OneProcess())
+    prepare_alone(table)

@@ -4,7 +4,7 @@ from functools import partial
 
 import tiny
 from in_threads import on_ranks
-from playing import play_on, prepare_on
+from playing import play_on, prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
@@ -36,4 +36,4 @@ def refuse(words, method=UNIFORM, counts=tiny.COUNTS, **sections):
     """Expect one line with these words before anything is played."""
     table = tiny.table(method, counts, **sections)
     with expect_refusal(words):
-        prepare_on(OneProcess(), table)
+        prepare_alone(table)

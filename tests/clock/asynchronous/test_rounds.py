@@ -10,15 +10,14 @@ import serial
 import tiny
 import torch
 from every_method import short
+from playing import prepare_alone
 from recorded import assert_alike
 from refusals import expect_refusal
 
 from hpcfl.clock.asynchronous.rounds import step_of
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.simulation import prepare as preparing
-from hpcfl.simulation.prepare import prepare
 from hpcfl.trained.models import predicted
 
 pytestmark = pytest.mark.slow
@@ -52,7 +51,7 @@ def against_serial(federate, method, units_of=polynomial, **sections):
     """Play it both ways; the rounds as they were played."""
     played = federate(method, COUNTS, **sections)
     table = tiny.table(method, COUNTS, **sections)
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     calendar = make_schedule(prepared, OneProcess())
     expected = serial.play(prepared, calendar, units_of)
     assert played.server.keys() == expected.server.keys()
@@ -196,7 +195,7 @@ REFUSED = {
 @pytest.mark.parametrize("method", REFUSED)
 def test_what_needs_a_round_is_refused(method):
     table = tiny.table(short(method), COUNTS, time=ASYNCHRONOUS)
-    prepared = prepare(config.parse(table), OneProcess())
+    prepared = prepare_alone(table)
     words = (
         rf"^time\.mode = 'asynchronous': {method} .*{REFUSED[method]}.*'synchronous'"
     )

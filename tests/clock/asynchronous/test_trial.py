@@ -8,12 +8,12 @@ import pytest
 import tiny
 import torch
 from in_threads import on_ranks
+from playing import prepare_alone
 
 from hpcfl.clock.asynchronous import trial
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.simulation.prepare import prepare, prepare_together
+from hpcfl.simulation.prepare import prepare_together
 
 TIME = {"mode": "asynchronous", "concurrency": 3, "buffer": 2}
 TABLE = tiny.table("fedavg", time=TIME)
@@ -21,7 +21,7 @@ TABLE = tiny.table("fedavg", time=TIME)
 
 @pytest.fixture
 def prepared():
-    return prepare(config.parse(TABLE), OneProcess())
+    return prepare_alone(TABLE)
 
 
 def fail_together(monkeypatch, *errors):

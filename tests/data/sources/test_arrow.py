@@ -54,7 +54,7 @@ def test_columns_that_cannot_be_used_are_refused(tmp_path, table, told):
     assert told in refusal("parquet", save(tmp_path, t=table) / "t.parquet")
 
 
-def test_lists_of_numbers(tmp_path):
+def test_lists_are_arrays_and_whole_numbers_are_token_ids(tmp_path):
     """Fixed ones, nested ones, and whole numbers, which are token ids."""
     values = np.arange(24, dtype=np.float32)
     table = pa.table(

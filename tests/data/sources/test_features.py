@@ -127,5 +127,7 @@ WORDS = np.array([f"n{number}" for number in range(12)], object)
         ("text", "a " + WORDS, (), False),
     ],
 )
-def test_identifiers(name, values, files, expected):
+def test_a_column_that_numbers_rows_or_persons_is_an_identifier(
+    name, values, files, expected
+):
     assert looks_like_identifier(name, values, files) == expected

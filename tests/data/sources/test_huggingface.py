@@ -35,7 +35,7 @@ def save_parts(folder, **parts):
     (folder / "dataset_dict.json").write_text(json.dumps({"splits": list(parts)}))
 
 
-def test_flowers_partitions(tmp_path):
+def test_folders_of_flower_are_clients_in_the_order_of_their_numbers(tmp_path):
     """Eleven clients, because partition_10 comes after partition_9."""
     for client in range(11):
         save(tmp_path / f"partition_{client}", femnist()[client % 3 : client % 3 + 2])
@@ -46,7 +46,7 @@ def test_flowers_partitions(tmp_path):
     assert data.classes == 3 and data.official_test == 0
 
 
-def test_clients_with_parts(tmp_path):
+def test_parts_of_clients_are_training_and_test_samples(tmp_path):
     save_parts(tmp_path / "a", train=femnist()[:2], test=femnist()[2:3])
     save_parts(
         tmp_path / "b", test=femnist()[3:], train=femnist()[1:3], other=femnist()
@@ -59,7 +59,7 @@ def test_clients_with_parts(tmp_path):
     assert split.names == ["a", "b"] and data.notes[0].endswith("other")
 
 
-def test_one_data_set(tmp_path):
+def test_one_folder_is_one_data_set(tmp_path):
     folder = save(tmp_path / "one", femnist())
     data = load("huggingface", folder, client="writer_id", **NAMED)
     assert owned(data) == {"w10": [1], "w2": [0, 2, 3]}

@@ -14,6 +14,13 @@ from hpcfl.data.sources import mnist
 from hpcfl.experiment import config
 
 
+def expect_files(monkeypatch, name, folder):
+    """Let the files in a folder be those of a data set."""
+    checksums = {file: md5(folder / file) for file in mnist.plugins[name].checksums}
+    source = replace(mnist.plugins[name], checksums=checksums)
+    monkeypatch.setitem(mnist.plugins, name, source)
+
+
 @pytest.fixture
 def kmnist_files(tmp_path, monkeypatch):
     """Three training and two test images, compressed, and unpacked for torchvision."""
@@ -25,13 +32,10 @@ def kmnist_files(tmp_path, monkeypatch):
         numbers(1, 2, 28, 28),
         np.array([1, 1], np.uint8),
     ]
-    checksums = {}
     for file, part in zip(mnist.plugins["kmnist"].checksums, parts, strict=True):
         (folder / file).write_bytes(gzip.compress(idx(part)))
         (folder / file.removesuffix(".gz")).write_bytes(idx(part))
-        checksums[file] = md5(folder / file)
-    source = replace(mnist.plugins["kmnist"], checksums=checksums)
-    monkeypatch.setitem(mnist.plugins, "kmnist", source)
+    expect_files(monkeypatch, "kmnist", folder)
     return tmp_path
 
 
@@ -60,12 +64,9 @@ def folder(tmp_path, monkeypatch):
     images = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
     labels = np.array([3, 1, 4, 1, 5, 9, 2, 6], dtype=np.uint8)
     parts = [images[:5], labels[:5], images[5:], labels[5:]]
-    checksums = {}
     for file, part in zip(mnist.plugins["mnist"].checksums, parts, strict=True):
         (folder / file).write_bytes(idx(part))
-        checksums[file] = md5(folder / file)
-    source = replace(mnist.plugins["mnist"], checksums=checksums)
-    monkeypatch.setitem(mnist.plugins, "mnist", source)
+    expect_files(monkeypatch, "mnist", folder)
     return folder
 
 

@@ -13,7 +13,7 @@ from hpcfl.data.sources import parquet
 FEMNIST = {"features": ["image"], "label": "character", "client": "writer_id"}
 
 
-def test_images_of_clients(tmp_path):
+def test_a_column_of_images_and_one_of_clients_are_read(tmp_path):
     pq.write_table(femnist(), tmp_path / "f.parquet", row_group_size=2)
     data = load("parquet", tmp_path / "f.parquet", **FEMNIST)
     assert data.x.shape == (4, 1, 2, 3) and data.x.dtype == torch.uint8
@@ -80,7 +80,7 @@ def test_a_file_that_would_fill_the_memory(tmp_path, monkeypatch):
     assert "t.parquet: " in refusal("parquet", path)
 
 
-def test_without_pyarrow(tmp_path, monkeypatch):
+def test_without_pyarrow_the_extra_to_install_is_named(tmp_path, monkeypatch):
     pq.write_table(made(), tmp_path / "t.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     line = refusal("parquet", tmp_path / "t.parquet")

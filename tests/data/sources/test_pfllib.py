@@ -61,6 +61,12 @@ def folder(root, train, test, write=as_numpy, **keys):
     return root
 
 
+def make_alike(tmp_path, clients, **keys):
+    """A folder of clients that have the same samples to train and to test on."""
+    samples = [(X, Y)] * clients
+    return folder(tmp_path / "MNIST", samples, samples, **keys)
+
+
 @pytest.mark.parametrize(
     "write", [as_numpy, named("numpy.core.multiarray"), named("numpy._core.multiarray")]
 )
@@ -211,7 +217,7 @@ def test_files_of_anything_else_are_refused_and_run_nothing(
     tmp_path, monkeypatch, content, told
 ):
     monkeypatch.chdir(tmp_path)
-    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2)
+    root = make_alike(tmp_path, 2)
     path = root / "test" / "1.npz"
     path.write_bytes(content)
     line = refusal("pfllib", root)
@@ -227,7 +233,7 @@ def test_an_array_that_only_claims_its_size_is_refused(tmp_path):
 
 
 def test_a_file_holds_one_array(tmp_path):
-    root = folder(tmp_path / "MNIST", [(X, Y)], [(X, Y)])
+    root = make_alike(tmp_path, 1)
     np.savez(root / "train" / "0.npz", x=X, y=Y)
     assert "data.npy" in refusal("pfllib", root)
 
@@ -235,7 +241,7 @@ def test_a_file_holds_one_array(tmp_path):
 @pytest.mark.parametrize("removed", ["train/1.npz", "test/2.npz"])
 @pytest.mark.parametrize("keys", [{}, {"num_clients": 3, "num_classes": 2}])
 def test_a_missing_client_is_named(tmp_path, removed, keys):
-    root = folder(tmp_path / "MNIST", [(X, Y)] * 3, [(X, Y)] * 3, **keys)
+    root = make_alike(tmp_path, 3, **keys)
     (root / removed).unlink()
     assert f"{root / removed}: " in refusal("pfllib", root)
 
@@ -255,20 +261,20 @@ def test_a_missing_client_is_named(tmp_path, removed, keys):
 )  # fmt: skip
 def test_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
     keys = {"num_clients": 2, "num_classes": 2, **keys}
-    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys)
+    root = make_alike(tmp_path, 2, **keys)
     assert told in refusal("pfllib", root)
 
 
 def test_the_folder_of_an_older_generator_has_the_classes_of_its_labels(tmp_path):
     """PFLlib's own MNIST has no ``num_classes``."""
-    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, num_clients=2)
+    root = make_alike(tmp_path, 2, num_clients=2)
     data = load("pfllib", root)
     assert data.classes == len(set(Y.tolist())) and not data.notes
 
 
 def test_more_classes_than_there_are_samples_of_are_noted(tmp_path):
     keys = {"num_clients": 2, "num_classes": 3}
-    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2, **keys)
+    root = make_alike(tmp_path, 2, **keys)
     data = load("pfllib", root)
     assert data.classes == 3
     assert "num_classes = 3, " in data.notes[-1]
@@ -276,7 +282,7 @@ def test_more_classes_than_there_are_samples_of_are_noted(tmp_path):
 
 @pytest.mark.parametrize("name", ["01.npz", "0 (1).npz", "x.npz"])
 def test_a_file_of_no_client_is_refused(tmp_path, name):
-    root = folder(tmp_path / "MNIST", [(X, Y)] * 2, [(X, Y)] * 2)
+    root = make_alike(tmp_path, 2)
     as_numpy(root / "train" / name, {"x": X, "y": Y})
     assert "K.npz" in refusal("pfllib", root)
 
