@@ -16,12 +16,12 @@ MISTAKES = [
     (
         "Mean",
         "class Mean",
-        "the sums of two blocks do not add up to the sums of both blocks together; 'sums' must",
+        "'sums'",
     ),
     (
         "Unmasked",
         "class Unmasked",
-        "the sums depend on samples that block.mask excludes",
+        "block.mask",
     ),
     (
         "Together",
@@ -31,26 +31,26 @@ MISTAKES = [
     (
         "OneForAll",
         "class OneForAll",
-        "it returns a tensor of shape [30] for 3 clients; expected [3, width]",
+        "[30] for 3 clients; expected [3, width]",
     ),
     (
         "WrongNumber",
         "class WrongNumber",
-        "fails in 'number': TypeError: it returns a tensor of shape [] for 3 clients",
+        "'number': TypeError: ",
     ),
-    ("Median", ".medain()", "fails in 'summary': AttributeError"),
+    ("Median", ".medain()", "'summary': AttributeError"),
     (
         "Unsummed",
         "class Unsummed",
-        "expected a float for each of own_scores:Unsummed, own_scores:Unsummed_median",
+        "own_scores:Unsummed, own_scores:Unsummed_median",
     ),
     (
         "Doubled",
         "class Doubled",
-        "both record 'std'",
+        "'std'",
     ),
-    ("Mistakes", "class Mistakes", "both record 'clients/COLUMN/correct'"),
-    ("TwiceAsMany", "class TwiceAsMany", "both record 'clients/COLUMN/total'"),
+    ("Mistakes", "class Mistakes", "'clients/COLUMN/correct'"),
+    ("TwiceAsMany", "class TwiceAsMany", "'clients/COLUMN/total'"),
 ]
 
 
