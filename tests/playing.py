@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +85,14 @@ def play_once(
     undisturbed run, which is played once and not to be changed.
     """
 
-    @cache
+    folders: dict[str, Path] = {}
+
     def folder(*arguments: Any) -> Path:
-        place = make_folder("calm") / "run"
-        run_into(place, *arguments)
-        return place
+        key = repr(arguments)
+        if key not in folders:
+            folders[key] = make_folder("calm") / "run"
+            run_into(folders[key], *arguments)
+        return folders[key]
 
     return folder
 
