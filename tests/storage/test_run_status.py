@@ -409,7 +409,7 @@ def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_comma
         said = run()
     last_line = said.splitlines()[-1]
     assert "(ZeroDivisionError" in last_line
-    assert f"hpcfl show {tmp_path / 'run'} " in last_line
+    assert f"hpcfl show {tmp_path / 'run'}" in last_line
     assert "▸before" in run()
 
 
