@@ -210,7 +210,7 @@ def make_fleet():
         prepared = prepare(config.parse(experiment), OneProcess())
         prepared.resources.kernel.module.to(dtype)
         prepared.resources.samples.x = prepared.resources.samples.x.to(dtype)
-        fleet = prepared.make_fleet(np.arange(len(counts)), round, scored=True)
+        fleet = prepared.make_fleet(np.arange(len(counts)), round, is_scored=True)
         fleet.state = dict(fleet.state)  # of a method that the test chooses
         return fleet
 

@@ -168,7 +168,9 @@ def _describe_difference(
         there.append(
             f"{change}'{wording.shorten(piece.tensor)}' is {kind} {part.get_shape()}"
         )
-    return f"{' and '.join(there)} and the model's '{name}' {initial.form(own)}"
+    return (
+        f"{' and '.join(there)} and the model's '{name}' {initial.describe_form(own)}"
+    )
 
 
 def _find_paths(base: str) -> list[Path]:

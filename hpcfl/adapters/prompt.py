@@ -34,7 +34,7 @@ from torch.nn import Parameter
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
-from hpcfl.models.attention import causal
+from hpcfl.models.attention import make_causal_mask
 from hpcfl.models.transformer import STD
 
 
@@ -73,7 +73,7 @@ def with_prompt(mask: Tensor | None, count: int) -> Tensor | None:
     rows = functional.pad(mask, (count, 0))
     if mask.shape[-2] == 1:
         return rows  # one row for all tokens of q
-    of_prompt = causal(rows.shape[-1], mask.device)[:count]
+    of_prompt = make_causal_mask(rows.shape[-1], mask.device)[:count]
     of_prompt = of_prompt.expand(*rows.shape[:-2], -1, -1)
     return torch.cat([of_prompt, rows], dim=-2)
 

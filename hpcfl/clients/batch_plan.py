@@ -120,14 +120,14 @@ def _group_blocks(runs: list[BatchRun]) -> list[list[BatchRun]]:
     return blocks
 
 
-def find_fewest_samples(training: Training, batch_norm: bool) -> int:
+def find_fewest_samples(training: Training, has_statistics: bool) -> int:
     """Return the minimum number of samples in a mini-batch.
 
     Args:
         training: training section of the experiment.
-        batch_norm: whether the model computes batch statistics, which need two samples.
+        has_statistics: whether the model computes batch statistics, which need two samples.
     """
-    fewest = 2 if batch_norm else 1
+    fewest = 2 if has_statistics else 1
     return max(fewest, training.batch_size) if training.drop_last else fewest
 
 

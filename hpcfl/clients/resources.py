@@ -32,7 +32,7 @@ from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Form, Training
 from hpcfl.files import heartbeat
-from hpcfl.models.random import random_layers
+from hpcfl.models.random import list_random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout, lay_out_parameters
@@ -408,7 +408,7 @@ def count_lanes(
     memory: float,
     private: int,
     clients: int,
-    of_samples: bool = False,
+    computes_sample_gradients: bool = False,
 ) -> int:
     """Return the number of lanes that can train and be scored at once, at least one.
 
@@ -420,12 +420,12 @@ def count_lanes(
         memory: total memory in bytes.
         private: bytes of a client's private state.
         clients: number of clients whose rows are in this memory at once.
-        of_samples: whether per-sample gradients are computed.
+        computes_sample_gradients: whether per-sample gradients are computed.
     """
     frozen = constants.count_bytes(module)
     free = LANE_SHARE * memory - frozen - clients * count_client_bytes(module, private)
     lane = count_lane_bytes(module, samples[:1], training, private)
-    if of_samples:
+    if computes_sample_gradients:
         lane += SAMPLE_COPIES * PIECE * _count_model_bytes(module)
     return max(1, int(free / lane))
 
@@ -507,7 +507,7 @@ def _count_saved_bytes(module: nn.Module, x: Tensor) -> int:
         return tensor
 
     module.eval()  # a batch may be too small for the statistics of batch norm
-    for layer in random_layers(module):
+    for layer in list_random_layers(module):
         layer.train()  # saves its mask of dropped elements
     with (
         side_by_side(),

@@ -86,7 +86,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
     """Return the messages of the second round of a small federation, and the operations
     of client 0, which trains for as long as in the experiment.
     """
-    server = small.hooks.initial_state("server_state", small.setup)
+    server = small.hooks.make_initial_state("server_state", small.setup)
     client = np.array([0])
     operations = 0
 
@@ -118,6 +118,6 @@ def _count_floats(message: Message) -> Fraction:
     """Return the floats that client 0 receives or sends."""
     total = Fraction(0)
     for entry in wrap_entries(message).values():
-        floats = torch.as_tensor(entry.logical_floats(), dtype=torch.float64)
+        floats = torch.as_tensor(entry.count_floats(), dtype=torch.float64)
         total += Fraction(float(floats.flatten()[0]))
     return total

@@ -187,7 +187,7 @@ def _find_state(
     )
     if run_state.finished:
         return "finished", ""
-    if run_state.locked:
+    if run_state.is_locked:
         return "starting" if run_state.stage in STARTING else "running", requeues
     if queued is not None and queued.is_alive:
         return _describe_queued(queued, run, requeues)

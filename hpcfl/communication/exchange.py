@@ -152,7 +152,7 @@ def count_floats(message: Message) -> float:
     total = 0.0
     outgoing, _ = split(message)
     for one in outgoing.values():
-        total += float(np.mean(np.asarray(one.logical_floats(), dtype=float)))
+        total += float(np.mean(np.asarray(one.count_floats(), dtype=float)))
     return total
 
 
@@ -165,7 +165,7 @@ def choose_lighter(mixture: Mixture, size: int) -> Mixture | Field:
     """
     own = len(mixture.weights) * mixture.rows.shape[1] * mixture.dtype.itemsize
     models = max(1, size - 1) * mixture.rows.nbytes + mixture.weights.nbytes
-    return mixture if models < own else Field(mixture.mixed())
+    return mixture if models < own else Field(mixture.mix())
 
 
 def make_header(message: Message) -> list[list[Any]]:

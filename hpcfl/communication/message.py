@@ -35,7 +35,7 @@ class Field:
         """Return whether all clients receive the same tensor."""
         return self.tensor.dim() == 1
 
-    def logical_floats(self) -> float | Tensor:
+    def count_floats(self) -> float | Tensor:
         """Return the number of floats counted for each client, a number or [n]."""
         return self.tensor.shape[-1] if self.floats is None else self.floats
 
@@ -62,7 +62,7 @@ class Pool:
         """
         return Pool(self.rows, self.picks[clients])
 
-    def logical_floats(self) -> Tensor:
+    def count_floats(self) -> Tensor:
         """Return the number of floats of each client's models [n], without the picks."""
         return (self.picks >= 0).sum(dim=1) * self.rows.shape[1]
 
@@ -96,11 +96,11 @@ class Mixture:
                 f"a Mixture of models {rows}, weights {weights}; expected [q, width] and [n, q]"
             )
 
-    def mixed(self) -> Tensor:
+    def mix(self) -> Tensor:
         """Return the clients' rows ``[n, width]`` on the device of the models."""
         return mixing.combine(self.weights, self.rows, self.dtype)
 
-    def logical_floats(self) -> int:
+    def count_floats(self) -> int:
         """Return the number of floats of the one model that a client receives."""
         return self.rows.shape[1]
 
@@ -152,7 +152,7 @@ class Mean:
                 "sums depend on the number of ranks"
             )
 
-    def logical_floats(self) -> float | Tensor:
+    def count_floats(self) -> float | Tensor:
         """Return the counted floats of each client, a number or [n]."""
         return self.tensor.shape[1:].numel() if self.floats is None else self.floats
 
@@ -175,7 +175,7 @@ def wrap_entries(message: Message) -> dict[str, Entry]:
     wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
         if isinstance(value, Pool | Mixture):
-            wrapped[name] = Field(value.rows.flatten(), value.logical_floats())
+            wrapped[name] = Field(value.rows.flatten(), value.count_floats())
             wrapped |= (
                 {name + PICKS: Field(value.picks, 0)}
                 if isinstance(value, Pool)
@@ -256,7 +256,7 @@ def unwrap(
         inbox[name] = (
             Pool(rows, inbox.pop(name + PICKS))
             if dtype is None
-            else Mixture(rows, inbox.pop(name + WEIGHTS), getattr(torch, dtype)).mixed()
+            else Mixture(rows, inbox.pop(name + WEIGHTS), getattr(torch, dtype)).mix()
         )
     return inbox
 

@@ -118,7 +118,7 @@ class Apple(Method):
     ) -> ClientModel:
         relations = fleet.state["relations"]
         cores = inbox["cores"].rows
-        return ClientModel(combined(relations, inbox["itself"], rows, cores))
+        return ClientModel(combine(relations, inbox["itself"], rows, cores))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.prepare(fleet, inbox)
@@ -134,7 +134,7 @@ class Apple(Method):
             relation = context.variables["relations"]
             itself = context.variables["itself"]
             core = context.rows()
-            gradient = context.gradient(combined(relation, itself, core, cores))
+            gradient = context.gradient(combine(relation, itself, core, cores))
             drawn = relation - target
             descent = slopes(gradient, itself, core, cores) + penalty * drawn
             context.variables["relations"] = relation - rate * descent
@@ -163,7 +163,7 @@ class Apple(Method):
         server["cores"] = mixing.replace(server["cores"], ids, uplink["core"])
 
 
-def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
+def combine(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
     """Return w_i = Σ_j a_ij C_j ``[n, P]`` for ``relations`` a [n, M] and ``cores`` C
     [M, P].
 
@@ -186,7 +186,7 @@ def own_share(relations: Tensor, itself: Tensor) -> Tensor:
 def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
     """Return ∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` for the ``gradient`` [n, P].
 
-    The other arguments are those of ``combined``.
+    The other arguments are those of ``combine``.
     """
     others = mixing.multiply_lanes(gradient, cores.T)
     return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)

@@ -48,10 +48,10 @@ from hpcfl.methods.base import (
 from hpcfl.methods.fedproto import (
     aligned_loss,
     features,
-    no_prototypes,
+    make_empty_prototypes,
     prototype_variables,
     replace_prototypes,
-    sent_prototypes,
+    select_prototypes,
 )
 from hpcfl.rows import mixing
 
@@ -109,7 +109,7 @@ class FedPAC(SharedBody):
         state = super().server_state(setup)
         initial_head = self.private_part(setup.layout, state["model"])
         heads = mixing.repeat(initial_head, setup.clients)
-        return {**state, **no_prototypes(setup), "heads": heads}
+        return {**state, **make_empty_prototypes(setup), "heads": heads}
 
     def send(self, server: State, audience: Audience) -> Message:
         heads = mixing.pick(server["heads"], torch.from_numpy(audience.ids))
@@ -127,7 +127,7 @@ class FedPAC(SharedBody):
         """Return the part of the message that is the same for all clients."""
         return {
             **super().send(server, audience),
-            "prototypes": sent_prototypes(server),
+            "prototypes": select_prototypes(server),
             # The prototypes in the message imply this field.
             "present": Sent(server["present"], floats=0),
         }

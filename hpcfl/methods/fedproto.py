@@ -70,13 +70,13 @@ class FedProto(Method):
         return aligned_loss(model, batch, lane, self.lam)
 
     def server_state(self, setup: Setup) -> State:
-        return no_prototypes(setup)
+        return make_empty_prototypes(setup)
 
     def send(self, server: State, audience: Audience) -> Message:
         present = server["present"]
         bits = len(present)
         return {
-            "prototypes": sent_prototypes(server),
+            "prototypes": select_prototypes(server),
             "present": Sent(present, floats=bits / 32),
         }
 
@@ -125,7 +125,7 @@ class FedProto(Method):
         replace_prototypes(server, cohort, uplink["prototypes"])
 
 
-def no_prototypes(setup: Setup) -> State:
+def make_empty_prototypes(setup: Setup) -> State:
     """Return the server's state before the first exchange.
 
     Returns:
@@ -138,7 +138,7 @@ def no_prototypes(setup: Setup) -> State:
     }
 
 
-def sent_prototypes(server: State) -> Sent:
+def select_prototypes(server: State) -> Sent:
     """Return the prototypes as one row [K·d]; only existing prototypes count as floats."""
     prototypes = server["prototypes"]
     floats = int(server["present"].sum()) * prototypes.shape[1]

@@ -98,7 +98,7 @@ class PartialFed(FedAvg):
             lane = context.variables
             own = context.rows()
             uniform = context.uniform("gumbel", layers, 2)
-            choice = drawn(lane["strategy"], uniform, temperature)
+            choice = draw_choice(lane["strategy"], uniform, temperature)
             mixed = mix(fleet.layout, choice, lane["shared"], own)
             learns = self.trains_strategy(context.index, lane["offset"])[:, None]
             point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
@@ -115,7 +115,7 @@ class PartialFed(FedAvg):
         strategy = fleet.state["strategy"]
         if self.draw == "round":
             uniform = fleet.uniform("first gumbel", layers, 2)
-            choice = drawn(strategy, uniform, temperature)
+            choice = draw_choice(strategy, uniform, temperature)
             own = mix(fleet.layout, choice, shared, own)
         trained, after = fleet.train_by(
             step,
@@ -153,7 +153,7 @@ class PartialFed(FedAvg):
         """
         strategy = fleet.state["strategy"]
         prefers_own = strategy[..., OWN] >= strategy[..., SHARED]
-        keeps = by_layer(fleet.layout, prefers_own.float())
+        keeps = repeat_by_layer(fleet.layout, prefers_own.float())
         return torch.where(keeps > 0, fleet.state["model"], shared)
 
     def client_model(
@@ -169,7 +169,7 @@ class PartialFed(FedAvg):
         return ClientModel(self.preferred(fleet, received))
 
 
-def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
+def draw_choice(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
     """Draw choices u ~ GumbelSoftmax(a; T) [a, L, 2] of the logits ``strategy`` a by
     ``uniform`` numbers.
     """
@@ -187,8 +187,8 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
     """Return θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by
     ``choice`` [a, L, 2].
     """
-    shared_part = by_layer(layout, choice[..., SHARED]) * shared
-    own_part = by_layer(layout, choice[..., OWN]) * own
+    shared_part = repeat_by_layer(layout, choice[..., SHARED]) * shared
+    own_part = repeat_by_layer(layout, choice[..., OWN]) * own
     return shared_part + own_part
 
 
@@ -197,18 +197,18 @@ def slopes(layout: Layout, choice: Tensor, gradient: Tensor, sources: Tensor) ->
     ``sources`` w and θ_i [a, 2, P] and the softmax.
     """
     products = gradient[:, None] * sources
-    direct = within_layers(layout, products)
+    direct = sum_within_layers(layout, products)
     mean = (choice * direct).sum(dim=2, keepdim=True)
     return choice * (direct - mean)
 
 
-def by_layer(layout: Layout, values: Tensor) -> Tensor:
+def repeat_by_layer(layout: Layout, values: Tensor) -> Tensor:
     """Repeat ``values`` of the layers [a, L] in all of each layer's columns, [a, P]."""
     parts = zip(values.split(1, dim=1), sizes(layout), strict=True)
     return torch.cat([value.expand(-1, size) for value, size in parts], dim=1)
 
 
-def within_layers(layout: Layout, values: Tensor) -> Tensor:
+def sum_within_layers(layout: Layout, values: Tensor) -> Tensor:
     """Return the sums of ``values`` [a, k, P] over each layer's columns, [a, L, k]."""
     parts = values.split(sizes(layout), dim=2)
     return torch.stack([part.sum(dim=2) for part in parts], dim=1)

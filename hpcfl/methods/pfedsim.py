@@ -78,7 +78,7 @@ class PFedSim(ServerModel):
         state = super().server_state(setup)
         if self.warms_up(setup, 1):
             return state
-        return state | everybodys(state["model"], setup.clients)
+        return state | make_mixed_state(state["model"], setup.clients)
 
     def send(self, server: State, audience: Audience) -> Message:
         if "models" not in server:
@@ -114,7 +114,7 @@ class PFedSim(ServerModel):
         if self.warms_up(setup, cohort.round):
             server["model"] = uplink["model"]
             if not self.warms_up(setup, cohort.round + 1):
-                server |= everybodys(server["model"], setup.clients)
+                server |= make_mixed_state(server["model"], setup.clients)
             return
         ids = torch.from_numpy(cohort.ids)
         models = uplink["model"]
@@ -130,7 +130,7 @@ class PFedSim(ServerModel):
         return super().send({"model": server["model"]}, audience)
 
 
-def everybodys(model: Tensor, clients: int) -> State:
+def make_mixed_state(model: Tensor, clients: int) -> State:
     """Return the server's state in which all clients have this ``model`` [P] and no
     similarity.
     """

@@ -39,7 +39,7 @@ def attend(
     return weights @ v, weights
 
 
-def causal(tokens: int, device: torch.device) -> Tensor:
+def make_causal_mask(tokens: int, device: torch.device) -> Tensor:
     """Return the mask with which a token sees itself and those before it, [tokens,
     tokens].
     """
@@ -95,8 +95,8 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
         one_sample = query.dim() == 2
         if one_sample and key_padding_mask is not None:
             key_padding_mask = key_padding_mask[None]
-        q, k, v = self._projected(query, key, value)
-        mask = self._mask(q, k, key_padding_mask, attn_mask)
+        q, k, v = self._project(query, key, value)
+        mask = self._make_mask(q, k, key_padding_mask, attn_mask)
         q, k, v = (
             part.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for part in (q, k, v)
@@ -114,7 +114,7 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
     def _drop_weights(self, weights: Tensor) -> Tensor:
         return self._dropout(weights, self.dropout)
 
-    def _projected(self, *given: Tensor) -> list[Tensor]:
+    def _project(self, *given: Tensor) -> list[Tensor]:
         """Return queries, keys and values of all heads, [batch, tokens, width] each.
 
         Keys and values include the tokens of ``add_bias_kv`` and ``add_zero_attn``.
@@ -145,7 +145,7 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
                 parts[number] = torch.cat([part, torch.zeros_like(part[:, :1])], dim=1)
         return parts
 
-    def _mask(
+    def _make_mask(
         self,
         q: Tensor,
         k: Tensor,
@@ -161,18 +161,18 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
         """
         mask = None
         if attention is not None:
-            mask = _added(attention)
+            mask = _make_additive(attention)
             if mask.dim() == 3:
                 mask = mask.unflatten(0, (len(q), self.num_heads))
         if padding is not None:
-            padded = _added(padding)[:, None, None]
+            padded = _make_additive(padding)[:, None, None]
             mask = padded if mask is None else mask + padded
         if mask is None:
             return None
         return functional.pad(mask, (0, k.shape[1] - mask.shape[-1]))
 
 
-def _added(mask: Tensor) -> Tensor:
+def _make_additive(mask: Tensor) -> Tensor:
     """Return a mask as numbers to add; a boolean mask hides tokens where it is true."""
     if mask.dtype != torch.bool:
         return mask
@@ -194,13 +194,13 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         given = (src_mask, src_key_padding_mask, is_causal)
         x = src
         if self.norm_first:
-            x = x + self._attended(self.norm1(x), *given)
-            return x + self._transformed(self.norm2(x))
-        x = self.norm1(x + self._attended(x, *given))
-        result: Tensor = self.norm2(x + self._transformed(x))
+            x = x + self._attend(self.norm1(x), *given)
+            return x + self._transform(self.norm2(x))
+        x = self.norm1(x + self._attend(x, *given))
+        result: Tensor = self.norm2(x + self._transform(x))
         return result
 
-    def _attended(
+    def _attend(
         self,
         x: Tensor,
         mask: Tensor | None,
@@ -212,7 +212,7 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
         dropped: Tensor = self.dropout1(result)
         return dropped
 
-    def _transformed(self, x: Tensor) -> Tensor:
+    def _transform(self, x: Tensor) -> Tensor:
         """Apply the two linear layers and the dropout behind them."""
         known = self.activation is functional.gelu
         activation = gelu if known else self.activation

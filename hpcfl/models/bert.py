@@ -20,8 +20,8 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
+    count_tokens,
     refuse_long,
-    token_count,
 )
 
 
@@ -107,7 +107,7 @@ class Bert(Transformer):
         padding: Padding = 0,
         norm_eps: NormEps = 1e-12,
     ):
-        tokens = token_count("bert", shape, vocabulary)
+        tokens = count_tokens("bert", shape, vocabulary)
         refuse_long("bert", shape[0] + first_position, positions)
         vectors = tokens + positions + types
         super().__init__(

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.models import Classifier
-from hpcfl.models.transformer import Vocabulary, token_count
+from hpcfl.models.transformer import Vocabulary, count_tokens
 
 Size = Annotated[int, Field(ge=1, le=1 << 14)]
 
@@ -34,7 +34,7 @@ class CharLSTM(Classifier):
         ] = 2,
     ):
         super().__init__()
-        tokens = token_count("char-lstm", shape, vocabulary)
+        tokens = count_tokens("char-lstm", shape, vocabulary)
         self.embedding = nn.Embedding(tokens, width)
         self.lstm = nn.LSTM(width, hidden, depth, batch_first=True)
         self.head = nn.Linear(hidden, classes)

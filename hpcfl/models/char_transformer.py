@@ -4,7 +4,7 @@ FedTP's for Shakespeare (Li et al., CVPR 2023).
 
 from torch import Tensor, nn
 
-from hpcfl.models.attention import causal
+from hpcfl.models.attention import make_causal_mask
 from hpcfl.models.transformer import (
     Depth,
     Dropout,
@@ -16,7 +16,7 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
-    token_count,
+    count_tokens,
 )
 
 
@@ -45,7 +45,7 @@ class CharTransformer(Transformer):
         dropout: Dropout = 0.1,
     ):
         name = "char-transformer"
-        tokens = token_count(name, shape, vocabulary)
+        tokens = count_tokens(name, shape, vocabulary)
         super().__init__(
             name,
             tokens + shape[0],
@@ -68,7 +68,7 @@ class CharTransformer(Transformer):
 
     def of_each_token(self, x: Tensor) -> Tensor:
         """Return the head's input for each position, [batch, positions, width]."""
-        mask = causal(x.shape[1], x.device)
+        mask = make_causal_mask(x.shape[1], x.device)
         x = self.positions(self.embedding(x))
         result: Tensor = self.norm(self.through_blocks(x, mask))
         return result

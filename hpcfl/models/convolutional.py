@@ -51,10 +51,13 @@ class TwoConvolutions(Classifier):
         height = max(shape[1], self.side)
         width = max(shape[2], self.side)
         # torch's ``pad`` takes the last dimension first.
-        self._padding = [*_around(width - shape[2]), *_around(height - shape[1])]
+        self._padding = [
+            *_split_padding(width - shape[2]),
+            *_split_padding(height - shape[1]),
+        ]
         self.conv1 = nn.Conv2d(shape[0], self.channels[0], KERNEL)
         self.conv2 = nn.Conv2d(*self.channels, KERNEL)
-        flat = self.channels[1] * _remaining(height) * _remaining(width)
+        flat = self.channels[1] * _count_remaining(height) * _count_remaining(width)
         self._linear = [f"fc{position}" for position in range(1, len(self.widths) + 1)]
         inputs = flat
         for name, outputs in zip(self._linear, self.widths, strict=True):
@@ -77,12 +80,12 @@ class TwoConvolutions(Classifier):
         return x
 
 
-def _around(missing: int) -> tuple[int, int]:
+def _split_padding(missing: int) -> tuple[int, int]:
     """Return the padding before and after a side with this many ``missing`` pixels."""
     return missing // 2, missing - missing // 2
 
 
-def _remaining(side: int) -> int:
+def _count_remaining(side: int) -> int:
     """Return the size of a side after convolution and pooling, both twice."""
     for _ in range(2):
         side = (side - KERNEL + 1) // 2

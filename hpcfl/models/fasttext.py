@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hpcfl.models import Classifier
-from hpcfl.models.transformer import Vocabulary, token_count
+from hpcfl.models.transformer import Vocabulary, count_tokens
 
 WIDTH = 32
 
@@ -28,7 +28,7 @@ class FastText(Classifier):
         vocabulary: Vocabulary = None,
     ):
         super().__init__()
-        tokens = token_count("fasttext", shape, vocabulary)
+        tokens = count_tokens("fasttext", shape, vocabulary)
         self.embedding = nn.Embedding(tokens, WIDTH, padding_idx=0)
         self.hidden = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, classes)

@@ -5,7 +5,7 @@ the default sizes are those of ``gpt2``.
 import torch
 from torch import Tensor, nn
 
-from hpcfl.models.attention import causal, gelu_by_tanh
+from hpcfl.models.attention import gelu_by_tanh, make_causal_mask
 from hpcfl.models.transformer import (
     Depth,
     Dropout,
@@ -17,8 +17,8 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
+    count_tokens,
     refuse_long,
-    token_count,
 )
 
 
@@ -47,7 +47,7 @@ class GPT(Transformer):
         positions: Longest = 1024,
         padding: Padding = 0,
     ):
-        tokens = token_count("gpt", shape, vocabulary)
+        tokens = count_tokens("gpt", shape, vocabulary)
         refuse_long("gpt", shape[0], positions)
         super().__init__(
             "gpt",
@@ -87,7 +87,7 @@ class GPT(Transformer):
         # and positions, so it is off where both are frozen.
         if self.wte.training or self.wpe.training:
             vectors = self.dropout(vectors)
-        mask = causal(x.shape[1], x.device)
+        mask = make_causal_mask(x.shape[1], x.device)
         result: Tensor = self.ln_f(self.through_blocks(vectors, mask))
         return result
 

@@ -27,7 +27,7 @@ class CosineHead(nn.Linear):
     ):
         """Initialise the rows by ``rows`` and the scale by ``scale``."""
         super().__init__(features, classes, bias=False)
-        start = simplex if rows == "simplex" else spread
+        start = make_simplex if rows == "simplex" else spread
         self.weight = nn.Parameter(start(classes, features))
         self.scale = nn.Parameter(torch.tensor([scale]))
 
@@ -37,7 +37,7 @@ class CosineHead(nn.Linear):
         return self.scale * functional.linear(directions, rows)
 
 
-def simplex(classes: int, width: int) -> Tensor:
+def make_simplex(classes: int, width: int) -> Tensor:
     """Draw rows [classes, width] of unit length, as far apart as possible, from torch's
     generator.
 

@@ -29,10 +29,10 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
             f"the model has not; its are {wording.list_names(sorted(own))}"
         )
     for name, tensor in own.items():
-        if form(given[name]) != form(tensor):
+        if describe_form(given[name]) != describe_form(tensor):
             raise UserError(
-                f"model.init = '{file}': '{name}' is {form(given[name])}, the model's "
-                f"{form(tensor)}"
+                f"model.init = '{file}': '{name}' is {describe_form(given[name])}, the model's "
+                f"{describe_form(tensor)}"
             )
     return given
 
@@ -63,7 +63,7 @@ def refuse_nonfinite(what: str, tensor: Tensor) -> None:
         raise UserError(f"{what}{place}; it must be finite")
 
 
-def form(tensor: Tensor) -> str:
+def describe_form(tensor: Tensor) -> str:
     """Format the type and shape of a tensor."""
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} [{', '.join(map(str, tensor.shape))}]"

@@ -39,7 +39,7 @@ def _mix(words: Tensor) -> Tensor:
     return words ^ _shift(words, 16)
 
 
-def words(key: Tensor, places: Tensor) -> Tensor:
+def draw_words(key: Tensor, places: Tensor) -> Tensor:
     """Return random words at ``places``, int32 of their shape: mix(mix(place ^ k₀) +
     k₁).
 
@@ -69,9 +69,9 @@ class RandomLayer(nn.Module):
         if self._key is None:
             device = next(self.parameters(), torch.empty(0)).device
             return torch.rand(shape, device=device)
-        return _shift(self._words(shape), 8) * 2.0**-24
+        return _shift(self._draw_words(shape), 8) * 2.0**-24
 
-    def _words(self, shape: Sequence[int]) -> Tensor:
+    def _draw_words(self, shape: Sequence[int]) -> Tensor:
         """Draw the layer's next random words, int32 of this shape.
 
         A further call in the same step continues after the previous one.
@@ -85,14 +85,14 @@ class RandomLayer(nn.Module):
             device=self._key.device,
         )
         self._drawn += count
-        return words(self._key, places.view(*shape))
+        return draw_words(self._key, places.view(*shape))
 
     def _draw_mask(self, shape: Sequence[int], p: float) -> Tensor:
         """Draw the mask of numbers to keep, bool, where each is dropped with
         probability p < 1.
         """
         threshold = round(p * (1 << 32)) + LOWEST_WORD
-        return self._words(shape) >= threshold
+        return self._draw_words(shape) >= threshold
 
     def _dropout(self, x: Tensor, p: float) -> Tensor:
         """Apply dropout to ``x`` in training, for layers with dropout inside."""
@@ -102,10 +102,10 @@ class RandomLayer(nn.Module):
             return functional.dropout(x, p)
         if p == 1:
             return torch.zeros_like(x)
-        return _scaled(x, self._draw_mask(x.shape, p), p)
+        return _scale(x, self._draw_mask(x.shape, p), p)
 
 
-def _scaled(x: Tensor, kept: Tensor, p: float) -> Tensor:
+def _scale(x: Tensor, kept: Tensor, p: float) -> Tensor:
     """Set the numbers of ``x`` outside the mask ``kept`` to zero and scale the others
     to keep the mean.
     """
@@ -142,7 +142,7 @@ class _Keyed(RandomLayer):
         return x.shape
 
     def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
-        return _scaled(x, kept, self.p)
+        return _scale(x, kept, self.p)
 
 
 class _Channels(_Keyed):
@@ -192,12 +192,12 @@ class FeatureAlphaDropout(_Alpha, _Channels, nn.FeatureAlphaDropout):
     pass
 
 
-def random_layers(module: nn.Module) -> list[RandomLayer]:
+def list_random_layers(module: nn.Module) -> list[RandomLayer]:
     """Return the layers of a model that draw by keys, in the order of ``modules()``."""
     return [layer for layer in module.modules() if isinstance(layer, RandomLayer)]
 
 
-def keys_of_sample(keys: Tensor, place: Tensor) -> Tensor:
+def derive_sample_keys(keys: Tensor, place: Tensor) -> Tensor:
     """Return keys of layers for ONE sample, int32 [layers, 2], so that each sample of a
     mini-batch draws for itself.
 
@@ -206,7 +206,7 @@ def keys_of_sample(keys: Tensor, place: Tensor) -> Tensor:
         place: the sample's place in the mini-batch, int32.
     """
     places = torch.stack([2 * place, 2 * place + 1])
-    return torch.stack([words(key, places) for key in keys.unbind()])
+    return torch.stack([draw_words(key, places) for key in keys.unbind()])
 
 
 @contextmanager

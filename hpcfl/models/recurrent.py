@@ -44,8 +44,8 @@ class _Recurrent(RandomLayer):
             x = x[:, None]
         elif self.batch_first:
             x = x.transpose(0, 1)
-        first = self._first_states(x, hx, one_sample)
-        output, last = self._through_layers(x, first)
+        first = self._make_first_states(x, hx, one_sample)
+        output, last = self._run_layers(x, first)
         if one_sample:
             output = output[:, 0]
             last = [state[:, 0] for state in last]
@@ -53,17 +53,19 @@ class _Recurrent(RandomLayer):
             output = output.transpose(0, 1)
         return output, last[0] if len(last) == 1 else tuple(last)
 
-    def _first_states(self, x: Tensor, hx: Any, one_sample: bool) -> list[Tensor]:
+    def _make_first_states(self, x: Tensor, hx: Any, one_sample: bool) -> list[Tensor]:
         """Return the initial states, [layers · directions, batch, width] each."""
         if hx is None:
             count = self.num_layers * (1 + self.bidirectional)
-            return [x.new_zeros(count, x.shape[1], width) for width in self._widths()]
+            return [
+                x.new_zeros(count, x.shape[1], width) for width in self._list_widths()
+            ]
         given = [hx] if isinstance(hx, Tensor) else list(hx)
         if one_sample:
             return [state[:, None] for state in given]
         return given
 
-    def _through_layers(
+    def _run_layers(
         self, x: Tensor, first: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Pass ``x`` [time, batch, …] through all layers, from the ``first`` states.
@@ -79,9 +81,9 @@ class _Recurrent(RandomLayer):
             outputs = []
             for reverse in directions:
                 state = [states[len(last)] for states in first]
-                weights = self._weights(layer, reverse)
+                weights = self._list_weights(layer, reverse)
                 steps = x.flip(0) if reverse else x
-                output, state = self._direction(steps, state, weights)
+                output, state = self._run_direction(steps, state, weights)
                 if reverse:
                     output = output.flip(0)
                 last.append(state)
@@ -89,11 +91,11 @@ class _Recurrent(RandomLayer):
             x = torch.cat(outputs, dim=2)
         return x, [torch.stack(states) for states in zip(*last, strict=True)]
 
-    def _widths(self) -> list[int]:
+    def _list_widths(self) -> list[int]:
         """Return the widths of the states."""
         raise NotImplementedError
 
-    def _weights(self, layer: int, reverse: bool) -> list[Tensor]:
+    def _list_weights(self, layer: int, reverse: bool) -> list[Tensor]:
         """Return the parameters of a layer in one direction, in torch's order."""
         suffix = f"_l{layer}{'_reverse' if reverse else ''}"
         leaves = ["weight_ih", "weight_hh"]
@@ -103,7 +105,7 @@ class _Recurrent(RandomLayer):
             leaves.append("weight_hr")
         return [getattr(self, leaf + suffix) for leaf in leaves]
 
-    def _direction(
+    def _run_direction(
         self, x: Tensor, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         """Pass ``x`` [time, batch, …] through one layer in one direction.
@@ -115,7 +117,7 @@ class _Recurrent(RandomLayer):
             The outputs [time, batch, width] and the last states.
         """
         if not IN_LANES.get():
-            return self._fused(x, state, weights)
+            return self._run_fused(x, state, weights)
         weight_ih, weight_hh, *others = weights
         bias_ih, bias_hh = others[:2] if self.bias else (None, None)
         projection = others[-1] if getattr(self, "proj_size", 0) else None
@@ -123,16 +125,16 @@ class _Recurrent(RandomLayer):
         outputs = []
         for step in inputs.unbind():
             hidden = functional.linear(state[0], weight_hh, bias_hh)
-            state = self._cell(step, hidden, state)
+            state = self._run_cell(step, hidden, state)
             if projection is not None:
                 state = [functional.linear(state[0], projection), *state[1:]]
             outputs.append(state[0])
         return torch.stack(outputs), state
 
-    def _fused(
+    def _run_fused(
         self, x: Tensor, state: list[Tensor], weights: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Compute ``_direction`` by torch's operator."""
+        """Compute ``_run_direction`` by torch's operator."""
         first = [part[None].contiguous() for part in state]
         # one layer without dropout, in one direction, and the batch is not first
         output, *last = self._operator(
@@ -148,7 +150,9 @@ class _Recurrent(RandomLayer):
         )
         return output, [part[0] for part in last]
 
-    def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
+    def _run_cell(
+        self, input: Tensor, hidden: Tensor, state: list[Tensor]
+    ) -> list[Tensor]:
         """Return the next states from both products [batch, gates · width] and the last
         states.
         """
@@ -160,10 +164,12 @@ class LSTM(_Recurrent, nn.LSTM):
 
     _operator = torch.lstm
 
-    def _widths(self) -> list[int]:
+    def _list_widths(self) -> list[int]:
         return [self.proj_size or self.hidden_size, self.hidden_size]
 
-    def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
+    def _run_cell(
+        self, input: Tensor, hidden: Tensor, state: list[Tensor]
+    ) -> list[Tensor]:
         gates = (input + hidden).unflatten(-1, (4, -1))
         opened, forget, _, output = _sigmoid(gates).unbind(-2)
         new = torch.tanh(gates.select(-2, 2))
@@ -176,10 +182,12 @@ class GRU(_Recurrent, nn.GRU):
 
     _operator = torch.gru
 
-    def _widths(self) -> list[int]:
+    def _list_widths(self) -> list[int]:
         return [self.hidden_size]
 
-    def _cell(self, input: Tensor, hidden: Tensor, state: list[Tensor]) -> list[Tensor]:
+    def _run_cell(
+        self, input: Tensor, hidden: Tensor, state: list[Tensor]
+    ) -> list[Tensor]:
         inputs = input.unflatten(-1, (3, -1))
         hiddens = hidden.unflatten(-1, (3, -1))
         reset, update, _ = _sigmoid(inputs + hiddens).unbind(-2)

@@ -23,16 +23,16 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm):
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.norm1 = _norm(norm, outputs)
+        self.norm1 = _make_norm(norm, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = _norm(norm, outputs)
+        self.norm2 = _make_norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
         if (
             stride != 1 or inputs != outputs
         ):  # FedNH's network without norm layers has them here
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False),
-                _norm("group" if norm == "none" else norm, outputs),
+                _make_norm("group" if norm == "none" else norm, outputs),
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class ResidualNetwork(Classifier):
                 f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, "
                 f"width]; a sample here has the shape {'×'.join(map(str, shape))}"
             )
-        self.stem = _stem(shape[0], widths[0], norm, large_stem)
+        self.stem = _make_stem(shape[0], widths[0], norm, large_stem)
         self._stages = [f"stage{position}" for position in range(1, len(widths) + 1)]
         for name, inputs, outputs in zip(
             self._stages, [widths[0], *widths], widths, strict=False
@@ -108,7 +108,7 @@ class ResidualNetwork(Classifier):
         return x.mean(dim=(2, 3))
 
 
-def _norm(norm: Norm, channels: int) -> nn.Module:
+def _make_norm(norm: Norm, channels: int) -> nn.Module:
     """Return a norm layer of the kind ``norm``; the identity for "none"."""
     layers: dict[str, Callable[[], nn.Module]] = {
         "batch": lambda: nn.BatchNorm2d(channels),
@@ -118,16 +118,16 @@ def _norm(norm: Norm, channels: int) -> nn.Module:
     return layers[norm]()
 
 
-def _stem(inputs: int, width: int, norm: Norm, large: bool) -> nn.Sequential:
+def _make_stem(inputs: int, width: int, norm: Norm, large: bool) -> nn.Sequential:
     if large:
         return nn.Sequential(
             nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False),
-            _norm(norm, width),
+            _make_norm(norm, width),
             nn.ReLU(),
             nn.MaxPool2d(3, 2, padding=1),
         )
     return nn.Sequential(
         nn.Conv2d(inputs, width, 3, padding=1, bias=False),
-        _norm(norm, width),
+        _make_norm(norm, width),
         nn.ReLU(),
     )

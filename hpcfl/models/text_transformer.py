@@ -13,7 +13,7 @@ from hpcfl.models.transformer import (
     Transformer,
     Vocabulary,
     Width,
-    token_count,
+    count_tokens,
 )
 
 
@@ -42,7 +42,7 @@ class TextTransformer(Transformer):
         dropout: Dropout = 0.1,
     ):
         name = "text-transformer"
-        tokens = token_count(name, shape, vocabulary)
+        tokens = count_tokens(name, shape, vocabulary)
         super().__init__(
             name,
             tokens + shape[0],

@@ -43,7 +43,7 @@ Vocabulary = Annotated[
 ]
 
 
-def token_count(name: str, shape: tuple[int, ...], vocabulary: int | None) -> int:
+def count_tokens(name: str, shape: tuple[int, ...], vocabulary: int | None) -> int:
     """Return the vocabulary. Raises UserError for samples that are no tokens."""
     if len(shape) != 1 or vocabulary is None:
         size = "×".join(map(str, shape))
@@ -152,17 +152,17 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Transform tokens [batch, tokens, width] into tokens of the same shape."""
         if self.norm_first:
-            x = x + self._attended(self.norm1(x), mask)
-            return x + self._transformed(self.norm2(x))
-        x = self.norm1(x + self._attended(x, mask))
-        result: Tensor = self.norm2(x + self._transformed(x))
+            x = x + self._attend(self.norm1(x), mask)
+            return x + self._transform(self.norm2(x))
+        x = self.norm1(x + self._attend(x, mask))
+        result: Tensor = self.norm2(x + self._transform(x))
         return result
 
-    def _attended(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         result: Tensor = self.dropout1(self.attention(x, mask))
         return result
 
-    def _transformed(self, x: Tensor) -> Tensor:
+    def _transform(self, x: Tensor) -> Tensor:
         inner = self.dropout2(self.activation(self.linear1(x)))
         result: Tensor = self.dropout3(self.linear2(inner))
         return result

@@ -23,22 +23,22 @@ class Unusable(ValueError):
 def refuse_unusable(module: nn.Module) -> None:
     """Raise Unusable for the first parameter, layer or buffer that cannot be trained."""
     for name, parameter in module.named_parameters():
-        if problem := _problem_of_parameter(parameter):
+        if problem := _find_parameter_problem(parameter):
             raise Unusable(f"the parameter '{name}' {problem}")
     for name, part in module.named_modules():
-        if problem := _problem_of_layer(part):
-            raise Unusable(f"{_place(name, part)} {problem}")
+        if problem := _find_layer_problem(part):
+            raise Unusable(f"{_name_place(name, part)} {problem}")
     for name, buffer in module.named_buffers():
         if buffer.is_meta:
             raise Unusable(f"the buffer '{name}' has no values (device 'meta')")
 
 
-def _place(name: str, part: nn.Module) -> str:
+def _name_place(name: str, part: nn.Module) -> str:
     kind = type(part).__name__
     return f"the module '{name}' ({kind})" if name else f"the whole module ({kind})"
 
 
-def _problem_of_layer(part: nn.Module) -> str:
+def _find_layer_problem(part: nn.Module) -> str:
     kind = type(part)
     if kind.__name__ in WRAPPERS or isinstance(part, torch.jit.ScriptModule):
         return "wraps or compiles a model, but hpcfl does so itself; return the plain model"
@@ -59,7 +59,7 @@ def _problem_of_layer(part: nn.Module) -> str:
     return ""
 
 
-def _problem_of_parameter(parameter: nn.Parameter) -> str:
+def _find_parameter_problem(parameter: nn.Parameter) -> str:
     if is_lazy(parameter):
         return (
             "has no shape before the first forward pass (a lazy layer); give the layer its "
@@ -72,7 +72,7 @@ def _problem_of_parameter(parameter: nn.Parameter) -> str:
     expected = torch.get_default_dtype()
     if parameter.requires_grad and parameter.dtype != expected:
         return (
-            f"is {_short(parameter.dtype)}, but trained parameters must be {_short(expected)}; "
+            f"is {_name_dtype(parameter.dtype)}, but trained parameters must be {_name_dtype(expected)}; "
             "make it so (.float()), or freeze it (requires_grad_(False))"
         )
     return ""
@@ -91,12 +91,12 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
     buffers = dict(list_own_buffers(module))
     copies = {name: buffer.clone() for name, buffer in buffers.items()}
     _train_once(module, x, seed)
-    attributes = dict(_attributes(module))
+    attributes = dict(_list_attributes(module))
     _train_once(module, x, seed)
     # The second pass repeats the first one, so every difference is state.
-    after = dict(_attributes(module))
+    after = dict(_list_attributes(module))
     for name, value in attributes.items():
-        if name in after and not _equal(value, after[name]):
+        if name in after and not _are_equal(value, after[name]):
             raise Unusable(
                 f"the forward pass changes the attribute '{name}', which is no buffer, so that "
                 "all clients would share it; make it a float32 buffer (register_buffer) and "
@@ -120,12 +120,12 @@ def _refuse_type(name: str, buffer: Tensor) -> None:
     whole = not (buffer.is_floating_point() or buffer.is_complex())
     if buffer.dtype != torch.float32 and not whole:
         raise Unusable(
-            f"the buffer '{name}', which the forward pass changes, is {_short(buffer.dtype)}; "
+            f"the buffer '{name}', which the forward pass changes, is {_name_dtype(buffer.dtype)}; "
             "it must be float32"
         )
 
 
-def _short(dtype: torch.dtype) -> str:
+def _name_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -135,7 +135,7 @@ def _train_once(module: nn.Module, x: Tensor, seed: int) -> None:
         module(x)
 
 
-def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _list_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield copies of the tensors and numbers in plain attributes of modules."""
     for path, part in module.named_modules():
         parameters = dict(part.named_parameters(recurse=False))
@@ -148,13 +148,13 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-def _equal(value: Any, other: Any) -> bool:
+def _are_equal(value: Any, other: Any) -> bool:
     if isinstance(value, Tensor) and isinstance(other, Tensor):
         return torch.equal(value, other)
     return bool(value is other or (type(value) is type(other) and value == other))
 
 
-def explained(error: Exception, name: str, plugin: object, x: Tensor) -> UserError:
+def explain(error: Exception, name: str, plugin: object, x: Tensor) -> UserError:
     """Return the failure of a model called ``name`` on samples x as a UserError."""
     where = user_code.locate(plugin, error)
     if isinstance(error, Unusable):

@@ -48,7 +48,7 @@ def find_constants(module: nn.Module) -> Constants:
 
 
 def copy_frozen(
-    module: nn.Module, adapted: bool = False, statistics: Collection[str] = ()
+    module: nn.Module, is_adapted: bool = False, statistics: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """Return copies of a module's frozen parameters and constant buffers by name.
 
@@ -56,7 +56,7 @@ def copy_frozen(
 
     Args:
         module: model of one client.
-        adapted: whether the model has an adapter, which freezes every norm without
+        is_adapted: whether the model has an adapter, which freezes every norm without
             parameters.
         statistics: names of buffers outside norms that a forward pass changes.
     """
@@ -68,7 +68,7 @@ def copy_frozen(
     for name, part in module.named_modules():
         inside = list(part.parameters())
         still = bool(name and inside) and not any(one.requires_grad for one in inside)
-        if still or (adapted and isinstance(part, NORMS) and not inside):
+        if still or (is_adapted and isinstance(part, NORMS) and not inside):
             for leaf, buffer in part.named_buffers():
                 values[f"{name}.{leaf}"] = buffer.detach().clone()
     for name, buffer in list_own_buffers(module):

@@ -85,7 +85,7 @@ def diagnose_model(prepared: Prepared) -> tuple[str, BaseException] | None:
             check_output(output, len(x), prepared.setup.classes)
         except Exception as error:
             plugin = find_model_plugin(prepared)
-            return str(usable.explained(error, name, plugin, x)), error
+            return str(usable.explain(error, name, plugin, x)), error
     return None
 
 

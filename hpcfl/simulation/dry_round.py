@@ -185,7 +185,7 @@ def count_bytes(prepared: Prepared) -> float:
     few = setup.class_counts[: count_clients(prepared)]
     try:
         with OperatorObserver(refuse_large_result):
-            server = prepared.hooks.initial_state(
+            server = prepared.hooks.make_initial_state(
                 "server_state", replace(setup, class_counts=few)
             )
     except LargeResult:
@@ -217,7 +217,7 @@ def find_fixed(prepared: Prepared) -> set[str]:
     if clients == setup.clients:
         return set()
     one_more = setup.class_counts[[*range(clients), 0]]
-    server = prepared.hooks.initial_state(
+    server = prepared.hooks.make_initial_state(
         "server_state", replace(setup, class_counts=one_more)
     )
     return {name for name, tensor in server.items() if tensor.shape[:1] == (clients,)}
@@ -230,7 +230,7 @@ def outline_messages(prepared: Prepared) -> Messages:
     """
     model = torch.empty(1, prepared.setup.layout.width, device="meta")
     with torch.device("meta"):
-        server = prepared.hooks.initial_state("server_state", prepared.setup)
+        server = prepared.hooks.make_initial_state("server_state", prepared.setup)
     sent, returned = {"model": model}, {"model": model}
     return Messages(prepared.setup.clients, server, sent, returned)
 
@@ -247,7 +247,7 @@ def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
     is_private = prepared.resources.privacy is not None
     fleet_type = private_idle_fleet if is_private else idle_fleet
     small = replace(shrink(prepared, lanes=1), fleet_type=fleet_type)
-    server = small.hooks.initial_state("server_state", small.setup)
+    server = small.hooks.make_initial_state("server_state", small.setup)
     client = np.array([0])
     for number in (1, 2):
         plan = RoundPlan(number, client, client, is_scored=False)
@@ -329,7 +329,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     setup = replace(prepared.setup, class_counts=counts[:clients])
     device = resources.device
     module = setup.build().to(device)
-    private = prepared.hooks.initial_state("client_state", setup)
+    private = prepared.hooks.make_initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
         # A row is shared with the experiment unless its shape depends on the number of
         # clients.
@@ -343,7 +343,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
             device,
             lanes,
             replay=False,
-            of_samples=resources.privacy is not None,
+            computes_sample_gradients=resources.privacy is not None,
             form=resources.kernel.form,
         ),
         buffers=resources.buffers,

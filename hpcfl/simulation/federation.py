@@ -222,7 +222,7 @@ class Federation:
         self.schedule.share_losses(self.communicator, number, result.numbers)
         if self.best is not None and round.plan.is_scored:
             self.best.judge(self.communicator, result.numbers.values)
-        return max(result.vote, self.planned(number))
+        return max(result.vote, self.plan_vote(number))
 
     def use_wait(self, stage: str, round: Round) -> None:
         """Record earlier rounds while the workers train, as an observer of stages."""
@@ -249,7 +249,7 @@ class Federation:
             return STOP
         return CHECKPOINT if self.timing.is_due(number) else CONTINUE
 
-    def planned(self, number: int) -> int:
+    def plan_vote(self, number: int) -> int:
         """Return the planned action after a round, which is the same on all ranks.
 
         The round before the last always ends with a checkpoint, from which the models

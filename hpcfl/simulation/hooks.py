@@ -35,14 +35,16 @@ class MessageError(TypeError):
         self.hook = hook
 
 
-def check_message(hook: str, message: Any, clients: int, downwards: bool) -> Message:
+def check_message(
+    hook: str, message: Any, clients: int, is_from_server: bool
+) -> Message:
     """Check a message that a hook returned, and return it.
 
     Args:
         hook: name of the hook.
         message: result of the hook.
         clients: number of clients that receive or send the message.
-        downwards: whether the server sends the message.
+        is_from_server: whether the server sends the message.
 
     Raises:
         MessageError: The message cannot be sent.
@@ -55,9 +57,9 @@ def check_message(hook: str, message: Any, clients: int, downwards: bool) -> Mes
     except ValueError as error:
         raise MessageError(hook, f"an invalid message: {error}") from None
     for name, entry in entries.items():
-        if downwards and isinstance(entry, Mean):
+        if is_from_server and isinstance(entry, Mean):
             raise MessageError(hook, f"'{name}' as a Mean, which only clients can send")
-        if downwards and entry.shared:
+        if is_from_server and entry.shared:
             continue
         if entry.shared or len(entry.tensor) != clients:
             shape = list(entry.tensor.shape)
@@ -81,7 +83,7 @@ class Hooks:
     method: Method
     overlays: tuple[Overlay, ...]
 
-    def initial_state(self, hook: str, setup: Setup) -> State:
+    def make_initial_state(self, hook: str, setup: Setup) -> State:
         """Return the initial state declared by the method and the overlays.
 
         Args:
@@ -119,11 +121,11 @@ class Hooks:
         server: Any = FixedTensors(state, "server")
         clients = len(audience.ids)
         returned = getattr(self.method, hook)(server, audience)
-        message = check_message(hook, returned, clients, downwards=True)
+        message = check_message(hook, returned, clients, is_from_server=True)
         for overlay in self.overlays:
             returned = overlay.send(server, audience, message)
             name = f"{type(overlay).__name__}.send"
-            message = check_message(name, returned, clients, downwards=True)
+            message = check_message(name, returned, clients, is_from_server=True)
         return message
 
     def receive(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
@@ -153,12 +155,12 @@ class Hooks:
             MessageError: The message cannot be sent.
         """
         clients = len(fleet.ids)
-        message = check_message("update", returned, clients, downwards=False)
+        message = check_message("update", returned, clients, is_from_server=False)
         of_overlays = reversed(received[:-1])
         for overlay, inbox in zip(self.overlays, of_overlays, strict=True):
             returned = overlay.upload(fleet, inbox, message)
             name = f"{type(overlay).__name__}.upload"
-            message = check_message(name, returned, clients, downwards=False)
+            message = check_message(name, returned, clients, is_from_server=False)
         return message
 
     def aggregate(self, state: State, cohort: Cohort, uplink: State) -> None:

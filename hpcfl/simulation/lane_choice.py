@@ -54,7 +54,7 @@ def fit_lanes(
         memory=memory,
         private=private,
         clients=min(most_clients, count_concurrent(config, hosted)),
-        of_samples=config.hides_samples,
+        computes_sample_gradients=config.hides_samples,
     )
     choice = choose_lanes(config, sample.device, module, fits)
     return replace(choice, clients_on_device=most_clients)

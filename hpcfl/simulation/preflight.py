@@ -271,9 +271,9 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
         ):
             warnings.simplefilter("ignore")
             small = dry_round.shrink(prepared, lanes)
-            fewer = small.setup.clients < prepared.setup.clients
-            with _tolerate_small_federation(fewer, prepared):
-                server = small.hooks.initial_state("server_state", small.setup)
+            has_fewer_clients = small.setup.clients < prepared.setup.clients
+            with _tolerate_small_federation(has_fewer_clients, prepared):
+                server = small.hooks.make_initial_state("server_state", small.setup)
                 plan = RoundPlan(
                     number=1,
                     cohort=np.array([0]),
@@ -309,14 +309,16 @@ def play_final_scoring(small: Prepared, server: State) -> None:
 
 
 @contextmanager
-def _tolerate_small_federation(fewer: bool, prepared: Prepared) -> Iterator[None]:
+def _tolerate_small_federation(
+    has_fewer_clients: bool, prepared: Prepared
+) -> Iterator[None]:
     """Ignore a server error in a block if the small federation may be its cause.
 
     If the hook ``server_state`` failed, it is called again for all clients of the
     experiment, and raises its error there, if any.
 
     Args:
-        fewer: whether the federation has fewer clients than the experiment.
+        has_fewer_clients: whether the federation has fewer clients than the experiment.
         prepared: experiment with all clients.
     """
     try:
@@ -324,13 +326,13 @@ def _tolerate_small_federation(fewer: bool, prepared: Prepared) -> Iterator[None
             yield
     except RankFailure as failure:
         cause = failure.__cause__
-        excused = fewer or isinstance(cause, EXCUSED)
+        excused = has_fewer_clients or isinstance(cause, EXCUSED)
         if isinstance(cause, UnknownName) or not excused:
             raise
         if cause is None or not dry_round.is_of_server(cause, prepared.hooks):
             raise
         if find_called_hook(cause, prepared.hooks) == "server_state":
-            prepared.hooks.initial_state("server_state", prepared.setup)
+            prepared.hooks.make_initial_state("server_state", prepared.setup)
 
 
 def check_scored_column(small: Prepared, columns: list[str]) -> None:

@@ -139,14 +139,14 @@ class Prepared:
         if not self.is_server:
             return {}
         with user_code.locate_errors(), torch_settings.unchanged("your module"):
-            return self.hooks.initial_state("server_state", self.setup)
+            return self.hooks.make_initial_state("server_state", self.setup)
 
     @property
     def measure(self) -> Measure:
         """The metric that chooses the best round."""
         return measures.measure(self.config.evaluation, self.resources.scores)
 
-    def resources_in(self, round: int) -> Resources:
+    def select_resources(self, round: int) -> Resources:
         """Return the resources with the samples of a round."""
         samples = self.resources.samples.select_round(round)
         if samples is self.resources.samples:
@@ -188,7 +188,7 @@ class Prepared:
             uniform=self.method.weights == "uniform",
         )
 
-    def make_fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
+    def make_fleet(self, ids: np.ndarray, round: int, is_scored: bool) -> Fleet:
         """Return the fleet of this rank's clients among ``ids``.
 
         It has copies of their private state.
@@ -196,7 +196,7 @@ class Prepared:
         Args:
             ids: ids of clients on any rank.
             round: number of the round.
-            scored: whether models are scored.
+            is_scored: whether models are scored.
         """
         local_ids = ids[self.store.hosts(ids)]
         state = self.store.get(local_ids.tolist(), self.resources.device)
@@ -205,9 +205,9 @@ class Prepared:
             state=state,
             class_counts=self.data.counts_in(round)[local_ids],
             rounds=np.full(len(local_ids), round),
-            scoring=Scoring(scored, self.config.evaluation.tune_epochs),
+            scoring=Scoring(is_scored, self.config.evaluation.tune_epochs),
             loss=self.method.training_loss(),
-            resources=self.resources_in(round),
+            resources=self.select_resources(round),
         )
 
     @property
@@ -230,7 +230,7 @@ class Prepared:
         # Newcomers have the samples of the round after the last.
         after = self.config.rounds + 1
         resources = replace(
-            self.resources_in(after), setup=replace(self.setup, training=training)
+            self.select_resources(after), setup=replace(self.setup, training=training)
         )
         return self.fleet_type(
             ids=ids,
@@ -464,7 +464,7 @@ def _make_privacy(parts: Parts) -> "SamplePrivacy | None":
 
 def _make_private_state(hooks: Hooks, setup: Setup, model: PreparedModel) -> State:
     """Return the private state of a client before round 1."""
-    private = hooks.initial_state("client_state", setup)
+    private = hooks.make_initial_state("client_state", setup)
     if model.buffers.width:
         for name in hooks.method.models:
             private[name_buffers(name)] = layout.make_row(model.buffers, model.template)
@@ -507,7 +507,7 @@ def _make_resources(
             device,
             choice.lanes,
             runtime.replay,
-            of_samples=privacy is not None,
+            computes_sample_gradients=privacy is not None,
             form=choice.form,
         ),
         buffers=parts.model.buffers,
@@ -654,7 +654,7 @@ def _make_overlays(
         for make in list_makers(config):
             inner = Hooks(method, tuple(overlays))
             compose = partial(inner.compose, "send")
-            initial = partial(inner.initial_state, "server_state")
+            initial = partial(inner.make_initial_state, "server_state")
             overlays.append(make(config, compose, initial))
     if config.hides_samples:
         from hpcfl.updates.sample_level import SampleLevel

@@ -191,7 +191,7 @@ def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[s
         raise
     except Exception as error:
         plugin = plugins.find(models.__name__, "model.name", name)
-        raise usable.explained(error, name, plugin, x) from error
+        raise usable.explain(error, name, plugin, x) from error
 
 
 def read_given(

@@ -129,7 +129,7 @@ def _count_floats(uplink: Message, clients: int) -> NDArray[np.float64]:
     """Return the number of floats that each client sends, [n]."""
     total = torch.zeros(clients, dtype=torch.float64)
     for entry in wrap_entries(uplink).values():
-        floats = entry.logical_floats()
+        floats = entry.count_floats()
         total += torch.as_tensor(floats, dtype=torch.float64, device="cpu")
     return total.numpy()
 
@@ -244,7 +244,7 @@ class Gathered:
 
 
 def describe_clusters(
-    groups: np.ndarray, changing: bool, found: NDArray[np.int64] | None
+    groups: np.ndarray, groups_change: bool, found: NDArray[np.int64] | None
 ) -> dict[str, Any]:
     """Return the cluster metrics of a scored round by name.
 
@@ -255,12 +255,12 @@ def describe_clusters(
     Args:
         groups: group of each client by its data distribution, int64 [clients and
             newcomers].
-        changing: whether groups differ between rounds.
+        groups_change: whether groups differ between rounds.
         found: cluster that the method assigns to each client, int64 [clients], −1
             without one; None for a method without clusters.
     """
     record: dict[str, Any] = {}
-    if changing:
+    if groups_change:
         record["clients/recorded/group"] = groups.astype(np.float64)
     if found is None:
         return record

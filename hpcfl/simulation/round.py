@@ -41,7 +41,7 @@ from hpcfl.storage.results import FINAL
 PHASES = ("send", "gather", "aggregate", "checkpoint")  # phases timed on rank 0
 
 
-def no_vote() -> int:
+def vote_to_continue() -> int:
     """Return the vote to continue without a checkpoint."""
     return 0
 
@@ -143,7 +143,7 @@ class Round:
     communicator: Communicator
     prepared: Prepared
     server: State
-    vote: Callable[[], int] = no_vote
+    vote: Callable[[], int] = vote_to_continue
     fleets: list[Fleet] = field(default_factory=list)
     message: Message = field(default_factory=dict)
     inbox: Inbox = field(init=False)

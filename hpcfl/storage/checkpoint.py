@@ -222,7 +222,7 @@ class Checkpoints:
                 exist_ok=True
             )  # not its parents: a run's folder that vanished is a failure
         with beside_training:
-            written = [self._written(server, rows) for server, rows in states]
+            written = [self._write_state(server, rows) for server, rows in states]
         ids = states[0][1].ids
         known = self._told is not None and np.array_equal(ids, self._told)
         self._told = ids
@@ -235,14 +235,14 @@ class Checkpoints:
     def _share(self, server: Mapping[str, Tensor] | None) -> Share:
         return server_state.share(self.communicator, server, self.limits)
 
-    def _written(self, server: Share, rows: Snapshot) -> dict[str, Any]:
+    def _write_state(self, server: Share, rows: Snapshot) -> dict[str, Any]:
         files = [
-            self._clients_shard(group, rows.written)
+            self._write_clients(group, rows.written)
             for group in manifest.group_clients(rows, self.limits)
         ]
         if server.whole is not None:
-            files.append(self._server_shard(server.whole, server.small))
-        files += [self._part_shard(part, rows) for part, rows in server.parts]
+            files.append(self._write_server(server.whole, server.small))
+        files += [self._write_part(part, rows) for part, rows in server.parts]
         digests = rows.digests
         return {
             "files": [asdict(shard) for shard in files],
@@ -250,18 +250,18 @@ class Checkpoints:
             "clients": [[client, text] for client, text in digests.written.items()],
         }
 
-    def _clients_shard(self, ids: list[int], rows: Mapping[int, Row]) -> Shard:
-        known = self._known(ids, [rows[client].digest for client in ids])
+    def _write_clients(self, ids: list[int], rows: Mapping[int, Row]) -> Shard:
+        known = self._find_known(ids, [rows[client].digest for client in ids])
         return known or manifest.write_clients(self.folder, ids, rows)
 
-    def _server_shard(
+    def _write_server(
         self, whole: dict[str, Tensor], small: dict[str, Tensor]
     ) -> Shard:
         server_digest = digest_tensors(whole)
-        known = self._known(None, [server_digest])
+        known = self._find_known(None, [server_digest])
         return known or manifest.write_server(self.folder, small, server_digest)
 
-    def _part_shard(self, part: Part, rows: np.ndarray) -> Shard:
+    def _write_part(self, part: Part, rows: np.ndarray) -> Shard:
         shard, data = manifest.encode_part(part, rows)
         known = self._committed.get(shard.content)
         if known is None or not known.is_present(self.folder):
@@ -269,7 +269,7 @@ class Checkpoints:
             self._committed[shard.content] = shard  # parts with equal rows are one file
         return shard
 
-    def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
+    def _find_known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
         """Return the newest checkpoint's file with the same content, if any."""
         shard = self._committed.get(manifest.make_content_key(ids, digests))
         return shard if shard and shard.is_present(self.folder) else None
@@ -288,8 +288,8 @@ class Checkpoints:
         )  # by state, of all ranks
         if pending.best is not None:
             round, number = pending.best
-            self._best = self._assembled(round, {"number": number}, parts[1], None)
-        new = self._assembled(pending.round, pending.meta, parts[0], self._best)
+            self._best = self._assemble(round, {"number": number}, parts[1], None)
+        new = self._assemble(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
         # An earlier checkpoint of this or a later round was damaged; otherwise the run
         # would have continued after it.
@@ -299,7 +299,7 @@ class Checkpoints:
         self._clean()
         return new.digest
 
-    def _assembled(
+    def _assemble(
         self,
         round: int,
         meta: dict[str, Any],

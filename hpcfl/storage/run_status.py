@@ -42,7 +42,7 @@ class RunStatus:
     digest: of the state in that checkpoint; None without one.
     completed: the numbers of rounds after which the run was scored, several after
         prolongations.
-    locked: whether a process has the folder now.
+    is_locked: whether a process has the folder now.
     failure: why the last attempt failed; None if it did not, or the run is finished.
     checkpoints_lost: whether the run has checkpoints, but no readable one.
     """
@@ -52,7 +52,7 @@ class RunStatus:
     done: int
     digest: str | None
     completed: list[int]
-    locked: bool
+    is_locked: bool
     failure: str | None
     checkpoints_lost: bool = False
 
@@ -65,7 +65,7 @@ class RunStatus:
         """Return one word: the stage of a finished or active run, else failed, stopped
         or empty.
         """
-        if self.finished or self.locked:
+        if self.finished or self.is_locked:
             return self.stage.name.lower()
         return "failed" if self.failure else "stopped" if self.stage else "empty"
 
@@ -89,7 +89,7 @@ def look(
         done=done,
         digest=checkpoint.digest if checkpoint else None,
         completed=results.completed,
-        locked=lock.is_held(folder),
+        is_locked=lock.is_held(folder),
         failure=None if stage == Stage.FINISHED else run_folder.read_failure(folder),
         checkpoints_lost=checkpoint is None and bool(list_newest_first(checkpoints)),
     )

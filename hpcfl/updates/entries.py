@@ -29,7 +29,7 @@ def count_message_bits(entries: Iterable[Field | Mean], clients: int) -> Tensor:
     """
     bits = torch.zeros(clients).double()
     for entry in entries:
-        floats = torch.as_tensor(entry.logical_floats(), device="cpu").double()
+        floats = torch.as_tensor(entry.count_floats(), device="cpu").double()
         bits += FLOAT_BITS * floats
     return bits
 

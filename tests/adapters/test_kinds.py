@@ -13,7 +13,7 @@ from hpcfl import models
 from hpcfl.adapters import kinds
 from hpcfl.commands.export import export
 from hpcfl.experiment.sections import Adapter, Model
-from hpcfl.models.attention import causal
+from hpcfl.models.attention import make_causal_mask
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import constants
 from hpcfl.rows.layout import lay_out_parameters
@@ -159,7 +159,7 @@ HIDDEN = -torch.inf
         # the second token is padding: of 10, 20 and 3
         (torch.tensor([[0, HIDDEN]]), [11.0, 11.0]),
         # causal: of 10, 20 and 3, and of all
-        (causal(2, torch.device("cpu")), [11.0, 39 / 4]),
+        (make_causal_mask(2, torch.device("cpu")), [11.0, 39 / 4]),
     ],
 )
 def test_a_prompt_by_hand(mask, expected):
@@ -266,7 +266,7 @@ def fleet_of(sections):
             "fedavg", COUNTS, **sections, adapter=adapter, runtime={"lanes": lanes}
         )
         prepared = prepare_alone(table)
-        return prepared.make_fleet(np.arange(len(COUNTS)), 1, scored=True)
+        return prepared.make_fleet(np.arange(len(COUNTS)), 1, is_scored=True)
 
     return make
 

@@ -3,14 +3,14 @@
 import torch
 
 from hpcfl.adapters import prompt
-from hpcfl.models.attention import causal
+from hpcfl.models.attention import make_causal_mask
 
 HIDDEN = -torch.inf
 
 
 def test_a_masks_prompt_sees_nothing_of_the_sequence():
-    behind = prompt.with_prompt(causal(2, torch.device("cpu")), 2)
-    assert torch.equal(behind, causal(4, torch.device("cpu")))
+    behind = prompt.with_prompt(make_causal_mask(2, torch.device("cpu")), 2)
+    assert torch.equal(behind, make_causal_mask(4, torch.device("cpu")))
     pairs = torch.tensor([[0, 1.0], [2, 3]]).expand(5, 1, 2, 2)
     rows = [[0, HIDDEN, HIDDEN], [0, 0, 1], [0, 2, 3]]
     assert torch.equal(

@@ -356,7 +356,9 @@ def time_training(place: Place, prepared: Prepared, clients: int) -> Found:
     patience = 0.2 if place.is_small else 20.0  # then no further epoch begins
     seconds: list[float] = []
     while len(seconds) < EPOCHS and sum(seconds) < patience:
-        fleet = prepared.make_fleet(np.arange(clients), len(seconds) + 1, scored=False)
+        fleet = prepared.make_fleet(
+            np.arange(clients), len(seconds) + 1, is_scored=False
+        )
         begun = time.perf_counter()
         fleet.train(rows)
         synchronize(place)

@@ -59,10 +59,10 @@ def profile_update(prepared: Prepared, ids: np.ndarray, rounds: int) -> profile:
     }
     for round in range(1, rounds):
         prepared.method.update(
-            prepared.make_fleet(ids, round, scored=False), dict(inbox)
+            prepared.make_fleet(ids, round, is_scored=False), dict(inbox)
         )
     with profile() as record:  # of the CPU, and of a GPU where there is one
-        prepared.method.update(prepared.make_fleet(ids, rounds, scored=False), inbox)
+        prepared.method.update(prepared.make_fleet(ids, rounds, is_scored=False), inbox)
     return record
 
 

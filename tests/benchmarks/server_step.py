@@ -76,7 +76,7 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
     message = {"model": models}
     if isinstance(method, ServerModel):
         message = method.upload(
-            prepared.make_fleet(everyone, 2, scored=False), {}, models
+            prepared.make_fleet(everyone, 2, is_scored=False), {}, models
         )
     return exchange.gather(
         OneProcess(),

@@ -48,10 +48,10 @@ class Program:
 
         ends: whether it ends by itself after the last round that is played.
         """
-        self._words, self._mark = [str(word) for word in words], mark
+        self._draw_words, self._mark = [str(word) for word in words], mark
         self._ends = ends
         self.process = subprocess.Popen(
-            self._words,
+            self._draw_words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -103,7 +103,7 @@ class Program:
             lines.append(line)
         self.process.wait()
         raise RuntimeError(
-            f"{' '.join(self._words)}: ended with code {self.process.returncode} before "
+            f"{' '.join(self._draw_words)}: ended with code {self.process.returncode} before "
             f"the end of a round\n{''.join(lines)}"
         )
 

@@ -79,7 +79,7 @@ def test_a_mixture_arrives_as_rows_whatever_travels(monkeypatch, models):
     monkeypatch.setattr(
         exchange,
         "choose_lighter",
-        lambda value, size: value if models else Field(value.mixed()),
+        lambda value, size: value if models else Field(value.mix()),
     )
     inbox, floats = there({"own": sent, "shared": torch.zeros(4)})
     assert sorted(inbox) == ["own", "shared"] and floats == 100 + 4

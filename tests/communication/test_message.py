@@ -44,7 +44,7 @@ def test_floats_are_what_a_clients_rows_hold_or_what_is_declared():
         Mean(torch.zeros(3, 4, 5), torch.ones(3, 4)),
         Mean(ROWS, SAMPLES, 7),
     ]
-    assert [mean.logical_floats() for mean in of] == [2, 20, 7]
+    assert [mean.count_floats() for mean in of] == [2, 20, 7]
 
 
 @pytest.mark.parametrize(

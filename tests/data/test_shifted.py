@@ -123,7 +123,7 @@ def test_shared_samples_have_a_copy_for_each_group_and_share_images():
 
 def test_one_model_is_scored_once_for_each_group(monkeypatch):
     of = shared({"kind": "labels", "groups": 3})
-    fleet = of.make_fleet(np.arange(6), 1, scored=True)
+    fleet = of.make_fleet(np.arange(6), 1, is_scored=True)
     row = of.setup.initial()
     fleet.score("pre", row)
     at_once = fleet.results.scores["pre"]

@@ -62,7 +62,7 @@ def test_identical_models_stay_what_they_are(still):
     whole = issubclass(kind(name), FedAvg)
     width = setup.layout.columns("all" if whole else "body").stop
     for hook, state in (("server", played.server), ("client", played.clients)):
-        begun = hooks.initial_state(f"{hook}_state", setup)
+        begun = hooks.make_initial_state(f"{hook}_state", setup)
         for key in {"model", "models", "personal", "inherited"} & begun.keys():
             found, expected = state[key][..., :width], begun[key][..., :width]
             torch.testing.assert_close(
@@ -106,7 +106,9 @@ def common_draws(monkeypatch):
 def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
     counts, order, whole = tiny.COUNTS, [2, 0, 4, 1, 3], {"batch_size": 100}
     first = federate(short(name), counts, rounds=2, training=whole)
-    begun = first.prepared.hooks.initial_state("server_state", first.prepared.setup)
+    begun = first.prepared.hooks.make_initial_state(
+        "server_state", first.prepared.setup
+    )
     for tensor in begun.values():
         if (
             len(tensor) == len(order) != tensor.shape[-1]

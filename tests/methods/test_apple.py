@@ -8,7 +8,7 @@ import torch
 from by_hand import quadratic
 
 from hpcfl.communication.message import Pool
-from hpcfl.methods.apple import Apple, combined, shares
+from hpcfl.methods.apple import Apple, combine, shares
 
 CLIENTS = 5
 
@@ -125,7 +125,7 @@ def test_the_mix_is_scored(started):
     fleet, cores = started()
     core = method().update(fleet, inbox_of(cores))["core"]
     itself = torch.eye(CLIENTS).bool()
-    fleet.score("mixed", combined(fleet.state["relations"], itself, core, cores))
+    fleet.score("mixed", combine(fleet.state["relations"], itself, core, cores))
     assert torch.equal(
         fleet.results.scores["mixed"]["loss"], fleet.results.scores["post"]["loss"]
     )

@@ -61,6 +61,6 @@ def test_fine_tuning_uses_the_next_rounds_learning_rate(federate, monkeypatch):
         },
     )
     start = calls[-1][0][0].requires_grad_()
-    fleet = played.prepared.make_fleet(np.arange(1), 3, scored=False)
+    fleet = played.prepared.make_fleet(np.arange(1), 3, is_scored=False)
     (gradient,) = torch.autograd.grad(loss_of(fleet, 0, start), start)
     torch.testing.assert_close(calls[-1][1][0], (start - 0.025 * gradient).detach())

@@ -162,7 +162,7 @@ def test_sends_the_most_useful_uploaded_models_of_others(cohort):
     assert received == [[3, 1], [0, 3], [4, 0]]
     everything = method().send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))["models"]
     assert (everything.picks >= 0).sum(1).tolist() == [3, 3, 4]
-    assert everything.logical_floats().tolist() == [3, 3, 4]
+    assert everything.count_floats().tolist() == [3, 3, 4]
 
 
 def test_affinity_sums_signed_usefulness(cohort):

@@ -96,7 +96,7 @@ def test_adam_counts_steps(federate):
     """A client's momentum and proximal term are none of Adam's weights."""
     played = federate("fednova", COUNTS, rounds=1, training={"optimizer": "adam"})
     assert any("divided by the number of steps" in line for line in notes(played))
-    fleet = played.prepared.make_fleet(np.arange(3), 1, scored=False)
+    fleet = played.prepared.make_fleet(np.arange(3), 1, is_scored=False)
     start = fleet.rows(played.prepared.setup.initial())
     method = FedNova(name="fednova", mu=0.5)
     _, steps, effective = method.counted(fleet, start, {"model": start[0]})

@@ -126,7 +126,7 @@ def test_no_head_travels(federate):
 def test_contexts_may_lag_by_a_round(federate):
     """Of the embeddings that the client's last round came to; zeros in its first."""
     played = federate({"name": "gpfl", "lag": True}, rounds=1)
-    fleet = played.prepared.make_fleet(np.arange(5), 2, scored=False)
+    fleet = played.prepared.make_fleet(np.arange(5), 2, is_scored=False)
     private = played.prepared.method.private(fleet.layout)
     body = played.server["model"][: private.start]
     found = played.prepared.method.prepare(fleet, {"body": body})

@@ -5,7 +5,7 @@ import pytest
 import torch
 from by_hand import loss_of
 
-from hpcfl.methods.partialfed import PartialFed, by_layer
+from hpcfl.methods.partialfed import PartialFed, repeat_by_layer
 
 FAR = 1e4  # a logit so large that the draw is exact
 
@@ -85,7 +85,7 @@ def test_composes_once_a_round(make_fleet, begun):
         fleet, shared, {}
     )
     noise = -(-fleet.uniform("first gumbel", 2, 2).log()).log()
-    choice = by_layer(fleet.layout, (noise / 0.7).softmax(dim=2)[..., 0])
+    choice = repeat_by_layer(fleet.layout, (noise / 0.7).softmax(dim=2)[..., 0])
     start = own + choice * (shared - own)
     torch.testing.assert_close(trained, make_fleet().train(start))
     assert len(choice.unique()) == 10 and torch.equal(
@@ -128,8 +128,8 @@ def test_strategy_follows_the_gradient(make_fleet, rows_of):
     def objective(client, strategy):
         choice = ((strategy + noise[client]) / 0.8).softmax(dim=1)[None]
         mixed = (
-            by_layer(fleet.layout, choice[..., 0]) * shared[client]
-            + by_layer(fleet.layout, choice[..., 1]) * own[client]
+            repeat_by_layer(fleet.layout, choice[..., 0]) * shared[client]
+            + repeat_by_layer(fleet.layout, choice[..., 1]) * own[client]
         )
         return loss_of(fleet, client, mixed[0])
 

@@ -35,7 +35,7 @@ def setup(make_fleet):
 def models(own, server, setup):
     """What comes down to all clients, [M, P]."""
     audience = Audience(np.arange(setup.clients), setup, 1)
-    return own.send(server, audience)["model"].mixed()
+    return own.send(server, audience)["model"].mix()
 
 
 def cohort(setup, ids):

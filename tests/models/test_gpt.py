@@ -18,7 +18,7 @@ from published import (
 from torch import nn
 from torch.nn.functional import gelu
 
-from hpcfl.models.attention import causal
+from hpcfl.models.attention import make_causal_mask
 from hpcfl.models.gpt import GPT
 
 
@@ -54,7 +54,7 @@ def test_gpt_is_torchs_layers_with_a_causal_mask(tmp_path, prefix):
     model, _ = given(model, tensors, "gpt2", tmp_path)
     x = words(TOKENS) + places.weight[:5]
     for layer in decoder:
-        x = layer(x, src_mask=causal(5, x.device))
+        x = layer(x, src_mask=make_causal_mask(5, x.device))
     expected = norm(x)
     assert_near(model.of_each_token(TOKENS), expected)
     assert_near(model.features(TOKENS), expected[range(3), LAST])

@@ -7,7 +7,7 @@ from torch import nn
 
 from hpcfl import models
 from hpcfl.experiment import config
-from hpcfl.models.heads import CosineHead, simplex, spread
+from hpcfl.models.heads import CosineHead, make_simplex, spread
 
 
 def test_any_model_can_have_a_cosine_head():
@@ -64,7 +64,7 @@ def test_rows_of_a_cosine_head_are_far_apart():
 @pytest.mark.parametrize(("classes", "width"), [(3, 2), (10, 192), (10, 9), (2, 5)])
 def test_simplex_rows_solve_fednhs_first_equation(classes, width):
     """Squared distances are 2K/(K − 1): 3 for K = 3, 2.22 for K = 10, 4 for K = 2."""
-    rows = simplex(classes, width)
+    rows = make_simplex(classes, width)
     assert rows.shape == (classes, width)
     squares = torch.cdist(rows, rows).square()
     apart = squares[~torch.eye(classes, dtype=torch.bool)]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hpcfl.models import RandomLayer
-from hpcfl.models.random import keyed, random_layers, words
+from hpcfl.models.random import draw_words, keyed, list_random_layers
 from hpcfl.models.replaced import replace_layers, restore_layers
 
 DROPOUTS = [
@@ -45,7 +45,7 @@ def test_words_are_those_of_exact_arithmetic():
             mixed((mixed(place % 2**32 ^ first) + second) % 2**32)
             for place in places.tolist()
         ]
-        assert [word % 2**32 for word in words(key, places).tolist()] == expected
+        assert [word % 2**32 for word in draw_words(key, places).tolist()] == expected
 
 
 def test_masks_are_as_random_as_draws():
@@ -55,7 +55,7 @@ def test_masks_are_as_random_as_draws():
     number, size, p = 400, 2048, 0.3
     places = torch.arange(size, dtype=torch.int32)
     threshold = round(p * 2**32) - 2**31
-    dropped = torch.stack([words(key, places) < threshold for key in keys(number)])
+    dropped = torch.stack([draw_words(key, places) < threshold for key in keys(number)])
     off = (dropped.double() - p).numpy() / np.sqrt(p * (1 - p))
     assert abs(off.mean()) * np.sqrt(off.size) < 4
     for lag in (1, 2, 3, 16, 17, 1024):
@@ -130,7 +130,7 @@ def test_masks_of_calls_layers_and_keys_differ():
     first, second = applied(nn.Dropout(0.5), x, calls=2)
     other_key = applied(nn.Dropout(0.5), x, keys(1, seed=1))
     layers = replace_layers(nn.ModuleList([nn.Dropout(0.5), nn.Dropout(0.5)]))
-    with keyed(random_layers(layers), keys(2)):
+    with keyed(list_random_layers(layers), keys(2)):
         outputs = [layer(x) for layer in layers]
     found = [first, second, other_key, outputs[1]]
     assert torch.equal(outputs[0], first)
@@ -149,7 +149,9 @@ def test_a_module_outside_of_a_step_is_torchs_own():
     names = list(module.state_dict())
     before, replaced = list(module), replace_layers(module)
     assert list(replaced) == before and list(replaced.state_dict()) == names
-    assert isinstance(replaced[1], nn.Dropout) and len(random_layers(replaced)) == 1
+    assert (
+        isinstance(replaced[1], nn.Dropout) and len(list_random_layers(replaced)) == 1
+    )
     x = torch.ones(3, 4)
     torch.manual_seed(0)
     drawn = replaced[1](x)

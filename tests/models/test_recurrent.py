@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.random import keyed, list_random_layers
 from hpcfl.models.replaced import replace_layers, side_by_side
 
 FORMS = {
@@ -80,12 +80,12 @@ def test_dropout_between_layers_is_keyed_alone_and_in_lanes(kind):
     }
 
     def output(own, key):
-        with keyed(random_layers(ours), key):
+        with keyed(list_random_layers(ours), key):
             return functional_call(ours, own, (x,))[0]
 
     with side_by_side():
         both = vmap(output)(tensors, keys)
-    with keyed(random_layers(ours), keys[0]):
+    with keyed(list_random_layers(ours), keys[0]):
         torch.testing.assert_close(ours(x)[0], both[0], rtol=0, atol=2e-6)
     with side_by_side():
         other = vmap(output)(tensors, keys.flip(0))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.random import keyed, list_random_layers
 from hpcfl.models.replaced import (
     FILES,
     is_fast_channels_last,
@@ -149,14 +149,14 @@ def test_dropped_weights_are_those_of_a_key():
     key = torch.tensor([[3, 4]], dtype=torch.int32)
     drawn = []
     for _ in range(2):
-        with keyed(random_layers(layer), key):
+        with keyed(list_random_layers(layer), key):
             drawn.append(layer(x, x, x, average_attn_weights=False)[1])
     assert torch.equal(*drawn)
     kept = drawn[0] > 0
     assert 0.45 < kept.double().mean() < 0.55
     torch.testing.assert_close(drawn[0][kept], torch.full((kept.sum(),), 0.5))
     layer.dropout = 1.0
-    with keyed(random_layers(layer), key):
+    with keyed(list_random_layers(layer), key):
         assert not layer(x, x, x)[1].any()
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpcfl.models.attention import causal
+from hpcfl.models.attention import make_causal_mask
 from hpcfl.models.transformer import Block
 
 
@@ -23,7 +23,7 @@ def test_a_block_is_torchs_encoder_layer(norm_first):
         for name, tensor in theirs.state_dict().items()
     }
     block.load_state_dict(renamed)
-    x, mask = torch.randn(2, 5, 12), causal(5, torch.device("cpu"))
+    x, mask = torch.randn(2, 5, 12), make_causal_mask(5, torch.device("cpu"))
     for given in (None, mask):
         expected = theirs.eval()(x, given)
         torch.testing.assert_close(block.eval()(x, given), expected, rtol=0, atol=2e-6)

@@ -77,7 +77,7 @@ def fleet_of(experiment):
     def make(name, lanes):
         table = experiment(name, runtime={"lanes": lanes})
         prepared = prepare_alone(table)
-        return prepared.make_fleet(np.arange(len(COUNTS)), 1, scored=True)
+        return prepared.make_fleet(np.arange(len(COUNTS)), 1, is_scored=True)
 
     return make
 

@@ -41,7 +41,7 @@ def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federa
     assert played.values["clients/diverged"][:2].tolist() == [[0] * 5, [0, 1, 0, 0, 0]]
     alone = federate("fedavg", rounds=1)
     assert torch.equal(sound.server["model"], alone.server["model"])
-    fleet = played.prepared.make_fleet(np.array([0, 2, 3, 4]), 2, scored=False)
+    fleet = played.prepared.make_fleet(np.array([0, 2, 3, 4]), 2, is_scored=False)
     rows = fleet.train(
         sound.server["model"],
         loss=lambda model, batch, lane: torch.nn.functional.cross_entropy(

@@ -192,7 +192,7 @@ def test_a_name_of_the_methods_state_is_refused_in_an_overlay():
     prepared = prepared_with()
     hooks = replace(prepared.hooks, overlays=(Clash(),))
     with expect_refusal(r"Clash\.server_state: .*'model'"):
-        hooks.initial_state("server_state", prepared.setup)
+        hooks.make_initial_state("server_state", prepared.setup)
 
 
 class Failing(Overlay):

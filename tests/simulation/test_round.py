@@ -12,7 +12,13 @@ from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation.hooks import MessageError, check_message
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round, conclude, no_vote
+from hpcfl.simulation.round import (
+    FINAL_SCORING,
+    TRAINING,
+    Round,
+    conclude,
+    vote_to_continue,
+)
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.stages import play
 from hpcfl.storage.clients import ClientStore
@@ -28,7 +34,7 @@ EXCHANGES = (
 )
 
 
-def rounds(communicator, method="ditto", vote=no_vote, **sections):
+def rounds(communicator, method="ditto", vote=vote_to_continue, **sections):
     """Round 1 of a federation on the tiny data and its final scoring, each with its
     stages.
     """

@@ -41,7 +41,7 @@ def choose(
     lanes: int | str,
     replay: bool = True,
     most: int | None = None,
-    of_samples: bool = False,
+    computes_sample_gradients: bool = False,
     form: Form = "grouped",
 ) -> Kernel:
     """Return the kernel for a model on a device.
@@ -61,18 +61,18 @@ def choose(
             number, all operators are batched.
         replay: as for ``GraphKernel``.
         most: number of lanes for ``"auto"`` instead of the number from the rule.
-        of_samples: whether per-sample gradients are computed (``Work.clip``), which the
+        computes_sample_gradients: whether per-sample gradients are computed (``Work.clip``), which the
             serial kernel does not support.
         form: form of a convolution over lanes, except for per-sample gradients.
     """
     widest = (most or count_by_rule(module, device)) if lanes == "auto" else int(lanes)
-    if widest == 1 and not of_samples:
+    if widest == 1 and not computes_sample_gradients:
         return SerialKernel(module)
     if device.type == "cpu":
         return BatchedKernel(module, widest, form, keeps_bits=lanes == "auto")
     from hpcfl.clients.execution.cuda_graphs import GraphKernel
 
-    return GraphKernel(module, widest, form, replay and not of_samples)
+    return GraphKernel(module, widest, form, replay and not computes_sample_gradients)
 
 
 def count_by_rule(module: nn.Module, device: torch.device) -> int:

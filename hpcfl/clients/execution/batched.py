@@ -36,7 +36,7 @@ from hpcfl.clients.losses import (
 )
 from hpcfl.experiment.sections import Form
 from hpcfl.models.mlp import MLP
-from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.random import keyed, list_random_layers
 from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import mixing
 
@@ -396,7 +396,7 @@ class BatchedLoss(nn.Module):
         """
         super().__init__()
         self.model, self._loss = module, work.loss
-        self._random_layers = random_layers(module)
+        self._random_layers = list_random_layers(module)
         self._knows_gradient = work.loss == CROSS_ENTROPY
         self._names, self._trained = work.names, len(work.trained)
         self._variable_names, self._form = work.variable_names, form

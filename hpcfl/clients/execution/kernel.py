@@ -30,7 +30,7 @@ from hpcfl.clients.losses import (
     wrap_samples,
 )
 from hpcfl.experiment.sections import Form
-from hpcfl.models.random import keyed, random_layers
+from hpcfl.models.random import keyed, list_random_layers
 from hpcfl.models.replaced import is_fast_channels_last
 
 # Name of the variable with the keys of the model's random layers. The space prevents a
@@ -124,7 +124,7 @@ class Kernel(ABC):
     def __init__(self, module: nn.Module, widest: int):
         self.module, self.widest = module, widest
         self.dependent: set[str] = set()
-        self.random_layers = random_layers(module)
+        self.random_layers = list_random_layers(module)
 
     @abstractmethod
     def begin(self, work: Work) -> "Session":

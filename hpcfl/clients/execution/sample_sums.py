@@ -22,7 +22,7 @@ from hpcfl.clients.losses import (
     wrap_samples,
 )
 from hpcfl.errors import UserError
-from hpcfl.models.random import keyed, keys_of_sample, random_layers
+from hpcfl.models.random import derive_sample_keys, keyed, list_random_layers
 from hpcfl.models.replaced import side_by_side
 
 
@@ -56,7 +56,7 @@ class SampleSums(nn.Module):
         self._clip = work.clip
         self._names, self._trained = work.names, len(work.trained)
         self._variable_names = work.variable_names
-        self._random_layers = random_layers(module)
+        self._random_layers = list_random_layers(module)
 
     def compute_gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the sums of the parameters' clipped gradients, ``[a, …]`` each.
@@ -141,7 +141,7 @@ class SampleSums(nn.Module):
         own = dict(variables)
         keys = own.pop(KEYS, None)
         if keys is not None:
-            keys = keys_of_sample(keys, place)
+            keys = derive_sample_keys(keys, place)
         with keyed(self._random_layers, keys):
             samples, labels = wrap_samples(self.model, x[None]), y[None]
             lane = SampleLane(**own)

@@ -143,7 +143,7 @@ def _make_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] 
 def _make_messages(small: Prepared) -> list[Inbox]:
     """Return two messages of the server that differ in every floating-point number."""
     device = small.resources.device
-    server = small.hooks.initial_state("server_state", small.setup)
+    server = small.hooks.make_initial_state("server_state", small.setup)
     audience = small.make_audience(np.array(small.store.ids), 1)
     sent = wrap_entries(small.hooks.compose("send", server, audience))
     first = {name: entry.tensor.to(device) for name, entry in sent.items()}

@@ -17,7 +17,7 @@ from hpcfl.clients.execution import (
 from hpcfl.clients.execution.lane_independence import OperatorObserver, SameBits
 from hpcfl.clients.losses import Batch
 from hpcfl.models import mixed
-from hpcfl.models.random import words
+from hpcfl.models.random import draw_words
 from hpcfl.models.replaced import replace_layers
 
 LANES, WIDTH, CLASSES = 5, 54, 3
@@ -182,7 +182,7 @@ def compared(x):
 
 def dropped(x):
     places = torch.arange(x.numel(), dtype=torch.int32).view_as(x)
-    return x.where(words((1e6 * x[0, :2]).int(), places) > 0, 0)
+    return x.where(draw_words((1e6 * x[0, :2]).int(), places) > 0, 0)
 
 
 FUNCTIONS = {

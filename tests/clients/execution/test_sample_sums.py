@@ -26,7 +26,7 @@ def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=Non
     tensors = {}
     for name, tensor in module.named_parameters():
         tensors[name] = tensor.detach().expand(len(x), *tensor.shape).clone()
-    kernel = choose(copy.deepcopy(module), CPU, lanes, of_samples=True)
+    kernel = choose(copy.deepcopy(module), CPU, lanes, computes_sample_gradients=True)
     session = kernel.begin(Work(tensors, names, loss, clip=clip, keys=keys))
     return session.compute_gradients(
         slice(0, len(x)), Batch(x, y.masked_fill(~held, NO_SAMPLE)), {}

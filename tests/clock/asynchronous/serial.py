@@ -73,7 +73,7 @@ def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
 
 def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
     """What a client makes in a fleet of its own."""
-    fleet = prepared.make_fleet(np.array([job.client]), job.version + 1, scored=True)
+    fleet = prepared.make_fleet(np.array([job.client]), job.version + 1, is_scored=True)
     fleet.scoring.scores_starts = False
     if job.share != 1:
         fleet.pace = np.array([job.share])
