@@ -452,7 +452,7 @@ def _report_rounds(
     config = prepared.config
     history = _read_history(folder, done)
     tracking = Tracking(config.runtime.track, folder, config.resolved(), history)
-    with Progress(config, folder, federation.communicator, prepared) as progress:
+    with Progress(folder, federation.communicator, prepared) as progress:
 
         def announce(result: Result) -> None:
             progress.round(result.number, result.values)

@@ -172,7 +172,7 @@ def arrange(
     keys = _find_varied(frame, keys) or keys[:1]
     frame[EXPERIMENT] = frame.groupby(keys, sort=False).ngroup()
     frame[DIGEST] = [run.summary.digest for run in runs]
-    down, across = _choose_keys(frame, keys, rows, columns, options)
+    down, across = _choose_keys(frame, keys, rows, columns, options=options)
     frame[ROW] = [label(setting, down) for setting in settings]
     frame[COLUMN] = [label(setting, across) for setting in settings]
     firsts = frame.drop_duplicates([ROW, COLUMN, EXPERIMENT])

@@ -57,7 +57,10 @@ def plot(
     """
     draw = plugins.find(KINDS, "--kind", kind)
     out = out or Path(f"{kind.rpartition(':')[2]}.png")
-    _check_file(out)
+    if _find_format(out) not in NO_DATE:
+        allowed = ", ".join(NO_DATE)
+        raise UserError(f"--out {out}: its name must end with one of {allowed}")
+    check_out(out)
     _refuse_unknown(options, draw, kind)
     runs, left_out = loading.load_runs_below(folders, own)
     sheet = Sheet(width, left_out)
@@ -80,13 +83,12 @@ def _refuse_unknown(
             )
 
 
-def _check_file(out: Path) -> None:
-    """Raise UserError if a figure cannot be written to the path."""
-    if _find_format(out) not in NO_DATE:
-        allowed = ", ".join(NO_DATE)
-        raise UserError(f"--out {out}: its name must end with one of {allowed}")
+def check_out(out: Path) -> None:
+    """Raise UserError if a file cannot be written to the path of ``--out``."""
     if not out.parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.parent}")
+        raise UserError(
+            f"--out {out}: there is no folder {out.parent}; choose another --out"
+        )
     atomic.check_file(out)
 
 

@@ -64,11 +64,7 @@ def write(folders: Sequence[Path], out: Path) -> None:
     Raises:
         UserError: If there is no run or the file cannot be written.
     """
-    atomic.check_file(out)
-    if not out.parent.is_dir():
-        raise UserError(
-            f"--out {out}: there is no folder {out.parent}; choose another --out"
-        )
+    figures.check_out(out)
     runs, notes = loading.load_runs_below(folders)
     page = render(runs, [*notes, *_list_waiting(folders)])
     try:

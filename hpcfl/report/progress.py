@@ -13,7 +13,6 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 
 from hpcfl.communication.communicator import Communicator
-from hpcfl.experiment.config import Config
 from hpcfl.files import output
 from hpcfl.report.text import (
     format_duration,
@@ -40,12 +39,9 @@ class Progress:
     """
 
     def __init__(
-        self,
-        config: Config,
-        folder: Path,
-        communicator: Communicator,
-        prepared: "Prepared",
-    ):
+        self, folder: Path, communicator: Communicator, prepared: "Prepared"
+    ) -> None:
+        config = prepared.config
         self._config, self._folder = config, folder
         self._console = make_console()
         score = config.evaluation.score
@@ -108,8 +104,7 @@ class Progress:
             f"{config.partition.clients} clients, {self._workers}, {self._device} → {self._folder}"
             + (f"; continues after round {done}" if done else "")
         )
-        for note in notes:
-            self._say(f"note: {note}")
+        self.tell(notes)
         name = plain(self._folder.name)
         self._task = self._bar.add_task(
             name, total=config.rounds, completed=done, state=""

@@ -65,8 +65,15 @@ def _find_share(run: Run) -> float | None:
         ]
         spent = sum(float(line["spent"]) for line in lines)
         share = spent / sum(float(line["budget"]) for line in lines)
-    except (FileNotFoundError, Damaged):
+    except (
+        FileNotFoundError,
+        Damaged,
+        # a file of another program
+        ValueError,
+        KeyError,
+        TypeError,
+        ZeroDivisionError,
+        csv.Error,
+    ):
         return math.nan
-    except (ValueError, KeyError, TypeError, ZeroDivisionError, csv.Error):
-        return math.nan  # a file of another program
     return share if math.isfinite(share) else math.nan

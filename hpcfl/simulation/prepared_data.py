@@ -100,12 +100,14 @@ def prepare_data(
             poison=poison,
         )
     replicas = shifts.replicas if shifts else None
-    split = partition.make(scheme, dataset, newcomers, replicas, config.data)
+    split = partition.make(scheme, dataset, newcomers, replicas, data=config.data)
     split = replace(split, groups=shifts.groups() if shifts and config.shift else None)
     dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
     labels = dataset.y.numpy()
     share = config.training.validation
-    train, selection = hold_out(split.train, labels, share, scheme.seed, "selection")
+    train, selection = hold_out(
+        split.train, labels, share, scheme.seed, purpose="selection"
+    )
     of_method = method.validation_share()
     train, validation = hold_out(train, labels, of_method, scheme.seed)
     counts, test_counts = count_samples(replace(split, train=train), dataset, shifts)
