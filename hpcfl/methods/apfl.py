@@ -1,17 +1,17 @@
-"""APFL: each client mixes a model of its own with its copy of the global one by a
-learned share.
+"""APFL: each client mixes its personal model and its copy of the global model with a
+learned weight.
 
-Deng, Kamani & Mahdavi, "Adaptive personalized federated learning", 2020, Algorithm 1. A
-client has w_i, its copy of the global model, its own v_i and a share α_i. Its model is
-v̄_i = α_i v_i + (1 − α_i) w_i, and the method's result is v̄_i after training. Let g =
-∇F_i(v̄_i). On each mini-batch w_i takes a step of the experiment's optimiser along
-∇F_i(w_i). v_i takes the step v_i ← v_i − ηα_i g, with the gradient of F_i(v̄_i) by v_i.
-The share takes the step α_i ← α_i − η⟨v_i − w_i, g⟩, clipped to [0, 1]. All three steps
-use the values before the step. v_i and α_i take plain steps with every optimiser. The
-server averages w_i.
+Deng, Kamani & Mahdavi, "Adaptive personalized federated learning", 2020, Algorithm 1.
+Client i has w_i, its copy of the global model, a personal model v_i and a weight α_i.
+It uses v̄_i = α_i v_i + (1 − α_i) w_i for predictions; the method's result is v̄_i
+after training. Let g = ∇F_i(v̄_i). On each mini-batch w_i takes a step of the
+experiment's optimiser along ∇F_i(w_i). v_i takes the step v_i ← v_i − ηα_i g, with the
+gradient of F_i(v̄_i) by v_i. The weight takes the step α_i ← α_i − η⟨v_i − w_i, g⟩,
+clipped to [0, 1]. All three steps use the values before the step. v_i and α_i take
+plain steps with every optimiser. The server averages w_i.
 
 Deviations (methods-2.md §12): the authors' code moves α_i only in the first step of a
-round, to save time. It also adds 0.02·α_i to its gradient, which pulls to the global
+round, to save time. It also adds 0.02·α_i to its gradient, which favours the global
 model. Here α_i moves in each step and without that term, as in the paper's equation
 (10). The paper averages the w_i uniformly. Here clients are weighted by samples, as in
 FedAvg, so that a comparison isolates the method. ``weights = "uniform"`` gives the
@@ -51,10 +51,10 @@ class APFL(ServerModel):
         0.5,
         ge=0,
         le=1,
-        description="first share α of the own model; 0 is FedAvg, 1 Local",
+        description="initial weight α of the personal model; 0 is FedAvg, 1 is Local",
         json_schema_extra=search([0.25, 0.5, 0.75], "Deng et al., 2020"),
     )
-    adaptive: bool = Field(True, description="learn α; otherwise it stays")
+    adaptive: bool = Field(True, description="learn α; false: α is constant")
 
     def client_state(self, setup: Setup) -> State:
         alpha = torch.full((1,), self.alpha)

@@ -51,7 +51,7 @@ class Apple(Method):
     primary = "post"
     family = "mixed by clients"
     no_newcomers = (
-        "because its model is a mix of the cores of those who train, its own among them"
+        "because its model is a mix of the training clients' cores and its own core"
     )
     reference = "Luo & Wu, IJCAI 2022"
     needs_rounds = True
@@ -64,7 +64,7 @@ class Apple(Method):
     mu: float = Field(
         0.1,
         ge=0,
-        description="strength μ of the penalty that draws relationships to the "
+        description="strength μ of the penalty on the distance of relationships from the "
         "shares of samples",
         json_schema_extra=search([1.0, 0.1, 0.01, 0.001], "FedALA"),
     )
@@ -72,13 +72,13 @@ class Apple(Method):
         0.2,
         ge=0,
         le=1,
-        description="share L of the rounds in which that penalty fades out",
+        description="share L of the rounds during which this penalty fades out",
         json_schema_extra=search([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "FedALA"),
     )
     times_clients: bool = Field(
         True,
-        description="multiply the core's gradient by M, as a_ii ≈ 1/M slows it "
-        "down by M",
+        description="multiply the core's gradient by M, because a_ii ≈ 1/M makes it M "
+        "times smaller",
     )
 
     def server_state(self, setup: Setup) -> State:
@@ -93,8 +93,8 @@ class Apple(Method):
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Add ``ids`` [n] and ``itself``, bool [n, M], which marks each client among
-        all.
+        """Add the clients' ``ids`` [n] and ``itself``, bool [n, M], with True at each
+        client's own number.
         """
         cores = inbox["cores"].rows
         ids = torch.from_numpy(fleet.ids).to(cores.device)
@@ -167,18 +167,23 @@ def combine(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Te
     """Return w_i = Σ_j a_ij C_j ``[n, P]`` for ``relations`` a [n, M] and ``cores`` C
     [M, P].
 
-    A client's own core is taken from ``own`` [n, P] instead, because it moves during
-    training. ``itself``, bool [n, M], marks its place. A unit vector gives its core
-    exactly.
+    The client's own core comes from ``own`` [n, P] instead of ``cores``, because it
+    changes during training. If a is a unit vector, the result is its core exactly.
+
+    Args:
+        relations: The relationships a [n, M].
+        itself: Mask of each client's own number, bool [n, M].
+        own: The clients' own cores [n, P].
+        cores: The cores C [M, P].
     """
     others = mixing.multiply_lanes(relations.masked_fill(itself, 0), cores)
     return others + own_share(relations, itself) * own
 
 
 def own_share(relations: Tensor, itself: Tensor) -> Tensor:
-    """Return a_ii ``[n, 1]`` as a sum.
+    """Return a_ii ``[n, 1]``.
 
-    Indexing by a mask would block the host until a GPU has counted.
+    It is computed as a sum, because indexing with a mask on a GPU would block the host.
     """
     return (relations * itself).sum(dim=1, keepdim=True)
 

@@ -1,5 +1,5 @@
-"""CFL: FedAvg within clusters; a cluster whose clients pull in opposite directions is
-split in two.
+"""CFL: FedAvg within clusters; a cluster whose clients' updates have opposite
+directions is split in two.
 
 Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed
 multitask optimization under privacy constraints", IEEE TNNLS 2020. All clients begin in
@@ -33,26 +33,28 @@ from hpcfl.methods.base import (
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 
-SMALLEST = 3  # fewest clients of a cluster that may be split
+SMALLEST = 3  # minimal number of clients in a cluster that may be split
 
 
 class CFL(ServerModel):
     """State and traffic of CFL.
 
-    Server: ``models`` [c, P]; ``cluster`` [M], each client's; ``norms`` [c, 2], last
-    ‖mean Δ‖, max ‖Δ_i‖. Client: none. Down P, up P. The norms are absolute, so good
-    values of ε₁ and ε₂ depend on learning rate, epochs and model.
+    Server: ``models`` [c, P]; ``cluster`` [M], the cluster of each client; ``norms``
+    [c, 2], the last ‖mean Δ‖ and max ‖Δ_i‖. Client: none. Down P, up P. The norms are
+    absolute, so good values of ε₁ and ε₂ depend on learning rate, epochs and model.
     """
 
     reference = "Sattler et al., TNNLS 2020"
     short = {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0}
     family = "clusters of clients"
     varying = ("models", "norms")
-    no_newcomers = "because its updates in the rounds of splitting would have said which cluster it is in"
+    no_newcomers = (
+        "because its cluster depends on its updates in the rounds with splits"
+    )
     eps1: float = Field(
         0.4,
         ge=0,
-        description="split where the norm of the mean update is below ε₁; 0 is FedAvg",
+        description="split a cluster if the norm of its mean update is below ε₁; 0 is FedAvg",
         json_schema_extra=search(
             [0.04, 0.4, 4.0], "no range in the paper: a tenth and ten times the default"
         ),
@@ -60,14 +62,17 @@ class CFL(ServerModel):
     eps2: float = Field(
         0.9,
         ge=0,
-        description="and the largest norm of an update above ε₂ (1.6 in the authors' code)",
+        description="and if the largest norm of an update is above ε₂ (1.6 in the authors' code)",
         json_schema_extra=search(
             [0.09, 0.9, 1.6, 9.0], "cwFedAvg's, the authors', a tenth and ten times"
         ),
     )
-    quiet_rounds: NonNegativeInt = Field(20, description="first rounds without a split")
+    quiet_rounds: NonNegativeInt = Field(
+        20, description="number of first rounds without a split"
+    )
     linkage: Literal["single", "complete"] = Field(
-        "single", description="complete reproduces the published codes"
+        "single",
+        description="linkage of the clustering; complete reproduces the published codes",
     )
 
     def server_state(self, setup: Setup) -> State:
@@ -90,9 +95,8 @@ class CFL(ServerModel):
         return models.rows[models.picks[:, 0]]
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        return {
-            "model": trained
-        }  # one row for each client: the server needs the angles between updates
+        # One row for each client, because the server needs the angles between updates.
+        return {"model": trained}
 
     def server_models(self, server: State) -> State:
         return {f"cluster {c}": model for c, model in enumerate(server["models"])}
@@ -110,7 +114,7 @@ class CFL(ServerModel):
             if not present.any():
                 continue
             products = update_products(uplink["model"], present, models[c])
-            lengths = products.diagonal().sqrt()  # ‖Δ_i‖, and last ‖mean Δ‖
+            lengths = products.diagonal().sqrt()  # all ‖Δ_i‖, then ‖mean Δ‖
             norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
             groups = [present]
             is_complete = present.sum() == (cluster == c).sum()
@@ -129,8 +133,12 @@ class CFL(ServerModel):
         server["norms"] = torch.stack(norms)
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
-        """Return whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max
-        ‖Δ_i‖ [2] is split.
+        """Return whether a cluster is split.
+
+        Args:
+            norms: ‖mean Δ‖ and max ‖Δ_i‖ of the cluster, [2].
+            size: The number of its clients.
+            round: The number of the round.
         """
         return bool(
             norms[0] < self.eps1
@@ -141,10 +149,13 @@ class CFL(ServerModel):
 
 
 def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
-    """Return inner products [k + 1, k + 1], float64, of k updates from ``start`` [P]
-    and, last, of their mean.
+    """Return the inner products of k updates and, last, of their mean, float64 [k + 1,
+    k + 1].
 
-    The updates are those of ``models`` [n, P] where ``present``, bool [n].
+    Args:
+        models: The uploaded models [n, P].
+        present: Mask of the k clients, bool [n].
+        start: The model [P] that the updates started from.
     """
 
     def part(models: Tensor, start: Tensor) -> Tensor:
@@ -156,7 +167,11 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
 
 
 def bipartition(products: Tensor, linkage: str) -> Tensor:
-    """Cut clients in two by the inner products [n, n] of their updates.
+    """Split clients into two groups by agglomerative clustering of their updates.
+
+    Args:
+        products: The inner products of the updates [n, n].
+        linkage: The linkage, "single" or "complete".
 
     Returns:
         bool [n], True for the second group. The first client is in the first group.

@@ -58,10 +58,10 @@ class CReFF(ServerModel):
         "head_epochs": 3,
     }
     features_each: PositiveInt = Field(
-        100, description="synthetic features n_z of each class"
+        100, description="number n_z of synthetic features of each class"
     )
     match_steps: PositiveInt = Field(
-        100, description="steps on the features in a round"
+        100, description="number of steps on the features per round"
     )
     features_lr: float = Field(
         0.01,
@@ -82,7 +82,8 @@ class CReFF(ServerModel):
         ),
     )
     class_batch: PositiveInt = Field(
-        64, description="most samples in a draw of a class (FedNH 64, the authors 32)"
+        64,
+        description="maximal number of samples in a draw of a class (FedNH 64, the authors 32)",
     )
 
     def server_state(self, setup: Setup) -> State:
@@ -186,15 +187,15 @@ def mismatch(
     head: Tensor,
     wanted: Tensor,
 ) -> Tensor:
-    """Return Σ_c Σ_rows 1 − cos between gradients of ``head`` [P_h] on ``features`` and
-    those ``wanted``.
+    """Return Σ_c Σ_rows 1 − cos between the head's gradients on synthetic features and
+    the clients' mean gradients.
 
     Args:
-        features: [C, n_z, d] of C classes.
-        labels: [C], the numbers of these classes.
-        classes: K, the number of all classes.
+        features: The synthetic features of C classes, [C, n_z, d].
+        labels: The numbers of these classes, [C].
+        classes: The number K of all classes.
         head: The row [P_h] of the head, weights before biases.
-        wanted: [C, P_h].
+        wanted: The clients' mean gradients, [C, P_h].
     """
     size = classes * features.shape[2]
     weight, bias = head[:size].view(classes, -1), head[size:]
@@ -209,7 +210,7 @@ def mismatch(
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Return cosines over the last dimension; 0 for a vector of zeros."""
+    """Return the cosines of vectors in the last dimension; 0 for a vector of zeros."""
     lengths: Tensor = left.norm(dim=-1) * right.norm(dim=-1)
     return (left * right).sum(dim=-1) / (lengths + GUARD)
 

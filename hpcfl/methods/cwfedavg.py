@@ -2,10 +2,10 @@
 class distribution.
 
 Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025);
-``overlays/class_wise.py`` has the server's step. The class distribution π̂_i of a client
-is the true one, π_i, or an estimate from the norms of the rows of its output layer. The
-weight distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms follow the
-true one.
+``overlays/class_wise.py`` has the server's step. The class distribution π̂_i of a
+client is the true one, π_i, or an estimate from the norms of the rows of its output
+layer. The weight distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms
+follow the true one.
 
 Differences of paper and code (methods-1.md §5, item 9): the code uses λ/2 for the
 reported λ, as here with ``wdr_half``. π counts training samples only, and norms exclude
@@ -35,18 +35,20 @@ class CwFedAvg(FedAvg):
     aggregation: Literal["average", "class-wise"] = Field(
         "class-wise", description="average is FedAvg"
     )
-    # TOML reads `--set method.distribution=true` as a boolean; the key means the word.
+    # TOML reads `--set method.distribution=true` as a boolean instead of the word.
     distribution: Annotated[
         Literal["true", "norm", "wdr"],
         BeforeValidator(lambda v: "true" if v is True else v),
-    ] = Field("wdr", description="π̂: true counts, or norms without/with WDR")
+    ] = Field(
+        "wdr", description="π̂: true shares of the classes, or norms without or with WDR"
+    )
     layers: Layers = Field(
-        "output", description="which layers are class-wise: all, output, or the upper n"
+        "output", description="layers averaged by class: all, output, or the upper n"
     )
     wdr: float = Field(
         10.0,
         ge=0,
-        description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)",
+        description="strength λ of the regulariser as in the paper (10 CIFAR-10, 1000 CIFAR-100)",
         json_schema_extra=search(
             [1.0, 10.0, 100.0, 1000.0], "between the papers' 10 and 1000, and a tenth"
         ),

@@ -1,5 +1,5 @@
-"""Ditto: FedAvg with a personal model of each client, which a proximal term pulls to
-the shared one.
+"""Ditto: FedAvg, and for each client a personal model with a proximal term to the
+shared model.
 
 Li et al., "Ditto: Fair and robust federated learning through personalization", ICML
 2021. After its local training for FedAvg a client takes the steps v_i ← v_i −
@@ -7,9 +7,9 @@ Li et al., "Ditto: Fair and robust federated learning through personalization", 
 with every optimiser. ``training.clip`` clips ∇F_i, as in FedNH's code. The personal
 model v_i stays with the client; the result is its score after training, ``post``.
 
-The codes differ (methods-2.md §5, item 9). FedNH's pulls to the client's trained model
-instead of w, as here with ``anchor = "trained"``. The authors' alternates the two
-models' steps on the same mini-batch; here v_i has shuffles of its own. PFLlib reports
+The codes differ (methods-2.md §5, item 9). FedNH's uses the client's trained model as
+anchor instead of w, as here with ``anchor = "trained"``. The authors' alternates the
+two models' steps on the same mini-batch; here v_i has separate shuffles. PFLlib reports
 the larger of both models' accuracies.
 """
 
@@ -40,16 +40,16 @@ class Ditto(FedAvg):
         0.1,
         ge=0,
         description="strength λ of the proximal term (FedNH 0.75); "
-        "0 is Local beside FedAvg",
+        "0 is Local in addition to FedAvg",
         json_schema_extra=search([0.0001, 0.001, 0.01, 0.1, 1.0, 10.0], "FedALA"),
     )
     personal_epochs: NonNegativeInt = Field(
         2,
-        description="epochs s on the personal model (FedNH 5)",
+        description="number s of epochs on the personal model (FedNH 5)",
         json_schema_extra=search(range(1, 11), "FedALA"),
     )
     anchor: Literal["received", "trained"] = Field(
-        "received", description="the model that pulls: w, or the trained w_i"
+        "received", description="anchor of the proximal term: w, or the trained w_i"
     )
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
@@ -73,8 +73,9 @@ class Ditto(FedAvg):
             phase="personal",
             model="personal",
             variables={"anchor": anchor},
+            # Only for the recorded loss; ``descend`` computes the term itself.
             proximal=(self.lam, anchor),
-        )  # for the recorded loss; the step itself uses no optimiser
+        )
         return trained
 
     def client_model(

@@ -1,5 +1,5 @@
-"""DiversiFed: the server pulls similar models together and pushes others apart; clients
-stay near the result.
+"""DiversiFed: the server moves similar models together and others apart; clients train
+with a proximal term to the result.
 
 Wu et al., "The Diversity Bonus", eqs 8–11. The server's gradient step is one mixing
 matrix. For client i and the n others that uploaded last, let D_ij = ‖w_i − w_j‖₂ and
@@ -18,7 +18,7 @@ from torch import Tensor
 from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.methods.base import search
 
-COINCIDE = 1e-12  # closer models exert no force: 0 is a subgradient of the norm at 0
+COINCIDE = 1e-12  # closer models have no effect: 0 is a subgradient of the norm at 0
 
 
 def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tensor:
@@ -27,13 +27,11 @@ def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tenso
 
     The first two arguments are those of ``MixedAnchor.attraction``.
     """
-    others = (
-        (~itself).sum(dim=1, keepdim=True).double()
-    )  # the inverse of an integer would be float32
+    # The inverse of an integer would be float32.
+    others = (~itself).sum(dim=1, keepdim=True).double()
     scaled = (distances / tau).masked_fill(itself, -torch.inf)
-    attention = torch.where(
-        others > 0, scaled.softmax(dim=1), 0
-    )  # an empty softmax is NaN
+    # An empty softmax is NaN.
+    attention = torch.where(others > 0, scaled.softmax(dim=1), 0)
     acts = ~itself & (distances >= COINCIDE)
     return torch.where(
         acts,

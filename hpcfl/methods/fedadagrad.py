@@ -26,7 +26,7 @@ class FedAdagrad(AdaptiveServer):
         ),
     )
     beta1: float = Field(
-        0.0, ge=0, lt=1, description="share β₁ of the old m that is kept"
+        0.0, ge=0, lt=1, description="weight β₁ of the old m in the new m"
     )
 
     def second(self, old: Tensor, square: Tensor) -> Tensor:

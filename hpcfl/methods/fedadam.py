@@ -16,7 +16,7 @@ class FedAdam(AdaptiveServer):
     """State and traffic as in ``AdaptiveServer``."""
 
     beta2: float = Field(
-        0.99, ge=0, le=1, description="share β₂ of the old v that is kept"
+        0.99, ge=0, le=1, description="weight β₂ of the old v in the new v"
     )
 
     def second(self, old: Tensor, square: Tensor) -> Tensor:

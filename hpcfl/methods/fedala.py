@@ -29,7 +29,7 @@ class FedALA(FedAvg):
     family = "blended by clients"
     reference = "Zhang et al., AAAI 2023"
     short = {"most_epochs": 12, "share": 1.0}
-    ala: bool = Field(True, description="without it this is FedAvg")
+    ala: bool = Field(True, description="blend models by ALA; false is FedAvg")
     eta: float = Field(
         1.0,
         ge=0,
@@ -40,31 +40,31 @@ class FedALA(FedAvg):
         0.8,
         gt=0,
         le=1,
-        description="share s of the local data that learns Ω",
+        description="share s of the local samples that learn Ω",
         json_schema_extra=search([0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0], "FedALA"),
     )
     layers: Layers = Field(
         1,
-        description="the upper p layers that are blended; lower ones are copied",
+        description="number p of upper layers that are blended; lower ones are copied",
         json_schema_extra=search([1, 2, 3], "FedALA"),
     )
     threshold: float = Field(
         0.01,
         ge=0,
-        description="standard deviation of ten losses that ends a first activation",
+        description="standard deviation of the last ten losses below which a first activation ends",
     )
     most_epochs: PositiveInt = Field(
-        100, description="cap on the epochs of a first activation"
+        100, description="maximal number of epochs of a first activation"
     )
     activation: Activation = Field(
         "round",
-        description="first in round 2, as Algorithm 1, or in each "
-        "client's own second round",
+        description="first activation in round 2, as in Algorithm 1, or in the second round "
+        "of each client",
     )
 
     adaptation: Adaptation = Field(
         "always",
-        description="rounds that learn Ω: all, or the first activation alone, after which Ω stays",
+        description="rounds that learn Ω: all, or only the first activation",
     )
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:

@@ -1,5 +1,4 @@
-"""FedAMP: similar models attract each other, by personal anchors from attention and a
-proximal term.
+"""FedAMP: each client trains with a proximal term to a mix of similar models.
 
 Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021.
 Over the clients j ≠ i with an upload in the last round, ξ_ij = (α/σ)·exp(−‖w_i −
@@ -46,24 +45,25 @@ class FedAMP(MixedAnchor):
     )
     relative: bool = Field(
         False,
-        description="σ times the median squared distance between uploads, instead of σ",
+        description="multiply σ by the median squared distance between uploads",
     )
     cap: bool = Field(
         False,
-        description="scale a client's ξ down where their sum exceeds 1, so that u is no "
+        description="scale a client's ξ down to sum 1 if their sum is above 1, so that u is no "
         "extrapolation",
     )
     proximal: float | None = Field(
         None,
         ge=0,
-        description="strength of the proximal term where it is not "
-        "λ/α; needed if α = 0",
+        description="strength of the proximal term; default: λ/α; required if α = 0",
     )
 
     @model_validator(mode="after")
     def _strength_is_given(self) -> "FedAMP":
         if self.alpha == 0 and self.proximal is None:
-            raise ValueError("alpha = 0 leaves no strength λ/α; give 'proximal'")
+            raise ValueError(
+                "alpha = 0 makes the strength λ/α infinite; set 'proximal'"
+            )
         return self
 
     def strength(self) -> float:

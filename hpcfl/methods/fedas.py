@@ -1,15 +1,15 @@
-"""FedAS: clients align the received body to their own old features; bodies are weighted
-by Fisher information.
+"""FedAS: clients align the received body to their last features; the server weights
+bodies by Fisher information.
 
 Yang, Huang & Ye, "FedAS: Bridging inconsistency in personalized federated learning",
 CVPR 2024. FedAS is FedPer with three changes. (A) Let c_k be the mean features of class
-k under the client's own last body. Before local training the received body takes one
-epoch of plain steps along Σ_k mean of (φ(x) − c_k)². The mean covers the mini-batch's
-samples of class k and all coordinates, so each class has the same weight. (B) Body and
-head are trained together. (C) After training t_i = Σ over mini-batches of ‖∇
-cross-entropy‖², the trace of an empirical Fisher information, and b ← Σ_S t_i b_i/Σ_S
-t_i. So a client with a good fit or few samples has less weight, because the sum grows
-with their number. ``fisher = "mean"`` divides by the number of mini-batches.
+k under the client's last body. Before local training the received body takes one epoch
+of plain steps along Σ_k mean of (φ(x) − c_k)². The mean covers the mini-batch's samples
+of class k and all coordinates, so each class has the same weight. (B) Body and head are
+trained together. (C) After training t_i = Σ over mini-batches of ‖∇ cross-entropy‖²,
+the trace of an empirical Fisher information, and b ← Σ_S t_i b_i/Σ_S t_i. A client with
+a good fit or few mini-batches thus has less weight. ``fisher = "mean"`` divides by the
+number of mini-batches.
 
 The authors score each client's model after its last local training: ``post``. Further
 choices are (methods-3.md §10):
@@ -48,7 +48,7 @@ from hpcfl.methods.base import (
 from hpcfl.methods.fedproto import features
 from hpcfl.rows import mixing
 
-NONE = 1e-30  # a negligible weight beside any nonzero trace
+NONE = 1e-30  # weight that is negligible compared with any nonzero trace
 
 
 class FedAS(SharedBody):
@@ -65,7 +65,8 @@ class FedAS(SharedBody):
     last_model = "model"
     inherited = ("model",)
     align_epochs: NonNegativeInt = Field(
-        1, description="epochs of the alignment to the own old features; 0 is without"
+        1,
+        description="epochs of the alignment to the client's last features; 0: no alignment",
     )
     align_lr: float = Field(
         0.01,
@@ -77,7 +78,7 @@ class FedAS(SharedBody):
         ),
     )
     fisher: Literal["sum", "mean"] = Field(
-        "sum", description="squared gradients of all mini-batches, or of one on average"
+        "sum", description="sum or mean of the squared gradients over mini-batches"
     )
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
@@ -89,7 +90,7 @@ class FedAS(SharedBody):
         return fleet.train(self.aligned(fleet, rows))
 
     def aligned(self, fleet: Fleet, rows: Tensor) -> Tensor:
-        """Return ``rows`` [n, P] after (A), with bodies pulled to the clients' old
+        """Return ``rows`` [n, P] after (A), with bodies aligned to the clients' last
         features.
         """
         means = fleet.class_means(fleet.state["model"], features)
@@ -107,21 +108,18 @@ class FedAS(SharedBody):
         return aligned
 
     def distance(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Return (A)'s loss, the sum over the mini-batch's classes of their mean
-        squared distance.
-
-        The distance is that of the features from ``lane.means`` [K, d].
+        """Return the loss of (A): the mean squared distance of the features from
+        ``lane.means`` [K, d] per class, summed over the mini-batch's classes.
         """
         away = parts(model).features(batch.x) - lane.means[batch.y]
         of_samples: Tensor = away.square().mean(dim=1)
         classes = functional.one_hot(batch.y, len(lane.means)).to(of_samples)
-        alike = classes.sum(dim=0)[
-            batch.y
-        ]  # number of samples of the same class in the batch
+        # Number of samples in the mini-batch with the same class.
+        alike = classes.sum(dim=0)[batch.y]
         return (of_samples / alike).sum()
 
     def traces(self, fleet: Fleet, rows: Tensor) -> Tensor:
-        """Return (C)'s trace t_i of each client at its model in ``rows`` [n, P],
+        """Return the trace t_i of (C) for each client at its model in ``rows`` [n, P],
         float32 [n].
         """
 
@@ -147,7 +145,7 @@ class FedAS(SharedBody):
         traces = self.traces(fleet, trained)
         fleet.record("fisher_trace", traces)
         shares = self.shares(fleet).to(traces.device)
-        # Traces may differ by many powers of ten, so this needs double precision.
+        # float64, because traces may differ by many powers of ten.
         weights = torch.where(traces > 0, traces.double(), NONE * shares)[:, None]
         bodies = trained[:, : self.private(fleet.layout).start]
         equally = torch.ones(len(trained))

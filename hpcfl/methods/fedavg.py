@@ -1,12 +1,12 @@
 """FedAvg: one global model, the weighted mean of the clients' models.
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized
-data", AISTATS 2017. The clients of a cohort S train from the server's model w and send
-theirs up: ``w ← Σ_S N_i w_i / Σ_S N_i``. The result is ``pre``, before local training
-(methods-1.md §2.1).
+data", AISTATS 2017. The clients of a cohort S train from the server's model w and
+upload their models: ``w ← Σ_S N_i w_i / Σ_S N_i``. The result is ``pre``, before local
+training (methods-1.md §2.1).
 
 ``FedAvg`` is the base of all methods whose server averages whole models. It extends
-``ServerModel``, the base of those whose clients start from a model of the server.
+``ServerModel``, the base of methods whose clients start from a model of the server.
 """
 
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.methods._server_model import (
-    ServerModel as ServerModel,
-)  # other methods import it from this module
+# Other methods import ServerModel from this module.
+from hpcfl.methods._server_model import ServerModel as ServerModel
 from hpcfl.methods.base import Batch, Fleet, Inbox, Loss, Overlay, State, head_of
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ class FedAvg(ServerModel):
     keeps = ("ala", "aggregation")
     aggregation: Literal["average", "class-wise"] = Field(
         "average",
-        description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean",
+        description="class-wise: clients receive cwFedAvg's mix (output layer, WDR with λ = 10) "
+        "instead of the mean",
     )
 
     family = "one global model"
@@ -76,7 +76,7 @@ class FedAvg(ServerModel):
         return {**variables, **self.class_wise().loss_variables(fleet)}
 
     def server_models(self, server: State) -> State:
-        """Return the class models."""
+        """Return the class models of class-wise aggregation."""
         if not self.is_class_wise:
             return {}
         from hpcfl.methods.overlays.class_wise import class_models

@@ -1,11 +1,11 @@
-"""FedAvg-C: FedAvg whose clients fine-tune the global model for their own
-initialisation in every round.
+"""FedAvg-C: FedAvg whose clients fine-tune the global model before local training in
+every round.
 
 FedALA (Zhang et al., AAAI 2023) uses this baseline without further description.
 methods-1.md §4.4 explains the choices here: a client fine-tunes for ``tune_epochs``, is
 scored, trains on and uploads the result. The paper does not give the epochs of
-fine-tuning; its timings suggest about 14. A straggler does a part of both. So its
-``pre`` has less fine-tuning, unless only the score uses it.
+fine-tuning; its timings suggest about 14. A straggler does only a part of both
+trainings, so its ``pre`` has less fine-tuning, unless only the score uses it.
 """
 
 from pydantic import Field, NonNegativeInt
@@ -27,13 +27,14 @@ class FedAvgC(FedAvg):
     short = {"tune_epochs": 1}
     tune_epochs: NonNegativeInt = Field(
         10,
-        description="epochs of fine-tuning; 0 is the method without -C",
+        description="epochs of fine-tuning; 0 is FedAvg, or FedProx for FedProx-C",
         json_schema_extra=search(
             [1, 2, 5, 10], "no range in the papers: the default and fewer"
         ),
     )
     tuned_upload: bool = Field(
-        True, description="train on from the fine-tuned model; else it is only scored"
+        True,
+        description="continue training from the fine-tuned model; false: only score it",
     )
 
     def tuned(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:

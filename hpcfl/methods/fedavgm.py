@@ -29,13 +29,13 @@ class FedAvgM(ServerModel):
         0.9,
         ge=0,
         lt=1,
-        description="share β of the last step that is kept; 0 is FedAvg",
+        description="momentum β, the weight of the last step; 0 is FedAvg",
         json_schema_extra=search(
             [0.0, 0.7, 0.9, 0.97, 0.99, 0.997], "Hsu et al., 2019"
         ),
     )
-    server_lr: float = Field(1.0, ge=0, description="the server's learning rate η_s")
-    nesterov: bool = Field(False, description="look a step ahead (FL-bench)")
+    server_lr: float = Field(1.0, ge=0, description="learning rate η_s of the server")
+    nesterov: bool = Field(False, description="Nesterov's momentum, as in FL-bench")
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         average = uplink["model"]

@@ -34,7 +34,7 @@ class FedBABU(SharedBody):
         json_schema_extra=search([1, 5, 10], "FedNH's and PFLlib's, and one"),
     )
     tune_from: Literal["global", "local"] = Field(
-        "global", description="which model a client fine-tunes"
+        "global", description="model that a client fine-tunes"
     )
 
     def client_state(self, setup: Setup) -> State:
@@ -48,7 +48,7 @@ class FedBABU(SharedBody):
             fleet.state["local"] = trained
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        """Train the body; of newcomers also the head, as all clients do at the end."""
+        """Train the body, for newcomers also the head, as all clients do at the end."""
         if (fleet.ids >= fleet.setup.clients).any():
             return fleet.train(rows, phase="tune")
         return fleet.train(rows, params=("body",))

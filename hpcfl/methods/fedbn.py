@@ -1,5 +1,4 @@
-"""FedBN: the server averages all of the model but its batch normalisation, which each
-client keeps.
+"""FedBN: the server averages all layers except batch norm, which each client keeps.
 
 Li et al., "FedBN: Federated learning on non-IID features via local batch
 normalization", ICLR 2021. The scale, shift and statistics of a client's batch norm are
@@ -43,7 +42,7 @@ class FedBN(ServerModel):
         lines = []
         if not len(setup.layout.batch_norm):
             lines.append(
-                "fedbn: this model has no batch norm that is trained, so what follows is FedAvg"
+                "fedbn: this model has no trained batch norm, so the run equals FedAvg"
             )
         if setup.training.buffers == "average":
             lines.append(

@@ -1,18 +1,18 @@
-"""FedCAC: a client's critical parameters are averaged with similar clients only, others
-with all clients.
+"""FedCAC: a client's critical parameters are averaged only with similar clients, its
+other parameters with all clients.
 
 Wu et al., "Bold but cautious: Unlocking the potential of personalized federated
 learning through cautiously aggressive collaboration", ICCV 2023. After training from
 θ_before to θ_after a client marks critical entries, its mask m_i. These are, in each
 tensor, the share τ of entries with the largest |(θ_after − θ_before)·θ_after|. Masks
-overlap by O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁). Client i's group in round t is itself and
-all j with O_ij ≥ mean O + (t/β)(max O − mean O), so that groups shrink to single
+overlap by O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁). Client i's group in round t consists of
+i and all j with O_ij ≥ mean O + (t/β)(max O − mean O), so that groups shrink to single
 clients. In the next round marked entries start from the group's uniform mean, the rest
 from the global average.
 
-Only clients with an upload form groups; others keep their masks and their groups'
-means. PFLlib's first round sets marked entries to initial weights; here mixing begins
-after the first upload (methods-2.md §11, item 9).
+Only clients with an upload form groups; other clients keep their masks and the means of
+their groups. PFLlib's first round sets marked entries to initial weights; here mixing
+begins after the first upload (methods-2.md §11, item 9).
 """
 
 import torch
@@ -34,8 +34,8 @@ from hpcfl.methods.base import (
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 
-# A threshold of sensitivity of at most NOTHING is replaced by the smallest entry above
-# SOMETHING.
+# If the threshold of the sensitivity is at most NOTHING, the smallest sensitivity above
+# SOMETHING replaces it.
 NOTHING = 1e-10
 SOMETHING = 1e-20
 ROUNDING = 1e-12  # tolerance between equal overlaps and their mean
@@ -45,14 +45,14 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
     """Return masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries with the
     highest sensitivity.
 
-    The sensitivity is that of the loss. Entries equal to the last marked one are marked
-    too. A tensor that training left unchanged has no marks.
+    The sensitivity is |(after − before)·after|. Entries equal to the last marked one
+    are marked too. A tensor that training left unchanged has no marks.
 
     Args:
         layout: The positions of the tensors in a row.
         before: Rows [n, P] before training.
         after: Rows [n, P] after training.
-        share: τ in [0, 1].
+        share: The share τ in [0, 1].
     """
     masks = torch.zeros_like(after, dtype=torch.bool)
     sensitivity = ((after - before) * after).abs()
@@ -71,8 +71,8 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """Return O [n, n], float64, of ``masks`` [n, P]; 0 on the diagonal and in the row
-    of an empty mask.
+    """Return the overlaps O of ``masks`` [n, P], float64 [n, n]; 0 on the diagonal and
+    in the row of an empty mask.
     """
     # Sums of whole numbers are exact in any order.
     both = mixing.sum_blocks(lambda block: block.double() @ block.double().T, masks)
@@ -87,9 +87,9 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
     members.
 
     Args:
-        overlap: O [n, n].
-        marked: bool [n], True for clients with a nonempty mask.
-        progress: t/β.
+        overlap: The overlaps O [n, n].
+        marked: Mask of the clients with a nonempty mask, bool [n].
+        progress: The progress t/β.
     """
     itself = torch.eye(len(overlap), dtype=torch.bool)
     if len(overlap) == 1:
@@ -105,9 +105,9 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
 class FedCAC(ServerModel):
     """State and traffic of FedCAC.
 
-    Server: ``model`` [P], the global average; ``custom`` [M, P], groups' means;
-    ``masks``, bool [M, P]. Client: ``model`` [P]. Down P, because the server mixes; up
-    P and P bits.
+    Server: ``model`` [P], the global average; ``custom`` [M, P], the means of the
+    clients' groups; ``masks``, bool [M, P]. Client: ``model`` [P]. Down P, because the
+    server mixes; up P and P bits.
     """
 
     primary = "post"

@@ -3,18 +3,18 @@ personal one.
 
 Zhang et al., "FedCP: Separating feature information for personalized federated learning
 via conditional policy", KDD 2023. Let φ be the features [d], g the received head, r_i
-the personal one and u_i the sum of the rows of r_i's weight at unit length. A gate maps
-φ⊙u_i to two vectors p and q with p + q = 1 in each coordinate. The logits are r_i(φ⊙p)
-+ g(φ⊙q). A client minimises CE + λ·MMD²(φ, φ_w) over body, r_i and gate. φ_w are the
-received body's features, and the kernel is fedphp's with fixed widths. g and u_i are
-constant. Body and gate are averaged, and g becomes the mean of ½(r_i + g). r_i is
-private and starts as g.
+the personal one and u_i the sum of the rows of r_i's weight, scaled to unit length. A
+gate maps φ⊙u_i to two vectors p and q with p + q = 1 in each coordinate. The logits are
+r_i(φ⊙p) + g(φ⊙q). A client minimises CE + λ·MMD²(φ, φ_w) over body, r_i and gate. φ_w
+are the received body's features, and the kernel is fedphp's with fixed widths. g and
+u_i are constant. Body and gate are averaged, and g becomes the mean of ½(r_i + g). r_i
+is private and starts as g.
 
 Deviations (methods-3.md §8, item 9): the authors' code adds Gumbel noise before the
-softmax of the gate, in tests, too, so that its accuracy is random. Here there is none,
-or with ``noise`` in training alone. Its first u_i is random; here it is that of g. φ_w
-is computed in evaluation mode. The biases of both heads count, so that r_i = g gives Wφ
-+ 2b.
+softmax of the gate, also in tests, so that its accuracy is random. Here there is no
+noise, or with ``noise`` only in training. Its first u_i is random; here it comes from
+g. φ_w is computed in evaluation mode. The biases of both heads count, so that r_i = g
+gives Wφ + 2b.
 """
 
 import copy
@@ -41,9 +41,7 @@ from hpcfl.methods.base import (
 )
 from hpcfl.methods.fedphp import WIDTHS, discrepancy
 
-EDGE = (
-    1e-7  # distance of uniform numbers from 0 and 1, because their logarithms are taken
-)
+EDGE = 1e-7  # minimal distance of uniform numbers from 0 and 1, for their logarithms
 TRAINED = ("body", "gate", "personal")
 
 
@@ -61,14 +59,15 @@ class FedCP(PrivatePart):
     lam: float = Field(
         5.0,
         ge=0,
-        description="strength λ of the pull of features to the received body's "
+        description="strength λ of the distance of features to the received body's "
         "(PFLlib's default 1)",
         json_schema_extra=search(
             [0.5, 1.0, 5.0, 50.0], "PFLlib's and the authors', a tenth and ten times"
         ),
     )
     noise: bool = Field(
-        False, description="Gumbel noise in the gate while training (the authors' code)"
+        False,
+        description="add Gumbel noise in the gate in training, as the authors' code",
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:

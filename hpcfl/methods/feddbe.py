@@ -1,5 +1,5 @@
-"""FedDBE: FedAvg with a private vector that absorbs a client's bias in the features, with
-a pull of the features to their global mean.
+"""FedDBE: FedAvg with a private vector for a client's bias in the features, and a
+penalty on the distance of features to their global mean.
 
 Zhang et al., "Eliminating domain bias for federated learning in representation space",
 NeurIPS 2023. Let φ be the features, β_i client i's vector, m̂ the mean of φ over a
@@ -9,10 +9,10 @@ the rest is averaged.
 
 The first round's cohort determines m̄. In the authors' code it is the mean of the last
 mini-batches of a first round of all clients, whose models are then discarded. Here
-round 1 is FedAvg, without β_i and the pull, and its models count. m̄ is the exact mean
-over all samples after training. ``initial = "discard"`` discards the models, too. The
-authors' code averages m̂ over mini-batches, but with the weight 1 for the last one in
-its experiments. That is the formula here (methods-3.md §7, item 9).
+round 1 is FedAvg, without β_i and the penalty, and its models are kept. m̄ is the exact
+mean over all samples after training. ``initial = "discard"`` discards the models, too.
+The authors' code averages m̂ over mini-batches, but with the weight 1 for the last one
+in its experiments. That is the formula here (methods-3.md §7, item 9).
 """
 
 from typing import Any, Literal
@@ -58,14 +58,14 @@ class FedDBE(PrivatePart):
     """State and traffic of FedDBE.
 
     Server: ``model``, a client's whole row, in which the vector is 0; ``mean`` m̄ [d],
-    empty before the end of round 1. Client: ``bias`` β_i [d]. Down and up P. Round 1
-    has d more up, and later rounds d more down, because clients keep only β_i. ``pre``
-    scores the received model with β_i, ``global`` without.
+    empty before the end of round 1. Client: ``bias`` β_i [d]. Down and up P. In
+    addition, d up in round 1 and d down in later rounds, because clients keep only β_i.
+    ``pre`` scores the received model with β_i, ``global`` without.
     """
 
     reference = "Zhang et al., NeurIPS 2023"
     only_synchronous = (
-        "its mean feature is that of the first round's clients, which all start from "
+        "its mean feature is computed in the first round, in which all clients start from "
         "the initial model"
     )
     trains = {}  # the head is shared even without a trained body
@@ -73,14 +73,14 @@ class FedDBE(PrivatePart):
     kappa: float = Field(
         50.0,
         ge=0,
-        description="strength κ of the pull of the mean feature",
+        description="strength κ of the penalty on the mean feature",
         json_schema_extra=search(
             [0.0, 5.0, 50.0, 500.0], "PFLlib's and the authors', a tenth and ten times"
         ),
     )
     initial: Literal["keep", "discard"] = Field(
         "keep",
-        description="what becomes of the models of round 1, which gives the mean",
+        description="keep or discard the models of round 1, which determines the mean",
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:

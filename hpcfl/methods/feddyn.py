@@ -52,8 +52,8 @@ class FedDyn(ServerModel):
     reference = "Acar et al., ICLR 2021"
     server_zeros = ("drift",)
     only_synchronous = (
-        "its server adds up how far clients move away from its model, and a client that "
-        "is late moves away from another one"
+        "its server sums the clients' distances from its model, and a late client started "
+        "from an earlier model"
     )
     short = {"alpha_by": "samples"}
     weights: Literal["samples", "uniform"] = Field(
@@ -67,7 +67,7 @@ class FedDyn(ServerModel):
     )
     alpha_by: Literal["equal", "samples"] = Field(
         "equal",
-        description="the same α for all, or one that falls with a client's samples",
+        description="the same α for all clients, or α inversely proportional to a client's samples",
     )
 
     def client_state(self, setup: Setup) -> State:
@@ -80,7 +80,7 @@ class FedDyn(ServerModel):
         return {**super().send(server, audience), "average": Sent(average, floats=0)}
 
     def anchor(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """Return the models w − h_i [n, P] that clients are pulled to."""
+        """Return the anchors w − h_i [n, P] of the proximal term."""
         return self.received(fleet, inbox) - fleet.state["dual"]
 
     def proximal_term(self, fleet: Fleet, inbox: Inbox) -> tuple[float, Tensor]:
@@ -97,7 +97,10 @@ class FedDyn(ServerModel):
         return trained
 
     def train_by_samples(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        """Train with each client's own α_i, which a proximal term cannot have."""
+        """Train the clients with different α_i, which a proximal term does not support.
+
+        The arguments and the result are those of ``local_train``.
+        """
         mean_samples = fleet.setup.samples.sum() / fleet.setup.clients
         alpha = self.alpha * mean_samples / fleet.samples.clamp(min=1)
 

@@ -1,5 +1,5 @@
-"""FedEM: every client's data are a mixture of the same components, each with a model; a
-round is one EM step.
+"""FedEM: every client's data are a mixture of the same components, with one model per
+component; a round is one EM step.
 
 Marfoq et al., "Federated multi-task learning under a mixture of distributions", NeurIPS
 2021. Clients receive L models θ_l. Client i has weights π_i of the components, at first
@@ -13,8 +13,8 @@ components.
 Predictions mix probabilities, as in the authors' code; FL-bench mixes logits. The
 authors' code averages over all clients, with the old models of those outside the
 cohort. Here averages cover the cohort, as everywhere (methods-3.md §17). The components
-start as different random draws, because equal ones would remain equal. The code's
-learners have an optimiser each. Here all L models are one row, so ``training.clip``
+start as different random draws, because equal ones would remain equal. In the code each
+learner has an optimiser. Here all L models are one row, so ``training.clip``
 bounds their gradients together.
 """
 
@@ -78,7 +78,7 @@ class FedEM(ServerModel):
         for component in range(self.components):
             # Each component takes its part of a different draw of all components.
             draw = setup.initial(component)
-            # A copy, so that the others are freed.
+            # A copy, so that the memory of the other parts is freed.
             components.append(draw.chunk(self.components)[component].clone())
         return {"model": torch.cat(components)}
 
@@ -113,8 +113,8 @@ class FedEM(ServerModel):
         return trained
 
     def mixture(self, fleet: Fleet, received: Tensor) -> Tensor:
-        """Return the clients' next π [n, L]: the means of q_s over their samples at the
-        models ``received``.
+        """Return the clients' next π [n, L], the means of q_s over their samples under
+        the ``received`` models.
         """
         mixture = fleet.state["mixture"]
         classes = fleet.setup.classes
@@ -152,8 +152,9 @@ def responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
     """Return q [batch, K, L] of samples, for each possible label.
 
     Args:
-        log_probabilities: [batch, K, L].
-        mixture: π [L].
+        log_probabilities: The log-probability of each class under each component,
+            [batch, K, L].
+        mixture: The weights π [L].
     """
     weights = mixture.clamp(min=FLOOR).log()
     return (log_probabilities + weights).softmax(dim=2)

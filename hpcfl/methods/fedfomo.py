@@ -1,9 +1,9 @@
-"""FedFomo: each client weights the others' models by their benefit on its own
-validation samples.
+"""FedFomo: each client weights other clients' models by their benefit on its validation
+samples.
 
 Zhang et al., "Personalized federated learning with first order model optimization",
 ICLR 2021. Let b_i be the starting model of client i's last training and L_i the loss on
-its validation samples. Every received model w_n, and the client's own last one, has the
+its validation samples. Every received model w_n, and the client's last model, has the
 weight ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5). The client starts from Σ
 max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own model if no ω is positive. The server
 sums each client's ω over the rounds and sends it the models with the largest sums.
@@ -39,10 +39,12 @@ NEAR = 1e-5  # keeps ω finite for the base model itself
 
 
 def usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
-    """Return ω [m], float64, of models with ``losses`` [m] at ``distances`` [m] from
-    the base model.
+    """Return the weights ω of m models, float64 [m].
 
-    base_loss: the base model's loss [].
+    Args:
+        base_loss: The loss of the base model, a scalar.
+        losses: The losses of the models [m].
+        distances: The Euclidean distances of the models from the base model [m].
     """
     return (base_loss - losses) / (distances + NEAR)
 
@@ -61,7 +63,7 @@ class FedFomo(Method):
     family = "mixed by clients"
     reference = "Zhang et al., ICLR 2021"
     received: NonNegativeInt | Literal["all"] = Field(
-        "all", description="most models of others sent to a client"
+        "all", description="maximal number of other clients' models sent to a client"
     )
     validation: float = Field(
         0.2,
@@ -92,7 +94,13 @@ class FedFomo(Method):
         return self.offered(server, audience, unknown)
 
     def offered(self, server: State, audience: Audience, affinity: Tensor) -> Message:
-        """Return the message to clients with the summed ω ``affinity`` [n, M]."""
+        """Return the message to the clients.
+
+        Args:
+            server: The server's state.
+            audience: The clients.
+            affinity: The summed ω of the clients for all models, [n, M].
+        """
         senders = server["uploaded"].nonzero()[:, 0]
         if not len(senders) or self.received == 0:
             return {}
@@ -129,7 +137,7 @@ class FedFomo(Method):
             client = slice(i, i + 1)
             received = pool.picks[i] >= 0
             picks = pool.picks[i][received]
-            # The received models of others, and the client's own.
+            # The received models, and the client's last model.
             others = [pool.rows[pick] for pick in picks.tolist()]
             candidates = torch.stack([*others, models[i]])
             losses = torch.cat([pool_losses[i][received], own_losses[client]])

@@ -6,10 +6,10 @@ MM 2023. A client trains (b_i, g) as one model. For each class k that it holds, 
 sends the mean μ_ik of its features b_i(x), computed in evaluation mode. Its trained
 head is discarded. The server trains g further by SGD on the cross-entropy of g(μ_ik)
 and k, with each (μ_ik, k) as one sample of equal weight. The result is ``pre``, before
-local training: the own body under the received head.
+local training: the client's body with the received head.
 
 PFLlib's server trains the head object of client 0, which that client's local training
-moves as well. Here, as in HtFLlib, the server has a head of its own (methods-3.md §12).
+moves as well. Here, as in HtFLlib, the server has a separate head (methods-3.md §12).
 The steps are plain as in HtFLlib, and its learning rate and epochs are the defaults
 here. The server's mini-batches are as large as the clients'. Without any features g
 stays unchanged.

@@ -1,15 +1,16 @@
-"""FedLC: FedAvg whose clients lower the logits of classes in training, rare classes
-most.
+"""FedLC: FedAvg whose clients subtract a margin from each logit in training, largest
+for rare classes.
 
 Zhang et al., "Federated learning with label distribution skew via logits calibration",
 ICML 2022. Let n_ik be the training samples of class k. A client minimises CE(z_k −
 τ·n_ik^(−1/4), y): the margin requires larger logits of rare classes. Scores use models
 without it.
 
-As in all known codes, the softmax has all classes in its denominator. The text has the
-wrong classes alone, which is reported to collapse. Counts are the client's. PFLlib uses
-those of all clients together, which gives the same margin to all clients. An absent
-class counts 10⁻⁸, so that its margin is 100τ (methods-3.md §13, item 9).
+As in all known codes, the softmax has all classes in its denominator. The text has only
+the wrong classes, for which training is reported to collapse. The n_ik are the client's
+numbers. PFLlib uses the numbers of all clients together, so that all have the same
+margin. An absent class counts 10⁻⁸, so that its margin is 100τ (methods-3.md §13, item
+9).
 """
 
 from typing import Any

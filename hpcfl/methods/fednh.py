@@ -53,13 +53,13 @@ class FedNH(Method):
     reference = "Dai et al., AAAI 2023"
     short = {"rho": 0.5}
     weights: Literal["samples", "uniform"] = Field(
-        "uniform", description="weights of the clients' bodies"
+        "uniform", description="weights of the clients in the mean of their bodies"
     )
     rho: float = Field(
         0.9,
         ge=0,
         le=1,
-        description="share ρ of the old prototype that is kept",
+        description="weight ρ of the old prototype in the new one",
         json_schema_extra=search([0.1, 0.3, 0.5, 0.7, 0.9], "FedNH"),
     )
     scale: float = Field(
@@ -137,10 +137,10 @@ class FedNH(Method):
         μ_ic)).
 
         Args:
-            old: V [K, d]; rows of absent classes stay unchanged.
-            counts: [n, K].
-            means: Σ_i N_ic μ_ic / Σ_i N_ic [K, d], float64, with the μ_ic at unit
-                length.
+            old: The prototypes V [K, d]; rows of absent classes stay unchanged.
+            counts: The numbers N_ic of training samples of each class, [n, K].
+            means: The means Σ_i N_ic μ_ic / Σ_i N_ic, float64 [K, d], with the μ_ic at
+                unit length.
         """
         blend = torch.lerp(functional.normalize(means, dim=1), old.double(), self.rho)
         held = (counts.sum(dim=0) > 0)[:, None] & (self.rho < 1)
@@ -148,7 +148,7 @@ class FedNH(Method):
 
 
 def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """Return f/‖f‖ [batch, d]."""
+    """Return the features at unit length, f/‖f‖ [batch, d]."""
     return functional.normalize(parts(model).features(x), eps=1e-12)
 
 

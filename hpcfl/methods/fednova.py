@@ -2,9 +2,9 @@
 number of steps.
 
 Wang et al., "Tackling the objective inconsistency problem in heterogeneous federated
-optimization", NeurIPS 2020. Clients with more steps would pull the average towards
-their own optimum. Client i takes τ_i steps from w as in FedAvg. a_i is the sum of the
-weights of its gradients in its change, so that (w − w_i)/a_i is η times a mean
+optimization", NeurIPS 2020. In FedAvg, clients with more steps move the average further
+towards their optimum. Client i takes τ_i steps from w as in FedAvg. a_i is the sum of
+the weights of its gradients in its change, so that (w − w_i)/a_i is η times a mean
 gradient. The server computes w ← w − τ_eff Σ_S p_i (w − w_i)/a_i with τ_eff = Σ_S p_i
 a_i. With a proximal term τ_eff = Σ_S p_i τ_i, as in the authors' code.
 
@@ -15,9 +15,9 @@ the optimiser, in which the proximal term passes through the momentum, as in the
 authors' code. Their count a_i mixes the two recursions (methods-3.md §3, item 9).
 
 The count covers the actual steps. Adam has no such weights: a_i = τ_i, with a note. The
-server averages changes. Another code averages models multiplied by weights whose sum is
-not one. The server's momentum is one of parameters. The authors' is one of gradients,
-which differs if the learning rate falls.
+server averages changes; another code averages models with weights whose sum is not one.
+The server's momentum sums changes of parameters. The authors' momentum sums gradients,
+which differs if the learning rate changes.
 """
 
 import torch
@@ -57,7 +57,7 @@ class FedNova(ServerModel):
         0.0,
         ge=0,
         lt=1,
-        description="share of the server's last step that it takes again",
+        description="momentum of the server, the weight of its last step",
         json_schema_extra=search(
             [0.0, 0.5, 0.9], "no range in the paper: none, and as FedAvgM's"
         ),
@@ -65,15 +65,14 @@ class FedNova(ServerModel):
 
     def notes(self, setup: Setup) -> list[str]:
         lines = [
-            "fednova: where clients' steps are proportional to their samples, as without "
-            "participation.stragglers, it is FedAvg with uniform weights and a larger "
-            "step of the server"
+            "fednova: if the clients' numbers of steps are proportional to their samples, as "
+            "without participation.stragglers, the method equals FedAvg with uniform weights "
+            "and a larger step of the server"
         ]
         if setup.training.optimizer != "sgd":
             lines.append(
-                "fednova: for training.optimizer = "
-                f"'{setup.training.optimizer}' no effective number of steps is known; "
-                "changes are divided by the number of steps"
+                "fednova: the effective number of steps is unknown for training.optimizer = "
+                f"'{setup.training.optimizer}'; changes are divided by the number of steps"
             )
         return lines
 

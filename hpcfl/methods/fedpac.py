@@ -1,5 +1,5 @@
-"""FedPAC: a shared body with features aligned to global class means; each client
-receives its best mix of all heads.
+"""FedPAC: a shared body with features aligned to global class means, and for each
+client an optimal mix of all heads.
 
 Xu, Tong & Huang, "Personalized federated learning with feature alignment and classifier
 collaboration", ICLR 2023. Let φ be the features, μ_ik and s_ik the means of φ and of
@@ -62,8 +62,8 @@ class FedPAC(SharedBody):
     """State and traffic of FedPAC.
 
     Server: ``model`` [P], the shared body followed by the initial head; ``heads`` [M,
-    P_h], each client's mixed one; ``prototypes`` c [K, d]; ``present``, bool [K], the
-    classes with a prototype. Client: none. Down P, and d for each class with a
+    P_h], the mixed head of each client; ``prototypes`` c [K, d]; ``present``, bool [K],
+    the classes with a prototype. Client: none. Down P, and d for each class with a
     prototype; up P + 1, and 2d for each class held. ``pre`` scores the mixed head.
     """
 
@@ -75,14 +75,14 @@ class FedPAC(SharedBody):
     lam: float = Field(
         1.0,
         ge=0,
-        description="strength λ of the pull to the global class means",
+        description="strength λ of the distance to the global class means",
         json_schema_extra=search(
             [0.1, 1.0, 10.0], "no range in the paper: a tenth and ten times the default"
         ),
     )
     head_epochs: NonNegativeInt = Field(
         1,
-        description="epochs on the head before those on the body",
+        description="epochs on the head, before the epochs on the body",
         json_schema_extra=search(
             [1, 2, 5], "no range in the paper: the default and more"
         ),
@@ -94,7 +94,7 @@ class FedPAC(SharedBody):
         "the experiment's optimiser",
     )
     collaborate: bool = Field(
-        True, description="mix heads; otherwise each client has its own, as in FedRep"
+        True, description="mix heads; false: each client keeps its head, as in FedRep"
     )
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
@@ -137,7 +137,7 @@ class FedPAC(SharedBody):
         return self.under_own_heads(fleet.layout, inbox, inbox["head"])
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        # before training moves the body and its batch norm
+        # Computed before training changes the body and its batch norm.
         statistics = self.statistics(fleet, self.received(fleet, inbox))
         trained = super().update(fleet, inbox)
         return {**trained, **statistics}
@@ -160,8 +160,11 @@ class FedPAC(SharedBody):
         return {"means": Sent(weighted.float(), floats), "variance": variance}
 
     def floats_of_classes(self, fleet: Fleet, means: Tensor) -> Tensor:
-        """Return the number of floats in class means [n, K, d] of the classes that a
-        client holds, [n].
+        """Return the number of floats in the class means that each client sends, [n].
+
+        Args:
+            fleet: The n clients.
+            means: Class means [n, K, d]; only those of a client's classes are sent.
         """
         held = (fleet.counts > 0).sum(dim=1)
         return held * means.shape[2]
@@ -222,8 +225,8 @@ def collaboration(means: Tensor, variances: Tensor) -> Tensor:
     """Return the weights α [m, m], float64, of all heads in each client's mix.
 
     Args:
-        means: H [m, K·d].
-        variances: v [m], float64.
+        means: The weighted class means H of m clients, [m, K·d].
+        variances: The variances v, float64 [m].
     """
     centred = means.double()
     centred = centred - centred.mean(dim=0)
@@ -239,7 +242,10 @@ def collaboration(means: Tensor, variances: Tensor) -> Tensor:
 def objective(products: Tensor, variances: Tensor, client: int) -> Tensor:
     """Return the matrix P_i [m, m] of α ↦ Σ_j α_j² v_j + ‖Σ_j α_j (H_i − H_j)‖².
 
-    products: ⟨H_j, H_l⟩ [m, m].
+    Args:
+        products: The inner products ⟨H_j, H_l⟩ [m, m].
+        variances: The variances v [m].
+        client: The index i of the client.
     """
     own = products[client]
     biases = products - own[:, None] - own + own[client]
@@ -258,7 +264,7 @@ def simplex_minimum(matrix: Tensor) -> Tensor:
     from scipy.optimize import nnls
 
     largest = matrix.diagonal().max()
-    # This keeps rounding errors small beside the sum of weights.
+    # Scaling keeps rounding errors small compared with the sum of weights.
     if largest > 0:
         matrix = matrix / largest
     values, vectors = torch.linalg.eigh(matrix)

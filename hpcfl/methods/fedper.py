@@ -30,8 +30,8 @@ class FedPer(PrivatePart):
     shared: list[str] | None = Field(
         None,
         min_length=1,
-        description="patterns of the parameters that are shared, such as '*.A'; the others are "
-        "each client's own. Default: all but the head",
+        description="patterns of the shared parameters, such as '*.A'; all other parameters are "
+        "private. Default: all but the head",
     )
 
     def shared_names(self, layout: Layout) -> list[str]:

@@ -1,17 +1,17 @@
-"""FedPHP: a client keeps a moving average of its own past models, which supervises each
-downloaded model.
+"""FedPHP: a client keeps a moving average of its trained models, which supervises local
+training.
 
 Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD
 2021. A client trains θ_i from the received w on (1 − λ)·CE(θ_i) + λ·MMD²(φ(θ_i; x),
-φ(q_i; x)), with φ the features. Its inherited model q_i is constant in the meantime.
+φ(q_i; x)), with φ the features. Its inherited model q_i is constant during training.
 Then q_i ← m q_i + (1 − m) θ_i, m = min(μ c_i/⌊ρT⌋, μ), where c_i counts the client's
 earlier rounds. With T rounds and a fraction ρ of the clients in each, a client takes
 part ρT times on average.
 
 Batch-norm statistics of q_i are averaged like its parameters. PFLlib differs
-(methods-2.md §6, item 9). ``variant = "pfllib"`` uses its m = μ·(round − 1)/T and its
-four fixed widths of the kernel. PFLlib also scores θ_i in place of q_i; that is the
-column ``trained``.
+(methods-2.md §6, item 9): ``variant = "pfllib"`` uses PFLlib's m = μ·(round − 1)/T and
+four fixed widths of the kernel. PFLlib also scores θ_i instead of q_i, which is the
+column ``trained`` here.
 """
 
 from typing import Any, ClassVar, Literal, cast
@@ -34,25 +34,24 @@ from hpcfl.methods.base import (
 )
 from hpcfl.methods.fedavg import FedAvg
 
-FACTORS = (
-    0.25,
-    0.5,
-    1.0,
-    2.0,
-    4.0,
-)  # widths of the five kernels, relative to the mean squared distance
+# Widths of the five kernels, relative to the mean squared distance.
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
 
 
 def discrepancy(
     own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None
 ) -> Tensor:
-    """Return MMD² of two models' features, ``own`` and ``others`` [b, d], over all
-    pairs of samples.
+    """Return MMD² of two models' features over all pairs of samples.
 
-    The kernel is a sum of Gaussians exp(−‖·‖²/width). The default widths are multiples
-    of the mean squared distance between different samples, of all 2b. This mean is a
-    constant in the gradient.
+    The kernel is a sum of Gaussians exp(−‖·‖²/width).
+
+    Args:
+        own: The features of one model, [b, d].
+        others: The features of the other model, [b, d].
+        widths: The widths of the Gaussians. The default widths are multiples of the
+            mean squared distance between different ones of all 2b features; this mean
+            is a constant in the gradient.
     """
     pooled = torch.cat([own, others])
     squares = pooled.square().sum(dim=1)
@@ -91,7 +90,7 @@ class FedPHP(FedAvg):
         0.9,
         ge=0,
         le=1,
-        description="final weight μ of the past in the inherited model",
+        description="final weight μ of the old inherited model in its average",
         json_schema_extra=search(
             [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], "FedALA"
         ),
@@ -104,7 +103,8 @@ class FedPHP(FedAvg):
         json_schema_extra=search([0.1, 0.05, 0.01, 0.005, 0.001], "FedALA"),
     )
     variant: Literal["original", "pfllib"] = Field(
-        "original", description="schedule of m and widths of the kernel"
+        "original",
+        description="schedule of m and widths of the kernel: the paper's or PFLlib's",
     )
 
     def client_state(self, setup: Setup) -> State:
@@ -124,7 +124,8 @@ class FedPHP(FedAvg):
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
         supervision = self.lam * discrepancy(features, inherited, widths)
-        # makes the recorded data loss the cross-entropy, as for other methods
+        # With this term the recorded data loss is the cross-entropy, as in other
+        # methods.
         lane.regulariser(supervision - self.lam * fit)
         return (1 - self.lam) * fit + supervision
 

@@ -44,8 +44,8 @@ class FedProto(Method):
 
     Server: ``prototypes`` C [K, d]; ``present``, bool [K], the classes with a
     prototype. Client: ``model`` [P]. Down d for each class with a prototype, up d for
-    each class held; both ways a bit for each class. The column ``classifier`` scores
-    the trained model's own prediction.
+    each class held; down and up also one bit for each class. The column ``classifier``
+    scores the trained model's own prediction.
     """
 
     primary = "post"
@@ -54,7 +54,7 @@ class FedProto(Method):
     needs_head = "any"
     client_models = ("model",)
     weights: Literal["samples", "uniform"] = Field(
-        "uniform", description="weights of clients in a class's prototype"
+        "uniform", description="weights of the clients in a class's prototype"
     )
     lam: float = Field(
         1.0,
@@ -111,9 +111,12 @@ class FedProto(Method):
         return self.upload(fleet, fleet.class_means(trained, features))
 
     def upload(self, fleet: Fleet, means: Tensor) -> Message:
-        """Return the clients' message with the class means ``means`` [n, K, d].
+        """Return the clients' message.
 
-        In the mean of a class only the clients that hold it count.
+        Args:
+            fleet: The n clients.
+            means: Their class means [n, K, d]. Only clients that hold a class
+                contribute to its mean.
         """
         held = fleet.counts > 0
         weights = held.long() if self.weights == "uniform" else fleet.counts
@@ -155,11 +158,16 @@ def replace_prototypes(server: State, cohort: Cohort, means: Tensor) -> None:
 
 
 def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tensor:
-    """Return the cross-entropy of ONE client plus the distance of features from
+    """Return the cross-entropy of ONE client plus the distance of its features from the
     prototypes.
 
-    The distance is ``lam`` times the mean over batch and coordinates of (f(x) − C_y)².
-    ``lane`` has the ``prototype_variables``.
+    The distance is λ times the mean over batch and coordinates of (f(x) − C_y)².
+
+    Args:
+        model: The client's module.
+        batch: The mini-batch.
+        lane: The client's lane, with the ``prototype_variables``.
+        lam: The strength λ.
     """
     features = parts(model).features(batch.x)
     logits = parts(model).head(features)
@@ -188,7 +196,7 @@ def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
 
 
 def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Return minus the squared distances to the prototypes as logits [batch, K].
+    """Return the negative squared distances to the prototypes as logits [batch, K].
 
     Classes without a prototype have the smallest logits. Without any prototype the
     model's own logits are returned.

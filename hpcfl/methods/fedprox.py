@@ -3,7 +3,7 @@
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020. Clients
 minimise F_i(w_i) + (μ/2)‖w_i − w‖² with the received w constant. The paper's inexact
 local solutions are left out, as in every comparison of the four papers.
-``participation.stragglers`` has its stragglers.
+``participation.stragglers`` simulates its stragglers.
 """
 
 from pydantic import Field

@@ -10,7 +10,7 @@ from hpcfl.methods.fedprox import FedProx
 
 
 class FedProxC(FedAvgC, FedProx):
-    """FedAvg-C's rounds with FedProx's local objective.
+    """FedAvg-C with FedProx's local objective.
 
     State and traffic are those of FedAvg-C. μ = 0 is FedAvg-C.
     """

@@ -26,7 +26,7 @@ class FedRep(FedPer):
     reference = "Collins et al., ICML 2021"
     head_epochs: NonNegativeInt = Field(
         5,
-        description="epochs τ on the head before those on the body "
+        description="epochs τ on the head, before the epochs on the body "
         "(FedALA 5, FedNH 10)",
         json_schema_extra=search(range(1, 11), "FedALA"),
     )

@@ -1,14 +1,15 @@
-"""FedRoD: a shared body and generic head trained for all classes alike, and a personal
-head for each client.
+"""FedRoD: a shared body and generic head trained with a class-balanced loss, and a
+personal head for each client.
 
 Chen & Chao, "On bridging generic and personalized federated learning for image
 classification", ICLR 2022. Let φ be the features, π_i the client's class distribution
 and stop[·] a constant in the gradient. A client minimises (i) CE(g·φ + log π_i, y) over
 the body and the generic head g, a loss that balances the classes. It minimises (ii)
-CE(stop[g·φ] + r_i·stop[φ], y) over the personal head r_i, which adds the client's own
-part. r_i is linear and private, or the output of a shared hypernetwork H(π_i) with P_ψ
-parameters. With ``order = "together"`` each step uses both losses at the same features.
-With ``"separate"`` all epochs of (i) precede those of (ii), which have plain steps.
+CE(stop[g·φ] + r_i·stop[φ], y) over the personal head r_i, whose logits are added to
+those of g. r_i is linear and private, or the output of a shared hypernetwork H(π_i)
+with P_ψ parameters. With ``order = "together"`` each step uses both losses at the same
+features. With ``"separate"`` all epochs of (i) precede those of (ii), which have plain
+steps.
 
 π_i are exact shares with a floor; PFLlib takes log 0 for absent classes. In (ii) φ is
 constant and g·φ is part of the sum; each of these is missing in one known code
@@ -47,9 +48,9 @@ class HyperHead(nn.Module):
 class FedRoD(PrivatePart):
     """State and traffic of FedRoD.
 
-    Server: ``model``, a client's whole row, in which a linear personal head is the
-    initial one. Client: ``head``, FedPer's name for the private columns: here a linear
-    r_i. The model's module ``head`` is the generic g, which is sent. Down and up P with
+    Server: ``model``, a client's whole row, with the initial personal head if it is
+    linear. Client: a linear r_i, under FedPer's name ``head`` for the private columns.
+    The model's module ``head`` is the generic g, which is sent. Down and up P with
     linear r_i, P + P_ψ with a hypernetwork. ``pre`` and ``post`` score (g + r_i)·φ,
     ``global`` g·φ.
     """
@@ -59,10 +60,11 @@ class FedRoD(PrivatePart):
     reference = "Chen & Chao, ICLR 2022"
     short = {"personal": "hyper"}
     personal: Literal["linear", "hyper"] = Field(
-        "linear", description="the personal head: a private layer, or a hypernetwork's"
+        "linear",
+        description="personal head: a private linear layer, or the output of a hypernetwork",
     )
     order: Literal["together", "separate"] = Field(
-        "together", description="train both heads in each step, or in turn"
+        "together", description="train both heads in each step, or one after the other"
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:
@@ -88,11 +90,11 @@ class FedRoD(PrivatePart):
         )
 
     def generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Return loss (i) alone."""
+        """Return loss (i) on a mini-batch."""
         return self.generic(model, parts(model).features(batch.x), batch.y, lane)
 
     def residual_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Return loss (ii) alone."""
+        """Return loss (ii) on a mini-batch."""
         return self.residual(model, parts(model).features(batch.x), batch.y, lane)
 
     def generic(
@@ -102,8 +104,13 @@ class FedRoD(PrivatePart):
         y: Tensor,
         lane: Any,
     ) -> Tensor:
-        """Return loss (i) on ``features`` [batch, d]: cross-entropy balanced by the
-        client's distribution.
+        """Return loss (i), the cross-entropy balanced by the client's distribution.
+
+        Args:
+            model: The client's module.
+            features: The features [batch, d].
+            y: The labels [batch].
+            lane: The client's lane, with ``lane.distribution`` [K].
         """
         return functional.cross_entropy(
             parts(model).head(features) + lane.distribution.log(), y
@@ -116,8 +123,10 @@ class FedRoD(PrivatePart):
         y: Tensor,
         lane: Any,
     ) -> Tensor:
-        """Return loss (ii): cross-entropy of both heads' sum, with features and generic
-        logits constant.
+        """Return loss (ii), the cross-entropy of the sum of both heads' logits, with
+        constant features and generic logits.
+
+        The arguments are those of ``generic``.
         """
         features = features.detach()
         generic = parts(model).head(features).detach()

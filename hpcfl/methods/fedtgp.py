@@ -5,14 +5,14 @@ contrastive learning for data and model heterogeneity in federated learning", AA
 Clients act as in FedProto, with a prototype of every class from the second exchange on.
 The server has a small network T; the prototype of class k is T(k). Let μ_ik be the
 uploads' class means. By plain steps on mini-batches of uploads the server minimises the
-cross-entropy of the logits −(‖μ_ik − T(j)‖₂ + margin·[j = k])_j and k. So an upload
-must be nearer to its own prototype than to any other by the margin. For each class let
-the gap be the distance of its mean upload from the nearest other class's. The margin is
-the largest gap, at most ``margin_cap``.
+cross-entropy of the logits −(‖μ_ik − T(j)‖₂ + margin·[j = k])_j and k. An upload
+must therefore be nearer to the prototype of its class than to any other prototype, by
+the margin. The gap of a class is the distance of its mean upload from the nearest mean
+upload of another class. The margin is the largest gap, at most ``margin_cap``.
 
 Distances are computed from differences, with ε under the root. The authors' code
-expands the square; its root has no gradient at 0. A cohort with a single class has no
-gap, and the margin is 0. As in FedProto the distance in the clients' loss is a mean
+expands the square, and its root has no gradient at 0. A cohort with a single class has
+no gap, and the margin is 0. As in FedProto the distance in the clients' loss is a mean
 over coordinates too. The result is ``post``, as in FedProto. The next round's ``pre``
 scores the trained models with the new prototypes (methods-3.md §14).
 """
@@ -35,8 +35,8 @@ class FedTGP(FedProto):
 
     Server: FedProto's ``prototypes`` T(k) [K, d] and ``present``, bool [K]; T's
     tensors, ``network.NAME``. Client: ``model`` [P]. Down d for each class, from round
-    2 on, up d for each class held; both ways a bit for each class. ``weights`` has no
-    effect: an upload is one sample.
+    2 on, up d for each class held; down and up also one bit for each class. ``weights``
+    has no effect, because each upload is one sample.
     """
 
     reference = "Zhang et al., AAAI 2024"
@@ -52,10 +52,10 @@ class FedTGP(FedProto):
     )
     server_epochs: NonNegativeInt = Field(
         100,
-        description="epochs of the prototypes on the server in a round",
+        description="epochs of the prototypes on the server per round",
         json_schema_extra=search([100, 1000], "the authors' script and default"),
     )
-    margin_cap: float = Field(100.0, ge=0, description="the largest margin")
+    margin_cap: float = Field(100.0, ge=0, description="upper limit of the margin")
 
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)
@@ -101,11 +101,12 @@ class FedTGP(FedProto):
         server["present"] = torch.ones_like(server["present"])
 
     def margin(self, uploads: Tensor, labels: Tensor) -> float:
-        """Return the largest gap between classes, at most the cap; 0 for a single
-        class.
+        """Return the largest gap between classes, at most ``margin_cap``; 0 for a
+        single class.
 
-        The gap of a class is the distance of its mean of ``uploads`` [count, d] from
-        the nearest other class's.
+        Args:
+            uploads: The uploaded class means [count, d].
+            labels: Their classes [count].
         """
         present = labels.unique()
         means = torch.stack([uploads[labels == label].mean(dim=0) for label in present])
@@ -127,7 +128,14 @@ def generated(network: State) -> Tensor:
 def contrast(
     uploads: Tensor, labels: Tensor, prototypes: Tensor, margin: float
 ) -> Tensor:
-    """Return T's cross-entropy on ``uploads`` [batch, d] of classes ``labels`` [batch]."""
+    """Return the cross-entropy that the server minimises over T.
+
+    Args:
+        uploads: Uploaded class means [batch, d].
+        labels: Their classes [batch].
+        prototypes: The prototypes T(k) [K, d].
+        margin: The margin.
+    """
     squares = (uploads[:, None] - prototypes).square().sum(dim=2)
     distances = (squares + EPSILON).sqrt()
     own = functional.one_hot(labels, len(prototypes))

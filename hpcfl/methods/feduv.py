@@ -1,5 +1,5 @@
-"""FedUV: FedAvg with two regularisers that imitate IID clients: varied predictions and
-uniform features.
+"""FedUV: FedAvg with regularisers for the variance of predictions and the uniformity of
+features, which imitate IID clients.
 
 Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR
 2024. Consider a mini-batch with probabilities Q [b, K] and features X [b, d]. A client
@@ -27,10 +27,12 @@ FLOOR = 1e-12  # added under the square root, because its gradient at 0 is not a
 
 
 def variance_gap(probabilities: Tensor) -> Tensor:
-    """Return V of ``probabilities`` [b, K]: the mean distance of columns' standard
-    deviations below 1/√K.
+    """Return V, the mean over classes of max(0, 1/√K − standard deviation).
 
-    The columns of K different one-hot predictions have the standard deviation 1/√K.
+    K different one-hot predictions have the standard deviation 1/√K in each class.
+
+    Args:
+        probabilities: Predicted probabilities [b, K].
     """
     spread = (probabilities.var(dim=0) + FLOOR).sqrt()
     of_one_hot: float = probabilities.shape[1] ** -0.5
@@ -38,14 +40,16 @@ def variance_gap(probabilities: Tensor) -> Tensor:
 
 
 def closeness(features: Tensor, detach: bool) -> Tensor:
-    """Return U of ``features`` [b, d], in (0, 1]; ``detach`` excludes the median from
-    the gradient.
+    """Return U, in (0, 1].
+
+    Args:
+        features: The features [b, d].
+        detach: Whether the median is a constant in the gradient.
     """
     first, second = torch.triu_indices(
         len(features), len(features), 1, device=features.device
     )
-    # computed from differences, because ‖a‖² + ‖b‖² − 2ab loses all digits for close
-    # pairs
+    # From differences, because ‖a‖² + ‖b‖² − 2ab loses all digits for close pairs.
     squares = (features[first] - features[second]).square().sum(dim=1)
     scale = median_above_zero(squares)
     return (-squares / (scale.detach() if detach else scale)).exp().mean()
@@ -71,7 +75,7 @@ class FedUV(FedAvg):
     lam: float = Field(
         2.5,
         ge=0,
-        description="strength λ of the variance of predictions (K/4 as a rule)",
+        description="strength λ of the variance of predictions (K/4 is usual)",
         json_schema_extra=search(
             [0.25, 2.5, 25.0],
             "no range in the paper: a tenth and ten times the default",
@@ -87,10 +91,10 @@ class FedUV(FedAvg):
     )
     normalise: bool = Field(
         False,
-        description="features on the unit sphere inside U, as the paper's text says",
+        description="normalise the features in U, as in the paper's text",
     )
     detach_scale: bool = Field(
-        False, description="keep the median σ² out of the gradient"
+        False, description="treat the median σ² as a constant in the gradient"
     )
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:

@@ -15,9 +15,7 @@ from hpcfl.methods._adaptive_server import AdaptiveServer
 class FedYogi(AdaptiveServer):
     """State and traffic as in ``AdaptiveServer``."""
 
-    beta2: float = Field(
-        0.99, ge=0, le=1, description="share β₂ of the old v that is kept"
-    )
+    beta2: float = Field(0.99, ge=0, le=1, description="constant β₂ of the step on v")
 
     def second(self, old: Tensor, square: Tensor) -> Tensor:
         return old - (1 - self.beta2) * square * (old - square).sign()

@@ -1,7 +1,7 @@
-"""FML: a private model and a copy of the global one teach each other on local data.
+"""FML: mutual distillation between a private model and a copy of the global model.
 
-Shen et al., "Federated mutual learning", arXiv 2006.16765; FITEE 2023. A client has the
-copy of the global model w, the "meme", and a model v_i of its own. Let p_g and p_l be
+Shen et al., "Federated mutual learning", arXiv 2006.16765; FITEE 2023. A client has a
+copy of the global model w, the "meme", and a private model v_i. Let p_g and p_l be
 the predictions of the meme and of v_i on a mini-batch. v_i takes a step along α·CE + (1
 − α)·KL(p_g ‖ p_l). The meme takes one along β·CE + (1 − β)·KL(p_l ‖ p_g). Both steps
 use the same forward passes. w becomes the uniform mean of the memes; v_i stays with its
@@ -39,8 +39,8 @@ from hpcfl.methods.base import (
 class FML(PrivatePart):
     """State and traffic of FML.
 
-    Server: ``model``, a client's whole row: w [P], then the initial v. Client: ``head``
-    [P], FedPer's name for the private columns: here v_i. Down P, up P.
+    Server: ``model``, a client's whole row: w [P], then the initial v. Client: v_i [P],
+    under FedPer's name ``head`` for the private columns. Down P, up P.
     """
 
     primary = "post"
@@ -54,7 +54,7 @@ class FML(PrivatePart):
         0.5,
         ge=0,
         le=1,
-        description="weight α of labels for v_i; 1 is Local",
+        description="weight α of the labels in the loss of v_i; 1 is Local",
         json_schema_extra=search(
             [0.1, 0.3, 0.5, 0.7, 0.9], "no range in the paper: around the default"
         ),
@@ -63,25 +63,25 @@ class FML(PrivatePart):
         0.5,
         ge=0,
         le=1,
-        description="weight β of labels for the meme; 1 is FedAvg",
+        description="weight β of the labels in the loss of the meme; 1 is FedAvg",
         json_schema_extra=search(
             [0.1, 0.3, 0.5, 0.7, 0.9], "no range in the paper: around the default"
         ),
     )
     kl: Literal["batch", "elements"] = Field(
         "batch",
-        description="divergences: their mean over the batch, or over classes too",
+        description="divergence: mean over the mini-batch, or also over classes",
     )
     detach: bool = Field(
-        True, description="the other model's prediction is a constant in a divergence"
+        True, description="treat the teacher's prediction as a constant in a divergence"
     )
 
     def notes(self, setup: Setup) -> list[str]:
         lines = super().notes(setup)
         if setup.training.buffers == "average":
             lines.append(
-                "fml: training.buffers = 'average' shares the private models' statistics of "
-                "batch norm, too"
+                "fml: training.buffers = 'average' also shares the batch-norm statistics of the "
+                "private models"
             )
         return lines
 
@@ -105,8 +105,11 @@ class FML(PrivatePart):
         return self.alpha * of_mine + self.beta * of_meme + regulariser
 
     def divergence(self, teacher: Tensor, pupil: Tensor) -> Tensor:
-        """Return KL(teacher ‖ pupil) of log-probabilities [batch, K], a mean over the
-        batch.
+        """Return KL(teacher ‖ pupil) as a mean over the mini-batch.
+
+        Args:
+            teacher: The log-probabilities of the teacher, [batch, K].
+            pupil: The log-probabilities of the pupil, [batch, K].
         """
         if self.detach:
             teacher = teacher.detach()
@@ -123,7 +126,7 @@ class FML(PrivatePart):
         return ClientModel(rows, own_prediction)
 
     def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Initialise a newcomer's own model with the global one."""
+        """Initialise the newcomers' private models with the global model."""
         received = self.prepare(fleet, inbox)["body"]
         fleet.state["head"] = received.expand(len(fleet.ids), -1).clone()
 

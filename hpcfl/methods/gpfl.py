@@ -1,5 +1,5 @@
-"""GPFL: clients share class embeddings and a valve that computes a global and a
-personal view of features.
+"""GPFL: clients share class embeddings and a valve, which compute a global and a
+personal view of the features.
 
 Zhang et al., "GPFL: Simultaneously learning global and personalized feature information
 for personalized federated learning", ICCV 2023. Let e_k be the class embeddings [d]. A
@@ -14,9 +14,9 @@ strength μ. Body, valve and embeddings are averaged, the head is private.
 As in the authors' code, cosines are logits without any scale, so that the second term
 is at least log(1 + (K − 1)e^(−2)). Three points differ from the code (methods-3.md §9,
 item 9). Contexts use the received embeddings, as in the text. The code uses the
-client's own embeddings of its last round, and zeros in its first, as here with ``lag``.
-Decay is a term of the loss, which is the same for plain steps. 10⁻¹² is added under the
-norm's root, because the root's slope at 0 is not a number.
+client's embeddings of its last round, and zeros in its first, as here with ``lag``.
+Decay is a term of the loss, which is equivalent for plain steps. 10⁻¹² is added under
+the norm's root, because the root's slope at 0 is not a number.
 """
 
 from typing import Any, cast
@@ -69,8 +69,8 @@ class GPFL(PrivatePart):
     Server: ``model`` [P]: body, valve, embeddings, and the initial head. Client:
     ``head`` [P_h]; with ``lag`` also its ``embeddings`` [K·d]. Down and up P − P_h: the
     body, Kd and 2d² + 6d. ``pre`` and ``post`` score the personal view under the head,
-    ``global`` the cosines of the global view. ``ala`` is refused, because the model's
-    own prediction does not read the embeddings, the layer that would be blended.
+    ``global`` the cosines of the global view. ``ala`` is refused, because it
+    would blend the embeddings, which the model's prediction does not read.
     """
 
     reference = "Zhang et al., ICCV 2023"
@@ -88,12 +88,13 @@ class GPFL(PrivatePart):
         json_schema_extra=search([0.0, 0.1, 1.0], "the authors' scripts"),
     )
     lag: bool = Field(
-        False, description="contexts of the client's own last embeddings (their code)"
+        False,
+        description="compute contexts from the client's last embeddings, as the authors' code",
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name)
-        del model.head  # the output layer is registered last
+        del model.head  # the output layer must be registered last
         model.valve = Valve(head.in_features)
         model.embeddings = nn.Embedding(head.out_features, head.in_features)
         model.head = head
@@ -112,7 +113,7 @@ class GPFL(PrivatePart):
         return fit + term
 
     def decay(self, model: nn.Module) -> Tensor:
-        """Return μ/2 times the squared length of embeddings and valve."""
+        """Return μ/2 times the squared norm of embeddings and valve."""
         length = embeddings_of(model).square().sum()
         for parameter in model.get_submodule("valve").parameters():
             length = length + parameter.square().sum()

@@ -3,9 +3,9 @@ data.
 
 Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020,
 the variant that averages models, not gradients. A client receives all k models Θ_c and
-trains from the one with the smallest F_i(Θ_c). The loss covers its training data in
-evaluation mode; ties select the lowest index. Θ_c becomes the weighted mean of the
-models trained from it, and stays unchanged without any.
+trains from the one with the smallest F_i(Θ_c). The loss is computed on its training
+data in evaluation mode; ties select the lowest index. Θ_c becomes the weighted mean of
+the models trained from it, and stays unchanged if there are none.
 
 The authors' code selects the scored model by test labels and averages uniformly; both
 are left out here (methods-1.md §13).
@@ -35,7 +35,7 @@ from hpcfl.methods.fedavg import ServerModel
 class IFCA(ServerModel):
     """State and traffic of IFCA.
 
-    Server: ``models`` [k, P], at first different random draws; ``chosen`` [M], each
+    Server: ``models`` [k, P], initially different random draws; ``chosen`` [M], each
     client's last cluster, −1 before its first round. Client: none. Down k·P, up P + 1.
     """
 
@@ -76,7 +76,7 @@ class IFCA(ServerModel):
         return chosen
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        # one mean for each cluster over its clients
+        # One mean for each cluster, over its clients.
         chosen = functional.one_hot(inbox["cluster"].cpu(), self.clusters)
         return {
             "models": Mean(trained, chosen * self.shares(fleet)[:, None]),

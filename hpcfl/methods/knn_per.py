@@ -1,5 +1,5 @@
-"""kNN-Per: FedAvg with predictions mixed with those of the client's nearest training
-samples.
+"""kNN-Per: FedAvg whose predictions are mixed with the labels of the client's nearest
+training samples.
 
 Marfoq et al., "Personalized federated learning through local memorization", ICML 2022.
 Training is FedAvg's. For predictions a client has a store of its training samples with
@@ -11,8 +11,9 @@ prediction.
 
 Probabilities are mixed, as in the authors' code; FL-bench mixes p_kNN with logits. The
 authors' script tries every λ on test samples. Here λ is a key, or with ``share =
-"tuned"`` each client's own. It is the best of 0, 0.1, … 1 by accuracy on the store,
-with each sample predicted from the others; ties select the smallest (methods-3.md §16).
+"tuned"`` differs between clients. It is then the value of 0, 0.1, … 1 with the best
+accuracy on the store, where each sample is predicted from all other ones; ties select
+the smallest (methods-3.md §16).
 δ² is relative to the smallest one, which cancels, so that the weights cannot all
 underflow. Of equally distant neighbours the first ones in the store count. No
 probability is below ``FLOOR``, because with λ = 1 losses would be infinite.
@@ -36,8 +37,8 @@ class KNNPer(FedAvg):
     """State and traffic of kNN-Per.
 
     Server: ``model`` [P]. Client: none. Down P, up P. A store has at most ``capacity``
-    samples, a random choice in each round. Newcomers with more samples than every other
-    client store a random choice, too.
+    samples, a random choice in each round. Newcomers with more samples than all other
+    clients also store a random choice.
     """
 
     family = "one global model"
@@ -49,7 +50,7 @@ class KNNPer(FedAvg):
     )
     share: Annotated[float, Field(ge=0, le=1)] | Literal["tuned"] = Field(
         0.5,
-        description='weight λ of the neighbours; 0 is FedAvg, "tuned" by leaving one out',
+        description='weight λ of the neighbours; 0 is FedAvg; "tuned": selected by leave-one-out',
         json_schema_extra=search(
             [0.1, 0.3, 0.5, 0.7, 0.9], "a part of the authors' grid"
         ),
@@ -61,7 +62,7 @@ class KNNPer(FedAvg):
         json_schema_extra=search([0.1, 1.0, 10.0, 100.0], "around the authors' script"),
     )
     capacity: PositiveInt = Field(
-        1000, description="most samples of a client in its store (FL-bench 500)"
+        1000, description="maximal number of samples in a client's store (FL-bench 500)"
     )
 
     def client_model(
@@ -91,7 +92,7 @@ class KNNPer(FedAvg):
         return ClientModel(rows, self.prediction, {**store_of_all, "share": share})
 
     def prediction(self, model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-        """Return logarithms of the mixed probabilities [batch, K]."""
+        """Return the logarithms of the mixed probabilities, [batch, K]."""
         features = parts(model).features(x)
         probabilities = parts(model).head(features).softmax(dim=1)
         near = self.votes(
@@ -114,15 +115,15 @@ class KNNPer(FedAvg):
         usable: Tensor,
         classes: int,
     ) -> Tensor:
-        """Return p_kNN [batch, K] of samples.
+        """Return the probabilities p_kNN of samples, [batch, K].
 
         Args:
             features: The samples' features [batch, d].
             store: The store's features [S, d].
             labels: The store's classes [S].
-            usable: The samples of the store that each sample may use, bool [batch, S],
-                or [S] if these are the same for all.
-            classes: K.
+            usable: Mask of the store's samples that a sample may use, bool [batch, S],
+                or [S] if it is the same for all.
+            classes: The number K of classes.
         """
         squares = features.square().sum(dim=1, keepdim=True)
         squares = squares - 2 * features @ store.T + store.square().sum(dim=1)
@@ -143,8 +144,13 @@ class KNNPer(FedAvg):
         held: Tensor,
         logits: Tensor,
     ) -> float:
-        """Return the λ of one client from its store: [S, d], [S], bool [S], logits [S,
-        K].
+        """Return the λ of one client, selected on its store.
+
+        Args:
+            features: The store's features [S, d].
+            labels: The store's classes [S].
+            held: Mask of the store's samples, bool [S]; False for padding at the end.
+            logits: The client's logits for the store, [S, K].
         """
         own = int(held.sum())
         if own < 2:  # leaving one out needs at least two samples

@@ -1,5 +1,5 @@
-"""LG-FedAvg: each client keeps its own lower layers, which represent the data; the
-upper ones are shared. The mirror image of FedPer.
+"""LG-FedAvg: each client keeps private lower layers, and the upper layers are shared,
+the opposite of FedPer.
 
 Liang et al., "Think locally, act globally: Federated learning with local and global
 representations", arXiv 2001.01523, 2020. A client trains (b_i, g) as one model; the
@@ -30,11 +30,10 @@ class LGFedAvg(SharedHead):
     """
 
     reference = "Liang et al., arXiv 2001.01523"
-    trains = {"body": "nothing would be a client's own"}
+    trains = {"body": "nothing would be personal"}
     layers: Layers = Field(
         1,
-        description='how many upper layers are shared, g (the authors 2 of 5); "all" is '
-        "FedAvg",
+        description='number of shared upper layers (the authors 2 of 5); "all" is FedAvg',
     )
 
     def shared(self, layout: Layout) -> slice:

@@ -2,8 +2,9 @@
 
 This is the baseline of every paper, scored after training. A client trains in the
 rounds whose cohort includes it. FedNH's code gives it R·ρ rounds, a client's average
-number with a fraction ρ of the clients in each of R rounds. They are its own rounds 1
-to R·ρ, also for the learning rate, as here in R·ρ rounds of all clients.
+number with a fraction ρ of the clients in each of R rounds. There the rounds of a
+client are numbered 1 to R·ρ, also for the learning rate, as here in R·ρ rounds of all
+clients.
 """
 
 from torch import Tensor

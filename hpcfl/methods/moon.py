@@ -1,5 +1,5 @@
-"""MOON: FedAvg whose clients keep features near the global model's and away from their
-own last model's.
+"""MOON: FedAvg with a contrastive loss, which moves features towards the global model's
+and away from those of the client's last model.
 
 Li, He & Song, "Model-contrastive federated learning", CVPR 2021. Let z, z_w and z_i be
 the features of the model in training, of the received model and of the client's model
@@ -9,8 +9,8 @@ constant. The result is ``pre``, before local training.
 
 The paper compares the outputs of a projection head of two layers between body and head.
 Here, as in comparisons with the same model for all methods, it compares the head's
-input. The default μ = 5 is the paper's, tuned on those outputs and not on these
-features (methods-2.md §12). So a comparison must tune μ again. A client's model before
+input. The default μ = 5 is the paper's, tuned for the outputs of the projection head
+(methods-2.md §12), so a comparison must tune μ again. A client's model before
 its first round is the initial one. All three models use the batch-norm statistics of
 the one in training.
 """
@@ -85,8 +85,8 @@ class Moon(FedAvg):
             ],
             dim=1,
         )
-        # Softplus would compute the same, but its last bits depend on the number of
-        # clients side by side.
+        # Softplus is equivalent, but its last bits depend on the number of clients side
+        # by side.
         contrast = -(similar / self.tau).log_softmax(dim=1)[:, 0].mean()
         total: Tensor = fit + lane.regulariser(self.mu * contrast)
         return total

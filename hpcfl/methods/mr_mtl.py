@@ -1,4 +1,4 @@
-"""MR-MTL: personal models that are pulled to their own mean (mean-regularised
+"""MR-MTL: personal models with a proximal term to their mean (mean-regularised
 multi-task learning).
 
 Liu et al., "On privacy and personalization in cross-silo federated learning", NeurIPS
@@ -42,7 +42,7 @@ class MRMTL(Anchored):
     lam: float = Field(
         0.1,
         ge=0,
-        description="strength λ of the pull to the mean (the authors' script 0.001); "
+        description="strength λ of the proximal term to the mean (the authors' script 0.001); "
         "0 is Local",
         json_schema_extra=search(
             [0.001, 0.01, 0.1, 1.0, 10.0], "around the authors' script"

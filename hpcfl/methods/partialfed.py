@@ -1,4 +1,4 @@
-"""PartialFed-Adaptive: before training a client draws, for each layer, its share of the
+"""PartialFed-Adaptive: before training, a client draws for each layer the weight of the
 shared model.
 
 Sun et al., "PartialFed: Cross-domain personalized federated learning via partial
@@ -11,9 +11,9 @@ the same epoch, train the strategy, a_i ← a_i − η_a∇_a f(θ̂), each at a
 and leave θ_i unchanged. Steps are plain with every optimiser.
 
 FedALA's description also permits a draw for every mini-batch, θ_i ← θ̂ − η∇f(θ̂), as
-with ``draw = "batch"``. But then θ_i loses within two mini-batches what it learnt. T
-decays each round, down to a floor because the draw overflows as T → 0. The class that
-PFLlib removed overwrites its learned strategy with each draw; here a_i accumulates.
+with ``draw = "batch"``. But then θ_i is replaced within two mini-batches. T decays each
+round, down to a lower limit because the draw overflows as T → 0. The class that PFLlib
+removed overwrites its learned strategy with each draw; here a_i accumulates.
 """
 
 from typing import Literal
@@ -55,10 +55,11 @@ class PartialFed(FedAvg):
     short = {"warmup": 1}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     draw: Literal["round", "batch"] = Field(
-        "round", description="load before local training, or anew in every mini-batch"
+        "round",
+        description="draw once before local training, or again in every mini-batch",
     )
     warmup: NonNegativeInt = Field(
-        20, description="first rounds in which all of the shared model is loaded"
+        20, description="number of first rounds with the complete shared model"
     )
     temperature: float = Field(
         5.0, gt=0, description="temperature T of the first round after the warm-up"
@@ -76,7 +77,7 @@ class PartialFed(FedAvg):
         ),
     )
     strategy_lr: float | None = Field(
-        None, ge=0, description="rate η_a of the strategy; default: plain_lr"
+        None, ge=0, description="learning rate η_a of the strategy; default: plain_lr"
     )
 
     def client_state(self, setup: Setup) -> State:
@@ -135,21 +136,21 @@ class PartialFed(FedAvg):
         return fleet.round > self.warmup
 
     def trains_strategy(self, taken: Tensor, offset: Tensor) -> Tensor:
-        """Return whether the mini-batch after ``taken`` ones trains the strategy, bool
-        [a].
+        """Return whether the next mini-batch trains the strategy, bool [a].
 
-        Such mini-batches are spread evenly over the round's, beginning at a random
-        ``offset`` in [0, 1).
+        These mini-batches are spread evenly over the round.
+
+        Args:
+            taken: The numbers of mini-batches so far, [a].
+            offset: A random number in [0, 1) for the first of them, [a].
         """
         counts = torch.stack([taken, taken + 1])
         before, after = (offset + counts * self.strategy_share).floor().unbind()
         return after > before
 
     def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
-        """Return models [n, P] with the more probable source of each layer, ``shared``
-        or θ_i.
-
-        Equal probabilities select θ_i.
+        """Return models [n, P] with each layer from its more probable source, the
+        ``shared`` model or θ_i; equal probabilities select θ_i.
         """
         strategy = fleet.state["strategy"]
         prefers_own = strategy[..., OWN] >= strategy[..., SHARED]
@@ -170,22 +171,31 @@ class PartialFed(FedAvg):
 
 
 def draw_choice(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
-    """Draw choices u ~ GumbelSoftmax(a; T) [a, L, 2] of the logits ``strategy`` a by
-    ``uniform`` numbers.
+    """Draw choices u ~ GumbelSoftmax(a; T), [a, L, 2].
+
+    Args:
+        strategy: The logits a, [a, L, 2].
+        uniform: Uniform random numbers of the same shape.
+        temperature: The temperature T.
     """
     return ((strategy + gumbel(uniform)) / temperature).softmax(dim=2)
 
 
 def gumbel(uniform: Tensor) -> Tensor:
-    """Return Gumbel noise from ``uniform`` numbers in [0, 1), of their shape."""
+    """Return Gumbel noise in the shape of the ``uniform`` numbers in [0, 1)."""
     # Conversion to float32 may have rounded numbers up to 1.
     inside = uniform.clamp(1e-20, 1 - 2**-24)
     return -(-inside.log()).log()
 
 
 def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
-    """Return θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by
-    ``choice`` [a, L, 2].
+    """Return the mixed models θ̂ [a, P].
+
+    Args:
+        layout: The layout of a row.
+        choice: The weights of both sources in each layer, [a, L, 2].
+        shared: The shared models w, [a, P].
+        own: The clients' models θ_i, [a, P].
     """
     shared_part = repeat_by_layer(layout, choice[..., SHARED]) * shared
     own_part = repeat_by_layer(layout, choice[..., OWN]) * own
@@ -193,8 +203,13 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
 
 
 def slopes(layout: Layout, choice: Tensor, gradient: Tensor, sources: Tensor) -> Tensor:
-    """Return T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ of the
-    ``sources`` w and θ_i [a, 2, P] and the softmax.
+    """Return the gradient with respect to the logits, T·∂f/∂a, [a, L, 2].
+
+    Args:
+        layout: The layout of a row.
+        choice: The weights of both sources in each layer, [a, L, 2].
+        gradient: The gradient ∂f/∂θ̂, [a, P].
+        sources: The sources w and θ_i, [a, 2, P].
     """
     products = gradient[:, None] * sources
     direct = sum_within_layers(layout, products)

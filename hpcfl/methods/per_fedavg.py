@@ -1,14 +1,14 @@
-"""Per-FedAvg: one shared model that is good after a single gradient step on a client's
-own data.
+"""Per-FedAvg: one shared model, trained to perform well after one gradient step on a
+client's data.
 
 Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical
 guarantees", NeurIPS 2020. Each local step uses disjoint mini-batches D, D′ (and D″).
 Let θ′ = θ − α∇f(θ; D) and g = ∇f(θ′; D′). The first-order variant takes the step θ ← θ
 − βg. The Hessian-free one takes θ ← θ − β(g − αc), where c = ∇²f(θ; D″)·g is
-approximated by [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. Training makes as many passes over
-the data as a step has mini-batches. So an epoch has as many steps as in other methods.
-Steps are plain with every optimiser. A client's model is the received one after one
-step of size α on a mini-batch of TRAINING data.
+approximated by [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. A step with two or three
+mini-batches makes the same number of passes over the data, so an epoch has as many
+steps as in other methods. Steps are plain with every optimiser. A client's model is the
+received one after one step of size α on a mini-batch of TRAINING data.
 
 Deviations (methods-2.md §1): the reference code adapts on test data, and twice. δ is
 relative to ‖g‖, because δg underflows for tiny gradients.
@@ -37,10 +37,10 @@ class PerFedAvg(FedAvg):
     short = {"variant": "hessian-free"}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     variant: Literal["first-order", "hessian-free"] = Field(
-        "first-order", description="how the second derivative is had"
+        "first-order", description="ignore the second derivative, or approximate it"
     )
     alpha: float | None = Field(
-        None, ge=0, description="size α of the adapting step; default: plain_lr"
+        None, ge=0, description="size α of the inner step; default: plain_lr"
     )
     beta: float | None = Field(
         None, ge=0, description="size β of the outer step; default: plain_lr"
@@ -81,8 +81,12 @@ class PerFedAvg(FedAvg):
     def curvature(
         self, context: StepContext, theta: Tensor, direction: Tensor
     ) -> Tensor:
-        """Return c = ∇²f(θ; D″)·g [a, P] by a central difference; 0 for a ``direction``
-        g of length 0.
+        """Return c = ∇²f(θ; D″)·g [a, P] by a central difference.
+
+        Args:
+            context: The step's context.
+            theta: The models θ, [a, P].
+            direction: The gradients g, [a, P]; c is 0 if g is 0.
         """
         length: Tensor = direction.norm(dim=1, keepdim=True)
         shift: Tensor = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)

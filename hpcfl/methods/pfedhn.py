@@ -8,15 +8,15 @@ hypernetwork H has an embedding e_i of each client, a perceptron f with widths e
 respect to its model. By the chain rule ∇_φ H(e_i)·Δ_i is a gradient for all of H's
 parameters φ. The server takes a step of SGD with momentum and weight decay along the
 mean of these over the cohort, clipped to a norm. The result is the received θ_i, before
-training. With ``head = "private"`` (pFedHN-PC) H computes the body alone, and each
-client has a head of its own.
+training. With ``head = "private"`` (pFedHN-PC) H computes only the body, and each
+client has a private head.
 
-The authors' code takes a step after every single client, in 5,000 steps of one client
-each, and FL-bench one by one through the cohort. Here a round is one step with all of
-the cohort; a cohort of one client is the authors' (methods-3.md §15). Weight decay and
-momentum move the embeddings of clients outside the cohort, too, as in the authors'
-code. There a client takes ``inner_steps`` = 50 mini-batches, each the first of a fresh
-shuffle. Here it trains ``training.epochs`` unless this key is set.
+The authors' code takes 5,000 steps with one client each; FL-bench takes a step after
+each client of the cohort. Here a round is one step with the whole cohort, so a cohort
+of one client gives the authors' steps (methods-3.md §15). Weight decay and momentum
+also change the embeddings of clients outside the cohort, as in the authors' code. There
+a client takes ``inner_steps`` = 50 mini-batches, each the first of a new shuffle. Here
+it trains for ``training.epochs`` unless this key is set.
 """
 
 from typing import Literal
@@ -41,7 +41,7 @@ from hpcfl.methods.base import (
 )
 from hpcfl.rows import mixing
 
-MUCH = 1e9  # size of a hypernetwork in bytes from which a note informs the user
+MUCH = 1e9  # bytes of a hypernetwork from which a note is printed
 MOMENTUM = "momentum."  # prefix of the names of the momentum of φ's tensors
 
 
@@ -56,19 +56,17 @@ class PFedHN(ServerModel):
 
     family = "made by the server"
     reference = "Shamsian et al., ICML 2021"
-    no_newcomers = (
-        "because a client's model is made from an embedding that is learned with it"
-    )
+    no_newcomers = "because a client's model is computed from an embedding that its training learns"
     short = {"hidden": 8, "hidden_layers": 1}
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the cohort's clients in the gradient"
     )
     embedding: PositiveInt | None = Field(
-        None, description="width e of an embedding; by default ⌊1 + clients/4⌋"
+        None, description="width e of an embedding; default: ⌊1 + clients/4⌋"
     )
     hidden: PositiveInt = Field(100, description="width h of the hypernetwork's layers")
     hidden_layers: NonNegativeInt = Field(
-        3, description="further layers h → h of the hypernetwork"
+        3, description="number of further layers h → h of the hypernetwork"
     )
     hyper_lr: float = Field(
         0.01,
@@ -76,17 +74,23 @@ class PFedHN(ServerModel):
         description="learning rate of the hypernetwork",
         json_schema_extra=search([0.001, 0.01, 0.1], "around the authors' 0.01"),
     )
-    hyper_momentum: float = Field(0.9, ge=0, lt=1, description="its momentum")
-    hyper_decay: float = Field(0.001, ge=0, description="its weight decay")
+    hyper_momentum: float = Field(
+        0.9, ge=0, lt=1, description="momentum of the hypernetwork"
+    )
+    hyper_decay: float = Field(
+        0.001, ge=0, description="weight decay of the hypernetwork"
+    )
     hyper_clip: float = Field(
-        50.0, gt=0, description="the largest norm of its gradient"
+        50.0, gt=0, description="maximal norm of the hypernetwork's gradient"
     )
     inner_steps: PositiveInt | None = Field(
         None,
-        description="mini-batches of a client in a round, each reshuffled (authors 50); else training.epochs",
+        description="mini-batches of a client per round, each from a new shuffle (the authors "
+        "50); default: training.epochs",
     )
     head: Literal["generated", "private"] = Field(
-        "generated", description="whether H makes the heads, too, or each has its own"
+        "generated",
+        description="heads computed by the hypernetwork, or private to each client",
     )
 
     def generated(self, layout: Layout) -> slice:
@@ -95,12 +99,12 @@ class PFedHN(ServerModel):
 
     def notes(self, setup: Setup) -> list[str]:
         lines = super().notes(setup)
-        # four bytes for each number, and as many for its momentum
+        # Four bytes for each number, and four for its momentum.
         size = 8.0 * (self.hidden + 1) * setup.layout.width
         if size >= MUCH:
             lines.append(
                 f"pfedhn: the hypernetwork and its momentum are {size / 1e9:.1f} GB on rank 0; "
-                "a smaller method.hidden is less"
+                "reduce method.hidden to save memory"
             )
         return lines
 
@@ -195,7 +199,7 @@ class PFedHN(ServerModel):
         Args:
             server: The server's state.
             cohort: The n clients.
-            changes: Δ [n, P].
+            changes: The changes Δ of the clients' models, [n, P].
         """
         # H's tensors are those with a momentum; the state may also hold averaged
         # statistics of batch norm.

@@ -1,15 +1,16 @@
-"""pFedMe: each client has a proximal point θ of its copy w_i of the shared model, and
-moves w_i towards it.
+"""pFedMe: each client computes a proximal point θ of its copy w_i of the shared model,
+and moves w_i towards θ.
 
 Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS
 2020. For each mini-batch a client takes K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ).
-Then it sets w_i ← w_i − ηλ(w_i − θ), with η = ``training.plain_lr``. Both start a round
-at w and continue from one mini-batch to the next. The client uploads w_i, and the
-server computes w ← (1 − β)w + βΣp_i w_i. Steps are plain with every optimiser.
+Then it sets w_i ← w_i − ηλ(w_i − θ), with η = ``training.plain_lr``. In a round, θ and
+w_i both start at w and continue from one mini-batch to the next. The client uploads
+w_i, and the server computes w ← (1 − β)w + βΣp_i w_i. Steps are plain with every
+optimiser.
 
 In the reference code (methods-2.md §4, item 9) the personal model shares its memory
 with w_i, so that w_i is scored. All clients train there, though only a cohort is
-averaged. Here θ, which is scored, is a row of its own, and only the cohort trains.
+averaged. Here θ, which is scored, is a separate row, and only the cohort trains.
 """
 
 import torch
@@ -66,7 +67,7 @@ class PFedMe(ServerModel):
     beta: float = Field(
         1.0,
         ge=0,
-        description="the server's step β; 1 is the average, more extrapolates",
+        description="step β of the server; 1 is the average, larger values extrapolate",
         json_schema_extra=search([0.1, 0.5, 0.9, 1.0], "FedALA"),
     )
     mu: float = Field(
@@ -88,8 +89,8 @@ class PFedMe(ServerModel):
         factor = setup.plain_rate(1) * self.lam
         return (
             [
-                f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; "
-                "above 2 it diverges"
+                f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; it "
+                "diverges above 2"
             ]
             if factor > 1
             else []

@@ -1,20 +1,20 @@
-"""pFedSim: FedAvg as a warm-up, then bodies mixed by the similarity of the clients'
-heads.
+"""pFedSim: FedAvg as a warm-up, then mixes of bodies weighted by the similarity of the
+clients' heads.
 
 Tan et al., "pFedSim: Similarity-aware model aggregation towards personalized federated
 learning", arXiv 2305.15706, 2023. For ⌊warmup·T⌋ of T rounds it is FedAvg; its model w
 then becomes the model of every client. From then on each round computes the similarity
 ψ_ij of two clients of its cohort. It is max(0, mean over classes c of the cosine of row
 c of their heads' weights). ψ_ij is valid until both are in one cohort again; before the
-first time it is 0. Client i continues from its own head and the body Σ_j a_ij b_j over
+first time it is 0. Client i continues from its last head and the body Σ_j a_ij b_j over
 the last models of all clients. The weights are a_ij ∝ −ln(1 − ψ_ij) with ψ_ii = 0.9999,
-so a client without any similarity keeps its own body. The result is ``post``, after
+so a client without any similarity keeps its body. The result is ``post``, after
 training.
 
 As in FL-bench, by the paper's first author, ψ is at most 0.9999, so that the logarithm
 is finite, and biases of the heads are ignored. Clients without a round since the
 warm-up hold w (methods-3.md §21). The warm-up depends on the number of rounds, so a
-finished run cannot be prolonged.
+finished run cannot be continued.
 """
 
 from typing import ClassVar
@@ -39,7 +39,7 @@ from hpcfl.methods.base import (
 )
 from hpcfl.rows import mixing
 
-MOST_ALIKE = 0.9999  # largest similarity; larger ones have no finite weight
+MOST_ALIKE = 0.9999  # upper limit of similarities, for finite weights
 
 
 class PFedSim(ServerModel):
@@ -55,16 +55,16 @@ class PFedSim(ServerModel):
     reference = "Tan et al., arXiv 2305.15706"
     needs_head = "trained"
     only_synchronous = (
-        "its clients' messages change after the warm-up, at the beginning of one round"
+        "the entries of its messages change after the warm-up, between two rounds"
     )
-    uploads_rows = "its clients upload models of their own after the warm-up"
+    uploads_rows = "its clients upload a row each after the warm-up"
     needs_rounds: ClassVar[bool] = True
     short = {"warmup": 0.34}
     warmup: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="share of the rounds that are FedAvg's (FL-bench 0.5); 1 is FedAvg",
+        description="share of the rounds with FedAvg (FL-bench 0.5); 1 is FedAvg",
         json_schema_extra=search([0.25, 0.5, 0.75], "around FL-bench"),
     )
 
@@ -131,8 +131,8 @@ class PFedSim(ServerModel):
 
 
 def make_mixed_state(model: Tensor, clients: int) -> State:
-    """Return the server's state in which all clients have this ``model`` [P] and no
-    similarity.
+    """Return the server's state at the end of the warm-up: the same ``model`` [P] for
+    all ``clients``, and no similarity.
     """
     return {
         "models": mixing.repeat(model, clients),
@@ -141,8 +141,11 @@ def make_mixed_state(model: Tensor, clients: int) -> State:
 
 
 def similarity(heads: Tensor) -> Tensor:
-    """Return ψ, float64 [n, n], of output weights [n, K, d]; 0 on the diagonal, and of
+    """Return the similarities ψ of n heads, float64 [n, n]; 0 on the diagonal and for
     rows of zeros.
+
+    Args:
+        heads: The weights of the heads, [n, K, d].
     """
     rows = functional.normalize(heads.double().cpu(), dim=2).flatten(1)
     cosines = rows @ rows.T / heads.shape[1]
@@ -150,7 +153,9 @@ def similarity(heads: Tensor) -> Tensor:
 
 
 def attention(similarity: Tensor) -> Tensor:
-    """Return the weights a [M, M] of bodies from ψ [M, M]; rows sum to one."""
+    """Return the weights a [M, M] of the bodies from the ``similarity`` ψ [M, M]; rows
+    sum to one.
+    """
     capped = similarity.clamp(max=MOST_ALIKE).fill_diagonal_(MOST_ALIKE)
     weights = -torch.log1p(-capped)
     return weights / weights.sum(dim=1, keepdim=True)

@@ -1,5 +1,5 @@
-"""q-FFL: clients with a larger loss have more weight, so that the clients' losses
-become more equal.
+"""q-FFL: FedAvg with larger weights for clients with a larger loss, to make the losses
+more equal.
 
 Li et al., "Fair resource allocation in federated learning", ICLR 2020, algorithm
 q-FedAvg. F_i is the mean loss of the received model w on client i's training samples,
@@ -43,19 +43,19 @@ class QFFL(ServerModel):
         1.0,
         ge=0,
         le=20,
-        description="how much more clients with a large loss count; 0 is FedAvg",
+        description="exponent q of the losses in the clients' weights; 0 is FedAvg",
         json_schema_extra=search([0.001, 0.01, 0.1, 1.0, 2.0, 5.0], "Li et al., 2020"),
     )
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        # before training moves the batch-norm buffers
+        # Computed before training changes the batch-norm buffers.
         losses = fleet.loss_of(self.received(fleet, inbox))
         return super().update(fleet, {**inbox, "losses": losses})
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         change = (self.received(fleet, inbox) - trained).double()
         losses = inbox["losses"][:, None] + FLOOR
-        # F^q is computed by its logarithm, because the last bits of powers depend on
+        # F^q is computed from its logarithm, because the last bits of powers depend on
         # other clients.
         power = (self.q * losses.log()).exp()
         length = mixing.sum_rows(change.square())[:, None]

@@ -1,12 +1,13 @@
-"""SCAFFOLD: control variates correct each client's steps for the bias of its data.
+"""SCAFFOLD: FedAvg with control variates, which correct the bias of each client's
+steps.
 
 Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
 ICML 2020, Algorithm 1 with option II. The server has the model x and a control c, a
-client its control c_i; all controls are 0 at first. From y = x a client takes K plain
+client its control c_i; all controls are initially 0. From y = x a client takes K plain
 steps y ← y − η(∇F_i(y) − c_i + c) with every optimiser. Then it computes c_i⁺ = c_i − c
 + (x − y)/(Kη). The server computes x ← x + η_g·mean(y − x) and c ← c + |S|/M·mean(c_i⁺
-− c_i). Means over the cohort S are uniform as in the paper, unless ``weights`` sets
-others.
+− c_i). Means over the cohort S are uniform as in the paper, unless ``weights`` is
+"samples".
 """
 
 from typing import Literal
@@ -42,8 +43,8 @@ class Scaffold(ServerModel):
     keeps = ("ala",)
     server_zeros = ("control",)
     only_synchronous = (
-        "its controls are changes from the server's control of one round, and a client "
-        "that is late has another one"
+        "its controls are changes of the server's control in one round, and a late client "
+        "started from an earlier one"
     )
     unheeded = ("optimizer", "momentum", "weight_decay")
     weights: Literal["samples", "uniform"] = Field(
@@ -52,7 +53,7 @@ class Scaffold(ServerModel):
     server_lr: float = Field(
         1.0,
         ge=0,
-        description="the server's step η_g; 1 is the average",
+        description="step η_g of the server; 1 is the average",
         json_schema_extra=search(
             [0.1, 0.5, 1.0], "no range in the paper: its 1 and smaller steps"
         ),
@@ -84,10 +85,15 @@ class Scaffold(ServerModel):
     def corrected(
         self, fleet: Fleet, start: Tensor, control: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Train from ``start`` x with the server's ``control`` c, all [n, P].
+        """Train with corrected steps.
+
+        Args:
+            fleet: The n clients.
+            start: The models x, [n, P].
+            control: The server's control c, [n, P].
 
         Returns:
-            The rows y and c_i⁺ − c_i.
+            The trained models y and the changes c_i⁺ − c_i, [n, P] each.
         """
         rate = fleet.learning_rate
 
