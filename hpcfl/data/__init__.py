@@ -1,3 +1,6 @@
-"""Data sets (``datasets``, one file each in ``sources/``) and how clients share them
-(``partition``).
+"""Data sets, their partition over clients, and distribution shift.
+
+``datasets`` loads a data set by name, from one file each in ``sources/``. ``partition``
+draws each client's samples, by a scheme in ``partitions/``. ``shifted`` changes them,
+by the shifts in ``shifts/``.
 """

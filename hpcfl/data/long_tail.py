@@ -1,10 +1,10 @@
-"""Long-tailed classes: of each class fewer training samples than of the one before it
+"""Long-tailed classes: the number of training samples decreases from class to class
 (heterogeneity.md H6).
 
-Class c of K keeps the first ⌊n·φ^(c/(K − 1))⌋ of its samples in a random order, n being
-the mean number of a class and φ = 1/imbalance, as in CReFF (Shang et al., IJCAI 2022)
-and in the long-tailed CIFAR of Cao et al., NeurIPS 2019. What a larger imbalance keeps a
-smaller one keeps, too.
+Class c of K keeps the first ⌊n·φ^(c/(K − 1))⌋ of its samples in a random order, where n
+is the mean number of samples per class and φ = 1/imbalance, as in CReFF (Shang et al.,
+IJCAI 2022) and in the long-tailed CIFAR of Cao et al., NeurIPS 2019. The samples kept
+with a larger imbalance are a subset of those kept with a smaller one.
 """
 
 import numpy as np
@@ -13,17 +13,23 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.experiment import sections
 from hpcfl.rows import randomness
 
-ROUNDING = 1e-9  # a whole number may come out a little too small
+ROUNDING = 1e-9  # corrects whole numbers that rounding makes slightly too small
 
 
 def select_samples(
     dataset: Dataset, data: sections.Data, seed: int, merged: bool
 ) -> tuple[np.ndarray, str]:
-    """Return the samples that a long tail leaves, ascending numbers in the data set,
-    and a note on their number.
+    """Select the samples of a long-tailed data set.
 
-    The official test split stays as it is, unless ``merged``: where a scheme deals it out
-    with the training split, both are cut together. seed: that of the partition.
+    Args:
+        dataset: the data set.
+        data: the section ``[data]``.
+        seed: seed of the partition.
+        merged: Whether the scheme merges the official splits. Then both are reduced
+            together; else the official test split remains complete.
+
+    Returns:
+        Numbers of the selected samples, ascending, and a note on their number.
     """
     labels = dataset.y.numpy()
     merged = merged and dataset.merges
@@ -39,16 +45,21 @@ def select_samples(
         order = randomness.permutation(len(of_class), seed, "long tail", k)
         parts.append(of_class[order[: int(size + ROUNDING)]])
     chosen = np.sort(np.concatenate(parts))
-    tests = "the official test split is whole"
+    tests = "the official test split is complete"
     if merged or not dataset.official_test:
-        tests = "each client's test samples have its own distribution"
+        tests = "a client's test samples have the class distribution of its training samples"
     return chosen, (
         f"data.imbalance = {data.imbalance:g}: {len(chosen):,} of {len(labels):,} samples are "
-        f"dealt out; {tests}"
+        f"used; {tests}"
     )
 
 
 def restrict(dataset: Dataset, chosen: np.ndarray) -> Dataset:
-    """Return a data set of some samples of another one, by their ascending numbers."""
+    """Return a data set of chosen samples.
+
+    Args:
+        dataset: the whole data set.
+        chosen: numbers of the samples, ascending.
+    """
     first_test = len(dataset.y) - dataset.official_test
     return dataset.taken(chosen, official_test=int((chosen >= first_test).sum()))

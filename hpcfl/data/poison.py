@@ -1,5 +1,5 @@
-"""The change of samples by an attack: of training samples of the attackers, and of test
-samples that show its success.
+"""Attacks on data: changes of the attackers' training samples, and of test samples that
+measure the attack's success.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,14 @@ from hpcfl.errors import UserError
 
 
 class AttackFacts(Facts):
-    """Facts about the data of an attack, whose draws and errors have names of their
-    own.
-    """
+    """Facts about the data of an attack, with separate random keys and error messages."""
 
     def generator(self, purpose: str, *number: int) -> np.random.Generator:
-        """Return random numbers of the attack, as for a shift."""
+        """Return a generator of random numbers for the attack."""
         return super().generator(f"attack, {purpose}", *number)
 
     def wrong(self, key: str, problem: str) -> UserError:
-        """Return the error about a key of the attack."""
+        """Return a UserError about a key of the attack."""
         return UserError(f"attack.{key}: {problem}")
 
 
@@ -30,12 +28,12 @@ class Poison:
     """A change of the attackers' training samples.
 
     Attributes:
-        concept: what becomes of a sample.
-        attackers: ids of the clients, ascending.
-        since: the first round in which samples are changed.
-        share: of an attacker's samples, the share that is changed, at least one.
-        facts: of the data.
-        is_scored: whether test samples show the success of the attack.
+        concept: change of a sample.
+        attackers: ids of the attackers, ascending.
+        since: first round with changed samples.
+        share: share of an attacker's samples that is changed, at least one sample.
+        facts: facts about the data.
+        is_scored: Whether changed test samples measure the attack's success.
     """
 
     concept: Concept
@@ -48,10 +46,17 @@ class Poison:
     def list_states(
         self, part: str, client: int, numbers: np.ndarray, round: int
     ) -> np.ndarray:
-        """Return which of a client's samples are changed in a round, 0 or 1, int64 [n].
+        """Return whether each of a client's samples is changed in a round, 0 or 1,
+        int64 [n].
 
-        numbers: [n], of the samples in the data set. The changed ones are those with
-        the least of random numbers that belong to the samples.
+        The samples with the smallest random numbers are changed; each sample has a
+        fixed one.
+
+        Args:
+            part: part of the client's samples, such as "train".
+            client: id of the client.
+            numbers: sample numbers in the data set, [n].
+            round: number of the round.
         """
         states = np.zeros(len(numbers), np.int64)
         if part == PATCHED:

@@ -1,5 +1,5 @@
-"""Partition schemes, one file each, found by the file's name (``partition.scheme``).
+"""Partition schemes, one file each; ``partition.scheme`` is the file's name.
 
-A file's ``plugin`` is a ``base.Scheme``: a section of the experiment file that can draw
-what it describes.
+Each file assigns a ``base.Scheme`` to ``plugin``: a section of the experiment file with
+a method that draws the partition.
 """

@@ -1,11 +1,11 @@
 """Contract of a partition scheme: a section of the experiment file with a method
 ``draw``.
 
-Most schemes deal out the official training and test samples merged, and each client's
-part is then cut at random into training and test samples: these extend
-``MergedScheme`` and write ``assign``. A scheme that keeps the official splits apart, or
-tests all clients on the same samples, extends ``Scheme`` and writes ``draw``. One that
-needs more of a data set than its labels overrides ``draw_from`` as well.
+Most schemes merge the official training and test split, assign all samples to clients,
+and then split each client's samples at random into training and test samples. These
+schemes extend ``MergedScheme`` and implement ``assign``. A scheme that keeps the
+official splits apart, or tests all clients on the same samples, extends ``Scheme`` and
+implements ``draw``. A scheme that needs more than labels also overrides ``draw_from``.
 """
 
 import math
@@ -21,18 +21,19 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Partition
 from hpcfl.rows import randomness
 
-_BATCH = 10  # the test samples of PFLlib's smallest client fill one batch
+_BATCH = 10  # in PFLlib the smallest client's test samples fill one batch
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A drawn partition: for each client the indices of its training and test samples,
-    int64.
+    """A drawn partition.
 
     Attributes:
-        attempts: how often it was drawn until it was accepted.
-        notes: one line each for what a user should know.
-        names: what the data call the clients, if anything.
+        train: training samples of each client, int64 sample numbers.
+        test: test samples of each client, int64 sample numbers.
+        attempts: number of draws until one was accepted.
+        notes: notes for the user, one line each.
+        names: names of the clients in the data; empty without names.
     """
 
     train: list[np.ndarray]
@@ -44,10 +45,12 @@ class Draw:
 
 @dataclass(frozen=True)
 class Assignment:
-    """For each client the indices of all its samples, int64, before they are split.
+    """Samples of each client before the split into training and test samples.
 
     Attributes:
-        attempts, notes: as in ``Draw``.
+        samples: samples of each client, int64 sample numbers.
+        attempts: number of draws until one was accepted.
+        notes: notes for the user, one line each.
     """
 
     samples: list[np.ndarray]
@@ -56,47 +59,60 @@ class Assignment:
 
 
 class Scheme(Partition):
-    """A partition scheme; each adds its own keys as fields.
+    """A partition scheme; subclasses add keys as fields.
 
     Attributes:
-        exclusive: no sample goes to two clients, but all clients may have the same test
-            set.
+        exclusive: Whether each sample belongs to at most one client; a test set of all
+            clients is allowed.
     """
 
     exclusive: ClassVar[bool] = False
     _newcomers: int = PrivateAttr(0)
 
     def widened(self, newcomers: int) -> Self:
-        """Return the scheme for its clients and so many newcomers after them."""
+        """Return the scheme with newcomers added to its clients.
+
+        Args:
+            newcomers: number of newcomers; they are the last clients.
+        """
         wider = self.model_copy(update={"clients": self.clients + newcomers})
         wider._newcomers = newcomers
         return wider
 
     @property
     def newcomers(self) -> int:
-        """The number of newcomers, which are the last ones of ``clients``."""
+        """Number of newcomers, which are the last of ``clients``."""
         return self._newcomers
 
     def draw_from(self, dataset: Dataset) -> Draw:
-        """Spread the samples of a data set over the clients. Raises UserError where it
-        cannot be done.
-        """
+        """Draw the partition of a data set. Raises UserError if this is impossible."""
         return self.draw(dataset.y.numpy(), dataset.classes, dataset.official_test)
 
     @abstractmethod
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
-        """Spread samples with ``labels`` over the clients.
+        """Draw the partition of samples.
 
-        Raises UserError where it cannot be done.
+        Random numbers come from ``randomness.generator(self.seed, …)``.
 
         Args:
-            labels: int64 [samples], whose last ``official_test`` are the official test
-                split. Random numbers come from ``randomness.generator(self.seed, …)``.
+            labels: class number of each sample, int64 [samples].
+            classes: number of classes.
+            official_test: number of samples in the official test split, which come
+                last.
+
+        Raises:
+            UserError: The partition cannot be drawn.
         """
 
     def cut(self, client: int, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cut a client's ``samples`` at random into those it trains on, a share
-        ``train``, and the rest.
+        """Split a client's samples at random into training and test samples.
+
+        Args:
+            client: number of the client, part of the random key.
+            samples: samples of the client.
+
+        Returns:
+            Training samples, a share ``train`` of all, and test samples, ascending.
         """
         order = samples[
             randomness.permutation(len(samples), self.seed, "split", client)
@@ -106,10 +122,10 @@ class Scheme(Partition):
 
 
 class MergedScheme(Scheme):
-    """Deals out all samples, official training and test split merged, then splits each
-    client's at random.
+    """A scheme that merges the official training and test split, assigns all samples,
+    and then splits each client's samples at random.
 
-    ``partition.train`` is the share of a client's samples that it trains on, 0.75 by
+    ``partition.train`` is the share of a client's samples for training, 0.75 by
     default.
     """
 
@@ -119,12 +135,15 @@ class MergedScheme(Scheme):
     def assign(
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
     ) -> Assignment:
-        """Give each client its samples; no sample goes to two clients.
-
-        Raises UserError where it cannot be done.
+        """Assign samples to clients, each sample to at most one client.
 
         Args:
-            labels: int64 [samples] in [0, classes).
+            labels: class number of each sample, int64 [samples] in [0, classes).
+            classes: number of classes.
+            generator: generator of random numbers.
+
+        Raises:
+            UserError: The samples cannot be assigned.
         """
 
     def draw_from(self, dataset: Dataset) -> Draw:
@@ -133,9 +152,7 @@ class MergedScheme(Scheme):
         return self.draw(self.labels_dealt(dataset), dataset.classes, 0)
 
     def labels_dealt(self, dataset: Dataset) -> np.ndarray:
-        """Return the labels of the samples that are dealt out, which are the first
-        ones.
-        """
+        """Return the labels of the samples that are assigned, which are the first ones."""
         labels = dataset.y.numpy()
         if dataset.merges:
             return labels
@@ -144,18 +161,19 @@ class MergedScheme(Scheme):
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if self.clients > len(labels):
             raise UserError(
-                f"partition.clients = {self.clients}: there are only {len(labels)} samples"
+                f"partition.clients = {self.clients}: the data set has only {len(labels)} samples"
             )
         generator = randomness.generator(self.seed, "partition")
         return self.divided(self.assign(labels, classes, generator))
 
     def divided(self, assignment: Assignment) -> Draw:
-        """Cut each client's samples into those it trains on and the rest. Raises
-        UserError where two clients have the same sample.
+        """Split each client's samples into training and test samples.
+
+        Raises UserError if two clients have the same sample.
         """
         if np.bincount(np.concatenate(assignment.samples)).max(initial=0) > 1:
             raise UserError(
-                f"partition.scheme = '{self.scheme}' gave a sample to more than one client"
+                f"partition.scheme = '{self.scheme}' assigned a sample to several clients"
             )
         parts = [
             self.cut(client, samples)
@@ -169,15 +187,24 @@ class MergedScheme(Scheme):
         )
 
     def least_samples(self, samples: int) -> int:
-        """Return PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N /
-        2M)⌋ of N ``samples``.
+        """Return PFLlib's lower bound of a client's number of samples, ⌊min(10 / test
+        share, N / 2M)⌋.
+
+        Args:
+            samples: number N of all samples; M is the number of clients.
         """
         return math.floor(min(_BATCH / (1 - self.train), samples / (2 * self.clients)))
 
 
 def round_down(sizes: np.ndarray, total: int) -> np.ndarray:
-    """Round ``sizes`` to whole numbers that sum to ``total``: all down, but those with
-    the largest remainders up, ties to the first.
+    """Round sizes to whole numbers with a given sum.
+
+    All are rounded down; then those with the largest remainders are rounded up, in case
+    of ties the first.
+
+    Args:
+        sizes: the sizes.
+        total: the sum.
     """
     rounded: np.ndarray = np.floor(sizes).astype(np.int64)
     first = np.argsort(rounded - sizes, kind="stable")

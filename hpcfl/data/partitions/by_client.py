@@ -1,11 +1,10 @@
-"""Natural clients: each holds the samples that the data, or a file of lists, say are
-its own.
+"""Natural clients: the data set, or a file with lists, assigns samples to clients.
 
-A writer's digits or a role's lines, for example. Client numbers follow the order in
-which the data name the clients. Where the data keep test samples apart, these are a
-client's test samples; else they are cut as in other schemes, a share ``train`` for
-training. Where the data keep whole clients apart for testing, as LEAF's split by users
-does, these are the clients of ``[newcomers]``, and every client's samples are cut.
+Examples are the digits of one writer and the lines of one role. Clients are numbered in
+the order of the data set. If the data set separates test samples, these become the
+clients' test samples; else each client's samples are split, a share ``train`` for
+training. If the data set reserves whole clients for testing, as in LEAF's split by
+users, these become the clients of ``[newcomers]``, and each client's samples are split.
 """
 
 from dataclasses import replace
@@ -24,11 +23,11 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.rows import randomness
 
 MOST_BYTES = 1 << 28
-MAGIC = b"\x89HDF\r\n\x1a\n"  # an HDF5 file begins with it
+MAGIC = b"\x89HDF\r\n\x1a\n"  # first bytes of an HDF5 file
 
 
 class Apart(TypedDict):
-    """A client's lists of samples in a file."""
+    """Training and test samples of a client in a file."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
@@ -41,7 +40,7 @@ class ByClient(Scheme):
     lists: str | None = Field(
         None,
         description="JSON or HDF5 file with each client's sample numbers; "
-        "default: the clients that the data set names",
+        "default: the clients of the data set",
     )
 
     def draw_from(self, dataset: Dataset) -> Draw:
@@ -60,8 +59,8 @@ class ByClient(Scheme):
             has = ", ".join(map(repr, dataset.unread))
             has = f"; it has {has}" if has else ""
             raise UserError(
-                f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
-                "samples are; set partition.lists, or bring data that do (an array 'client' in "
+                f"partition.scheme = 'by-client': '{dataset.name}' does not name the clients of "
+                "its samples; set partition.lists, or use data with clients (an array 'client' in "
                 f"an npz file{has}; a column 'client', or data.client, of csv, parquet or "
                 "huggingface; data.clients or data.owners of image-folder; npz-folders; "
                 "leaf; pfllib)"
@@ -74,15 +73,18 @@ class ByClient(Scheme):
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         raise UserError(
-            "partition.scheme = 'by-client' cannot be drawn from labels alone"
+            "partition.scheme = 'by-client' needs the clients of samples, not only labels"
         )
 
     def _drawn(self, held: list[Held], where: str) -> Draw:
-        """Return as many clients as are asked for: all, or some that are drawn at random,
-        with the seed.
+        """Draw ``partition.clients`` clients at random, or return all.
 
-        where: what names the clients, for errors. Raises UserError where it names too
-        few.
+        Args:
+            held: samples of each natural client.
+            where: file or data set of the clients, for errors.
+
+        Raises:
+            UserError: There are too few clients.
         """
         if len(held) < self.clients:
             raise UserError(
@@ -92,22 +94,29 @@ class ByClient(Scheme):
         notes = []
         if self.clients < len(held):
             notes.append(
-                f"{self.clients} of the {len(held):,} clients of {where} take part, drawn with partition.seed"
+                f"{self.clients} of {len(held):,} clients of {where} take part, drawn with "
+                "partition.seed"
             )
         return self._dealt([held[position] for position in chosen], where, notes)
 
     def _drawn_with_unseen(self, held: list[Held], unseen: int, where: str) -> Draw:
-        """Return clients that are drawn among those of training, and newcomers among
-        the last ``unseen`` ones, which the data keep for testing.
+        """Draw clients from the training clients, and newcomers from the unseen
+        clients.
 
-        Raises UserError where there are too few of either, or no newcomers.
+        Args:
+            held: samples of each natural client; unseen clients come last.
+            unseen: number of clients reserved for testing.
+            where: file or data set of the clients, for errors.
+
+        Raises:
+            UserError: There are too few of either, or no newcomers.
         """
         trained = len(held) - unseen
         clients = self.clients - self.newcomers
         if not 0 < self.newcomers <= unseen or clients > trained:
             raise UserError(
-                f"partition.scheme = 'by-client': {where} is split by users, {unseen} test "
-                f"users are others than the {trained} training users; set "
+                f"partition.scheme = 'by-client': {where} is split by users into {trained} "
+                f"training users and {unseen} test users; set "
                 f"newcomers.clients = {min(unseen, self.newcomers or unseen)} (at most "
                 f"{unseen}), to be scored after the last round, and partition.clients = "
                 f"{min(clients, trained)} (at most {trained})"
@@ -118,12 +127,18 @@ class ByClient(Scheme):
         note = (
             f"{where} is split by users: {clients} of its {trained:,} training users take "
             f"part, {self.newcomers} of its {unseen:,} test users are the newcomers, and "
-            "partition.train cuts the samples of each"
+            "partition.train splits the samples of each"
         )
         return self._dealt(chosen, where, [note])
 
     def _chosen(self, clients: int, count: int, purpose: str) -> np.ndarray:
-        """Return ``count`` of so many clients, drawn with the seed, ascending."""
+        """Return the numbers of drawn clients, ascending.
+
+        Args:
+            clients: number of clients to draw from.
+            count: number of clients drawn.
+            purpose: part of the random key.
+        """
         order = randomness.permutation(clients, self.seed, purpose)
         return np.sort(order[:count])
 
@@ -141,8 +156,12 @@ class ByClient(Scheme):
     def _parts(
         self, number: int, client: Held, where: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the training and the test samples of a natural client, which is client
-        ``number`` of the run.
+        """Return the training and test samples of a natural client.
+
+        Args:
+            number: number of the client in the run.
+            client: samples of the client.
+            where: file or data set of the clients, for errors.
         """
         train = client.train
         test = client.test
@@ -150,26 +169,27 @@ class ByClient(Scheme):
             train, test = self.cut(number, client.train)
         if not len(train) or not len(test):
             raise UserError(
-                f"{where}: client '{client.name}' has {len(train)} samples to train and {len(test)} "
-                "to test on, it needs at least one of each; remove such clients from the data"
+                f"{where}: client '{client.name}' has {len(train)} training samples and "
+                f"{len(test)} test samples, but needs at least one of each; remove such clients "
+                "from the data"
             )
         return train, test
 
 
 def read_lists(path: str) -> list[Held]:
-    """Read each client's samples from a user's file, clients in the order of the file
-    (HDF5: of names).
+    """Read each client's samples from a user's file.
 
-    JSON: ``{"ann": [0, 5, 6], …}``, or ``{"ann": {"train": [0, 5], "test": [6]}, …}``.
-    HDF5: a dataset for each client, or a group with the datasets ``train`` and ``test``,
-    plain as h5py writes an array. Raises UserError for anything else.
+    JSON: ``{"ann": [0, 5, 6], …}``, or ``{"ann": {"train": [0, 5], "test": [6]}, …}``,
+    with clients in the order of the file. HDF5: a dataset for each client, or a group
+    with the datasets ``train`` and ``test``, as h5py writes arrays by default, with
+    clients sorted by name. Raises UserError for other content.
     """
     with untrusted_files.refuse_unreadable(path, "clients' lists of samples"):
         content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)
         is_hdf5 = content.startswith(MAGIC)
         listed = _read_hdf5(content) if is_hdf5 else untrusted_files.parsed(content)
         if isinstance(listed, dict) and set(listed) in ({"train", "test"}, set()):
-            raise Damaged("it must hold clients by their names")
+            raise Damaged("it must map names of clients to lists of samples")
         by_client = untrusted_files.checked(listed, dict[str, list[int] | Apart])
         held = []
         for name, own in by_client.items():
@@ -179,7 +199,9 @@ def read_lists(path: str) -> list[Held]:
             train = _sort_samples(name, own["train"])
             held.append(Held(name, train, _sort_samples(name, own["test"])))
         if len({client.test is None for client in held}) > 1:
-            raise Damaged("some clients have one list, others 'train' and 'test'")
+            raise Damaged(
+                "some clients have one list, others 'train' and 'test'; use one format"
+            )
     return held
 
 
@@ -197,7 +219,7 @@ def _read_hdf5(content: bytes) -> dict[str, Any]:
 
 
 def _sort_samples(name: str, numbers: list[int]) -> np.ndarray:
-    """Return sample numbers ascending, int64. Raises Damaged where one stands twice."""
+    """Return sample numbers ascending, int64. Raises Damaged if one occurs twice."""
     samples = np.sort(np.array(numbers, np.int64))
     repeated = samples[1:][samples[1:] == samples[:-1]]
     if len(repeated):
@@ -206,8 +228,13 @@ def _sort_samples(name: str, numbers: list[int]) -> np.ndarray:
 
 
 def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
-    """Raise UserError for a client with a number that is no sample's, or with a sample
-    in both its lists.
+    """Raise UserError for sample numbers outside the data set, and for samples in both
+    lists of a client.
+
+    Args:
+        held: samples of each client.
+        samples: number of samples of the data set.
+        where: file of the lists.
     """
     for client in held:
         tests = client.train[:0] if client.test is None else client.test
@@ -215,19 +242,19 @@ def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
         outside = listed[(listed < 0) | (listed >= samples)]
         if len(outside):
             raise UserError(
-                f"{where}: client '{client.name}' has sample {outside[0]}; the data set's are 0 … "
-                f"{samples - 1}"
+                f"{where}: client '{client.name}' has sample {outside[0]}, but the data set has "
+                f"samples 0 … {samples - 1}"
             )
         in_both = np.intersect1d(client.train, tests)
         if len(in_both):
             raise UserError(
-                f"{where}: client '{client.name}' has sample {in_both[0]} to train and to test on"
+                f"{where}: client '{client.name}' has sample {in_both[0]} in 'train' and in 'test'"
             )
 
 
 def _describe_uneven(held: list[Held], samples: int, where: str) -> list[str]:
-    """Note the samples of the data set that several natural clients hold, or none of
-    them.
+    """Return notes on samples that several clients hold, and samples that no client
+    holds.
     """
     lists = [client.train for client in held]
     lists += [client.test for client in held if client.test is not None]

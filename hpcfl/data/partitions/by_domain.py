@@ -1,16 +1,15 @@
-"""Style domains: each is dealt out over clients of its own, so that no client holds
-samples of two (heterogeneity.md H4).
+"""Style domains: each domain is divided among its own clients, so no client holds
+samples of two domains (heterogeneity.md H4).
 
-The domains of a data set are its natural clients: the sensor, the hospital or the origin
-that ``by-client`` has one client of. The array ``client`` of an npz file, the folders of
-npz-folders, PFLlib's clients, a table's column of clients, CINIC-10's two origins and
-Camelyon17's hospitals name them, so that no further array is needed. Client numbers
-follow the order of domains, and clients are called after theirs.
+The domains of a data set are its natural clients, which ``by-client`` turns into one
+client each: sensors, hospitals or origins. Their names come from the array ``client``
+of an npz file, the folders of npz-folders, PFLlib's clients, a table's column of
+clients, CINIC-10's two origins or Camelyon17's hospitals. Clients are numbered in the
+order of the domains and named after their domain.
 
-As in the schemes that deal out a domain, the official training and test samples are
-merged and each client's are then cut at random: with one domain the partition is that
-of ``inside``. Where a domain's own test samples shall be kept apart, one client a
-domain, that is ``by-client``.
+The official training and test samples are merged, and each client's samples are split
+at random. With one domain the partition equals that of the scheme ``inside``. To keep a
+domain's own test samples separate, use ``by-client``, with one client per domain.
 """
 
 from dataclasses import replace
@@ -32,12 +31,12 @@ class ByDomain(MergedScheme):
     scheme: str = "by-domain"
     clients_per_domain: PositiveInt = Field(
         1,
-        description="clients of each domain; partition.clients is their number in all",
+        description="clients per domain; partition.clients is the total number",
     )
     inside: Literal["iid", "dirichlet"] = Field(
-        "iid", description="the scheme that deals out a domain's samples"
+        "iid", description="scheme that divides a domain's samples"
     )
-    beta: float = Field(0.1, gt=0, description="of inside = 'dirichlet'")
+    beta: float = Field(0.1, gt=0, description="beta of inside = 'dirichlet'")
 
     def draw_from(self, dataset: Dataset) -> Draw:
         domains = self._domains(dataset)
@@ -51,8 +50,8 @@ class ByDomain(MergedScheme):
             if len(members) < self.clients_per_domain:
                 raise UserError(
                     f"partition.clients_per_domain = {self.clients_per_domain}: the domain "
-                    f"'{domain}' of '{dataset.name}' has {len(members)} samples; take fewer "
-                    "clients, or leave it out of the data"
+                    f"'{domain}' of '{dataset.name}' has {len(members)} samples; use fewer "
+                    "clients, or remove the domain from the data"
                 )
             try:
                 dealt = self.assign(labels[members], dataset.classes, generator)
@@ -66,7 +65,7 @@ class ByDomain(MergedScheme):
     def assign(
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
     ) -> Assignment:
-        """Give each client of one domain its samples; ``labels`` are the domain's."""
+        """Assign the samples of one domain to its clients; ``labels`` are the domain's."""
         clients = self.clients_per_domain
         inner: MergedScheme = Iid(clients=clients, train=self.train)
         if self.inside == "dirichlet":
@@ -74,21 +73,23 @@ class ByDomain(MergedScheme):
         return inner.assign(labels, classes, generator)
 
     def _domains(self, dataset: Dataset) -> Owners:
-        """Return the domains of a data set. Raises UserError where it names none, or
-        another number of them than there are clients for.
+        """Return the domains of a data set.
+
+        Raises UserError if it names none, or if their number does not fit the number of
+        clients.
         """
         domains = dataset.owners
         if domains is None:
             raise UserError(
-                f"partition.scheme = 'by-domain': '{dataset.name}' does not say which domains "
-                "its samples are of; bring data that do (an array 'client' in an npz file, or "
+                f"partition.scheme = 'by-domain': '{dataset.name}' does not name the domains of "
+                "its samples; use data with domains (an array 'client' in an npz file, or "
                 "npz-folders with a folder for each domain)"
             )
         asked = len(domains.names) * self.clients_per_domain
         if asked != self.clients:
             raise UserError(
                 f"partition.clients = {self.clients}: '{dataset.name}' has {len(domains.names)} "
-                f"domains, with partition.clients_per_domain = {self.clients_per_domain} set "
+                f"domains; with partition.clients_per_domain = {self.clients_per_domain}, set "
                 f"partition.clients = {asked}"
             )
         return domains

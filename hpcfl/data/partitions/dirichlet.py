@@ -1,7 +1,7 @@
-"""Each class spread over the clients in Dirichlet proportions, balanced (protocols.md
-D2, D3).
+"""Dirichlet partitions: each class is divided among the clients in Dirichlet
+proportions, with balanced sizes (protocols.md D2, D3).
 
-Balanced: a client that already holds the mean number of samples takes no more.
+Balanced: a client that holds the mean number of samples receives no more.
 """
 
 from collections.abc import Callable
@@ -14,27 +14,27 @@ from hpcfl.data.partitions.base import Assignment, Draw, MergedScheme, Scheme
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
-CAP = 10_000  # attempts at a draw
-# After so many attempts the scheme gives up if more clients than this got too few
-# samples on average. Their number is nearly a Poisson variable: at a mean of 20 none of
-# the further attempts succeeds, but for a chance of CAP · exp(−20) = 2e-5.
+CAP = 10_000  # largest number of attempts
+# After TRIAL attempts the scheme gives up if on average more than HOPELESS clients got
+# too few samples. Their number is nearly a Poisson variable: with a mean of 20 the
+# probability that any further attempt succeeds is at most CAP · exp(−20) = 2e-5.
 TRIAL = 100
 HOPELESS = 20
-ATTEMPTS = 3  # of dirichlet-min
+ATTEMPTS = 3  # attempts of dirichlet-min
 
-# (class, the numbers of its chunks [clients], number of classes that each client holds so
-# far [clients]) → the number of the chunk that each client gets
+# (class, numbers of its chunks [clients], each client's number of classes so far
+# [clients]) → number of each client's chunk
 Rearrange = Callable[[int, np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Chunks of each class for each client; samples are listed only if the draw is
-    accepted.
+    """A division of each class into one chunk per client.
 
-    sizes: how many samples each client holds, int64 [clients].
-    chunks: of each class its shuffled samples, and where in them each client's begin
-        and end [clients].
+    Attributes:
+        sizes: number of samples of each client, int64 [clients].
+        chunks: for each class the shuffled samples, and begin and end of each client's
+            chunk [clients].
     """
 
     sizes: np.ndarray
@@ -64,10 +64,17 @@ def spread(
     generator: np.random.Generator,
     rearrange: Rearrange = lambda k, chunks, held: chunks,
 ) -> Spread:
-    """Spread each class over the clients with shares from Dir(``beta``).
+    """Divide each class among the clients with shares from Dir(``beta``).
 
-    pools: as ``by_class`` gives them. rearrange: changes who gets which chunk of a
-    class. Raises UserError where ``beta`` is too small for floating-point numbers.
+    Args:
+        pools: samples of each class, as from ``by_class``.
+        clients: number of clients.
+        beta: concentration.
+        generator: generator of random numbers.
+        rearrange: function that changes the order of a class's chunks.
+
+    Raises:
+        UserError: ``beta`` is too small for floating-point numbers.
     """
     total, chunks = sum(map(len, pools)), []
     sizes, held = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
@@ -76,12 +83,12 @@ def spread(
         generator.shuffle(samples)
         below_mean = sizes < total / clients
         if not below_mean.any():
-            # Nothing is left: this class and those after it have no samples.
+            # All samples are assigned: this class and all later ones are empty.
             below_mean = ~below_mean
         shares = shares_of(below_mean, beta, generator)
         cuts = np.zeros(clients + 1, np.int64)
         cuts[1:] = np.cumsum(shares) * len(samples)
-        cuts[-1] = len(samples)  # the last client gets what rounding leaves
+        cuts[-1] = len(samples)  # the last client gets the remainder of rounding
         order = rearrange(k, np.arange(clients), held)
         begin, end = cuts[:-1][order], cuts[1:][order]
         sizes += end - begin
@@ -93,27 +100,32 @@ def spread(
 def shares_of(
     below_mean: np.ndarray, beta: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draw each client's share of a class, float64 [clients], summing to one.
+    """Draw each client's share of a class.
 
-    below_mean: bool [clients], whether a client holds less than the mean number; the
-    others get nothing.
+    Args:
+        below_mean: Whether each client holds less than the mean number, bool [clients];
+            other clients receive nothing.
+        beta: concentration.
+        generator: generator of random numbers.
+
+    Returns:
+        The shares, float64 [clients], with sum one.
     """
     for _ in range(CAP):
         shares = generator.dirichlet(np.full(len(below_mean), beta)) * below_mean
-        if (
-            shares.sum() > 0
-        ):  # for a small beta, the shares of all who may take can underflow to zero
+        # with a small beta the shares of all clients below the mean can underflow to 0
+        if shares.sum() > 0:
             normalised: np.ndarray = shares / shares.sum()
             return normalised
     raise UserError(
-        f"partition.beta = {beta} is too small: no client below the mean was drawn in "
-        f"{CAP} attempts"
+        f"partition.beta = {beta} is too small: in {CAP} attempts no client below the mean "
+        "size got a share"
     )
 
 
 class Dirichlet(MergedScheme):
-    """Each class spread over the clients in Dirichlet proportions, as PFLlib draws it
-    (protocols.md D2).
+    """PFLlib's partition: each class is divided among the clients in Dirichlet
+    proportions (protocols.md D2).
     """
 
     scheme: str = "dirichlet"
@@ -126,7 +138,7 @@ class Dirichlet(MergedScheme):
     def assign(
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
     ) -> Assignment:
-        # one sample on each side of the split
+        # at least one training and one test sample
         least = max(2, self.least_samples(len(labels)))
         pools = by_class(labels, classes)
         # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1
@@ -143,16 +155,20 @@ class Dirichlet(MergedScheme):
         drawable = self.find_larger_beta(pools, least, generator)
         advice = f"a larger beta, such as {drawable:g}" if drawable else "more samples"
         raise UserError(
-            f"partition.beta = {self.beta}: in {attempt} attempts never did each of "
-            f"{self.clients} clients get {least} of {len(labels)} samples ({short / attempt:.3g} "
-            f"clients got fewer on average); take fewer clients or {advice}"
+            f"partition.beta = {self.beta}: in {attempt} attempts some of {self.clients} clients "
+            f"always got fewer than {least} of {len(labels)} samples ({short / attempt:.3g} clients "
+            f"on average); use fewer clients or {advice}"
         )
 
     def find_larger_beta(
         self, pools: list[np.ndarray], least: int, generator: np.random.Generator
     ) -> float | None:
-        """Return a larger ``beta`` that can be drawn, None without one among some
-        multiples.
+        """Return a multiple of ``beta`` with which the draw succeeds, or None.
+
+        Args:
+            pools: samples of each class.
+            least: smallest number of samples per client.
+            generator: generator of random numbers.
         """
         beta = self.beta
         for _ in range(10):
@@ -165,14 +181,14 @@ class Dirichlet(MergedScheme):
 
 
 class DirichletMin(Scheme):
-    """FedNH's Dirichlet partition: ``dirichlet``'s balanced spread, with a least number of
-    samples and classes.
+    """FedNH's partition: ``dirichlet``'s balanced division, with a minimum number of
+    samples and classes per client.
 
-    Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is dealt out;
-    every client is tested on the whole official test split. From the third class on, a
-    client that holds at most one class so far swaps its chunk with that of the last client,
-    the next such client with the last but one, and so on. After three attempts the last
-    draw counts, with a note.
+    Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is
+    divided; every client is tested on the whole official test split. From the third
+    class on, clients with at most one class swap chunks: the first of them with the
+    last client, the second with the last but one, and so on. After three attempts the
+    last draw is used, with a note.
     """
 
     exclusive = True
@@ -183,17 +199,17 @@ class DirichletMin(Scheme):
         description="concentration: the smaller, the fewer classes a client holds",
     )
     least_samples: PositiveInt = Field(
-        10, description="training samples that each client should hold"
+        10, description="smallest number of training samples per client"
     )
     least_classes: PositiveInt = Field(
-        2, description="classes that each client should hold"
+        2, description="smallest number of classes per client"
     )
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if not official_test:
             raise UserError(
-                f"partition.scheme = '{self.scheme}' tests on the official test split; "
-                "this data has none"
+                f"partition.scheme = '{self.scheme}' tests on the official test split, which "
+                "this data set lacks; use another scheme"
             )
         end = len(labels) - official_test
         generator = randomness.generator(self.seed, "partition")
@@ -217,12 +233,15 @@ class DirichletMin(Scheme):
 
 
 def swap(k: int, chunks: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """Return the chunks of class ``k`` after clients with at most one class have
-    swapped theirs with the last ones'.
+    """Swap chunks between clients with at most one class and the last clients.
 
-    chunks: their numbers [clients], in the order of the clients that get them.
+    Args:
+        k: number of the class; nothing is swapped for the first two.
+        chunks: number of each client's chunk [clients].
+        held: number of classes of each client so far, int64 [clients].
 
-    held: int64 [clients], how many classes each client holds so far.
+    Returns:
+        Number of each client's chunk [clients].
     """
     chunks = chunks.copy()
     if k >= 2:

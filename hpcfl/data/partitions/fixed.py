@@ -1,4 +1,4 @@
-"""DiversiFed's partitions: fixed numbers of training and test samples of each client
+"""DiversiFed's partitions: fixed numbers of training and test samples per client
 (protocols.md D4 to D7).
 """
 
@@ -14,11 +14,11 @@ from hpcfl.rows import randomness
 
 
 class FixedScheme(Scheme):
-    """Training samples come from the official training split, test samples from the
-    official test split.
+    """A scheme with training samples from the official training split and test samples
+    from the official test split.
 
-    Data without a test split is cut at random, a share ``train`` of it for training. A
-    client is tested on the class distribution that it trains on.
+    Data without a test split are split at random, a share ``train`` for training. A
+    client's test samples have the class distribution of its training samples.
     """
 
     train_samples: PositiveInt = Field(
@@ -27,8 +27,7 @@ class FixedScheme(Scheme):
     test_samples: PositiveInt = Field(100, description="test samples of each client")
     replacement: bool = Field(
         False,
-        description="draw with replacement where there are too few "
-        "samples, else refuse",
+        description="draw with replacement if there are too few samples; else refuse",
     )
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
@@ -53,28 +52,43 @@ class FixedScheme(Scheme):
         classes: int,
         each: int,
     ) -> list[np.ndarray]:
-        """Return the ``each`` samples that every client gets from ``pool``, int64
-        [clients][each].
+        """Assign samples of one part to each client.
 
-        part: "train" or "test"; what both have in common, such as a client's class
-        distribution, is drawn with the same key of ``randomness``. pool: indices of
-        samples. labels: theirs. Raises UserError where there are too few.
+        Args:
+            part: "train" or "test"; draws that both share, such as a client's class
+                distribution, use the same key of ``randomness``.
+            pool: numbers of the part's samples.
+            labels: class numbers of these samples.
+            classes: number of classes.
+            each: number of samples per client.
+
+        Returns:
+            Samples of each client, int64 [clients][each].
+
+        Raises:
+            UserError: There are too few samples.
         """
 
     def pick(
         self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any
     ) -> np.ndarray:
-        """Draw ``count`` samples of ``pool``: with replacement only if it is too small
-        and ``replacement`` is on.
+        """Draw samples; with replacement only if there are too few and ``replacement``
+        is set.
 
-        what: names in the message whose samples these are. Raises UserError where the
-        pool is too small.
+        Args:
+            pool: samples to draw from.
+            count: number of samples drawn.
+            generator: generator of random numbers.
+            what: client and class of the samples, for the message.
+
+        Raises:
+            UserError: There are too few samples.
         """
         short = count > len(pool)
         if short and (not self.replacement or not len(pool)):
             asking = ", ".join(f"{key} {value}" for key, value in what.items())
             raise UserError(
-                f"partition.scheme = '{self.scheme}': {asking} asks for "
+                f"partition.scheme = '{self.scheme}': {asking} needs "
                 f"{count} samples of {len(pool)}; lower partition.train_samples or "
                 "partition.test_samples"
                 + (", or set partition.replacement = true" if len(pool) else "")
@@ -83,19 +97,22 @@ class FixedScheme(Scheme):
 
 
 class SharedScheme(FixedScheme):
-    """Each client draws for itself, so clients may share samples; a scheme says how
-    much of each class.
+    """A scheme in which each client draws independently by class shares, so clients may
+    share samples.
     """
 
     @abstractmethod
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
-        """Draw one client's class distribution, float64 [classes], summing to one."""
+        """Draw one client's class distribution, float64 [classes], with sum one."""
 
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
-        """Return the number of a client's ``samples`` of each class by its ``shares``,
-        int64 [classes].
+        """Return a client's number of samples per class, int64 [classes].
 
-        All are rounded down; the classes with the largest remainders get one more.
+        All numbers are rounded down; classes with the largest remainders get one more.
+
+        Args:
+            shares: class distribution of the client.
+            samples: number of samples of the client.
         """
         return round_down(shares * samples, samples)
 
@@ -122,12 +139,12 @@ class SharedScheme(FixedScheme):
 
 
 class ClientDirichlet(SharedScheme):
-    """DiversiFed's Dirichlet partition: each client draws its own class distribution;
-    clients may share samples.
+    """DiversiFed's Dirichlet partition: each client draws a class distribution; clients
+    may share samples.
 
-    Wu et al., "The Diversity Bonus" (protocols.md D4). The paper prints q ~ Dir(αp) with a
-    prior p. With p = 1/K a constant classifier would beat its own baseline, so here q ~
-    Dir(α·1), as in the public code.
+    Wu et al., "The Diversity Bonus" (protocols.md D4). The paper states q ~ Dir(αp)
+    with a prior p. With p = 1/K a constant classifier would beat the paper's baseline,
+    so here q ~ Dir(α·1), as in the public code.
     """
 
     scheme: str = "client-dirichlet"
@@ -136,7 +153,8 @@ class ClientDirichlet(SharedScheme):
     )
     rounding: Literal["last-class", "largest-remainder"] = Field(
         "last-class",
-        description="each class to the nearest and the rest to the last, as the public code; or unbiased",
+        description="last-class: round each class and give the last class the rest, as the "
+        "public code; largest-remainder: unbiased",
     )
 
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
@@ -154,14 +172,14 @@ class PathologicalPairs(SharedScheme):
     """DiversiFed's pathological partition: each client draws a few classes; clients may
     share samples.
 
-    Wu et al., "The Diversity Bonus" (protocols.md D5). The classes of a client have equal
-    numbers of samples. The paper gives two classes to a client for every data set. A class
-    may remain unused.
+    Wu et al., "The Diversity Bonus" (protocols.md D5). A client has equally many
+    samples of each of its classes. In the paper every client has two classes on each
+    data set. A class may remain unused.
     """
 
     scheme: str = "pathological-pairs"
     classes_per_client: PositiveInt = Field(
-        2, description="classes that a client holds"
+        2, description="number of classes per client"
     )
 
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
@@ -178,20 +196,20 @@ class PathologicalPairs(SharedScheme):
 
 
 class Grouped(FixedScheme):
-    """DiversiFed's practical partition: groups of clients with dominant classes; no sample
-    goes to two clients.
+    """DiversiFed's practical partition: groups of clients with dominant classes; each
+    sample belongs to at most one client.
 
-    Wu et al., "The Diversity Bonus", Table III (protocols.md D6). Classes fall into as many
-    neighbouring blocks as there are groups. A client draws the dominant share of its
-    samples uniformly from its group's block and the rest uniformly from all other classes'
-    samples.
+    Wu et al., "The Diversity Bonus", Table III (protocols.md D6). Classes are divided
+    into one block of neighbouring classes per group. A client draws the dominant share
+    of its samples uniformly from its group's block, and the rest uniformly from all
+    other classes.
     """
 
     exclusive = True
     by_number = True
     scheme: str = "grouped"
     groups: list[PositiveInt] = Field(
-        [6, 6, 8], description="clients of each group, in index order"
+        [6, 6, 8], description="number of clients of each group, in client order"
     )
     dominant: float = Field(
         0.8,
@@ -210,14 +228,14 @@ class Grouped(FixedScheme):
     ) -> list[np.ndarray]:
         if sum(self.groups) != self.clients or len(self.groups) > classes:
             raise UserError(
-                f"partition.groups = {self.groups}: must sum to "
-                f"partition.clients = {self.clients}, at most as many as the {classes} classes"
+                f"partition.groups = {self.groups}: must have the sum "
+                f"partition.clients = {self.clients} and at most {classes} entries, one per class"
             )
         blocks = np.array_split(np.arange(classes), len(self.groups))
         group_of = np.repeat(np.arange(len(self.groups)), self.groups)
         dominant = round(self.dominant * each)
-        # Positions of the pool that are not handed out yet. With replacement, once too
-        # few are left, all may be drawn again.
+        # Unused positions of the pool. With replacement all may be drawn again once too
+        # few are unused.
         left = np.ones(len(pool), bool)
         drawn = []
         for client, group in enumerate(group_of):

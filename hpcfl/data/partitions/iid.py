@@ -1,7 +1,7 @@
-"""Identically distributed clients: the samples in random order, dealt out in nearly
-equal shares.
+"""Identically distributed clients: samples in random order are divided into nearly
+equal parts.
 
-The numbers of two clients' samples differ by at most one.
+Sizes of two clients differ by at most one sample.
 """
 
 import numpy as np

@@ -1,8 +1,7 @@
-"""A few classes for each client, as PFLlib, FedALA and cwFedAvg have it (protocols.md
-D1).
+"""A few classes per client, as in PFLlib, FedALA and cwFedAvg (protocols.md D1).
 
-Clients take classes in index order, so they fall into blocks that hold the same
-classes.
+Clients receive classes in the order of their numbers, so blocks of clients hold the
+same classes.
 """
 
 import math
@@ -18,7 +17,7 @@ class Pathological(MergedScheme):
     by_number = True
     scheme: str = "pathological"
     classes_per_client: PositiveInt = Field(
-        2, description="classes that a client holds"
+        2, description="number of classes per client"
     )
 
     def assign(
@@ -55,14 +54,14 @@ class Pathological(MergedScheme):
         )
 
     def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
-        """Note classes that no client holds, and clients that hold too few."""
+        """Return notes on classes without clients, and on clients with too few classes."""
         notes = [f"no client holds {', '.join(unused)}"] if unused else []
         short = [
             client
             for client, held in enumerate(chunks)
             if len(held) < self.classes_per_client
         ]
-        if short:  # these are the last clients
+        if short:  # always the last clients
             notes.append(
                 f"clients {short[0]} to {short[-1]} hold only {len(chunks[-1])} of "
                 f"{self.classes_per_client} classes"
@@ -77,21 +76,31 @@ def _draw_sizes(
     least: float,
     generator: np.random.Generator,
 ) -> np.ndarray:
-    """Draw the number of samples of class ``k`` for each of the ``takers`` but the
-    last, int64 [takers − 1].
+    """Draw the number of samples of a class for each client except the last.
 
-    They are uniform in [max(a/10, least), a), a being the mean. Raises UserError where
-    there are too few.
+    Numbers are uniform in [max(a/10, least), a), where a is the mean.
+
+    Args:
+        k: number of the class.
+        samples: number of its samples.
+        takers: number of clients that receive the class.
+        least: smallest number of samples per client.
+        generator: generator of random numbers.
+
+    Returns:
+        The numbers, int64 [takers − 1].
+
+    Raises:
+        UserError: There are too few samples.
     """
     mean = samples / takers
-    # the integers of that interval
+    # bounds of the integers in that interval
     low = math.ceil(max(mean / 10, least))
     high = math.ceil(mean)
     if mean < 1 or (takers > 1 and low >= high):
         raise UserError(
-            f"partition.clients is too large: {samples} samples of class {k} for "
-            f"{takers} clients that take between {max(mean / 10, least):.2f} and less than "
-            f"{mean:.2f} each"
+            f"partition.clients is too large: class {k} has {samples} samples for {takers} "
+            f"clients, which need from {max(mean / 10, least):.2f} to less than {mean:.2f} each"
         )
     if takers == 1:
         return np.empty(0, np.int64)

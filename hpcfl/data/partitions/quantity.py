@@ -1,11 +1,11 @@
-"""Clients of different sizes: how many samples each holds follows a law, and which
-classes they are of does not depend on it (heterogeneity.md H5).
+"""Clients of different sizes: sizes follow a law, independently of the class
+distribution (heterogeneity.md H5).
 
-``lognormal`` is FedDyn's (Acar et al., ICLR 2021, ``unbalanced_sgm``), ``dirichlet``
-that of NIID-Bench (Li et al., ICDE 2022, ``iid-diff-quantity``), the last three are
-Flower's size partitioners. Sizes are rounded by the largest remainder to the number of
-all samples; FedDyn takes what is too much from the first client that has enough, and
-NIID-Bench cuts off cumulative shares.
+``lognormal`` is FedDyn's law (Acar et al., ICLR 2021, ``unbalanced_sgm``),
+``dirichlet`` that of NIID-Bench (Li et al., ICDE 2022, ``iid-diff-quantity``); the last
+three are Flower's size partitioners. Sizes are rounded by the largest remainder, so
+that they sum to the number of samples. The originals differ: FedDyn takes excess
+samples from the first client with enough, and NIID-Bench rounds cumulative shares down.
 """
 
 from typing import Literal
@@ -26,24 +26,24 @@ class Quantity(MergedScheme):
         "lognormal", "dirichlet", "power", "linear", "square", "exponential"
     ] = Field(
         "lognormal",
-        description="sizes in proportion to exp(sigma·z), z normal; Dirichlet shares; (i + 1)^−a "
-        "of client i; i + 1; (i + 1)²; e^i",
+        description="size of client i in proportion to exp(sigma·z), z normal; a Dirichlet share; "
+        "(i + 1)^−a; i + 1; (i + 1)²; e^i",
     )
-    sigma: float = Field(0.3, ge=0, le=20, description="of lognormal")
+    sigma: float = Field(0.3, ge=0, le=20, description="sigma of lognormal")
     beta: float = Field(0.5, gt=0, description="concentration of dirichlet")
     a: float = Field(1.0, ge=0, le=100, description="exponent of power")
     labels: Literal["iid", "dirichlet"] = Field(
         "iid",
-        description="a client's classes: those of a random draw from all samples, or in "
-        "Dirichlet proportions of its own",
+        description="classes of a client: by a random draw from all samples, or in its own "
+        "Dirichlet proportions",
     )
     label_beta: float = Field(
         0.3,
         gt=0,
-        description="concentration of a client's classes, labels = 'dirichlet'",
+        description="concentration of a client's classes with labels = 'dirichlet'",
     )
     least: PositiveInt = Field(
-        10, description="samples that each client has at least; dirichlet is redrawn"
+        10, description="smallest number of samples per client; dirichlet is redrawn"
     )
 
     def assign(
@@ -57,8 +57,8 @@ class Quantity(MergedScheme):
         if sizes.min() < self.least:
             raise UserError(
                 f"partition.law = '{self.law}': a client has {sizes.min()} of {len(labels)} "
-                f"samples, at least partition.least = {self.least} are asked for; take fewer "
-                "clients, a flatter law or a smaller least"
+                f"samples, less than partition.least = {self.least}; use fewer clients, a "
+                "flatter law or a smaller least"
             )
         if self.labels == "dirichlet":
             return Assignment(
@@ -68,12 +68,12 @@ class Quantity(MergedScheme):
         return Assignment(np.split(order, np.cumsum(sizes)[:-1]), attempts)
 
     def _draw_sizes(self, generator: np.random.Generator, total: int) -> np.ndarray:
-        """Draw the sizes of the clients, which sum to ``total``."""
+        """Draw the sizes of the clients, with sum ``total``."""
         weights = self.weights(generator)
         return round_down(weights / weights.sum() * total, total)
 
     def weights(self, generator: np.random.Generator) -> np.ndarray:
-        """Return numbers in proportion to the clients' sizes, float64 [clients]."""
+        """Return numbers proportional to the clients' sizes, float64 [clients]."""
         place = np.arange(1, self.clients + 1, dtype=np.float64)
         match self.law:
             case "lognormal":
@@ -101,11 +101,16 @@ class Quantity(MergedScheme):
         sizes: np.ndarray,
         generator: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Deal out each client's samples, classes in its own proportions while they
-        last.
+        """Assign samples by each client's class proportions while the classes last.
 
-        Samples are dealt out one by one, to clients in random order, so that it is not
-        always the same ones which get what is left.
+        Samples are assigned one by one to clients in random order, so that the
+        remainders do not always go to the same clients.
+
+        Args:
+            labels: class number of each sample.
+            classes: number of classes.
+            sizes: number of samples of each client.
+            generator: generator of random numbers.
         """
         pools = [generator.permutation(pool) for pool in by_class(labels, classes)]
         left = np.array([len(pool) for pool in pools])

@@ -1,3 +1,3 @@
-"""Differences between clients beside their labels (heterogeneity.md H0): one file each,
-found by its name; ``base.py`` is the contract.
+"""Distribution shifts between clients (heterogeneity.md H0), one file each, found by
+its name; ``base.py`` is the contract.
 """

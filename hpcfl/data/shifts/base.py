@@ -1,10 +1,9 @@
 """Contract of a shift: transformations of samples, one for each group of clients
 (heterogeneity.md H0).
 
-A shift is a validated section of the experiment file, a table of ``[[shift]]``. It
-gives a list of ``Concept``, one for each group; who is in which group, and from which
-round on, is the same for all kinds (``groups.py``), and so is when
-samples are transformed (``hpcfl/data/shifted.py``).
+A shift is a section of the experiment file, a table of ``[[shift]]``. It returns a
+``Concept`` for each group. For all kinds of shifts, ``groups.py`` assigns clients to
+groups and rounds, and ``hpcfl/data/shifted.py`` transforms the samples.
 """
 
 from abc import ABC, abstractmethod
@@ -20,19 +19,19 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import sections
 from hpcfl.rows import randomness
 
-# Raw samples [n, *shape] of one concept and their numbers in the data set [n] → raw
-# samples of the same type and shape, in a new tensor.
+# (raw samples [n, *shape], their numbers in the data set [n]) → changed raw samples of
+# the same type and shape, in a new tensor.
 Transform = Callable[[Tensor, np.ndarray], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Concept:
-    """A transformation of the samples that some clients have.
+    """A transformation of the samples of a group of clients.
 
     Attributes:
-        name: what tables call it, another one for another transformation.
-        images: what becomes of samples, None where they stay.
-        labels: int64 [classes], what becomes of each class, None where they stay.
+        name: name of the transformation in tables, unique among the shift's concepts.
+        images: transformation of samples, or None.
+        labels: new number of each class, int64 [classes], or None.
     """
 
     name: str
@@ -41,20 +40,23 @@ class Concept:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether samples and labels stay bit for bit the same."""
+        """Return whether samples and labels are unchanged."""
         return self.images is None and self.labels is None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the experiment that a shift is drawn for.
+    """Facts about an experiment on which a shift depends.
 
     Attributes:
-        place: its own in the list of shifts.
-        seed: that of the partition.
-        clients, newcomers: how many there are.
-        shape, dtype, scale, classes: of the data set's samples; ``scale`` is the value
-            of white.
+        place: position of the shift in ``[[shift]]``.
+        seed: seed of the partition.
+        clients: number of clients.
+        newcomers: number of newcomers.
+        shape: shape of a sample.
+        dtype: type of the samples.
+        scale: value of white.
+        classes: number of classes.
     """
 
     place: int
@@ -67,23 +69,28 @@ class Facts:
     classes: int
 
     def generator(self, purpose: str, *number: int) -> np.random.Generator:
-        """Return random numbers for one purpose, of a sample, client or group by its
-        number: the same on any rank, in any order, whichever clients take part.
+        """Return a generator of random numbers.
+
+        Its numbers depend on neither rank, order nor the selected clients.
+
+        Args:
+            purpose: part of the key.
+            number: number of a sample, client or group, part of the key.
         """
         place = self.place
         return randomness.generator(self.seed, "shift", place, purpose, *number)
 
     def wrong(self, key: str, problem: str) -> UserError:
-        """Return the error about a key of this shift."""
+        """Return a UserError about a key of this shift."""
         return UserError(f"shift.{self.place}.{key}: {problem}")
 
     def require_values(self, kind: str) -> None:
-        """Raise UserError where samples are token ids, not values."""
+        """Raise UserError if samples are token ids."""
         if self.dtype in (torch.int32, torch.int64):
             raise self.wrong("kind", f"'{kind}' changes values; these samples are text")
 
     def require_images(self, kind: str) -> None:
-        """Raise UserError where samples are not images [channels, height, width]."""
+        """Raise UserError if samples are not images [channels, height, width]."""
         self.require_values(kind)
         if len(self.shape) != 3:
             shape = list(self.shape)
@@ -93,11 +100,15 @@ class Facts:
 
 
 def to_range(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    """Return values of which 1 is white as those of a data set whose white is
-    ``scale``.
+    """Convert values from the scale 0 … 1 to the scale and type of a data set.
 
-    Of bytes they are cut off at black and white, and the nearest whole numbers, halves
-    to even; floats are not cut off.
+    Values of uint8 are clamped and rounded to the nearest whole number, halves to even;
+    floats are not clamped.
+
+    Args:
+        x: values; 1 is white.
+        dtype: type of the data set.
+        scale: value of white in the data set.
     """
     if dtype == torch.uint8:
         return x.clamp(0, 1).mul(scale).round().to(dtype)
@@ -105,18 +116,19 @@ def to_range(x: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
 
 
 class Shift(sections.Shift, ABC):
-    """Subclass it in one file with ``plugin = YourShift`` at its end.
+    """Base class of shifts: subclass it in one file that ends with ``plugin =
+    YourShift``.
 
     Attributes:
-        untouched: what a group whose samples stay as they are is called.
+        untouched: label of the group without a shift.
     """
 
     untouched: ClassVar[str] = "as it is"
 
     @abstractmethod
     def concepts(self, facts: Facts) -> list[Concept]:
-        """List a concept for each group, in the order of groups; two of the same name
-        are one.
+        """Return the concept of each group, in the order of groups.
 
-        Raises UserError where the data cannot be changed so.
+        Concepts with equal names are one concept. Raises UserError if the shift does
+        not fit the data set.
         """

@@ -1,12 +1,12 @@
-"""The corruptions of CIFAR-C, Tiny-ImageNet-C and ImageNet-C (Hendrycks & Dietterich,
+"""Corruptions of CIFAR-C, Tiny-ImageNet-C and ImageNet-C (Hendrycks & Dietterich,
 "Benchmarking neural network robustness to common corruptions", ICLR 2019;
 heterogeneity.md H3).
 
-Those are left out that need picture files, ImageMagick or OpenCV. Each works on float32
-images in [0, 1] with a constant c: noise on one image [channels, height, width], others
-on [n, channels, height, width]. torchvision's operations of the same names are other
-ones: contrast is that to the grey mean, brightness a factor, and JPEG needs compiled
-operators.
+Corruptions that need image files, ImageMagick or OpenCV are left out. Each function
+takes float32 images in [0, 1] and a constant c. Noise takes one image [channels,
+height, width], other functions [n, channels, height, width]. torchvision's operations
+with the same names differ: its contrast moves pixels to the mean grey, its brightness
+is a factor, and its JPEG needs compiled operators.
 """
 
 import io
@@ -18,30 +18,42 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-# Pixels of a side: constants are given for images up to 32, up to 64, and larger ones.
+# Sides in pixels: constants exist for images up to 32, up to 64, and larger.
 SIZES = (32, 64)
 WHITE = np.float32(255)
 
 CONSTANTS: dict[str, list[list[Any]]] = tomllib.loads(
     Path(__file__).with_name("corruptions.toml").read_text()
 )
-COLOURED = {"saturate"}  # of images with three channels
+COLOURED = {"saturate"}  # corruptions that need three channels
 OF_BYTES = {"brightness", "saturate", "jpeg", "pixelate"}
-# (purpose, number of a sample) → its random numbers
+# (purpose, number of a sample) → generator of its random numbers
 Draw = Callable[[str, int], Generator]
 Images = np.ndarray
 
 
 def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
-    """Return the constant of a corruption at a severity from 1 to 5 for images of a
-    shape.
+    """Return the constant of a corruption.
+
+    Args:
+        name: name of the corruption.
+        severity: severity from 1 to 5.
+        shape: shape of an image [channels, height, width].
     """
     column = int(np.searchsorted(SIZES, max(shape[1:])))
     return CONSTANTS[name][column][severity - 1]
 
 
 def corrupt(name: str, c: Any, draw: Draw, x: Images, numbers: np.ndarray) -> Images:
-    """Corrupt the images x [n, channels, height, width] with these ``numbers`` [n]."""
+    """Corrupt images.
+
+    Args:
+        name: name of the corruption.
+        c: constant of the corruption.
+        draw: generators of random numbers by sample.
+        x: images [n, channels, height, width].
+        numbers: sample numbers of the images [n].
+    """
     if name in FIXED:
         return FIXED[name](x, c)
     noisy = []
@@ -58,14 +70,16 @@ def add_gaussian_noise(image: Images, c: float, random: Generator) -> Images:
 
 
 def add_shot_noise(image: Images, c: float, random: Generator) -> Images:
-    """Draw the number of photons, of mean c at white; there are none below black."""
+    """Replace values by Poisson numbers of photons with mean c at white; negative
+    values count as black.
+    """
     photons = random.poisson(np.maximum(image, 0) * c)
     noisy: Images = photons / np.float32(c)
     return noisy
 
 
 def add_impulse_noise(image: Images, c: float, random: Generator) -> Images:
-    """Make a share c of the values black or white, half of them each."""
+    """Set a share c of the values to black or white, half of them each."""
     noisy = image.copy()
     draws = random.random(image.shape)
     noisy[draws < c / 2] = 0
@@ -74,13 +88,13 @@ def add_impulse_noise(image: Images, c: float, random: Generator) -> Images:
 
 
 def add_speckle_noise(image: Images, c: float, random: Generator) -> Images:
-    """Add normal noise in proportion to the values."""
+    """Add normal noise of standard deviation c times the value."""
     noise = random.standard_normal(image.shape, np.float32)
     return image + image * c * noise
 
 
 def blur_normally(x: Images, c: float) -> Images:
-    """Blur by a normal filter of standard deviation c."""
+    """Blur by a Gaussian filter of standard deviation c."""
     from scipy.ndimage import gaussian_filter
 
     blurred: Images = gaussian_filter(x, (0, 0, c, c), mode="nearest")
@@ -88,10 +102,14 @@ def blur_normally(x: Images, c: float) -> Images:
 
 
 def defocus(x: Images, c: tuple[float, float]) -> Images:
-    """Blur by the disk of an unsharp lens: c is its radius and softness.
+    """Blur by a disk, as an unfocused lens.
 
-    The rim of the disk is blurred by a normal filter of 3×3 pixels, of 5×5 for large
-    disks.
+    The edge of the disk is smoothed by a Gaussian filter of 3×3 pixels, or 5×5 for
+    large disks.
+
+    Args:
+        x: images.
+        c: radius of the disk and standard deviation of its smoothing, in pixels.
     """
     from scipy.ndimage import convolve, gaussian_filter
 
@@ -107,14 +125,14 @@ def defocus(x: Images, c: tuple[float, float]) -> Images:
 
 
 def scale_contrast(x: Images, c: float) -> Images:
-    """Bring each channel nearer to its mean, by the factor c."""
+    """Scale each channel's deviation from its mean by the factor c."""
     mean = x.mean(axis=(2, 3), keepdims=True)
     changed: Images = (x - mean) * np.float32(c) + mean
     return changed
 
 
 def brighten(x: Images, c: float) -> Images:
-    """Add c to the value of coloured images, to all channels of others."""
+    """Add c to the value (HSV) of coloured images, or to all channels of other images."""
     if x.shape[1] != 3:
         return x + np.float32(c)
     hsv = to_hsv(x)
@@ -123,7 +141,7 @@ def brighten(x: Images, c: float) -> Images:
 
 
 def saturate(x: Images, c: tuple[float, float]) -> Images:
-    """Multiply the saturation by the first number of c and add the second."""
+    """Multiply the saturation (HSV) by the first number of c and add the second."""
     factor, offset = c
     hsv = to_hsv(x)
     hsv[..., 1] = np.clip(hsv[..., 1] * factor + offset, 0, 1)
@@ -131,7 +149,7 @@ def saturate(x: Images, c: tuple[float, float]) -> Images:
 
 
 def compress(x: Images, c: int) -> Images:
-    """Save images as JPEG of quality c and read them again."""
+    """Encode images as JPEG of quality c and decode them."""
     from PIL import Image
 
     result = []
@@ -147,7 +165,7 @@ def compress(x: Images, c: int) -> Images:
 
 
 def pixelate(x: Images, c: float) -> Images:
-    """Shrink images to a share c of their sides and enlarge them again."""
+    """Reduce the sides of images to the share c, then enlarge them."""
     from PIL import Image
 
     height, width = x.shape[2:]
@@ -166,7 +184,7 @@ def to_bytes(x: Images) -> Images:
 
 
 def to_hsv(x: Images) -> np.ndarray:
-    """Return hue, saturation and value, [n, height, width, 3], of images [n, 3, height,
+    """Return hue, saturation and value [n, height, width, 3] of images [n, 3, height,
     width].
     """
     from matplotlib.colors import rgb_to_hsv
@@ -175,7 +193,7 @@ def to_hsv(x: Images) -> np.ndarray:
 
 
 def from_hsv(hsv: np.ndarray) -> Images:
-    """Return the images [n, 3, height, width] of this hue, saturation and value."""
+    """Return images [n, 3, height, width] of hue, saturation and value."""
     from matplotlib.colors import hsv_to_rgb
 
     coloured: Images = hsv_to_rgb(hsv).transpose(0, 3, 1, 2)

@@ -1,7 +1,7 @@
-"""Groups of a shift's clients, and the concepts of clients that drift (heterogeneity.md
-H0, H7, H8).
+"""Assignment of clients to the groups of a shift, and concepts of drifting clients
+(heterogeneity.md H0, H7, H8).
 
-Newcomers are counted among themselves, so that every group has some.
+Newcomers are assigned separately, so that every group has newcomers.
 """
 
 from pathlib import Path
@@ -12,15 +12,15 @@ from hpcfl.data.shifts.base import Facts, Shift
 from hpcfl.experiment.sections import CELLS
 from hpcfl.files import untrusted_files
 
-ROUNDING = 1e-9  # a share of clients may be a little too small a number
-MOST_BYTES = 1 << 28  # of a table
+ROUNDING = 1e-9  # corrects whole numbers that rounding makes slightly too small
+MOST_BYTES = 1 << 28  # limit for the file of a table
 
 
 def list_places(shift: Shift, facts: Facts) -> list[np.ndarray]:
-    """Return the place of each client among all, and of each newcomer among these,
-    int64.
+    """Return the position of each client among clients, and of each newcomer among
+    newcomers, int64.
 
-    Groups are dealt out along it: the clients' own order for blocks, else a random one.
+    Groups are assigned in this order: client order for blocks, else a random order.
     """
     if shift.assign != "random":
         return [np.arange(facts.clients), np.arange(facts.newcomers)]
@@ -30,16 +30,28 @@ def list_places(shift: Shift, facts: Facts) -> list[np.ndarray]:
 
 
 def deal_to_all(shift: Shift, facts: Facts, groups: int) -> np.ndarray:
-    """Return the group of each client, newcomers last: ⌊i·k/M⌋ of the i-th of M in k
-    groups.
+    """Return the group of each client, newcomers last: group ⌊i·k/M⌋ for position i of
+    M, in k groups.
+
+    Args:
+        shift: table ``[[shift]]``.
+        facts: facts about the data.
+        groups: number k of groups.
     """
     clients, newcomers = list_places(shift, facts)
     return np.concatenate([_spread(clients, groups), _spread(newcomers, groups)])
 
 
 def deal_to_share(shift: Shift, facts: Facts, share: float, groups: int) -> np.ndarray:
-    """Return the group of each client where a share of them is in groups 1, 2, …,
-    evenly, and the rest in group 0; ``groups`` counts that one.
+    """Return the group of each client if only a share of clients is changed.
+
+    Changed clients are divided evenly among groups 1, 2, …; the rest is in group 0.
+
+    Args:
+        shift: table ``[[shift]]``.
+        facts: facts about the data.
+        share: share of changed clients.
+        groups: number of groups, including group 0.
     """
     dealt = []
     for places in list_places(shift, facts):
@@ -51,7 +63,7 @@ def deal_to_share(shift: Shift, facts: Facts, share: float, groups: int) -> np.n
 def deal_cells(shift: Shift, facts: Facts) -> list[np.ndarray]:
     """Return the cell of each client, and of each newcomer, as positions in ``CELLS``.
 
-    A cell has ⌊share·M⌋ clients; those that are left are plain.
+    Each cell has ⌊share·M⌋ clients; remaining clients are plain.
     """
     assert shift.cells is not None
     dealt = []
@@ -71,10 +83,17 @@ def deal_within_cells(
     own: str,
     groups: int,
 ) -> np.ndarray:
-    """Return the group of each client by its cell: within each cell that a shift
-    changes its groups 1, 2, … are of equal size.
+    """Return the group of each client by its cell.
 
-    cells: as ``deal_cells`` gives them. own: the cell that this shift alone changes.
+    In each cell that the shift changes, clients are divided evenly among groups 1, 2,
+    ….
+
+    Args:
+        shift: table ``[[shift]]``.
+        facts: facts about the data.
+        cells: result of ``deal_cells``.
+        own: cell that only this shift changes.
+        groups: number of groups, including group 0.
     """
     dealt = []
     for places, cell in zip(list_places(shift, facts), cells, strict=True):
@@ -85,9 +104,11 @@ def deal_within_cells(
 
 
 def _deal_changed(places: np.ndarray, changed: np.ndarray, groups: int) -> np.ndarray:
-    """Return group 0 but for the ``changed`` clients, which are dealt over the others."""
+    """Return group 0 for unchanged clients, and divide changed clients among the
+    others.
+    """
     dealt = np.zeros(len(places), np.int64)
-    rank = places[changed].argsort().argsort()  # the place among the changed clients
+    rank = places[changed].argsort().argsort()  # position among the changed clients
     dealt[changed] = 1 + _spread(rank, groups - 1)
     return dealt
 
@@ -97,12 +118,18 @@ def _spread(places: np.ndarray, groups: int) -> np.ndarray:
 
 
 def list_steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
-    """Return the concept of each client at the beginning and from each of the rounds
-    ``at`` on, int64 [steps, clients and newcomers].
+    """Return the concept of each client in each step, int64 [steps, clients and
+    newcomers].
 
-    Without a table all clients begin in concept 0. Clients that drift go on to the next
-    concept at each of the rounds and after the last to 0 again; where they are
-    staggered, each goes to one of the others, once.
+    The first step begins in round 1, the others in the rounds ``at``. Without a table
+    all clients begin with concept 0. Drifting clients change to the next concept in
+    each step, after the last to 0 again. Staggered clients change once, each to one of
+    the others.
+
+    Args:
+        shift: table ``[[shift]]``.
+        facts: facts about the data.
+        concepts: number of concepts.
     """
     if shift.table is not None:
         return _read_table(shift, shift.table, facts, concepts)
@@ -118,7 +145,7 @@ def list_steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
 
 
 def _read_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndarray:
-    """Read the steps in a file; newcomers have the columns from the first on."""
+    """Read the steps from a file; newcomers reuse the columns from the first on."""
     with untrusted_files.refuse_unreadable(
         path, "rows of a whole number for each client"
     ):
@@ -130,8 +157,8 @@ def _read_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndar
     if table.shape != wanted:
         raise facts.wrong(
             "table",
-            f"{path} has the shape {list(table.shape)}; expected {list(wanted)}, a row for the "
-            "beginning and one for each of the rounds in at, a column for each client",
+            f"{path} has the shape {list(table.shape)}; expected {list(wanted)}: a row for round "
+            "1, a row for each round in at, and a column for each client",
         )
     if table.min() < 0 or table.max() >= concepts:
         raise facts.wrong("table", f"{path}: its numbers must be 0 … {concepts - 1}")

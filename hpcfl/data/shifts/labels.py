@@ -1,11 +1,11 @@
-"""Permuted labels: in each group classes have other numbers, y → σ(y)
-(heterogeneity.md H2).
+"""Permuted labels: each group permutes the class numbers, y → σ(y) (heterogeneity.md
+H2).
 
 Sattler et al., "Clustered federated learning", TNNLS 2020: CIFAR-10, 20 clients in four
-groups. FedRC (Guo et al., ICML 2024) has y, K − 1 − y and (y + 1) mod K: ``how =
+groups. FedRC (Guo et al., ICML 2024) uses y, K − 1 − y and (y + 1) mod K: ``how =
 ["reverse", "shift"]``. FedDrift (Jothimurugesan et al., AISTATS 2023) swaps pairs. The
-first group keeps its labels. Of balanced data with K shifted groups no single model
-gets more than 1/K right.
+first group keeps its labels. On balanced data with K shifted groups the accuracy of any
+single model is at most 1/K.
 """
 
 from typing import Literal
@@ -22,15 +22,15 @@ class Labels(Shift):
     kind: str = "labels"
     how: How | list[How] = Field(
         "shift",
-        description="(y + g) mod K in group g, K − 1 − y, a random permutation for each group, "
-        "or swapped pairs; of several one group after the other",
+        description="shift: (y + g) mod K in group g; reverse: K − 1 − y; random: a permutation "
+        "per group; swap: pairs; groups of several kinds follow each other",
     )
     groups: int = Field(
-        2, ge=2, le=1000, description="how many, with shift and random; the first is 0"
+        2, ge=2, le=1000, description="number of groups of shift and random, from 0"
     )
     swaps: list[list[NonNegativeInt]] = Field(
         default_factory=list,
-        description="the classes that each group but the first swaps, in pairs: [[1, 2], [3, 4]]",
+        description="pairs of classes swapped in each group after the first: [[1, 2], [3, 4]]",
     )
 
     untouched = "y"
@@ -52,7 +52,7 @@ class Labels(Shift):
         classes = np.arange(facts.classes)
         if self.groups > facts.classes:
             raise facts.wrong(
-                "groups", f"{self.groups} are more than the {facts.classes} classes"
+                "groups", f"{self.groups} must be at most {facts.classes}, the classes"
             )
         return [
             Concept(f"y + {group}", labels=(classes + group) % facts.classes)
@@ -76,13 +76,15 @@ class Labels(Shift):
 
     def _pairs(self, classes: list[int], facts: Facts) -> Concept:
         """Return the concept that swaps the first class with the second, the third with
-        the fourth and so on.
+        the fourth, and so on.
         """
         different = len(set(classes)) == len(classes)
         if not classes or len(classes) % 2 or not different:
-            raise facts.wrong("swaps", f"{classes} are no pairs of different classes")
+            raise facts.wrong("swaps", f"{classes} must be pairs of different classes")
         if max(classes) >= facts.classes:
-            raise facts.wrong("swaps", f"{classes}: there are {facts.classes} classes")
+            raise facts.wrong(
+                "swaps", f"{classes}: the data set has only {facts.classes} classes"
+            )
         permutation = np.arange(facts.classes)
         permutation[classes[::2]] = classes[1::2]
         permutation[classes[1::2]] = classes[::2]

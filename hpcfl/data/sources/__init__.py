@@ -1,4 +1,4 @@
-"""Data sets, one file each, found by the file's name (``data.dataset``).
+"""Data sets, one file each; ``data.dataset`` is the file's name.
 
-A file's ``plugin`` is a ``base.Source``.
+Each file assigns a ``base.Source`` to ``plugin``.
 """

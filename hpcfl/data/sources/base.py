@@ -1,4 +1,10 @@
-"""Sources of data sets: the interface, and files whose checksums are known."""
+"""Interface of data sets, and base class of data sets in files with known checksums.
+
+hpcfl parses published files itself, in five to twenty lines each, and uses torchvision
+only to download them. Every read compares the checksum first and keeps the images in
+memory once. torchvision's CIFAR classes would unpickle any object that a file names,
+and importing torchvision takes a second on each rank.
+"""
 
 import hashlib
 import http.client
@@ -15,19 +21,18 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files
 
-MOST_BYTES = 1 << 31  # of a file; the largest, SVHN's further digits, has 1.3 GB
+MOST_BYTES = 1 << 31  # limit for a file; the largest, SVHN's extra digits, has 1.3 GB
 
 
 class Source(ABC):
-    """One data set.
+    """A data set.
 
     Attributes:
-        built_in: it needs no files of the user.
-        own_file: it reads ``data.file``, a user's own file or folder.
-        licence: under which its publishers give it, "" where that is not known or the
-            data are the user's.
-        home: where a user fetches files that ``download`` does not.
-        about: one sentence about it, where its file holds several data sets.
+        built_in: Whether it needs no files of the user.
+        own_file: Whether it reads ``data.file``, the user's own file or folder.
+        licence: licence of the data; "" if unknown, or for the user's own data.
+        home: page from which users fetch files that ``download`` does not fetch.
+        about: one-sentence description, if its module has several data sets.
     """
 
     built_in = False
@@ -38,23 +43,30 @@ class Source(ABC):
 
     @property
     def looked_for(self) -> Sequence[str]:
-        """List the files that are read, by their paths below ``data.root``, or below
-        ``data.file`` where that is a folder.
+        """Return paths of the files that are read, relative to ``data.root``, or to the
+        folder ``data.file``.
         """
         return ()
 
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:
-        """Read the data set, called ``name``, from the files under ``root`` (with
-        ``own_file``: from that).
+        """Read the data set.
 
-        Parameters that a subclass adds, with types and defaults, are keys of its own in
-        ``[data]``. Raises UserError for missing or damaged files.
+        Keyword parameters that a subclass adds, with types and defaults, become keys of
+        ``[data]``.
+
+        Args:
+            name: name of the data set.
+            root: folder of the files; with ``own_file`` the user's file or folder.
+
+        Raises:
+            UserError: Files are missing or damaged.
         """
 
     def download(self, name: str, root: Path) -> None:
-        """Fetch the files into ``root``. Raises UserError if that fails or there is
-        nothing to fetch.
+        """Download the files into ``root``.
+
+        Raises UserError if the download fails, or if the data set has no download.
         """
         instead = "it is built in" if self.built_in else "bring your own files"
         if self.home:
@@ -64,15 +76,15 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class CheckedFiles(Source):
-    """Files whose MD5 is known, read only if it is right.
+    """A data set in files with known MD5 checksums, which every read compares.
 
     Attributes:
-        archive: what fetches them, a class in ``torchvision.datasets`` or the address
-            of a folder.
-        folder: where they lie under the root, the same as torchvision's if it has them.
-        checksums: file name → MD5, hexadecimal, in reading order.
-        further: the same of files that only a key of the data set asks for; these are
-            not downloaded unasked.
+        archive: name of a class in ``torchvision.datasets`` that downloads the files,
+            or address of their folder.
+        folder: folder of the files below the root, as torchvision names it.
+        checksums: MD5 by file name, hexadecimal, in the order in which files are read.
+        further: MD5 by file name of files that only a key of the data set reads;
+            ``download`` does not fetch them.
     """
 
     archive: str
@@ -88,14 +100,16 @@ class CheckedFiles(Source):
         return [str(Path(self.folder) / file) for file in files]
 
     def content(self, name: str, root: Path, file: str) -> bytes:
-        """Read one file and check it, in this order because a pickle may be replaced.
+        """Return the content of a file after comparing its checksum.
 
-        Raises UserError where it is missing, cannot be read or has another checksum.
+        The content is read before the comparison, so that the compared bytes are also
+        the parsed ones: a pickle could be replaced between comparison and reading.
+        Raises UserError if the file is missing, unreadable or has another checksum.
         """
         path = root / self.folder / file
         remedy = f"to fetch it: hpcfl data download {name} --root {root}"
         if file in self.further:
-            remedy = f"it is {self.archive}{file}"
+            remedy = f"fetch it from {self.archive}{file}"
         expected = {**self.checksums, **self.further}[file]
         with untrusted_files.refuse_unreadable(path, missing=remedy):
             content = untrusted_files.read_user_file(path, MOST_BYTES)
@@ -116,10 +130,18 @@ class CheckedFiles(Source):
         sizes: tuple[int, int] | None = None,
         **more: Any,
     ) -> Dataset:
-        """Join the parts of a data set, the last of which is the official test split.
+        """Join the parts of a data set; the last part is the official test split.
 
-        images: in as many parts as ``labels``, or joined already. Raises UserError where
-        the numbers of samples to train and to test on are not ``sizes``.
+        Args:
+            name: name of the data set.
+            images: images of each part of ``labels``, or one array with all images.
+            labels: class numbers of each part.
+            classes: number of classes.
+            sizes: expected numbers of training and test samples, or None.
+            more: further fields of ``Dataset``.
+
+        Raises:
+            UserError: The numbers of samples differ from ``sizes``.
         """
         joined = images[0] if len(images) == 1 else np.concatenate(images)
         x, y = np.ascontiguousarray(joined), np.concatenate(labels)
@@ -133,15 +155,15 @@ class CheckedFiles(Source):
         return Dataset.from_arrays(name, x, y, classes, official_test=test, **more)
 
     def download(self, name: str, root: Path) -> None:
-        """Fetch through torchvision what is missing or damaged, then check every file."""
-        # torchvision takes a second to import and is needed here only.
+        """Download missing and damaged files by torchvision, then check every file."""
+        # importing torchvision takes a second, and only downloads need it
         from hpcfl.data.vision import torchvision
 
         folder = root / self.folder
         with downloading(name, root):
             for file, checksum in self.checksums.items():
                 path = folder / file
-                # torchvision fetches MNIST's files only where they are absent
+                # torchvision downloads MNIST's files only if they are absent
                 if path.exists() and _md5(path.read_bytes()) != checksum:
                     path.unlink()
             if "://" not in self.archive:
@@ -157,7 +179,7 @@ class CheckedFiles(Source):
 
 @contextmanager
 def downloading(name: str, root: Path) -> Iterator[None]:
-    """Raise UserError where a data set cannot be downloaded."""
+    """Turn errors of a download into UserError."""
     try:
         yield
     except (OSError, RuntimeError, http.client.HTTPException) as error:

@@ -1,13 +1,14 @@
-"""Camelyon17-WILDS (Bandi et al. 2018; Koh et al. 2021): 455,954 patches 3×32×32 of lymph
-nodes, with a tumour in the centre or not, from 5 hospitals, as PNG files.
+"""Camelyon17-WILDS (Bandi et al. 2018; Koh et al. 2021): 455,954 patches 3×32×32 of
+lymph nodes, with or without a tumour in the centre, from 5 hospitals, as PNG files.
 
-Hospitals are the clients of ``partition.scheme = "by-client"``, or with ``clients =
-"slide"`` the 50 slides (heterogeneity.md D9). WILDS trains on the hospitals 0, 3 and 4; here
-the patches of a client are cut as in other schemes. They are shrunk from 96×96, each pixel
-the mean of its area, because all of them would take 12.6 GB.
+With ``partition.scheme = "by-client"`` each hospital is a client, or each of the 50
+slides with ``clients = "slide"`` (heterogeneity.md D9). WILDS trains on hospitals 0, 3
+and 4; here each client's patches are split as in other schemes. Patches are reduced
+from 96×96, each pixel the mean of its area, because the originals would take 12.6 GB of
+memory.
 
-``hpcfl data download`` decodes the files once into one file, which the ranks of a node map
-into memory, but does not fetch them: the archive has 10 GB.
+``hpcfl data download`` decodes the files once into one file, which the ranks of a node
+map into memory. It does not download them, because the archive has 10 GB.
 """
 
 import io
@@ -37,7 +38,7 @@ RECORD = np.dtype(
         ("slide", "u1"),
     ]
 )
-# The pattern of each column of the metadata; the first five make a file's name.
+# Patterns of the metadata columns that are read.
 COLUMNS = {
     "patient": r"\d{1,4}",
     "node": r"\d{1,2}",
@@ -74,7 +75,7 @@ class Camelyon17(DecodedPictures):
         *,
         clients: Annotated[
             Literal["hospital", "slide"],
-            Field(description="whose the patches are"),
+            Field(description="clients of the patches: hospitals or slides"),
         ] = "hospital",
     ) -> Dataset:
         table = self.records(name, root)
@@ -87,7 +88,7 @@ class Camelyon17(DecodedPictures):
         )
 
     def list_entries(self, folder: Path) -> list[_Entry]:
-        """List all patches in the order of the metadata."""
+        """Return the entries of all patches in the order of the metadata."""
         path = folder / METADATA
         entries = []
         for patient, node, x, y, tumor, slide, hospital in _read_rows(path):
@@ -105,7 +106,7 @@ class Camelyon17(DecodedPictures):
         return entries
 
     def decode(self, entry: _Entry) -> tuple[np.ndarray, int, int, int]:
-        """Decode the record of a patch."""
+        """Return the record of a patch."""
         image = pictures.read(
             entry.path,
             "PNG",
@@ -117,10 +118,10 @@ class Camelyon17(DecodedPictures):
 
 
 def _read_rows(path: Path) -> list[Any]:
-    """Read the columns of the metadata as texts, because patients' numbers begin with
-    zeros, [rows][7]. Raises UserError.
+    """Return the columns of the metadata as texts [rows][7], because patient numbers
+    begin with zeros. Raises UserError.
     """
-    import pandas  # takes a second to import and is needed here only
+    import pandas  # the import takes a second, and only this function needs it
 
     with untrusted_files.refuse_unreadable(path, "csv"):
         content = untrusted_files.read_user_file(path, METADATA_BYTES)
@@ -132,7 +133,7 @@ def _read_rows(path: Path) -> list[Any]:
         if len(wrong):
             text = frame[column][wrong[0]]
             raise UserError(
-                f"{path}: row {wrong[0] + 1}: {column} = {text!r:.60} is no such number"
+                f"{path}: row {wrong[0] + 1}: {column} = {text!r:.60} is not a valid number"
             )
     rows: list[Any] = frame[list(COLUMNS)].to_numpy(object).tolist()
     return rows

@@ -10,15 +10,17 @@ from hpcfl.data.sources import pickled
 from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.files import untrusted_files
 
-IMAGES = 60_000  # the most in all batches
+IMAGES = 60_000  # total over all batches
 
 
 @dataclass(frozen=True)
 class PickledBatches(CheckedFiles):
-    """CIFAR's Python version: training batches, the test batch last.
+    """CIFAR's Python version: training batches, then the test batch.
 
-    labels: under which key a batch has its labels. statistics: mean and std, as of
-    ``Dataset``.
+    Attributes:
+        labels: key of the labels in a batch.
+        classes: number of classes.
+        statistics: mean and standard deviation of each channel, as in ``Dataset``.
     """
 
     labels: str
@@ -26,7 +28,7 @@ class PickledBatches(CheckedFiles):
     statistics: tuple[tuple[float, ...], tuple[float, ...]]
 
     def read(self, name: str, root: Path) -> Dataset:
-        # filled batch by batch, so that images are in memory once
+        # one array filled batch by batch, so that the images are in memory once
         images = np.empty((IMAGES, 3, 32, 32), np.uint8)
         count, labels = 0, []
         for file in self.checksums:

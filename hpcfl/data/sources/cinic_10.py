@@ -1,13 +1,13 @@
 """CINIC-10 (Darlow et al. 2018): 90,000 + 90,000 images 3×32×32 of CIFAR-10's classes,
 from CIFAR-10 and ImageNet, as PNG files.
 
-A validation part of as many images is left out, or with ``valid = true`` trained on. The
-files' names say where an image is from: with ``partition.scheme = "by-client"`` there are
-two clients, ``cifar-10`` with the images that are CIFAR-10's and ``imagenet`` with the
-others (heterogeneity.md D5).
+The validation part, another 90,000 images, is used only with ``valid = true``, for
+training. File names tell the origin of an image: with ``partition.scheme =
+"by-client"`` there are two clients, ``cifar-10`` with the images from CIFAR-10 and
+``imagenet`` with the others (heterogeneity.md D5).
 
-``hpcfl data download`` decodes the 270,000 files once into one file, which the ranks of a
-node map into memory. Without that file every rank decodes them itself.
+``hpcfl data download`` decodes the 270,000 files once into one file, which the ranks of
+a node map into memory. Without that file every rank decodes the images itself.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ from hpcfl.errors import UserError
 FOLDER = "CINIC-10"
 URL = "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz"
 MD5 = "6ee4d0c996905fe93221de577967a372"
-PARTS = ("train", "test", "valid")  # as they lie in the decoded file
+PARTS = ("train", "test", "valid")  # order in the decoded file
 CLASSES = [
     "airplane",
     "automobile",
@@ -37,7 +37,7 @@ CLASSES = [
     "ship",
     "truck",
 ]
-EACH = 9000  # images of a class in a part
+EACH = 9000  # images per class and part
 SIDE = 32
 RECORD = np.dtype(
     [("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("imagenet", "?")]
@@ -75,7 +75,7 @@ class Cinic10(DecodedPictures):
     ) -> Dataset:
         table = self.records(name, root)
         size = EACH * len(CLASSES)
-        # A slice stays mapped; with the validation part the images are copied.
+        # A slice remains mapped; adding the validation part copies the images.
         records = table[: 2 * size]
         if valid:
             parts = [table[:size], table[2 * size :], table[size : 2 * size]]
@@ -91,7 +91,7 @@ class Cinic10(DecodedPictures):
         )
 
     def list_entries(self, folder: Path) -> list[_Entry]:
-        """List all images by part, class and name."""
+        """Return the entries of all images, ordered by part, class and name."""
         entries = []
         for part in PARTS:
             for label, word in enumerate(CLASSES):
@@ -105,7 +105,7 @@ class Cinic10(DecodedPictures):
         return entries
 
     def decode(self, entry: _Entry) -> tuple[np.ndarray, int, bool]:
-        """Decode the record of an image; a grey one becomes coloured."""
+        """Return the record of an image; grey images are converted to RGB."""
         image = pictures.read(entry.path, "PNG", size=(SIDE, SIDE))
         return image, entry.label, not entry.path.name.startswith("cifar")
 

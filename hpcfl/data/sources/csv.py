@@ -1,9 +1,9 @@
-"""A table in a CSV file (``data.file``), a row for each sample, headings in the first,
-with a column of clients.
+"""A table in a CSV file (``data.file``) with headings in the first line and a sample
+per row, optionally with a column of clients.
 
 The keys ``features``, ``label``, ``client``, ``split`` and ``encode`` name the columns
-and say how they are read. Columns hold numbers or texts; no field may be empty. Labels,
-clients and parts are compared as they are written: ``01`` is not ``1``.
+and their encoding. Columns hold numbers or texts; no field may be empty. Labels,
+clients and parts are compared as written: ``01`` is not ``1``.
 """
 
 import io
@@ -21,7 +21,7 @@ from hpcfl.data.sources.tabular import TableSource
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files
 
-SEPARATORS = ";\t|"  # of other tables
+SEPARATORS = ";\t|"  # separators that are refused with advice
 
 
 class _CsvColumns(Columns):
@@ -41,22 +41,20 @@ class _CsvColumns(Columns):
                 f"{root}: the first line holds numbers; add a line of headings before it"
             )
         self.index = [name for name in self.names if features.is_index(name)]
-        # pandas writes an index of several levels as columns without headings
+        # empty headings may repeat: pandas writes one for each level of an index
         checks.refuse_repeated(root, "heading", [name for name in self.names if name])
         self._frame = self._parse_rows(na_values=[""])
 
     def _parse_rows(self, **options: Any) -> Any:
-        """Return the rows below the headings, columns by position."""
+        """Return the rows below the headings; columns are named by position."""
         return self._parse(header=0, names=range(len(self.names)), **options)
 
     def _parse(self, **options: Any) -> Any:
-        """Parse the file by pandas, which takes no text but an empty field for a missing
-        value.
-        """
-        import pandas  # takes a second to import and is needed here only
+        """Parse the file by pandas; texts such as "NA" are not missing values."""
+        import pandas  # the import takes a second, and only this function needs it
 
         with warnings.catch_warnings():
-            # pandas warns of rows with more fields than there are headings
+            # pandas only warns of rows with more fields than headings
             warnings.simplefilter("error")
             return pandas.read_csv(
                 io.BytesIO(self._content),
@@ -79,7 +77,7 @@ class _CsvColumns(Columns):
         return _convert_to_texts(series)
 
     def as_written(self, name: str) -> np.ndarray:
-        """Return integers where each is written in the usual way, else texts."""
+        """Return the column as integers if all have the usual notation, else as texts."""
         values = self.column(name)
         position = self.names.index(name)
         rows = self._parse_rows(usecols=[position], dtype=str)

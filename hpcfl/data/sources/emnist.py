@@ -1,13 +1,13 @@
 """EMNIST (Cohen et al. 2017): handwritten digits and letters 1×28×28, in IDX files; the
-key ``split`` says which.
+key ``split`` selects one of its six data sets.
 
 ``byclass`` and ``bymerge`` have 697,932 + 116,323 images in 62 and 47 classes,
 ``balanced`` 112,800 + 18,800 in 47, ``letters`` 124,800 + 20,800 in 26, ``digits``
-240,000 + 40,000 and ``mnist`` 60,000 + 10,000 in 10. The classes of ``byclass`` are 0–9,
-A–Z, a–z, in this order, as LEAF's of FEMNIST.
+240,000 + 40,000 and ``mnist`` 60,000 + 10,000 in 10. The classes of ``byclass`` are
+0–9, A–Z, a–z, in this order, as in LEAF's FEMNIST.
 
-The files are read from the archive, because its checksum alone is public; their images
-lie on their side and are turned upright (heterogeneity.md D1).
+Files are read from the archive, because only its checksum is public. Their images are
+transposed and are turned upright here (heterogeneity.md D1).
 """
 
 import gzip
@@ -24,7 +24,14 @@ from hpcfl.data.sources.mnist import parse_idx
 
 
 class _Split(NamedTuple):
-    """first: the number that the files give the first class."""
+    """Sizes of a split.
+
+    Attributes:
+        classes: number of classes.
+        train: number of training samples.
+        test: number of test samples.
+        first: label of the first class in the files.
+    """
 
     classes: int
     train: int
@@ -43,7 +50,7 @@ SPLITS = {
 
 
 class Emnist(CheckedFiles):
-    """One zip file, with four compressed IDX files of each split."""
+    """One zip archive with four compressed IDX files for each split."""
 
     def read(
         self,
@@ -52,7 +59,7 @@ class Emnist(CheckedFiles):
         *,
         split: Annotated[
             Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"],
-            Field(description="which of EMNIST's data sets"),
+            Field(description="data set of EMNIST"),
         ] = "balanced",
     ) -> Dataset:
         [file] = self.checksums

@@ -1,5 +1,7 @@
-"""Columns of a table as samples: one column of images, texts or lists, or numbers of several
-columns, with categories encoded and identifiers left out (heterogeneity.md D11).
+"""Convert columns of a table to samples.
+
+Samples are one column of images, texts or lists, or numbers from several columns.
+Categories are encoded and identifiers are left out (heterogeneity.md D11).
 """
 
 import re
@@ -16,27 +18,27 @@ from hpcfl.data.sources import ag_news
 from hpcfl.errors import UserError
 from hpcfl.files import wording
 
-MOST_CATEGORIES = 1_000  # of a column
-FEWEST = 10  # rows; values of fewer may differ without being an identifier
-# names that pandas gives to an index: in Parquet, in a CSV file that it reads, writes
+MOST_CATEGORIES = 1_000  # limit for a column
+FEWEST = 10  # rows; with fewer, distinct values do not suggest an identifier
+# names of pandas' index: in Parquet, in CSV files after reading, in CSV files
 INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
-RESET_INDEX = {"index", "level_0"}  # names that pandas' reset_index gives
+RESET_INDEX = {"index", "level_0"}  # names from pandas' reset_index
 IDENTIFIERS = {"id", "ids", "uuid", "guid"}
-# words for what may be numbered: a sign where all values differ
+# words that suggest an identifier if all values differ
 NUMBERED = {"number", "nr", "row", "record", "sample", "case", "key", "code", "patient"}
 NUMBERED |= {"subject", "user", "customer", "name"}
 
 
 class Columns(ABC):
-    """A table that is open.
+    """An open table.
 
     Attributes:
-        names: columns in order.
-        index: columns that pandas wrote as its index of the rows.
-        rows_by_file: number of rows of each file, in order.
-        split: part of each row, where names of files say so; else None.
-        clients: owners of the rows, where names of folders say so; else None.
-        notes: one line each for a user to know.
+        names: names of the columns, in order.
+        index: names of the columns that pandas wrote as index of the rows.
+        rows_by_file: number of rows in each file, in order.
+        split: part of each row according to file names, or None.
+        clients: owners of the rows according to folder names, or None.
+        notes: notes for the user, one line each.
     """
 
     names: list[str]
@@ -49,19 +51,17 @@ class Columns(ABC):
     @abstractmethod
     def column(self, name: str) -> np.ndarray:
         """Return the values of a column, [rows, …]: numbers, uint8 images [rows,
-        channels, height, width], or texts, as objects.
+        channels, height, width], or texts as objects.
 
-        Raises UserError for other kinds of values, missing ones, NaN and infinities.
+        Raises UserError for other types, missing values, NaN and infinities.
         """
 
     def as_written(self, name: str) -> np.ndarray:
-        """Return a column of names: texts as in the file, or numbers that name the same."""
+        """Return a column of names: texts as in the file, or equivalent numbers."""
         return self.column(name)
 
     def class_names(self, name: str) -> list[str] | None:
-        """Return the names that the table gives to the class numbers in a column, or
-        None.
-        """
+        """Return the class names of a column of class numbers, or None."""
         return None
 
     def is_categorical(self, name: str) -> bool:
@@ -70,7 +70,13 @@ class Columns(ABC):
 
 
 class Features(NamedTuple):
-    """Samples as ``npz.make_dataset`` takes them, the names of their numbers, and notes."""
+    """Encoded samples.
+
+    Attributes:
+        x: samples as ``npz.make_dataset`` accepts them.
+        names: name of each input.
+        notes: notes for the user.
+    """
 
     x: np.ndarray
     names: list[str]
@@ -84,10 +90,18 @@ def encode(
     trained: int,
     one_hot: bool,
 ) -> Features:
-    """Make the samples of columns whose rows for training come first.
+    """Convert columns to samples.
 
-    trained: number of these rows. one_hot: whether each category of a column of texts or
-    categories becomes a number, 0 or 1. Raises UserError.
+    Args:
+        root: file or folder of the table, for messages.
+        table: the table of the columns.
+        columns: values by column name; rows for training come first.
+        trained: number of rows for training.
+        one_hot: Whether each category of a column of texts or categories becomes an
+            input, 0 or 1.
+
+    Raises:
+        UserError: A column cannot be converted.
     """
     first, values = next(iter(columns.items()))
     if len(columns) == 1 and values.dtype == object and not one_hot:
@@ -100,8 +114,8 @@ def encode(
         where = f"{root}: the column '{name}'"
         if values.ndim > 1:
             raise UserError(
-                f"{where} holds {values.dtype} {list(values.shape)}, and there are other columns; "
-                f"set data.features = ['{name}'], or to the columns of numbers"
+                f"{where} holds {values.dtype} {list(values.shape)} and cannot be combined with "
+                f"other columns; set data.features = ['{name}'], or list only columns of numbers"
             )
         is_categorical = values.dtype == object or table.is_categorical(name)
         if one_hot and is_categorical:
@@ -120,20 +134,20 @@ def encode(
 def _take_numbers(
     where: str, name: str, values: np.ndarray, is_categorical: bool
 ) -> Features:
-    """Return a column of numbers as it is. Raises UserError for texts."""
+    """Return a column of numbers without encoding. Raises UserError for texts."""
     if values.dtype == object:
         text = next((text for text in values if not checks.is_number(text)), values[0])
         raise UserError(
-            f"{where} is not one of numbers: it holds {text!r:.60}; set data.encode = 'one-hot' "
-            "to have an input for each of its values (data.normalise = 'statistics' standardises "
+            f"{where} does not hold numbers: it has {text!r:.60}; set data.encode = 'one-hot' "
+            "to make an input of each of its values (data.normalise = 'statistics' standardises "
             "the other columns), or list the columns of a sample in data.features"
         )
     checks.refuse_indistinct(where, values)
     notes = []
     if is_categorical:
         notes.append(
-            f"{where} holds categories, which are used by number; data.encode = 'one-hot' "
-            "gives each an input of its own"
+            f"{where} holds categories, which are used as numbers; data.encode = 'one-hot' "
+            "makes an input of each category"
         )
     return Features(values.astype(np.float32)[:, None], [name], notes)
 
@@ -141,36 +155,40 @@ def _take_numbers(
 def _encode_categories(
     where: str, name: str, values: np.ndarray, trained: int
 ) -> Features:
-    """Encode a column by the categories of its first ``trained`` rows; others are zeros."""
+    """Encode a column one-hot by the categories in its first ``trained`` rows.
+
+    Other categories become zeros.
+    """
     known = np.unique(values[:trained])
     if len(known) > MOST_CATEGORIES:
         raise UserError(
-            f"{where} has {len(known):,} categories, at most {MOST_CATEGORIES:,} are encoded; "
-            "leave it out by data.features"
+            f"{where} has {len(known):,} categories, more than {MOST_CATEGORIES:,}; "
+            "omit it from data.features"
         )
     encoded = (values[:, None] == known).astype(np.float32)
     unknown = [str(category) for category in np.setdiff1d(values, known)]
     notes = []
     if unknown:
         notes.append(
-            f"{where}: no training row has the categories {wording.list_names(unknown)} of test "
-            "rows; their inputs are all 0"
+            f"{where}: test rows have the categories {wording.list_names(unknown)}, training rows "
+            "do not; their inputs are all 0"
         )
     return Features(encoded, [f"{name}={category}" for category in known], notes)
 
 
 def is_index(name: str) -> bool:
-    """Return whether pandas gives this name to an index."""
+    """Return whether a name is one that pandas gives to an index."""
     return INDEX.fullmatch(name) is not None
 
 
 def looks_like_identifier(
     name: str, values: np.ndarray, rows_by_file: Sequence[int]
 ) -> bool:
-    """Return whether a column names or numbers its rows, or groups of them.
+    """Return whether a column seems to name or number rows, or groups of rows.
 
-    Whole numbers and texts do that which are called so, such as ``patient_id``; running
-    or ascending numbers, in each file or through all; and different words in all rows.
+    Such columns are whole numbers or texts with a name such as ``patient_id``;
+    consecutive or ascending numbers, in each file or overall; and words that differ in
+    all rows.
     """
     if values.ndim > 1 or values.dtype.kind not in "iufO" or not len(values):
         return False
@@ -178,7 +196,7 @@ def looks_like_identifier(
         return False
     distinct = len(np.unique(values))
     all_differ = distinct == len(values)
-    # of ``PatientID`` patient and id
+    # ``PatientID`` has the words patient and id
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
     is_called_so = name.lower() in RESET_INDEX or bool(words & IDENTIFIERS)
     if is_called_so and (all_differ or distinct > 2):
@@ -195,9 +213,9 @@ def looks_like_identifier(
 def find_identifiers(
     columns: dict[str, np.ndarray], rows_by_file: Sequence[int]
 ) -> list[str]:
-    """Return the columns that look like identifiers; a lone column of texts does not."""
+    """Return the columns that look like identifiers, except a single column of texts."""
     if len(columns) == 1 and next(iter(columns.values())).dtype == object:
-        return []  # a sample is a text, which may well be a single word
+        return []  # each sample is a text, possibly of one word
     identifiers = []
     for name, values in columns.items():
         if looks_like_identifier(name, values, rows_by_file):
@@ -206,7 +224,7 @@ def find_identifiers(
 
 
 def _is_running(numbers: np.ndarray) -> bool:
-    """Return whether numbers ascend row by row, or are consecutive in any order."""
+    """Return whether numbers ascend by row, or are consecutive in any order."""
     if len(numbers) < FEWEST:
         return False
     ordered = np.sort(numbers)

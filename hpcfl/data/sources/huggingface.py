@@ -1,13 +1,14 @@
-"""Data sets that ``save_to_disk`` of Hugging Face's ``datasets`` wrote (``data.file``):
-one, or a folder of them, one for each client, as Flower Datasets saves its partitions.
+"""Data sets in the format of ``save_to_disk`` of Hugging Face's ``datasets``
+(``data.file``): one data set, or a folder with one for each client, as Flower Datasets
+saves partitions.
 
-A folder with ``state.json`` is a data set, one with ``dataset_dict.json`` several parts
-of one, of which ``train`` and ``test`` are read. Any other folder holds a folder for each
-client; their order is that of their names, numbers in them counted: ``partition_10``
-comes after ``partition_9``. The keys ``features``, ``label``, ``client`` and ``split``
-name the columns. Needs pyarrow: ``pip install ".[parquet]"`` in the folder of hpcfl
-(heterogeneity.md D11). ``datasets`` itself does not read them here, because it opens the
-files that names in a data set lead to.
+A folder with ``state.json`` is a data set. A folder with ``dataset_dict.json`` is a
+data set in parts, of which ``train`` and ``test`` are read. Any other folder must
+contain a folder for each client; clients are sorted by name, numbers by value:
+``partition_10`` follows ``partition_9``. The keys ``features``, ``label``, ``client``
+and ``split`` name the columns. This needs pyarrow: ``pip install ".[parquet]"`` in the
+folder of hpcfl (heterogeneity.md D11). ``datasets`` itself is not used, because it
+opens any file that a data set names.
 """
 
 import re
@@ -76,25 +77,25 @@ class HuggingFace(TableSource):
             table.notes += (f"{root}: only 'train' and 'test' are read, not {listed}",)
         if names and CLIENT in table.names:
             table.notes += (
-                f"{root}: the column '{CLIENT}' says whose each sample is, not the folders",
+                f"{root}: clients are taken from the column '{CLIENT}', not from the folders",
             )
         return table
 
 
 def _list_folders(root: Path) -> list[Path]:
-    """Return the folder of each client, in the order of names. Raises UserError."""
+    """Return the folders of the clients, sorted by name. Raises UserError."""
     with untrusted_files.refuse_unreadable(root, "a folder"):
         entries = sorted(root.iterdir())
     folders = [path for path in entries if _is_saved(path)]
     if not 0 < len(folders) <= MOST_CLIENTS:
         raise UserError(
-            f"{root}: has neither {STATE} nor {PARTS}, so it must hold a folder with one "
-            f"for each client, at most {MOST_CLIENTS:,}; it holds {len(folders):,}"
+            f"{root}: has neither {STATE} nor {PARTS}, so it must hold a folder with one of "
+            f"these for each client, at most {MOST_CLIENTS:,}; it holds {len(folders):,}"
         )
     for path in entries:
         if path.is_dir() and path not in folders and not path.name.startswith("."):
             raise UserError(
-                f"{path}: has neither {STATE} nor {PARTS}, other folders beside it have; save "
+                f"{path}: has neither {STATE} nor {PARTS}, unlike the other folders; save "
                 "the data of this client again, or move the folder away"
             )
     return sorted(folders, key=lambda path: _count_numbers(path.name))
@@ -105,18 +106,18 @@ def _is_saved(folder: Path) -> bool:
 
 
 def _count_numbers(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names by the numbers in them."""
+    """Return a sort key that compares numbers in a name by value."""
     pieces = re.findall(r"(\d+)|(\D+)", name, re.ASCII)
     return [(int(digits[:18] or -1), letters) for digits, letters in pieces]
 
 
 def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
-    """Open the tables of one data set. Raises UserError."""
+    """Return the files of one data set with their tables. Raises UserError."""
     place = folder / STATE
     state = untrusted_files.read_user_json(place, _State, KIND)
     if state.get("_indices_data_files"):
         raise UserError(
-            f"{folder}: its rows are chosen by a file of indices; save it again after "
+            f"{folder}: a file of indices selects its rows; save it again after "
             "flatten_indices()"
         )
     names = [file["filename"] for file in state["_data_files"]]
@@ -127,11 +128,11 @@ def _open_files(folder: Path, part: str | None, client: int) -> list[File]:
     files = []
     for name in names:
         if not re.fullmatch(pictures.NAME, name):
-            raise UserError(f"{place}: {name!r:.60} is no name of a file")
+            raise UserError(f"{place}: {name!r:.60} is not a valid file name")
         path = folder / name
         ipc = arrow.import_pyarrow().ipc
         with (
-            untrusted_files.refuse_unreadable(path, "a stream of Arrow's"),
+            untrusted_files.refuse_unreadable(path, "an Arrow stream"),
             untrusted_files.open_user_file(path) as file,
         ):
             files.append(File(path, ipc.open_stream(file).read_all(), part, client))

@@ -1,21 +1,22 @@
-"""LEAF's clients (Caldas et al., arXiv 1812.01097): a folder (``data.file``) with JSON
-in train/ and test/.
+"""Data sets in LEAF's format (Caldas et al., arXiv 1812.01097): a folder
+(``data.file``) with JSON files in train/ and test/.
 
-A file holds ``users``, and for each user ``user_data[user]["x"]`` and ``["y"]``, as many
-as ``num_samples`` says. ``partition.scheme = "by-client"`` tests users on their samples
-in test/. Where all users in test/ are others than those in train/ (LEAF's ``-t user``),
-they are the clients of ``[newcomers]``, and ``partition.train`` cuts each user's samples.
-The form of ``x`` says which of LEAF's data sets it is (heterogeneity.md D6):
+A file holds ``users`` and, for each user, ``user_data[user]["x"]`` and ``["y"]``, whose
+length is in ``num_samples``. ``partition.scheme = "by-client"`` tests users on their
+samples in test/. If no user of test/ is in train/ (LEAF's ``-t user``), the users of
+test/ become the clients of ``[newcomers]``, and ``partition.train`` splits each user's
+samples. The format of ``x`` determines the data set (heterogeneity.md D6):
 
-* Lists of numbers are taken as they are; 784 of them, as of FEMNIST, are an image
-  1×28×28 of values 0 … 1, scaled as the built-in images. Other values are noted.
-* Texts of 80 letters are Shakespeare's, with the letter after them, numbered by LEAF's
-  alphabet of 80 letters. Such a sample is 80 token ids, 1 for the first letter, 0 for
-  one that is not in the alphabet; its class is the next letter's number from 0.
-* Lists of texts are Sentiment140's tweets, of which the fifth text is read, as for AG
-  News; the vocabulary is that of the tweets in train/.
+* Lists of numbers are used unchanged. Lists of 784 numbers, as in FEMNIST, become
+  images 1×28×28 of values 0 … 1, scaled as the built-in images; other values cause a
+  note.
+* Texts of 80 letters are from Shakespeare; the label is the next letter. Letters are
+  numbered by LEAF's alphabet of 80 letters: token ids from 1, with 0 for other letters,
+  and classes from 0.
+* Lists of texts are tweets of Sentiment140. The fifth text is encoded as in AG News,
+  with the vocabulary of the tweets in train/.
 * Other texts are CelebA's, names of images in the folder ``data.images``, which are
-  brought to 84×84 pixels as by LEAF's model.
+  resized to 84×84 pixels as in LEAF's model.
 """
 
 import re
@@ -37,13 +38,13 @@ from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files, wording
 
 MOST_FILES = 10_000
-SAMPLES = rb'(?<!\\)"x"\s*:\s*\['  # the key of a user's samples, in a file
+SAMPLES = rb'(?<!\\)"x"\s*:\s*\['  # start of a user's samples in a file
 LETTERS = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 )
 POSITIONS = 80  # letters of a sample
-TWEET = 4  # where a tweet's text stands
-WORDS = 25  # tokens that are read of a tweet
+TWEET = 4  # position of the text in a tweet's list
+WORDS = 25  # tokens of an encoded tweet
 PORTRAIT = (84, 84)
 IMAGE = (1, 28, 28)
 PIXELS = 28 * 28
@@ -65,7 +66,14 @@ class _Content(BaseModel):
 
 
 class User(NamedTuple):
-    """A user's samples in one file: ``x`` [n, …], of tweets objects, ``y`` int64 [n]."""
+    """A user's samples in one file.
+
+    Attributes:
+        path: the file.
+        name: name of the user.
+        x: samples [n, …]; tweets are objects.
+        y: class numbers, int64 [n].
+    """
 
     path: Path
     name: str
@@ -84,7 +92,7 @@ class Leaf(Source):
         *,
         images: Annotated[
             str | None,
-            Field(description="folder of the images that CelebA's samples name"),
+            Field(description="folder of the images named in CelebA's samples"),
         ] = None,
     ) -> Dataset:
         folder = None if images is None else Path(images).expanduser()
@@ -92,19 +100,21 @@ class Leaf(Source):
         if not train:
             raise UserError(f"{root / 'train'}: must hold LEAF's .json files")
         test = _read_part(root / "test", folder)
-        users = [*train, *test]  # a user with samples in both parts is there twice
+        users = [*train, *test]  # users with samples in both parts occur twice
         first = users[0]
         for user in users:
             if (user.x.dtype, user.x.shape[1:]) != (first.x.dtype, first.x.shape[1:]):
                 raise UserError(
                     f"{user.path}: user '{user.name}' has samples {_describe_form(user)}, user "
-                    f"'{first.name}' in {first.path} has {_describe_form(first)}; all users' "
-                    "samples must be alike"
+                    f"'{first.name}' in {first.path} has {_describe_form(first)}; all samples "
+                    "must have one type and shape"
                 )
         x = np.concatenate([user.x for user in users])
         y = torch.from_numpy(np.concatenate([user.y for user in users]))
         if images is not None and x.dtype != np.uint8:
-            raise UserError(f"data.images: the samples of {root} name no images")
+            raise UserError(
+                f"data.images: the samples in {root} are not names of images; remove this key"
+            )
         owners = _number_users(train, test)
         trained = sum(len(user.y) for user in train)
         fields = _convert(x, y, root, trained)
@@ -112,8 +122,8 @@ class Leaf(Source):
         described: tuple[str, ...] = ()
         if owners.unseen:
             described = (
-                f"split by users: {owners.unseen} users in test/ are others than the "
-                f"{len(owners.names) - owners.unseen} in train/",
+                f"split by users: {owners.unseen} users are only in test/, "
+                f"{len(owners.names) - owners.unseen} only in train/",
             )
         return Dataset(
             root.name,
@@ -151,7 +161,7 @@ def _read_part(folder: Path, images: Path | None) -> list[User]:
 
 
 def _validate(text: bytes) -> _Content:
-    """Parse a file and compare it with what it states about itself. Raises ValueError."""
+    """Parse a file and check that its keys agree. Raises ValueError."""
     try:
         content = _Content.model_validate_json(text)
     except pydantic.ValidationError as error:
@@ -165,14 +175,13 @@ def _validate(text: bytes) -> _Content:
     counts = [len(content.user_data[user].y) for user in content.users]
     if content.num_samples not in (None, counts):
         raise ValueError(
-            f"the users have {wording.list_names(list(map(str, counts)))} samples, 'num_samples' "
-            "says otherwise"
+            f"'num_samples' differs from the users' numbers of samples, "
+            f"{wording.list_names(list(map(str, counts)))}"
         )
     lists = len(re.findall(SAMPLES, text))
-    if lists != len(counts):  # JSON's reader takes the last of two
+    if lists != len(counts):  # a JSON parser keeps only the last of two equal keys
         raise ValueError(
-            f"it has {lists} lists 'x' for {len(counts)} users; a user stands twice in "
-            "'user_data'"
+            f"it has {lists} lists 'x' for {len(counts)} users; 'user_data' has a user twice"
         )
     return content
 
@@ -180,7 +189,7 @@ def _validate(text: bytes) -> _Content:
 def _read_samples(
     samples: _Samples, images: Path | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return one user's samples, as of ``User``, and classes as numbers.
+    """Return one user's samples ``x`` and class numbers ``y``, as in ``User``.
 
     Raises ValueError, or UserError for images.
     """
@@ -193,8 +202,8 @@ def _read_samples(
         letters = all(isinstance(label, str) and len(label) == 1 for label in y)
         if not whole_texts or not letters:
             raise ValueError(
-                f"texts must have {POSITIONS} letters, and classes one; CelebA's names of images "
-                "need data.images, their folder"
+                f"texts must have {POSITIONS} letters, and labels one; for CelebA set "
+                "data.images to the folder of the images"
             )
         return number_letters(x) + 1, number_letters(y)[:, 0] % len(LETTERS)
     if isinstance(y[0], str) or not np.array_equal(np.array(y, np.int64), y):
@@ -207,42 +216,44 @@ def _read_samples(
     if len(x[0]) > TWEET and isinstance(x[0][TWEET], str):
         return np.array([row[TWEET] for row in x], object), classes
     if len({len(row) for row in x}) > 1 or not x[0]:
-        raise ValueError("samples must be lists of as many numbers each")
-    array = np.array(x, float)  # it refuses texts
+        raise ValueError("samples must be lists of equal length")
+    array = np.array(x, float)  # raises ValueError for texts
     if place := untrusted_files.describe_nonfinite(array):
         raise ValueError(f"x{place}")
     return array.astype(np.float32), classes
 
 
 def _read_portraits(names: list[str], folder: Path) -> np.ndarray:
-    """Read the images of one user, uint8 [n, 3, height, width]. Raises ValueError for a
-    name with a path, UserError for a file that is no image.
+    """Return the images of one user, uint8 [n, 3, height, width].
+
+    Raises ValueError for a name with a path, UserError for a file that is not an image.
     """
     images = []
     for name in names:
         if not re.fullmatch(pictures.NAME, name):
-            raise ValueError(f"{name!r:.60} is no name of an image")
+            raise ValueError(f"{name!r:.60} is not a valid file name of an image")
         images.append(pictures.read(folder / name, "JPEG", resized=PORTRAIT))
     return np.stack(images)
 
 
 def number_letters(texts: list[Any]) -> np.ndarray:
-    """Return the numbers of all letters in the alphabet, int64 [texts, letters]; −1 for
-    others.
+    """Return the position of each letter in the alphabet, int64 [texts, letters]; −1
+    for other letters.
     """
     strings = np.array(texts, f"U{len(texts[0])}")
     codes = strings.view(np.uint32).reshape(len(texts), -1)
-    numbers = np.full(128, -1, np.int64)  # by code, of ASCII
+    numbers = np.full(128, -1, np.int64)  # by ASCII code
     numbers[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
-    # Codes beyond ASCII are read as 0, which is no letter of the alphabet.
+    # Codes beyond ASCII are replaced by 0, which is not in the alphabet.
     return numbers[np.where(codes < len(numbers), codes, 0)]
 
 
 def _number_users(train: list[User], test: list[User]) -> Owners:
-    """Return the clients, those of train/ first. Raises UserError where a user's name is
-    spelled in another way in test/.
+    """Return the owners of all samples; users in train/ come first.
+
+    Raises UserError if the spelling of a user differs between train/ and test/.
     """
-    numbers: dict[str, int] = {}  # of clients, by name
+    numbers: dict[str, int] = {}  # client number by name
     for user in (*train, *test):
         numbers.setdefault(user.name, len(numbers))
     tested = {user.name for user in test}
@@ -251,8 +262,8 @@ def _number_users(train: list[User], test: list[User]) -> Owners:
         other = spelled.get(wording.fold(name))
         if other is not None:
             raise UserError(
-                f"{other.path}: user '{other.name}' is spelled '{name}' in test/; names "
-                "must be equal in both"
+                f"{other.path}: user '{other.name}' is spelled '{name}' in test/; use one "
+                "spelling in both"
             )
     clients = [numbers[user.name] for user in (*train, *test)]
     sizes = [len(user.y) for user in (*train, *test)]
@@ -261,12 +272,12 @@ def _number_users(train: list[User], test: list[User]) -> Owners:
 
 
 def _describe_form(user: User) -> str:
-    """Return the type and shape of samples, for a message."""
+    """Return type and shape of samples, for a message."""
     return f"{user.x.dtype} {list(user.x.shape[1:])}"
 
 
 def _describe_range(users: list[User]) -> tuple[str, ...]:
-    """Return a note on the first user whose images have other values than 0 … 1."""
+    """Return a note on the first user with pixel values outside 0 … 1."""
     for user in users:
         least, most = (user.x.min(), user.x.max()) if _is_image(user.x) else (0, 1)
         if least < 0 or most > 1:
@@ -278,14 +289,18 @@ def _describe_range(users: list[User]) -> tuple[str, ...]:
 
 
 def _is_image(x: np.ndarray) -> bool:
-    """Return whether samples are images as FEMNIST's."""
+    """Return whether samples are images in the format of FEMNIST."""
     return x.dtype == np.float32 and x.shape[1] == PIXELS
 
 
 def _convert(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, Any]:
-    """Return the samples as a data set has them, with what depends on their kind.
+    """Return ``Dataset``'s fields that depend on the kind of samples.
 
-    trained: how many of them, from the first, are training samples.
+    Args:
+        x: samples of all users.
+        y: class numbers of all users.
+        root: folder of the data, for notes.
+        trained: number of training samples, which come first.
     """
     if x.dtype == np.int64:
         return {

@@ -1,9 +1,8 @@
-"""MedMNIST's two-dimensional sets with one class an image (Yang et al. 2023), each in an
-npz file: heterogeneity.md D4.
+"""MedMNIST's two-dimensional sets with one label per image (Yang et al. 2023), each in
+an npz file: heterogeneity.md D4.
 
-With ``size = 64`` images have 64×64 pixels. Validation parts are left out. ChestMNIST,
-whose images have several labels, and RetinaMNIST, whose labels are grades, are not among
-them.
+With ``size = 64`` images have 64×64 pixels. Validation parts are not used. ChestMNIST
+(several labels per image) and RetinaMNIST (grades as labels) are left out.
 """
 
 import io
@@ -22,7 +21,18 @@ URL = "https://zenodo.org/records/10519652/files/"
 
 
 class Known(NamedTuple):
-    """md5, md5_64: of the files with images of 28 and of 64 pixels."""
+    """Published facts about a set.
+
+    Attributes:
+        about: one-sentence description.
+        classes: number of classes.
+        channels: number of channels.
+        train: number of training images.
+        test: number of test images.
+        md5: checksum of the file with 28×28 pixels.
+        md5_64: checksum of the file with 64×64 pixels.
+        licence: licence of the data.
+    """
 
     about: str
     classes: int
@@ -36,8 +46,10 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class MedMnist(CheckedFiles):
-    """One npz file with ``train_images`` [n, side, side], for coloured ones [n, side,
-    side, 3], and ``train_labels`` [n, 1], and so for ``test``.
+    """A data set in one npz file.
+
+    The file holds ``train_images`` [n, side, side], or [n, side, side, 3] for coloured
+    images, ``train_labels`` [n, 1], and the same arrays with ``test``.
     """
 
     known: Known
@@ -47,7 +59,7 @@ class MedMnist(CheckedFiles):
         name: str,
         root: Path,
         *,
-        size: Annotated[Literal[28, 64], Field(description="pixels of a side")] = 28,
+        size: Annotated[Literal[28, 64], Field(description="side in pixels")] = 28,
     ) -> Dataset:
         [file] = self.checksums if size == 28 else self.further
         content = io.BytesIO(self.content(name, root, file))
@@ -65,7 +77,12 @@ class MedMnist(CheckedFiles):
 
 
 def make_source(name: str, known: Known) -> MedMnist:
-    """Return the source of a set."""
+    """Return the source of a set.
+
+    Args:
+        name: name of the set and of its files.
+        known: facts about the set.
+    """
     return MedMnist(
         URL,
         ".",

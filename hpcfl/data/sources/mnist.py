@@ -1,6 +1,6 @@
 """MNIST, Fashion-MNIST and KMNIST in IDX files.
 
-KMNIST is read compressed, because the checksums that are public are of those files
+KMNIST is read from compressed files, because only their checksums are public
 (heterogeneity.md D2).
 """
 
@@ -14,8 +14,9 @@ from hpcfl.data.sources.base import CheckedFiles
 
 
 class IdxFiles(CheckedFiles):
-    """Four IDX files, listed as train images, train labels, test images, test labels;
-    uncompressed or, with ``.gz`` at the end, by gzip.
+    """Four IDX files: training images, training labels, test images, test labels.
+
+    Names that end with ``.gz`` are decompressed.
     """
 
     def read(self, name: str, root: Path) -> Dataset:
@@ -32,8 +33,8 @@ class IdxFiles(CheckedFiles):
 def parse_idx(content: bytes) -> np.ndarray:
     """Return the uint8 array in an IDX file, [items, …].
 
-    Its bytes are two zeros, the type, the number of dimensions, their sizes (four each,
-    big endian), data.
+    Its bytes are two zeros, the type, the number of dimensions, the sizes (four bytes
+    each, big endian) and the data.
     """
     dimensions = content[3]
     sizes = np.frombuffer(content, ">u4", count=dimensions, offset=4)

@@ -1,14 +1,13 @@
-"""Your own arrays in .npz files: one file, or a folder for each client.
+"""A user's own arrays in .npz files: one file, or a folder for each client.
 
 uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the
-built-in images; floats are taken as they are; other integers are token ids [n,
-positions], 0 for padding. An integer ``classes`` in the file says how many classes
-there are, for data in which the last ones do not occur; without it there is one more
-than the greatest class number. An array ``client`` [n] of numbers or names says whose
-each sample is, for ``partition.scheme = "by-client"``.
+built-in images. Floats are used unchanged. Other integers are token ids [n, positions],
+0 for padding. The integer ``classes`` in a file is the number of classes; without it
+the greatest class number is the last. The array ``client`` [n] holds the number or name
+of each sample's client, for ``partition.scheme = "by-client"``.
 
-A client's folder holds ``data.npz``, or ``train.npz`` and ``test.npz``, all of them as
-for ``npz`` but without ``client``. The clients' order is that of their names.
+A client's folder holds ``data.npz``, or ``train.npz`` and ``test.npz``, with the same
+arrays except ``client``. Clients are sorted by the folder's name.
 """
 
 import zipfile
@@ -33,19 +32,19 @@ from hpcfl.files import untrusted_files, wording
 
 MOST_CLASSES, MOST_TOKENS, MOST_CLIENTS = 100_000, 10_000_000, 100_000
 KEYS = ("x", "y", "classes", "client")  # arrays that are read
-UNPACKED = 1 << 30  # bytes
-RATIO = 100  # of the bytes of a larger array to those that it has in the file
-NAMED = 10  # arrays of a file that are named
-FACTOR = 100  # pixels of 0 … 255 beside pixels of 0 … 1 differ by 255
-# The files of a client's folder: all samples in one file, or test samples apart.
+UNPACKED = 1 << 30  # bytes of an array that may have any compression
+RATIO = 100  # largest compression ratio of larger arrays
+NAMED = 10  # largest number of array names in a message
+FACTOR = 100  # pixels 0 … 255 exceed pixels 0 … 1 by a factor of 255
+# The files of a client's folder: all samples in one file, or test samples separately.
 WHOLE = ["data.npz"]
 APART = ["train.npz", "test.npz"]
 Arrays = dict[str, np.ndarray]
 
 
 class OwnFile(Source):
-    """Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class
-    numbers ``y`` [n], 0, 1, …
+    """A user's own data in a .npz file (``data.file``) with samples ``x`` [n, …] and
+    class numbers ``y`` [n], from 0.
     """
 
     own_file = True
@@ -62,13 +61,13 @@ class OwnFile(Source):
         if not unread:
             return dataset
         names = ", ".join(map(repr, unread))
-        note = f"{root}: the arrays {names} are not read; x, y, client are"
+        note = f"{root}: the arrays {names} are ignored; only x, y, classes and client are read"
         return replace(dataset, notes=(*dataset.notes, note))
 
 
 class ClientFolders(Source):
-    """Your own clients: a folder (``data.file``) with a folder for each, named like the
-    client, with .npz files.
+    """A user's own clients: a folder (``data.file``) with a folder of .npz files for
+    each client, named as the client.
     """
 
     own_file = True
@@ -86,8 +85,8 @@ class ClientFolders(Source):
             arrays, _ = read_arrays(path)
             if "client" in arrays:
                 raise UserError(
-                    f"{path}: has an array 'client', but its folder names the client; leave it "
-                    "out, or read one file by data.dataset = 'npz'"
+                    f"{path}: has an array 'client', but its folder names the client; remove "
+                    "the array, or read a single file by data.dataset = 'npz'"
                 )
             parts[path] = arrays
         names = [folder.name for folder in folders]
@@ -95,13 +94,14 @@ class ClientFolders(Source):
 
 
 def read_arrays(path: Path) -> tuple[Arrays, tuple[str, ...]]:
-    """Return the arrays KEYS of a .npz file, as far as they are there, and names of
-    others. Raises UserError for anything else.
+    """Return the arrays in a .npz file named in KEYS, and names of ignored arrays.
+
+    Raises UserError if the file is of another format or lacks ``x`` or ``y``.
     """
     if path.suffix.lower() == ".csv":
         raise UserError(
-            f"{path}: is a CSV file, which data.dataset = 'csv' reads; its column of "
-            "classes is 'label', or what data.label names"
+            f"{path}: is a CSV file; set data.dataset = 'csv', and data.label to the column "
+            "of classes if its name is not 'label'"
         )
     kind = "a .npz file without pickled objects"
     with (
@@ -121,32 +121,35 @@ def read_arrays(path: Path) -> tuple[Arrays, tuple[str, ...]]:
 
 
 def refuse_bombs(file: BinaryIO) -> None:
-    """Raise ValueError for an array that would fill the memory from next to nothing, and
-    for two arrays of one name.
+    """Raise ValueError for an extreme compression ratio or two arrays with one name.
 
-    The sizes that a file declares can be trusted, because no more than that is ever
-    unpacked.
+    The declared sizes can be trusted, because the reader never unpacks more bytes.
     """
     entries = zipfile.ZipFile(file).infolist()
     names = [entry.filename.removesuffix(".npy") for entry in entries]
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the array '{repeated}' stands twice; keep one")
+        raise ValueError(f"the array '{repeated}' occurs twice; keep one")
     for entry in entries:
         if entry.file_size > max(UNPACKED, RATIO * entry.compress_size):
             raise ValueError(
                 f"'{entry.filename}' would grow from {entry.compress_size:,} to "
-                f"{entry.file_size:,} bytes, at most {RATIO} times are allowed: save it with "
-                "numpy.savez, uncompressed"
+                f"{entry.file_size:,} bytes, more than {RATIO} times; save it uncompressed, with "
+                "numpy.savez"
             )
     file.seek(0)
 
 
 def make_dataset(path: Path, arrays: Arrays, **more: Any) -> Dataset:
-    """Make the data set of the ``arrays`` x, y and perhaps ``classes`` and ``client`` from
-    ``path``.
+    """Make a data set of arrays.
 
-    more: further fields of it. Raises UserError where the arrays cannot be used.
+    Args:
+        path: file of the arrays, for messages; its stem becomes the name.
+        arrays: ``x``, ``y`` and optionally ``classes`` and ``client``.
+        more: further fields of ``Dataset``.
+
+    Raises:
+        UserError: The arrays are invalid.
     """
     if mistake := _describe_mistake(arrays):
         raise UserError(f"{path}: {mistake}")
@@ -169,11 +172,11 @@ def make_dataset(path: Path, arrays: Arrays, **more: Any) -> Dataset:
 
 
 def _describe_mistake(arrays: Arrays) -> str:
-    """Return the first mistake in arrays; "" without one."""
+    """Return a description of the first mistake in arrays; "" without one."""
     x, y = arrays["x"], arrays["y"]
     client = arrays.get("client")
     classes = arrays.get("classes", np.array(MOST_CLASSES))
-    integers = "iu"  # kinds of NumPy's types
+    integers = "iu"  # NumPy's type kinds
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or not len(y) or 0 in x.shape:
         return f"x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n], n at least 1"
     if y.dtype.kind not in integers or y.min() < 0:
@@ -182,7 +185,7 @@ def _describe_mistake(arrays: Arrays) -> str:
         client.shape != y.shape or client.dtype.kind not in f"{integers}U"
     ):
         return (
-            f"client must be [{len(y)}], the number or name of each sample's owner; it is "
+            f"client must be [{len(y)}], the number or name of each sample's client; it is "
             f"{client.dtype} {list(client.shape)}"
         )
     is_number = classes.ndim == 0 and classes.dtype.kind in integers
@@ -195,7 +198,7 @@ def _describe_mistake(arrays: Arrays) -> str:
     if x.dtype.kind not in f"f{integers}":
         return f"x must hold numbers; it is {x.dtype}"
     if place := untrusted_files.describe_nonfinite(x):
-        return f"x{place}; x must hold neither NaN nor numbers beyond 3.4e+38"
+        return f"x{place}; x must hold finite numbers up to 3.4e+38"
     if x.dtype.kind in integers and x.min() < 0:
         return "x holds negative token ids"
     if x.dtype.kind in integers and x.max() >= MOST_TOKENS:
@@ -206,9 +209,12 @@ def _describe_mistake(arrays: Arrays) -> str:
 def describe_gaps(
     path: Path, y: torch.Tensor, classes: int | None = None
 ) -> tuple[str, ...]:
-    """Return a note where class numbers do not occur, else nothing.
+    """Return a note if some class numbers have no sample, else nothing.
 
-    classes: how many there are; without it one more than the greatest number.
+    Args:
+        path: file of the data.
+        y: class number of each sample.
+        classes: number of classes; None for the greatest class number plus one.
     """
     classes = classes or int(y.max()) + 1
     missing = (y.bincount(minlength=classes) == 0).nonzero().flatten().tolist()
@@ -216,9 +222,9 @@ def describe_gaps(
         return ()
     listed = wording.list_first([str(number) for number in missing])
     return (
-        f"{path}: no sample has the class {listed} of 0 … {classes - 1}; models get an output for "
-        "it all the same (number them 0, 1, … without gaps; an npz file may say how many there "
-        "are in the array 'classes')",
+        f"{path}: no sample has the class {listed} of 0 … {classes - 1}, but models have an output "
+        "for it; number classes 0, 1, … without gaps (the array 'classes' of an npz file may "
+        "state their number)",
     )
 
 
@@ -229,10 +235,11 @@ def _describe_scales(
     owners: Owners | None = None,
     **unused: Any,
 ) -> tuple[str, ...]:
-    """Return a note for training and test samples, and one for clients, whose typical
-    largest values differ by more than FACTOR.
+    """Return notes if typical largest values of samples differ by more than FACTOR.
+
+    Training samples are compared with test samples, and clients with each other.
     """
-    from scipy import ndimage  # takes long to import and is needed here only
+    from scipy import ndimage  # the import is slow, and only this function needs it
 
     flat = x.reshape(len(x), -1)
     smallest = flat.min(axis=1).astype(float)
@@ -245,27 +252,27 @@ def _describe_scales(
     for group, names in groupings:
         present = np.unique(group)
         medians = np.array(ndimage.median(largest, group, present))
-        # where most samples are zeros, their scale is not known
+        # groups whose median is 0 are skipped, because their scale is unknown
         low, high = np.where(medians, medians, np.inf).argmin(), medians.argmax()
         if medians[high] > FACTOR * medians[low] > 0:
             notes.append(
                 f"{path}: values reach {medians[high]:g} in {names[present[high]]}, but "
-                f"{medians[low]:g} in {names[present[low]]}; are both scaled alike?"
+                f"{medians[low]:g} in {names[present[low]]}; check that both have one scale"
             )
     return tuple(notes)
 
 
 def _list_folders(root: Path) -> list[Path]:
-    """List the clients' folders in the order of names. Raises UserError where there are
-    none.
-    """
+    """Return the clients' folders, sorted by name. Raises UserError if there are none."""
     folders = []
     with untrusted_files.refuse_unreadable(root, "a folder of clients"):
         for path in sorted(root.iterdir()):
             if path.is_dir() and not path.name.startswith("."):
                 folders.append(path)
             elif path.suffix == ".npz":
-                raise UserError(f"{path}: is in no client's folder")
+                raise UserError(
+                    f"{path}: is outside the clients' folders; move it into one"
+                )
     if not 0 < len(folders) <= MOST_CLIENTS:
         raise UserError(
             f"{root}: must hold a folder for each client, at most {MOST_CLIENTS:,}; "
@@ -275,13 +282,13 @@ def _list_folders(root: Path) -> list[Path]:
 
 
 def _refuse_other_files(folder: Path, files: list[str]) -> None:
-    """Raise UserError where a client's folder holds other .npz files than ``files``."""
+    """Raise UserError if the .npz files of a client's folder differ from ``files``."""
     found = [path.name for path in folder.glob("*.npz")]
     if sorted(found) != sorted(files):
         raise UserError(
             f"{folder}: holds {wording.list_names(sorted(found)) or 'no .npz file'}; all clients "
-            f"must have {' and '.join(files)} alone (folders of images are read by "
-            "data.dataset = 'image-folder')"
+            f"must have only {' and '.join(files)} (data.dataset = 'image-folder' reads "
+            "folders of images)"
         )
 
 
@@ -295,15 +302,16 @@ def join_clients(
 ) -> Dataset:
     """Make the data set of all clients' files.
 
-    Raises UserError where samples of two files cannot lie in one array, or one holds a
-    not-a-number or infinity.
-
     Args:
-        root: The folder of all.
-        parts: By file what it holds: of each client, called ``names``, the training
-            samples, then of each the test samples, if they are apart.
-        named_by: What names a client.
-        classes: How many there are; without it the files say it, or the labels.
+        root: folder of all files.
+        parts: arrays of each file: first each client's training samples, in the order of
+            ``names``, then each client's test samples, if they are in separate files.
+        names: name of each client.
+        named_by: source of the clients' names, for a description.
+        classes: number of classes; None to take it from the files or the labels.
+
+    Raises:
+        UserError: Types or shapes of two files differ, or a file holds NaN or infinity.
     """
     first, *_ = parts
     for path, arrays in parts.items():
@@ -315,7 +323,7 @@ def join_clients(
         form, other = _describe_form(arrays), _describe_form(parts[first])
         if form != other:
             raise UserError(
-                f"{path}: {form}, but {other} in {first}; all clients must have one type and "
+                f"{path}: {form}, but {other} in {first}; all files must have one type and "
                 "shape"
             )
         if place := untrusted_files.describe_nonfinite(x):
@@ -331,7 +339,7 @@ def join_clients(
         stated = {classes}
     if len(stated) > 1:
         raise UserError(
-            f"{root}: files state {sorted(stated)} as the number of classes"
+            f"{root}: files state different numbers of classes, {sorted(stated)}"
         )
     if stated:
         whole["classes"] = np.array(stated.pop())
@@ -347,7 +355,7 @@ def join_clients(
 
 
 def _describe_form(arrays: Arrays) -> str:
-    """Return the types and shapes of samples and labels, for a message."""
+    """Return types and shapes of samples and labels, for a message."""
     x, y = arrays["x"], arrays["y"]
     sizes = ", ".join(map(str, ("n", *x.shape[1:])))
     return f"x is {x.dtype} [{sizes}] and y {y.dtype}"

@@ -1,11 +1,10 @@
-"""A table in Parquet, a row for each sample: a file or a folder of them (``data.file``),
-such as Hugging Face's, with a column of clients.
+"""A table in Parquet with a sample per row: a file, or a folder of files
+(``data.file``), for example Hugging Face's, optionally with a column of clients.
 
 The keys ``features``, ``label``, ``client`` and ``split`` name the columns. Without a
-column of parts, the words ``train`` and ``test`` in the names of a folder's files say
-which rows are for training. All files have the same columns, in any order.
-Needs pyarrow: ``pip install ".[parquet]"`` in the folder of hpcfl (heterogeneity.md
-D11).
+column of parts, the words ``train`` and ``test`` in file names select rows for training
+and testing. All files have the same columns, in any order. This needs pyarrow:
+``pip install ".[parquet]"`` in the folder of hpcfl (heterogeneity.md D11).
 """
 
 import re
@@ -21,7 +20,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files
 
 MOST_FILES = 10_000
-# words in names of files; only the rows of the first two are taken
+# words in file names; only train and test are read
 PARTS = {TRAIN, TEST, "validation", "valid", "val", "dev"}
 
 
@@ -43,15 +42,16 @@ class Parquet(TableSource):
 
 
 def _find_part(path: Path) -> str | None:
-    """Return the part of the data that a file's name says, if it is one."""
+    """Return the part that a file's name contains; None for none or several."""
     words = set(re.split(r"[^a-z]+", path.stem.lower()))
     parts = words & PARTS
     return parts.pop() if len(parts) == 1 else None
 
 
 def _read(path: Path) -> Any:
-    """Read a Parquet file. Raises UserError where it is none, or would fill the memory
-    from next to nothing.
+    """Return the table in a Parquet file.
+
+    Raises UserError for other formats and extreme compression ratios.
     """
     pyarrow = arrow.import_pyarrow()
     with untrusted_files.refuse_unreadable(path, "a Parquet file"):
@@ -62,8 +62,8 @@ def _read(path: Path) -> Any:
             unpacked += file.metadata.row_group(group).total_byte_size
         if unpacked > max(UNPACKED, RATIO * len(content)):
             raise ValueError(
-                f"it would grow from {len(content):,} to {unpacked:,} bytes, at most {RATIO} "
-                "times are allowed"
+                f"it would grow from {len(content):,} to {unpacked:,} bytes, more than {RATIO} "
+                "times"
             )
         return file.read(use_threads=False)
 

@@ -1,14 +1,14 @@
-"""PFLlib's clients (Zhang et al., arXiv 2312.04992): a folder (``data.file``) that its
-``generate_NAME.py`` wrote, read as it is.
+"""Data sets of PFLlib (Zhang et al., arXiv 2312.04992): a folder (``data.file``)
+written by its ``generate_NAME.py``.
 
-It holds ``train/K.npz`` and ``test/K.npz`` for each client K, from 0, and mostly
+It holds ``train/K.npz`` and ``test/K.npz`` for each client K, from 0, and usually
 ``config.json`` (heterogeneity.md D12). With ``partition.scheme = "by-client"`` clients
-have PFLlib's own numbers and samples, its split into training and test included. Values
-are taken as they are, because PFLlib normalises before it writes. Integers [n,
-positions], and its lists of tokens with their lengths, are token ids.
+have PFLlib's numbers, samples, and split into training and test samples. Values are
+used unchanged, because PFLlib normalises before writing. Integers [n, positions], and
+lists of tokens with their lengths, are token ids.
 
-A file is a pickle, of which only arrays, lists and numbers are read: nothing in it is
-run.
+Files are pickles. Only arrays, lists and numbers are read from them; no code in them is
+executed.
 """
 
 import re
@@ -30,15 +30,15 @@ from hpcfl.files import untrusted_files
 
 PARTS = ("train", "test")
 CONFIG = "config.json"
-MEMBER = "data.npy"  # the one array in a client's file
-MOST_BYTES = 1 << 31  # of one client's part, unpacked
+MEMBER = "data.npy"  # the only array in a client's file
+MOST_BYTES = 1 << 31  # limit for an uncompressed client's part
 
 SIZES: Final = "Size of samples for labels in clients"
 
-# Pairs of a class number and how many samples of it a client has.
+# A client's pairs of a class number and a number of samples.
 Counts = list[Annotated[list[NonNegativeInt], Field(min_length=2, max_length=2)]]
 
-# The keys of ``config.json`` that are read; HAR's has these keys alone, Shakespeare has no file.
+# Keys of ``config.json`` that are read. HAR has only these; Shakespeare has no file.
 Config = TypedDict(
     "Config",
     {
@@ -71,14 +71,16 @@ class PFLlib(Source):
         if classes in (None, found):
             return dataset
         note = (
-            f"{root / CONFIG}: says num_classes = {classes}, the files have samples of {found} "
+            f"{root / CONFIG}: num_classes = {classes}, but the files have samples of {found} "
             "classes"
         )
         return replace(dataset, notes=(*dataset.notes, note))
 
 
 def _read_config(root: Path) -> Config | None:
-    """Read ``config.json``; None where there is none. Raises UserError."""
+    """Return the content of ``config.json``, or None without this file. Raises
+    UserError.
+    """
     path = root / CONFIG
     if not path.exists():
         return None
@@ -86,10 +88,9 @@ def _read_config(root: Path) -> Config | None:
 
 
 def _count_clients(root: Path, config: Config | None) -> int:
-    """Return the number of clients: those with the numbers 0 … n − 1, each with a file
-    in both parts.
+    """Return the number of clients, numbered 0 … n − 1, with a file in both parts.
 
-    Raises UserError where one is missing, or the folder is none of PFLlib's.
+    Raises UserError if a file is missing, or the folder is not PFLlib's.
     """
     by_part = {part: _list_numbers(root / part) for part in PARTS}
     highest = max(max(numbers, default=-1) for numbers in by_part.values())
@@ -101,7 +102,7 @@ def _count_clients(root: Path, config: Config | None) -> int:
         )
     if highest >= clients:
         raise UserError(
-            f"{root}: {CONFIG} says num_clients = {clients}, but there is a file of "
+            f"{root}: {CONFIG} has num_clients = {clients}, but the folder has a file of "
             f"client {highest}"
         )
     for part, numbers in by_part.items():
@@ -115,59 +116,74 @@ def _count_clients(root: Path, config: Config | None) -> int:
 
 
 def _list_numbers(folder: Path) -> set[int]:
-    """Return the numbers of the clients that have a file in a folder. Raises UserError."""
+    """Return the numbers of the clients with a file in a folder. Raises UserError."""
     numbers = set()
     for path in folder.glob("*.npz"):
         if not re.fullmatch(r"0|[1-9]\d{0,8}", path.stem, re.ASCII):
-            raise UserError(f"{path}: must be called K.npz, of a client's number K")
+            raise UserError(f"{path}: must be named K.npz, with a client's number K")
         numbers.add(int(path.stem))
     return numbers
 
 
 def _read_arrays(path: Path) -> Arrays:
-    """Read a client's samples of one part, x [n, …] and y int64 [n]. Raises UserError."""
+    """Return a client's samples of one part, x [n, …] and y int64 [n].
+
+    Raises UserError.
+    """
     with untrusted_files.refuse_unreadable(path, "a client of PFLlib's"):
         content = _read_pickle(path)
         samples = pickled.loaded(content)
         if not isinstance(samples, np.ndarray) or samples.shape != ():
-            raise ValueError("it holds no array without dimensions")
+            raise ValueError("its array must have no dimensions")
         samples = samples.item()
         if not isinstance(samples, dict) or not {"x", "y"} <= set(samples):
-            raise ValueError("it holds no dictionary of 'x' and 'y'")
+            raise ValueError("its array must hold a dictionary with 'x' and 'y'")
         x = _convert_samples(samples["x"], most=len(content))
         y = convert_numbers(samples["y"], most=len(content))
         if y.dtype.kind not in "iu":
-            raise ValueError(f"y is {y.dtype}, it must hold integers")
+            raise ValueError(f"y must hold integers; it is {y.dtype}")
         return {"x": x, "y": y.astype(np.int64)}
 
 
 def _read_pickle(path: Path) -> bytes:
-    """Read the pickle in a .npz file of one array of objects without dimensions. Raises
-    many kinds of exceptions.
+    """Return the pickle in a .npz file with one array of objects, without dimensions.
+
+    Raises ValueError and errors of the file format's readers.
     """
     with untrusted_files.open_user_file(path) as file:
         npz.refuse_bombs(file)
         with zipfile.ZipFile(file) as archive:
             if archive.namelist() != [MEMBER]:
-                raise ValueError(f"it must hold {MEMBER} alone")
+                raise ValueError(f"it must hold only {MEMBER}")
             if archive.getinfo(MEMBER).file_size > MOST_BYTES:
                 raise ValueError(f"{MEMBER} is longer than {MOST_BYTES:,} bytes")
             content = archive.open(MEMBER)
             version = np.lib.format.read_magic(content)
             if version != (1, 0):
-                raise ValueError(f"version {version} of NumPy's format")
+                raise ValueError(
+                    f"version {version} of NumPy's format is not supported"
+                )
             shape, _, dtype = np.lib.format.read_array_header_1_0(content)
             if shape != () or dtype.kind != "O":
-                raise ValueError(f"{MEMBER} is {dtype} {list(shape)}")
+                raise ValueError(
+                    f"{MEMBER} must hold one object; it is {dtype} {list(shape)}"
+                )
             return content.read()
 
 
 def _convert_samples(x: Any, most: int) -> np.ndarray:
-    """Return samples as ``npz.make_dataset`` takes them: floats as they are, token ids
-    int64 [n, positions].
+    """Convert samples for ``npz.make_dataset``.
 
-    Integers that are no token ids, of images, are values, as for PFLlib; Omniglot's
-    images are a list of arrays. Raises ValueError.
+    Args:
+        x: an array, a list of arrays (Omniglot), or lists of tokens with their lengths.
+        most: number of bytes read, an upper limit for the result.
+
+    Returns:
+        Token ids, int64 [n, positions], or other values as float32; integer images are
+        values.
+
+    Raises:
+        ValueError: The samples have another format.
     """
     if isinstance(x, list) and all(isinstance(sample, np.ndarray) for sample in x):
         if sum(sample.nbytes for sample in x) > most:
@@ -181,48 +197,60 @@ def _convert_samples(x: Any, most: int) -> np.ndarray:
 
 
 def _convert_texts(rows: Any, most: int) -> np.ndarray:
-    """Return the token ids in pairs of a list of them and its length. Raises
-    ValueError.
+    """Return the token ids, int64 [n, positions], in pairs of tokens and length.
+
+    Raises ValueError.
     """
     texts = []
     for tokens, length in rows:
         if not isinstance(tokens, list) or not 0 <= length <= len(tokens):
             raise ValueError("its texts must be lists of tokens with their lengths")
-        if len(tokens) * len(rows) > most:  # one list may stand in many places
+        if len(tokens) * len(rows) > most:  # a pickle may repeat one list
             raise ValueError("its texts have more tokens than the file has bytes")
         texts.append(tokens)
-    array: np.ndarray = np.array(texts)  # it refuses lists of different lengths
+    array: np.ndarray = np.array(texts)  # raises ValueError for unequal lengths
     if array.dtype.kind != "i" or array.ndim != 2:
-        raise ValueError("its texts hold something other than integers")
+        raise ValueError("its texts must hold only integers")
     return array.astype(np.int64)
 
 
 def convert_numbers(values: Any, most: int) -> np.ndarray:
-    """Return an array, or a list, of numbers. Raises ValueError, also where an array
-    claims to be larger than the ``most`` bytes that were read.
+    """Convert an array or list of numbers to an array.
+
+    Args:
+        values: the numbers.
+        most: number of bytes read, an upper limit for a pickled array.
+
+    Raises:
+        ValueError: Values are not numbers, or an array declares more than ``most``
+            bytes.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"it holds {array.dtype} where numbers are wanted")
+        raise ValueError(f"it must hold numbers; it holds {array.dtype}")
     if isinstance(values, np.ndarray) and array.nbytes > most:
-        raise ValueError(f"an array of {array.nbytes:,} bytes from {most:,}")
+        raise ValueError(
+            f"an array declares {array.nbytes:,} bytes, but the file has {most:,}"
+        )
     return array
 
 
 def _refuse_other_sizes(
     root: Path, sizes: list[Counts] | None, parts: list[Arrays]
 ) -> None:
-    """Raise UserError for the first client with other samples than ``config.json``
-    says.
+    """Raise UserError for the first client whose samples contradict ``config.json``.
 
-    parts: the training parts of all clients, then their test parts.
+    Args:
+        root: folder of the data.
+        sizes: entries of ``config.json``, or None.
+        parts: training samples of all clients, then test samples of all clients.
     """
     clients = len(parts) // len(PARTS)
     if sizes is None:
         return
     if len(sizes) != clients:
         raise UserError(
-            f"{root / CONFIG}: has the sizes of {len(sizes)} clients, there are {clients}"
+            f"{root / CONFIG}: has sizes for {len(sizes)} clients instead of {clients}"
         )
     for client, stated in enumerate(sizes):
         labels = [parts[client]["y"], parts[clients + client]["y"]]
@@ -232,7 +260,7 @@ def _refuse_other_sizes(
         if held != expected:
             raise UserError(
                 f"{root}: client {client} has {counts.sum():,} samples, [class, number] {held}; "
-                f"{CONFIG} says {expected}"
+                f"{CONFIG} states {expected}"
             )
 
 

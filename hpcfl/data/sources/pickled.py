@@ -1,5 +1,6 @@
-"""Pickles of arrays, lists, dictionaries, strings and numbers; one that asks for
-anything else is refused and runs nothing.
+"""Read pickles that hold only arrays, lists, dictionaries, strings and numbers.
+
+A pickle that names any other object is refused before code runs.
 """
 
 import io
@@ -8,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-# Functions that make an array and a number of NumPy again. Taken from two that exist,
-# because the module that has these functions is private, and NumPy 2 has moved it.
+# NumPy's functions that rebuild an array and a number. They are taken from two objects,
+# because their module is private and was moved in NumPy 2.
 _RECONSTRUCT = np.zeros(0).__reduce__()[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 
@@ -26,14 +27,19 @@ ALLOWED = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it names the object {module}.{name}")
         return ALLOWED[module, name]
 
 
 def loaded(content: bytes, encoding: str = "ASCII") -> Any:
     """Return the content of a pickle.
 
-    encoding: of the strings of Python 2. Raises UnpicklingError where the pickle asks
-    for anything but ALLOWED, and any other exception where it is damaged.
+    Args:
+        content: bytes of the pickle.
+        encoding: encoding of strings of Python 2.
+
+    Raises:
+        UnpicklingError: The pickle names an object that is not in ALLOWED. A damaged
+            pickle may raise any other exception.
     """
     return _Unpickler(io.BytesIO(content), encoding=encoding).load()

@@ -1,5 +1,8 @@
-"""Pictures that a user has, decoded one by one; and data sets of many small ones, decoded
-once into one file, which the ranks of a node map into memory.
+"""Decode images, and store decoded images of large data sets.
+
+``decode`` reads one image. ``DecodedPictures`` is the base class of data sets of many
+small images, which ``hpcfl data download`` decodes once into one file; the ranks of a
+node map that file into memory.
 """
 
 import uuid
@@ -18,15 +21,21 @@ from hpcfl.files import atomic, untrusted_files
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-NAME = r"\w[\w.-]*"  # of a file or folder, without a path
+NAME = r"\w[\w.-]*"  # pattern of a file or folder name without a path
 GREY = ("1", "L", "LA")  # Pillow's modes without colours
-EIGHT_BITS = (*GREY, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # modes that are read
-MOST_PIXELS = 1 << 24  # of one image, where no size is asked for
+EIGHT_BITS = (*GREY, "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # supported modes
+MOST_PIXELS = 1 << 24  # limit for one image
 FILE = "hpcfl-decoded.npy"
 
 
 def read(path: Path, *kinds: str, **form: Any) -> np.ndarray:
-    """Return the pixels of a file, as ``decode`` does; links are followed."""
+    """Return the pixels of an image file.
+
+    Args:
+        path: the file; links are followed.
+        kinds: allowed formats, as in ``decode``.
+        form: further arguments of ``decode``.
+    """
     with (
         untrusted_files.refuse_unreadable(path, "an image"),
         untrusted_files.open_user_file(path) as file,
@@ -43,22 +52,25 @@ def decode(
     resized: tuple[int, int] | None = None,
     by_area: bool = False,
 ) -> np.ndarray:
-    """Return the pixels of an image, uint8 [channels, height, width], turned as its EXIF
-    orientation says.
+    """Return the pixels of an image, rotated by its EXIF orientation.
 
     Args:
-        file: Open for reading.
-        where: The name of the image in errors.
-        kinds: Pillow's names of the formats that it may have, such as "JPEG".
-        size: The width and height that it must have; None for any.
-        mode: What it is converted to: "RGB", or "L" for grey; None leaves grey ones
-            grey.
-        resized: The width and height that it is brought to.
-        by_area: Whether each pixel is then the mean of its area; else bicubic.
+        file: file that is open for reading.
+        where: name of the image, for messages.
+        kinds: Pillow's names of allowed formats, such as "JPEG".
+        size: required width and height, or None.
+        mode: mode of the result: "RGB", or "L" for grey; None keeps grey images grey.
+        resized: width and height of the result, or None.
+        by_area: Whether resizing takes the mean of each pixel's area; else it is
+            bicubic.
+
+    Returns:
+        The pixels, uint8 [channels, height, width].
 
     Raises:
-        UserError: It is no such image, has more than 8 bits a value, transparent pixels
-            or several frames; one of another size is refused before it is decoded.
+        UserError: The file is not an image of these formats, has the wrong size, more
+            than 8 bits per value, transparent pixels or several frames. The size is
+            checked before decoding.
     """
     from PIL import Image, ImageOps  # needed here only
 
@@ -73,7 +85,7 @@ def decode(
                 raise UserError(f"{where}: {pixels}, must be {size[0]}×{size[1]}")
             if image.width * image.height > MOST_PIXELS:
                 raise UserError(
-                    f"{where}: {pixels}, at most {MOST_PIXELS:,} in all are read"
+                    f"{where}: {pixels}, more than {MOST_PIXELS:,} in total; reduce it"
                 )
             _refuse_loss(image, where)
             own_mode = "L" if image.mode in GREY else "RGB"
@@ -87,14 +99,14 @@ def decode(
 
 
 def _refuse_loss(image: "Picture", where: str) -> None:
-    """Raise UserError for an image of which 8-bit grey values or colours hold a part."""
+    """Raise UserError for an image that 8-bit grey or RGB values cannot represent."""
     if image.mode not in EIGHT_BITS:
         raise UserError(
-            f"{where}: has the mode '{image.mode}'; only values of 8 bits are read, so "
+            f"{where}: has the mode '{image.mode}', but only 8-bit values are supported; "
             "scale it to 0 … 255, or save the values in a .npz file"
         )
     frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "MPO":  # a photo, with previews after it
+    if frames > 1 and image.format != "MPO":  # MPO is a photo with previews
         raise UserError(f"{where}: has {frames} frames; save each as an image")
     if image.has_transparency_data:
         opacity = np.asarray(image.convert("RGBA").getchannel("A"))
@@ -106,13 +118,14 @@ def _refuse_loss(image: "Picture", where: str) -> None:
 
 
 class DecodedPictures(Source):
-    """A data set of many small pictures.
+    """A data set of many small images, decoded once into one file.
 
     Attributes:
-        folder: where they lie below the root, and a name in it that is always there.
-        record: the type of a picture's record.
-        archive: address and MD5 of the archive that ``download`` fetches, and the folder
-            below the root that it is unpacked in; None where a user fetches them.
+        folder: folder of the images below the root, and the name of a file or folder in
+            it whose existence shows that the data set is present.
+        record: NumPy type of an image's record.
+        archive: address and MD5 of the archive that ``download`` fetches, and the
+            folder below the root into which it is unpacked; None if users fetch it.
     """
 
     folder: ClassVar[tuple[str, str]]
@@ -121,17 +134,18 @@ class DecodedPictures(Source):
 
     @abstractmethod
     def list_entries(self, folder: Path) -> Sequence[Any]:
-        """List all pictures. Raises UserError where some are missing."""
+        """Return the entries of all images. Raises UserError if some are missing."""
 
     @abstractmethod
     def decode(self, entry: Any) -> tuple[Any, ...]:
-        """Return the record of a picture. Raises UserError."""
+        """Return the record of an image. Raises UserError."""
 
     def records(self, name: str, root: Path) -> np.ndarray:
-        """Return the records of all pictures [n]: mapped, private to this process, or
-        decoded now where ``download`` has not been called yet.
+        """Return the records of all images [n].
 
-        Raises UserError where a picture cannot be read, or the file is anything else.
+        The file of ``download`` is mapped, private to this process. Without this file
+        the images are decoded now. Raises UserError if an image cannot be read or the
+        file has another format.
         """
         place, sign = self.folder
         path = root / place / FILE
@@ -142,7 +156,7 @@ class DecodedPictures(Source):
                 return mapped
         except FileNotFoundError:
             if not (root / place / sign).exists():
-                advice = f"hpcfl datasets {name} says what is needed"
+                advice = f"hpcfl datasets {name} lists the files"
                 if self.archive is not None:
                     advice = f"to fetch it: hpcfl data download {name} --root {root}"
                 raise UserError(
@@ -151,19 +165,17 @@ class DecodedPictures(Source):
             entries = self.list_entries(root / place)
             return self._fill(np.empty(len(entries), self.record), entries)
         except (OSError, ValueError):
-            pass  # it is refused below
+            pass  # the file is refused below
         raise UserError(
-            f"{path}: damaged, or not what hpcfl writes; to write it again: "
+            f"{path}: damaged, or not written by hpcfl; to write it again: "
             f"hpcfl data download {name} --root {root}"
         )
 
     def download(self, name: str, root: Path) -> None:
-        """Fetch the pictures where they are missing, then decode them into one file,
-        whole or not at all.
-        """
+        """Download missing images, then decode all into one file in one atomic step."""
         place, sign = self.folder
         if self.archive is not None and not (root / place / sign).exists():
-            # torchvision takes a second to import and is needed here only.
+            # importing torchvision takes a second, and only downloads need it
             from hpcfl.data.vision import torchvision
 
             url, md5, target = self.archive

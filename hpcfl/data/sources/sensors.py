@@ -1,4 +1,4 @@
-"""Windows of sensors by subject, in text files: UCI HAR and PAMAP2."""
+"""Sensor windows by subject in text files: UCI HAR and PAMAP2."""
 
 import io
 from pathlib import Path
@@ -12,19 +12,23 @@ from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files
 
-MOST_BYTES = 1 << 30  # of a text file
-SHARE = 0.75  # of a subject's windows of one class that are for training, as in PFLlib
+MOST_BYTES = 1 << 30  # limit for a text file
+SHARE = 0.75  # training share of a subject's windows of a class, as in PFLlib
 
 
 def read_numbers(name: str, path: Path) -> np.ndarray:
-    """Read the numbers in a text file of the data set ``name``, float32 [lines,
-    columns]; NaN is one.
+    """Return the numbers in a text file, float32 [lines, columns]; NaN is allowed.
 
-    Raises UserError.
+    Args:
+        name: name of the data set, for messages.
+        path: the file.
+
+    Raises:
+        UserError: The file cannot be read.
     """
-    advice = f"hpcfl datasets {name} says what is needed and where it is fetched"
+    advice = f"hpcfl datasets {name} lists the files and their source"
     with untrusted_files.refuse_unreadable(
-        path, "lines of as many numbers each", advice
+        path, "lines with equally many numbers", advice
     ):
         content = untrusted_files.read_user_file(path, MOST_BYTES)
         return np.loadtxt(io.BytesIO(content), dtype=np.float32, ndmin=2)
@@ -33,14 +37,18 @@ def read_numbers(name: str, path: Path) -> np.ndarray:
 def split_in_time(
     subjects: np.ndarray, classes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the windows to train and to test on, int64, ascending.
+    """Split each subject's windows of each class: first windows for training, last for
+    testing.
 
-    Of each subject's windows of each class the first are for training, the last for
-    testing. Neighbours overlap by half, so that the one between them is left out.
+    Neighbouring windows overlap by half, so the window between the two parts is
+    dropped.
 
     Args:
-        subjects: Whose each window is, [windows] in the order of time.
-        classes: The class of each, [windows].
+        subjects: subject of each window, [windows] in the order of time.
+        classes: class of each window, [windows].
+
+    Returns:
+        Positions of training and test windows, int64, ascending.
     """
     train = []
     test = []
@@ -64,18 +72,18 @@ HAR_STEPS, HAR_ACTIVITIES, HAR_SUBJECTS = 128, 6, 30
 
 
 class UciHar(Source):
-    """UCI HAR (Anguita et al. 2013): 10,299 windows 9×1×128 of a telephone's motion, 6
+    """UCI HAR (Anguita et al. 2013): 10,299 windows 9×1×128 of a phone's motion, 6
     activities, 30 subjects, in text files.
 
-    The channels are acceleration of the body, its rotation, and the total acceleration,
-    each by x, y and z, 128 steps at 50 Hz. Subjects are the clients of
-    ``partition.scheme = "by-client"`` (heterogeneity.md D7).
+    The channels are body acceleration, rotation and total acceleration, each by x, y
+    and z, with 128 steps at 50 Hz. With ``partition.scheme = "by-client"`` each subject
+    is a client (heterogeneity.md D7).
 
-    The publishers' split keeps subjects apart, so that no client could be tested:
-    ``split = "official"``. Else the last quarter of a subject's windows of each activity are
-    for testing. PFLlib draws its own at random, but windows overlap by half, so that
-    neighbours would lie on both sides. It also reshapes windows [128, 9] to [9, 1, 128],
-    which mixes the channels: ``layout = "pfllib"``.
+    By default the last quarter of a subject's windows of each activity is for testing.
+    The publishers' split (``split = "official"``) separates subjects, so clients have
+    only training or only test windows. PFLlib splits at random, which puts overlapping
+    windows on both sides. It also reshapes windows [128, 9] to [9, 1, 128], which mixes
+    the channels: ``layout = "pfllib"``.
     """
 
     licence = "CC BY 4.0"
@@ -102,13 +110,13 @@ class UciHar(Source):
         split: Annotated[
             Literal["in-time", "official"],
             Field(
-                description="the last quarter of each subject's windows is for testing, or "
-                "the publishers' split, which keeps subjects apart"
+                description="in-time: test on the last quarter of each subject's windows; "
+                "official: the publishers' split by subjects"
             ),
         ] = "in-time",
         layout: Annotated[
             Literal["channels", "pfllib"],
-            Field(description="how a window is laid out; pfllib: channels are mixed"),
+            Field(description="layout of a window; pfllib: channels are mixed"),
         ] = "channels",
     ) -> Dataset:
         x = np.concatenate(
@@ -141,7 +149,7 @@ def _name_signal(part: str, channel: str) -> str:
 
 
 def _read_har_signals(name: str, folder: Path, part: str) -> np.ndarray:
-    """Read the windows of a part, float32 [windows, 9, 128]. Raises UserError."""
+    """Return the windows of a part, float32 [windows, 9, 128]. Raises UserError."""
     signals = []
     for channel in HAR_CHANNELS:
         path = folder / _name_signal(part, channel)
@@ -149,14 +157,15 @@ def _read_har_signals(name: str, folder: Path, part: str) -> np.ndarray:
         if signal.shape != (HAR_PARTS[part], HAR_STEPS):
             raise UserError(
                 f"{path}: {signal.shape[0]:,} lines of {signal.shape[1]:,} numbers; it must "
-                f"have {HAR_PARTS[part]:,} of {HAR_STEPS}"
+                f"have {HAR_PARTS[part]:,} lines of {HAR_STEPS} numbers"
             )
         signals.append(signal)
     return np.stack(signals, axis=1)
 
 
 def _read_har_numbers(name: str, folder: Path, kind: str, most: int) -> np.ndarray:
-    """Read the activity or subject of each window, counted from 0, int64 [windows].
+    """Return the activity or subject of each window, from 0, int64 [windows].
+
     Raises UserError.
     """
     numbers = []
@@ -174,10 +183,10 @@ def _read_har_numbers(name: str, folder: Path, kind: str, most: int) -> np.ndarr
 
 PAMAP_FOLDER = "PAMAP2_Dataset"
 PAMAP_SUBJECTS = range(101, 110)
-PAMAP_OPTIONAL = (101, 105, 106, 108, 109)  # those with a second file
-PAMAP_COLUMNS, PAMAP_ACTIVITY = 54, 1  # of a line, and the one with the activity
-# The first column of each sensor's acceleration; rotation and magnetic field follow six
-# columns later, after its acceleration of ±6 g.
+PAMAP_OPTIONAL = (101, 105, 106, 108, 109)  # subjects with a second file
+PAMAP_COLUMNS, PAMAP_ACTIVITY = 54, 1  # columns of a line, column of the activity
+# First column of each sensor's acceleration of ±16 g. Rotation and magnetic field
+# follow six columns later, after the acceleration of ±6 g.
 PAMAP_SENSORS = (4, 21, 38)
 PAMAP_SIGNALS = [
     first + offset
@@ -186,24 +195,25 @@ PAMAP_SIGNALS = [
 ]
 PAMAP_CHANNELS = 9
 PAMAP_STEPS, PAMAP_STRIDE = 256, 128
-# The activity of each of PFLlib's classes; others are left out.
+# The activity of each class, as in PFLlib; windows of other activities are dropped.
 PAMAP_CLASSES = [24, 1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17]
 PAMAP_MAJORITY = 0.8
 
 
 class Pamap2(Source):
-    """PAMAP2 (Reiss & Stricker 2012): windows 9×3×256 of three motion sensors on hand, chest
-    and ankle, 12 activities, 9 subjects, in text files.
+    """PAMAP2 (Reiss & Stricker 2012): windows 9×3×256 of three motion sensors on hand,
+    chest and ankle, 12 activities, 9 subjects, in text files.
 
-    The channels are acceleration (±16 g), rotation and magnetic field, each by x, y and z,
-    256 steps at 100 Hz, a window every 128 steps. Subjects are the clients of
-    ``partition.scheme = "by-client"`` (heterogeneity.md D8). Missing values are 0, and each
-    of a subject's signals is divided by the largest magnitude in its training windows.
+    The channels are acceleration (±16 g), rotation and magnetic field, each by x, y and
+    z, with 256 steps at 100 Hz and a window every 128 steps. With ``partition.scheme =
+    "by-client"`` each subject is a client (heterogeneity.md D8). Missing values are 0.
+    Each of a subject's signals is divided by its largest magnitude in the training
+    windows.
 
-    A window has the activity that fills at least 80 % of it, and is left out where none does;
-    the last quarter of a subject's windows of each activity are for testing. With ``label =
-    "pfllib"`` it has the least activity number in it, as PFLlib's; windows with 0, no
-    activity, are then left out.
+    The class of a window is the activity of at least 80 % of its steps; windows without
+    one are dropped. The last quarter of a subject's windows of each activity is for
+    testing. With ``label = "pfllib"`` the class is the smallest activity number in the
+    window, as in PFLlib; windows with 0 (no activity) are dropped.
     """
 
     licence = "CC BY 4.0"
@@ -223,11 +233,11 @@ class Pamap2(Source):
         label: Annotated[
             Literal["majority", "pfllib"],
             Field(
-                description="a window's activity: of 80 % of it, or the least number"
+                description="activity of a window: of 80 % of its steps, or smallest number"
             ),
         ] = "majority",
     ) -> Dataset:
-        # windows, classes and subjects of each subject
+        # (windows, classes, subject of each window) by subject
         trained: list[tuple[np.ndarray, ...]] = []
         tested: list[tuple[np.ndarray, ...]] = []
         for number, subject in enumerate(PAMAP_SUBJECTS):
@@ -235,7 +245,7 @@ class Pamap2(Source):
             split = split_in_time(np.zeros_like(y), y)
             if not len(split[0]):
                 raise UserError(
-                    f"{root / PAMAP_FOLDER}: subject {subject} has no window to train on"
+                    f"{root / PAMAP_FOLDER}: subject {subject} has no training window"
                 )
             largest = np.abs(x[split[0]]).max(axis=(0, 3), keepdims=True)
             x /= np.where(largest > 0, largest, 1)
@@ -262,11 +272,11 @@ def _name_file(part: str, subject: int) -> str:
 def _read_windows(
     name: str, folder: Path, subject: int, label: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read a subject's windows, float32 [windows, 9, 3, 256], and their classes, int64,
-    in the order of time.
+    """Return a subject's windows, float32 [windows, 9, 3, 256], and classes, int64
+    [windows], in the order of time.
 
-    Windows of no activity of PAMAP_CLASSES are left out; none crosses from one file to the
-    next. Raises UserError.
+    Windows without an activity of PAMAP_CLASSES are dropped. Windows do not span two
+    files. Raises UserError.
     """
     parts = ["Protocol", "Optional"] if subject in PAMAP_OPTIONAL else ["Protocol"]
     windows = []
@@ -276,7 +286,7 @@ def _read_windows(
         lines = read_numbers(name, path)
         if lines.shape[1] != PAMAP_COLUMNS:
             raise UserError(
-                f"{path}: {lines.shape[1]} numbers a line, must be {PAMAP_COLUMNS}"
+                f"{path}: {lines.shape[1]} numbers per line, must be {PAMAP_COLUMNS}"
             )
         signals = np.nan_to_num(lines[:, PAMAP_SIGNALS], nan=0.0)
         for first in range(0, len(lines) - PAMAP_STEPS + 1, PAMAP_STRIDE):
@@ -294,7 +304,12 @@ def _read_windows(
 
 
 def _find_activity(steps: np.ndarray, label: str) -> int | None:
-    """Return the activity of a window's ``steps``; None where none fills enough of it."""
+    """Return the activity of a window; None without a majority.
+
+    Args:
+        steps: activity number of each step.
+        label: key ``data.label``.
+    """
     numbers, counts = np.unique(steps, return_counts=True)
     if label == "pfllib":
         return int(numbers[0])

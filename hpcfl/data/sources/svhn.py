@@ -1,7 +1,7 @@
-"""SVHN (Netzer et al. 2011): 73,257 + 26,032 images 3×32×32 of house numbers, 10 classes,
-in MATLAB files.
+"""SVHN (Netzer et al. 2011): 73,257 + 26,032 images 3×32×32 of house numbers, 10
+classes, in MATLAB files.
 
-With ``extra = true`` the 531,131 further, easier images are training images as well
+With ``extra = true`` the 531,131 additional, easier images are training images too
 (heterogeneity.md D3).
 """
 
@@ -19,7 +19,7 @@ SIZES = {TRAIN: 73_257, TEST: 26_032, EXTRA: 531_131}
 
 
 class Svhn(CheckedFiles):
-    """MATLAB files of X [height, width, channels, n] and y [n, 1], where 10 is the digit
+    """MATLAB files with X [height, width, channels, n] and y [n, 1]; label 10 is digit
     0.
     """
 
@@ -29,10 +29,10 @@ class Svhn(CheckedFiles):
         root: Path,
         *,
         extra: Annotated[
-            bool, Field(description="train on extra_32x32.mat as well")
+            bool, Field(description="train on extra_32x32.mat too")
         ] = False,
     ) -> Dataset:
-        import scipy.io  # needed here only
+        import scipy.io  # a slow import that only this function needs
 
         files = [TRAIN, EXTRA, TEST] if extra else [TRAIN, TEST]
         images = []

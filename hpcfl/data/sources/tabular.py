@@ -1,10 +1,10 @@
-"""Tables as data sets, a row for each sample: which columns are what, whatever file they
-come from (heterogeneity.md D11).
+"""Base class of data sets in tables with a sample per row (heterogeneity.md D11).
 
-Features are one column of images, texts or lists of numbers, or several columns of
-numbers. Numbers are taken as in an npz file, but that columns of integers are values;
-texts are taken as AG News's, with the vocabulary of the training samples, or encoded by
-their categories. Labels are class numbers, or names, which are numbered in their order.
+Keys assign the roles of columns: features, label, client and split. Features are one
+column of images, texts or lists of numbers, or several columns of numbers. Integers in
+columns are values, unlike in npz files. Texts are encoded as in AG News, with the
+vocabulary of the training samples, or one-hot by categories. Labels are class numbers,
+or names, which are numbered alphabetically.
 """
 
 from abc import abstractmethod
@@ -25,12 +25,18 @@ from hpcfl.errors import UserError, suggest
 from hpcfl.files import wording
 
 MOST_ROWS = 100_000_000
-LABEL, CLIENT, SPLIT = "label", "client", "split"  # what columns are called by default
+LABEL, CLIENT, SPLIT = "label", "client", "split"  # default names of columns
 TRAIN, TEST = "train", "test"
 
 
 class _Labels(NamedTuple):
-    """The class number of each row, int64 [rows], and names of the classes, if any."""
+    """Labels of a table.
+
+    Attributes:
+        numbers: class number of each row, int64 [rows].
+        classes: number of classes.
+        names: name of each class; empty if the table has class numbers only.
+    """
 
     numbers: np.ndarray
     classes: int
@@ -38,7 +44,7 @@ class _Labels(NamedTuple):
 
 
 class TableSource(Source):
-    """A user's own table; subclasses open its file."""
+    """A user's own table; subclasses open the file."""
 
     own_file = True
 
@@ -54,30 +60,29 @@ class TableSource(Source):
         features: Annotated[
             list[str] | None,
             Field(
-                description="the columns of a sample; default: all that are left but indices "
+                description="columns of a sample; default: all other columns without indices "
                 "and identifiers"
             ),
         ] = None,
-        label: Annotated[str, Field(description="the column of classes")] = LABEL,
+        label: Annotated[str, Field(description="column of classes")] = LABEL,
         client: Annotated[
             str | None,
             Field(
-                description="the column that says whose each sample is; default: 'client' "
-                "where there is one"
+                description="column of each sample's client; default: 'client' if it exists"
             ),
         ] = None,
         split: Annotated[
             str | None,
             Field(
-                description="the column of 'train' and 'test', other rows are left out; "
-                "default: 'split' where there is one"
+                description="column with 'train' and 'test', other rows are dropped; "
+                "default: 'split' if it exists"
             ),
         ] = None,
         encode: Annotated[
             Literal["one-hot"] | None,
             Field(
-                description="one-hot: an input, 0 or 1, for each category of the training rows, "
-                "for columns of texts and categories; other categories are all 0"
+                description="one-hot: turn each category of texts and categorical columns in "
+                "the training rows into an input, 0 or 1; other categories are all 0"
             ),
         ] = None,
     ) -> Dataset:
@@ -127,12 +132,14 @@ class TableSource(Source):
 def _read_named_features(
     root: Path, table: Columns, label: str, features: list[str]
 ) -> dict[str, np.ndarray]:
-    """Read the columns that ``data.features`` names. Raises UserError."""
+    """Return the columns named in ``data.features``. Raises UserError."""
     checks.refuse_repeated("data.features", "column", features)
     if not features:
-        raise UserError("data.features = []: name the columns of a sample")
+        raise UserError("data.features = []: list the columns of a sample")
     if label in features:
-        raise UserError(f"data.features: '{label}' is the column of labels")
+        raise UserError(
+            f"data.features: '{label}' is the column of labels; remove it from the list"
+        )
     for name in features:
         _refuse_unknown(root, "features", name, table.names)
     return {name: table.column(name) for name in features}
@@ -141,9 +148,9 @@ def _read_named_features(
 def _guess_features(
     root: Path, table: Columns, roles: list[str]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Read the columns that are left for features, and note those that are left out.
+    """Return the columns without a role, and notes on those that are left out.
 
-    Raises UserError where none is left.
+    Raises UserError if none remains.
     """
     left = [name for name in table.names if name not in roles]
     index = [name for name in left if name in table.index]
@@ -159,13 +166,13 @@ def _guess_features(
     for name in left_out["an identifier"]:
         del columns[name]
     if not columns:
-        raise UserError(f"{root}: no column is left for the samples: set data.features")
+        raise UserError(f"{root}: no column remains for the samples; set data.features")
     notes = []
     for kind, names in left_out.items():
         if names:
             notes.append(
-                f"{root}: column {wording.list_names(names)} looks like {kind} and is no feature; "
-                "to use it, name all features in data.features"
+                f"{root}: column {wording.list_names(names)} looks like {kind} and is left out; "
+                "to use it, list all features in data.features"
             )
     return columns, notes
 
@@ -173,15 +180,27 @@ def _guess_features(
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
     if column not in names:
         raise UserError(
-            f"data.{key} = '{column}' is no column of {root}{suggest(column, names)}"
+            f"data.{key}: {root} has no column '{column}'{suggest(column, names)}"
         )
 
 
 def _order_rows(
     root: Path, table: Columns, split: str | None, rows: int
 ) -> tuple[np.ndarray, int, list[str]]:
-    """Return the rows that are taken, those for training first, how many are for
-    testing, and a note on the others. Raises UserError where none is for training.
+    """Order the rows of a table by part.
+
+    Args:
+        root: file or folder of the table.
+        table: the table.
+        split: column of the part, or None.
+        rows: number of rows.
+
+    Returns:
+        Numbers of the rows used, training rows first; the number of test rows; and
+        notes on dropped rows.
+
+    Raises:
+        UserError: No row is for training.
     """
     parts = table.split
     if split is not None:
@@ -193,19 +212,20 @@ def _order_rows(
     others = wording.list_names(np.setdiff1d(parts, [TRAIN, TEST]).tolist())
     if not len(train):
         raise UserError(
-            f"{root}: no row is for training: the parts are {others or TEST}, not '{TRAIN}'"
+            f"{root}: no row has the part '{TRAIN}'; parts are {others or TEST}"
         )
     notes = []
     if others:
         left = rows - len(train) - len(test)
         notes.append(
-            f"{root}: {left:,} of {rows:,} rows are neither '{TRAIN}' nor '{TEST}' ({others})"
+            f"{root}: {left:,} of {rows:,} rows are dropped; their parts are {others}, not "
+            f"'{TRAIN}' or '{TEST}'"
         )
     return np.concatenate([train, test]), len(test), notes
 
 
 def _list_texts(table: Columns, column: str) -> np.ndarray:
-    """Return a column as texts, class numbers by their names."""
+    """Return a column as texts; class numbers become class names."""
     values = table.as_written(column)
     names = table.class_names(column)
     if names is not None:
@@ -214,7 +234,7 @@ def _list_texts(table: Columns, column: str) -> np.ndarray:
 
 
 def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
-    """Read the labels. Raises UserError where they are neither numbers nor names."""
+    """Return the labels. Raises UserError if they are neither class numbers nor names."""
     values = table.column(name)
     if values.ndim != 1 or values.dtype.kind not in "iubO":
         raise UserError(
@@ -222,7 +242,7 @@ def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
             "are class numbers 0, 1, …, as integers, or names"
         )
     if not len(values):
-        raise UserError(f"{root}: no rows")
+        raise UserError(f"{root}: the table has no rows")
     values = table.as_written(name)
     if values.dtype == object:
         written, numbers = np.unique(values, return_inverse=True)
@@ -231,8 +251,8 @@ def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
     classes = len(class_names) or int(values.max()) + 1
     if not 0 < classes <= npz.MOST_CLASSES:
         raise UserError(
-            f"{root}: the column '{name}' has {classes:,} classes, from 1 to "
-            f"{npz.MOST_CLASSES:,} are allowed"
+            f"{root}: the column '{name}' has {classes:,} classes; allowed are 1 to "
+            f"{npz.MOST_CLASSES:,}"
         )
     return _Labels(values.astype(np.int64), classes, class_names)
 
@@ -240,14 +260,21 @@ def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
 def _read_owners(
     root: Path, table: Columns, name: str | None, order: np.ndarray
 ) -> Owners | None:
-    """Return the owners of samples, in the order of their numbers or names."""
+    """Return the owners of samples; clients are sorted by number or name.
+
+    Args:
+        root: file or folder of the table.
+        table: the table.
+        name: column of the clients, or None.
+        order: row of each sample.
+    """
     if name is None:
         given = table.clients
         return None if given is None else replace(given, of=given.of[order])
     values = table.as_written(name)
     if values.ndim != 1:
         raise UserError(
-            f"{root}: the column '{name}' holds lists or images; clients have one number or "
-            "name each"
+            f"{root}: the column '{name}' holds lists or images; a client must be a number or "
+            "a name"
         )
     return number_owners(values[order])

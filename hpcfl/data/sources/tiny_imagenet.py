@@ -1,13 +1,13 @@
 """Tiny-ImageNet (Stanford CS231n): 100,000 + 10,000 images 3×64×64, 200 classes, as
 JPEG files.
 
-``hpcfl data download`` decodes them once into one file, which the ranks of a node map
-into memory. Without that file every rank decodes all images itself and keeps them, 110,000
-of 12,290 bytes.
+``hpcfl data download`` decodes the files once into one file, which the ranks of a node
+map into memory. Without that file every rank decodes all 110,000 images itself and
+keeps them in memory, 12,290 bytes each.
 
-Read from its original folders. FedALA and cwFedAvg deal out the training folder alone.
-The validation folder, labelled by its ``val_annotations.txt`` because its folder names
-say nothing, is the official test split of the schemes that keep the splits apart.
+Original folders are read. FedALA and cwFedAvg split only the training folder. The
+validation folder is the official test split of schemes that keep the splits apart; its
+labels are in ``val_annotations.txt``.
 """
 
 import re
@@ -25,8 +25,8 @@ FOLDER = "tiny-imagenet-200"
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 SIDE = 64
-MOST_BYTES = 10_000_000  # of a text file
-MOST_CLASSES = 256  # class numbers are kept in a byte
+MOST_BYTES = 10_000_000  # limit for a text file
+MOST_CLASSES = 256  # class numbers are stored in a byte
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -59,8 +59,8 @@ class TinyImageNet(DecodedPictures):
         )
 
     def list_entries(self, folder: Path) -> list[Entry]:
-        """List training images by class and name, then the validation images in the
-        order of their annotations.
+        """Return training images by class and name, then validation images in the order
+        of ``val_annotations.txt``.
         """
         classes = _number_classes(folder)
         entries = []
@@ -79,13 +79,13 @@ class TinyImageNet(DecodedPictures):
         return entries
 
     def decode(self, entry: Entry) -> tuple[np.ndarray, int, bool]:
-        """Decode the record of an image; a grey one becomes coloured."""
+        """Return the record of an image; grey images are converted to RGB."""
         path, number, test = entry
         return pictures.read(path, "JPEG", size=(SIDE, SIDE)), number, test
 
 
 def _number_classes(folder: Path) -> dict[str, int]:
-    """Return the class number by WordNet id, in alphabetical order. Raises UserError."""
+    """Return the class numbers by WordNet id, in alphabetical order. Raises UserError."""
     path = folder / "wnids.txt"
     words = sorted(
         {word for (word,) in _read_rows(path, "WORDNET-ID", [pictures.NAME])}
@@ -98,11 +98,18 @@ def _number_classes(folder: Path) -> dict[str, int]:
 
 
 def _read_rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
-    """Read the first columns of each line of a text file with tabulators,
-    [lines][columns].
+    """Return the first columns of each line of a tab-separated text file.
 
-    columns: the patterns that they must match. wanted: what these are, for the message.
-    Raises UserError.
+    Args:
+        path: the file.
+        wanted: description of the columns, for messages.
+        columns: pattern of each column.
+
+    Returns:
+        Texts [lines][columns].
+
+    Raises:
+        UserError: A column does not match its pattern.
     """
     with untrusted_files.refuse_unreadable(path):
         lines = untrusted_files.read_user_file(path, MOST_BYTES).decode().splitlines()
