@@ -1,1 +1,1 @@
-"""The folder of a run: checkpoints, metrics, lock and status."""
+"""The folder of a run: checkpoints, metrics, clients' private state, lock and status."""

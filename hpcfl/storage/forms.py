@@ -1,6 +1,4 @@
-"""Types of the JSON in a run's folder that readers rely on; files may have further
-keys.
-"""
+"""Types of JSON in a run's folder that readers rely on; files may have further keys."""
 
 from typing import Annotated, Any, NotRequired
 
@@ -18,33 +16,37 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.scores.metric_names import Described
 
 _OPEN = ConfigDict(extra="allow")
-SHOWN = 200  # the most letters of a name from an untrusted file
-LONGEST = 255  # bytes of a file's name on nearly all file systems
+SHOWN = 200  # largest number of characters shown of a name from an untrusted file
+LONGEST = 255  # bytes; limit for file names on nearly all file systems
 
 
 class AnotherRun(Damaged):
-    """A file of another run than that of its folder."""
+    """A file in a run's folder that another run has written."""
 
 
 def check_run(written_by: object, run: str | None) -> None:
-    """Raise AnotherRun unless a file was ``written_by`` the run with the fingerprint ``run``.
+    """Raise AnotherRun unless a file was written by the given run.
 
-    Every file of a run names it by ``Config.fingerprint``; a user may copy files of
-    another run into its folder. run: None if it is unknown.
+    Every file of a run contains ``Config.fingerprint``; a user may copy files of
+    another run into its folder.
+
+    Args:
+        written_by: fingerprint in the file.
+        run: fingerprint of the run; None if unknown, which accepts every file.
     """
     if run is not None and written_by != run:
-        other = str(written_by or "one that it does not name")[:SHOWN]
-        raise AnotherRun(f"of another run: {other}")
+        other = str(written_by or "without a name")[:SHOWN]
+        raise AnotherRun(f"written by another run: {other}")
 
 
 def _fits(name: str) -> str:
     """Return the name. Raises ValueError if it is too long for a file."""
     if len(name.encode()) > LONGEST:
-        raise ValueError("too long for the name of a file")
+        raise ValueError("too long for a file name")
     return name
 
 
-# The name of a file, which cannot lead out of its folder.
+# A file name that cannot lead out of its folder.
 FileName = Annotated[
     str,
     StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$"),
@@ -72,7 +74,7 @@ class Evaluation(TypedDict):
 
 @with_config(_OPEN)
 class Configuration(TypedDict):
-    """The keys of a resolved configuration, ``Config.resolved``, that readers need."""
+    """Keys of a resolved configuration, ``Config.resolved``, that readers need."""
 
     name: str
     seed: int
@@ -86,9 +88,11 @@ class Configuration(TypedDict):
 
 
 class RunFile(TypedDict):
-    """The content of ``run.json``, which identifies the run of a folder.
+    """Content of ``run.json``, which identifies the run of a folder.
 
-    format: of this file and all files beside it. config: ``Config.resolved``.
+    Attributes:
+        format: format of this file and all other files in the folder.
+        config: result of ``Config.resolved``.
     """
 
     format: int
@@ -99,8 +103,12 @@ class RunFile(TypedDict):
 class Start(TypedDict):
     """One start or continuation of a run.
 
-    after: the number of finished rounds. time: in words. failure: why the attempt
-    before failed.
+    Attributes:
+        after: number of finished rounds.
+        time: time as a text.
+        ranks: number of ranks.
+        commit: commit of hpcfl, or None.
+        failure: reason why the previous attempt failed, or None.
     """
 
     after: NonNegativeInt
@@ -112,14 +120,19 @@ class Start(TypedDict):
 
 @with_config(_OPEN)
 class Header(TypedDict, total=False):
-    """The header of a file of results; that of unmerged rounds lacks most entries.
+    """Header of a file of results; files of unmerged rounds lack most entries.
 
-    run: the fingerprint of the run that wrote the file. primary: the column of the
-    method's result unless the configuration names another. scores: by name. completed:
-    see ``Results``. starts: all starts and continuations. ranks, command: of the last
-    start, the command as the words of ``sys.argv``. clients: the data's names of the
-    clients by number, if any. groups: the names of the groups of clients that
-    ``[[shift]]`` makes, by number.
+    Attributes:
+        run: fingerprint of the run that wrote the file.
+        config: resolved configuration.
+        primary: column of the method's result, unless the configuration names another.
+        scores: descriptions of scores by name.
+        completed: numbers of rounds as in ``Results``.
+        starts: all starts and continuations.
+        ranks: number of ranks in the last start.
+        command: command of the last start, ``sys.argv``.
+        clients: names of the clients in the data by number, if any.
+        groups: names of the groups of clients with different shifts, by number.
     """
 
     run: str

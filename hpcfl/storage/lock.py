@@ -1,4 +1,4 @@
-"""The lock of a run's folder: one run at a time."""
+"""The lock of a run's folder, which allows one run at a time."""
 
 import errno
 import fcntl
@@ -14,26 +14,27 @@ from hpcfl.files import atomic, heartbeat, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 NAME = ".lock"
-# seconds to keep trying: the ranks of a killed job need a moment to end
+# seconds of attempts: ranks of a killed job need a moment to end
 PATIENCE = 5.0
 PAUSE = 0.1  # seconds between two attempts
-OWNER_BYTES = 1 << 10  # most bytes that are read of the owner's note in the file
+OWNER_BYTES = 1 << 10  # limit for the owner's note in the file
 
 
 class FolderLock:
-    """Context manager that locks a folder for this process and makes it if missing.
+    """Context manager that locks a folder for this process; a missing folder is
+    created.
 
-    The kernel frees the lock however the process ends. Before ``sign``, only ``.lock``
-    is added to the folder. Without ``sign``, the new folders and the file are removed
-    at the end unless they have other contents by then.
+    The kernel releases the lock when the process ends for any reason. Before ``sign``,
+    the lock adds only ``.lock`` to the folder. Without ``sign``, the new folders and
+    the file are removed at the end, unless they have other contents by then.
 
-    Raises UserError if another process has the folder or the file system offers no
-    locks, RunFailure for a failing disk.
+    Raises UserError if another process has locked the folder or the file system offers
+    no locks, RunFailure for a failing disk.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._path = Path(folder) / NAME
-        self._descriptor = -1  # of the file, open while it is locked
+        self._descriptor = -1  # descriptor of the file, open while it is locked
         # the paths that ``__exit__`` removes unless signed, innermost first
         self._made: list[Path] = []
         self._signed = False
@@ -63,7 +64,7 @@ class FolderLock:
         os.close(self._descriptor)
 
     def relock(self) -> None:
-        """Lock the new folder at the path of the locked one, which was moved aside.
+        """Lock the new folder at the path of the locked one, which was renamed.
 
         Raises RunFailure.
         """
@@ -77,7 +78,7 @@ class FolderLock:
     def sign(self) -> None:
         """Write the owner of the folder into the lock's file. Raises RunFailure.
 
-        A file that has a second name elsewhere (a hard link) stays as it is.
+        A file with a second name elsewhere (a hard link) is not changed.
         """
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         owner = f"host {socket.gethostname()}, pid {os.getpid()}, since {started}"
@@ -88,7 +89,9 @@ class FolderLock:
         self._signed = True
 
     def _lock(self) -> None:
-        """Lock the file, made if missing; keep trying while another process has it."""
+        """Lock the file, creating it if missing; retry while another process has locked
+        it.
+        """
         deadline = time.monotonic() + PATIENCE
         while not self._try_lock():
             if time.monotonic() > deadline:
@@ -100,8 +103,8 @@ class FolderLock:
             time.sleep(PAUSE)
 
     def _try_lock(self) -> bool:
-        """Try once to lock; return whether it succeeded."""
-        from filelock import lock_descriptor  # commands that only read need no locks
+        """Attempt once to lock the file; return whether it succeeded."""
+        from filelock import lock_descriptor  # not needed by commands that only read
 
         try:
             with atomic.explained(self._path):
@@ -110,7 +113,7 @@ class FolderLock:
         except Damaged as error:
             raise UserError(f"{self._path}: {error}; choose another --out") from None
         try:
-            # The former owner of a moved folder may hold another file.
+            # After a folder was renamed, its former owner has locked another file.
             if lock_descriptor(descriptor, blocking=False) and self._is_at(descriptor):
                 self._descriptor = descriptor
                 return True
@@ -131,8 +134,8 @@ class FolderLock:
             return False
 
     def _remove_made(self) -> None:
-        """Remove the folders and files that were made, unless others wrote into them
-        meanwhile.
+        """Remove the created folders and files, unless other processes have written to
+        them.
         """
         for path in self._made:
             with suppress(OSError):
@@ -147,14 +150,14 @@ class FolderLock:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a run has the folder now, as far as this host sees.
+    """Return whether a run has locked the folder, as far as this host can see.
 
-    Nothing is changed. The result is also False if the file system hides the locks of
-    other hosts.
+    Nothing is changed. The result is also False if the file system does not show the
+    locks of other hosts.
     """
     try:
         with untrusted_files.opened(folder / NAME) as file:
-            # a shared lock, so that concurrent checks do not look like a run
+            # a shared lock, so that concurrent checks are not mistaken for a run
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (FileNotFoundError, Damaged):
         return False

@@ -1,11 +1,12 @@
-"""The writer of a run's results: small files by round, merged into ``metrics.h5`` at
-checkpoints; and the rounds at which a result is read: the best, the last, the last tenth.
+"""Writing of a run's results, and the rounds at which results are reported.
 
-Several short rounds share a file. Every file is published by rename and never changed
-afterwards. A reader can keep any file open and never sees a partial round, and the
-writer never waits for a reader.
+Results are small files by round, merged into ``metrics.h5`` at checkpoints. Several
+short rounds share a file. Every file is published by rename and never changed
+afterwards. Readers can keep any file open and never see a partial round; the writer
+never waits for readers.
 
-Taking the best round of a noisy metric overestimates it; the others do not.
+Results are reported at the best round, the last round, and the mean of the last tenth.
+Taking the best round of a noisy metric overestimates it.
 """
 
 import time
@@ -31,15 +32,19 @@ from hpcfl.scores.metric_names import (
 from hpcfl.storage import results
 from hpcfl.storage.results import NO_CLIENTS, ROUNDS, RUN, Metrics, Results
 
-TAIL = 0.1  # share of the rounds
-# columns of clients that were never trained with
+TAIL = 0.1  # share of rounds in the tail
+# columns of newcomers, clients that never took part in training
 BEFORE, AFTER = name_newcomers("before"), name_newcomers("after")
 
 
 @dataclass(frozen=True)
 class ResultRounds:
-    """Positions among a run's rounds: the best, the last with the metric, and the last
-    tenth.
+    """Positions of a run's rounds at which results are reported.
+
+    Attributes:
+        best: position of the best round.
+        last: position of the last round with the metric.
+        tail: positions of rounds with the metric in the last tenth.
     """
 
     best: int
@@ -53,13 +58,15 @@ def find_result_rounds(
     rank: Callable[[float], float],
     chosen: np.ndarray | None = None,
 ) -> ResultRounds | None:
-    """Return the result rounds of ``numbers`` [T], or None if all are missing.
+    """Return the rounds at which a metric is reported, or None if it is missing.
 
     Args:
-        numbers: The metric in each of ``rounds`` [T]; NaN where it is missing.
-        rank: Orders numbers, higher for a better one; of equals the first is the best.
-        chosen: The numbers [T] that choose the best round, if others, such as those of
-            validation samples.
+        rounds: numbers of the rounds [T].
+        numbers: metric in each round [T]; NaN if missing.
+        rank: function that orders values, higher for better ones; of equal values the
+            first is the best.
+        chosen: other values [T] that determine the best round, such as those of
+            validation samples; None to use ``numbers``.
     """
     chosen = numbers if chosen is None else chosen
     known = np.flatnonzero(np.isfinite(numbers))
@@ -75,11 +82,17 @@ def find_result_rounds(
 def find_positions(
     rounds: np.ndarray, numbers: np.ndarray, best: int | None, at: str
 ) -> list[int]:
-    """Return the positions of the rounds at which ``numbers`` [T] of a run are read.
+    """Return the positions of the rounds at which a run's metric is read.
 
-    best: the run's best round. at: "best", "last" or "tail". If the best round lacks
-    the metric, the latest round before it counts. The last round and the last tenth
-    consist of rounds with the metric. The result is empty without such rounds.
+    If the best round lacks the metric, the latest round with the metric before it is
+    used. The last round and the last tenth are determined among rounds with the metric.
+    The result is empty without such rounds.
+
+    Args:
+        rounds: numbers of the rounds [T].
+        numbers: metric in each round [T]; NaN if missing.
+        best: number of the run's best round, or None.
+        at: "best", "last" or "tail".
     """
     if best is None:
         return []
@@ -93,8 +106,12 @@ def find_positions(
 def compute_client_scores(
     results: Results, column: str, score: str
 ) -> np.ndarray | None:
-    """Return each client's score in a column, [T, clients]; None if it was not
-    recorded.
+    """Return each client's score in a column, [T, clients]; None if not recorded.
+
+    Args:
+        results: results of a run.
+        column: name of the column, such as "pre".
+        score: name of the score.
     """
     numbers = compute_entry_scores(results.values, column, score)
     if numbers is None:
@@ -105,10 +122,15 @@ def compute_client_scores(
 def compute_entry_scores(
     recorded: Metrics, column: str, score: str
 ) -> NDArray[np.float64] | None:
-    """Return a score in a column for each entry of ``recorded``, [N]; None if missing.
+    """Return a score in a column for each entry, [N]; None if missing.
 
-    A user's own score is recorded under its name; a built-in score is computed from
+    Users' own scores are recorded under their names. Built-in scores are computed from
     other recorded metrics.
+
+    Args:
+        recorded: metrics of clients.
+        column: name of the column, such as "pre".
+        score: name of the score.
     """
     numbers = {}
     for text, values in recorded.columns.items():
@@ -123,14 +145,16 @@ def compute_entry_scores(
 
 
 def list_scores(results: Results) -> dict[str, Described]:
-    """Return the scores that the results list; by default the built-in ones."""
+    """Return descriptions of the scores in the results; by default the built-in ones."""
     return results.header.get("scores") or measures.describe(measures.built_in())
 
 
 def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
-    """Return the primary column and the measure of its primary metric.
+    """Return the column and the measure of the primary metric.
 
-    evaluation: the section of the configuration.
+    Args:
+        evaluation: section ``[evaluation]`` of the configuration.
+        results: results of the run.
     """
     column = (
         results.header.get("primary", "pre")
@@ -143,7 +167,9 @@ def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Mea
 
 
 def describe_outcome(results: Results) -> dict[str, Any]:
-    """Return the header entry ``outcome``, the primary metric at the result rounds, or {}."""
+    """Return the header entry ``outcome`` with the primary metric at the reported
+    rounds, or {} if it is missing.
+    """
     if "config" not in results.header:
         return {}
     column, measure = find_primary(results.header["config"]["evaluation"], results)
@@ -178,7 +204,7 @@ def describe_outcome(results: Results) -> dict[str, Any]:
 
 
 class MetricsWriter:
-    """The writer of a run's results; on rank 0 only, one at a time for a folder."""
+    """Writer of a run's results: only on rank 0, and one at a time per folder."""
 
     def __init__(
         self,
@@ -187,21 +213,27 @@ class MetricsWriter:
         static: dict[str, np.ndarray],
         every: float = 0.0,
     ) -> None:
-        """Open a run's results for writing; rounds that ``folder`` holds already stay.
+        """Open a run's results for writing; rounds in ``folder`` are kept.
 
-        header: JSON-able entries. static: arrays that belong to no round, by name.
-        every: the least number of seconds between files of rounds, since writing one
-        takes as long as a short round.
+        ``notes`` then has a line for each damaged file, which was renamed to
+        ``*.damaged``.
 
-        ``notes`` then has a line for each damaged file, which was set aside as
-        ``*.damaged``. Raises RunFailure.
+        Args:
+            folder: folder of the run.
+            header: JSON-able entries.
+            static: arrays that do not depend on rounds, by name.
+            every: smallest time between two files of rounds, in seconds, because
+                writing one takes as long as a short round.
+
+        Raises:
+            RunFailure: The folder cannot be written.
         """
         self.folder = Path(folder)
         self._header, self._static = header, static
         self._every, self._published = every, -every  # seconds
         self._waiting: list[Results] = []  # recorded rounds that are not published yet
         with atomic.explained(self.folder):
-            # not its parents: a run's folder that vanished is a failure
+            # parents are not created: a missing run folder is a failure
             (self.folder / ROUNDS).mkdir(exist_ok=True)
         for used in (self.folder / ROUNDS, self.folder):
             atomic.remove_temporaries(used)
@@ -217,11 +249,16 @@ class MetricsWriter:
     def record(
         self, round: int, values: Mapping[str, Any], clients: Metrics = NO_CLIENTS
     ) -> None:
-        """Record one round, in place of its earlier values, and publish it if it is
-        time.
+        """Record one round, replacing earlier values, and publish it if ``every`` has
+        passed.
 
-        values: metrics of the round by name. clients: those of its clients. Raises
-        RunFailure.
+        Args:
+            round: number of the round.
+            values: metrics of the round by name.
+            clients: metrics of its clients.
+
+        Raises:
+            RunFailure: The file cannot be written.
         """
         self._take(round, values, clients)
         if time.monotonic() - self._published >= self._every:
@@ -230,10 +267,10 @@ class MetricsWriter:
     def conclude(
         self, round: int, values: Mapping[str, Any], clients: Metrics = NO_CLIENTS
     ) -> None:
-        """Record the last round and merge, so that readers see it together with all
-        others.
+        """Record the last round and merge, so that all rounds become visible in one
+        step.
 
-        Raises RunFailure.
+        Arguments and errors are those of ``record``.
         """
         self._take(round, values, clients)
         self.merge()
@@ -244,15 +281,15 @@ class MetricsWriter:
         self._all.append(part)
 
     def publish(self) -> None:
-        """Publish every round recorded so far for readers. Raises RunFailure."""
+        """Publish all recorded rounds. Raises RunFailure."""
         if not self._waiting:
             return
         part = results.merge(self._waiting)
         if RUN in self._header:
             part = replace(part, header={RUN: self._header[RUN]})
         name = "-".join(f"{round:08d}" for round in sorted({*part.rounds[[0, -1]]}))
-        # A crash of the node may lose this file; the rounds after the checkpoint are
-        # computed again then.
+        # A crash of the node may lose this file, but then the rounds after the
+        # checkpoint are computed again.
         path = self.folder / ROUNDS / f"{name}.h5"
         atomic.write(path, results.encode(part), durable=False)
         self._waiting, self._published = [], time.monotonic()
@@ -261,10 +298,10 @@ class MetricsWriter:
         """Merge all rounds into ``metrics.h5``, durably.
 
         Call it before the checkpoint of the same round is committed, because a run that
-        continues from it does not repeat earlier rounds. Raises RunFailure.
+        continues from the checkpoint does not repeat earlier rounds. Raises RunFailure.
         """
         with atomic.explained(self.folder / ROUNDS):
-            # not made again: if it vanished, its rounds are lost
+            # a missing folder is an error, because its rounds are lost
             (self.folder / ROUNDS).stat()
         whole = replace(
             results.merge(self._all), header=self._header, static=self._static

@@ -1,11 +1,11 @@
-"""The progress of a run, computed from the files in its folder.
+"""Progress of a run, computed from the files in its folder.
 
-``run``, ``show``, ``status``, ``table``, ``submit`` and Python all use this module, so
-that they agree. Each step of a run ends with a file that is published by rename. The
-last of these files determines the stage:
+``run``, ``show``, ``status``, ``table``, ``submit`` and the Python interface all use
+this module, so that they agree. Each step of a run ends with a file that is published
+by rename. The last of these files determines the stage:
 
-* claimed: ``run.json``, the folder belongs to an experiment
-* prepared: ``partition.h5``, everything was built and checked, round 1 may begin
+* claimed: ``run.json``; the folder belongs to an experiment
+* prepared: ``partition.h5``; everything was built and checked, round 1 may begin
 * playing: a round in the metrics or in a checkpoint
 * played: the checkpoint of the last round, R
 * finished: the scores of the state after the last aggregation, round R + 1, in the
@@ -22,7 +22,7 @@ from hpcfl.storage.results import Results
 
 
 class Stage(IntEnum):
-    """The stages of a run in their order."""
+    """Stages of a run, in order."""
 
     EMPTY = 0
     CLAIMED = 1
@@ -34,17 +34,19 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The status of the run in a folder.
+    """Status of the run in a folder.
 
-    stage: the stage of the run.
-    rounds_requested: R; None if it is unknown.
-    done: rounds in the newest readable checkpoint, 0 without one.
-    digest: of the state in that checkpoint; None without one.
-    completed: the numbers of rounds after which the run was scored, several after
-        prolongations.
-    is_locked: whether a process has the folder now.
-    failure: why the last attempt failed; None if it did not, or the run is finished.
-    checkpoints_lost: whether the run has checkpoints, but no readable one.
+    Attributes:
+        stage: stage of the run.
+        rounds_requested: number of rounds R of the run; None if unknown.
+        done: number of rounds in the newest readable checkpoint, 0 without one.
+        digest: digest of the state in that checkpoint, or None.
+        completed: numbers of rounds after which the run was scored; several if it was
+            prolonged.
+        is_locked: Whether a process has locked the folder.
+        failure: reason why the last attempt failed; None without a failure, or if the
+            run is finished.
+        checkpoints_lost: Whether checkpoints exist, but none is readable.
     """
 
     stage: Stage
@@ -75,9 +77,14 @@ def look(
 ) -> RunStatus:
     """Return the status of a folder's run; nothing is changed.
 
-    rounds_requested: the run's number of rounds, None if unknown. results: the result
-    of ``results.read``. run: its fingerprint, None if unknown. Raises RunFailure if the
-    checkpoints cannot be listed.
+    Args:
+        folder: folder of the run.
+        rounds_requested: number of rounds of the run, None if unknown.
+        results: result of ``results.read``.
+        run: fingerprint of the run, None if unknown.
+
+    Raises:
+        RunFailure: The checkpoints cannot be listed.
     """
     checkpoints = folder / run_folder.CHECKPOINTS
     checkpoint = find_latest(checkpoints, run)

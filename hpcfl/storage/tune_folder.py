@@ -1,15 +1,17 @@
 """The folder of a tuning: sweeps, and a small file for each step of each run.
 
-Every process computes the same choice from these files.
+Every process computes the same selection from these files.
 
-* ``tune.json``: the identity of the tuning
-* ``search/``, ``final/`` and ``untuned/``: the runs of the search, of the chosen
-  configurations and of the untuned ones; each is a sweep's folder
-* ``measured/``: short runs that measure the cost of methods whose runs cannot go on
+* ``tune.json``: identity of the tuning
+* ``search/``, ``final/`` and ``untuned/``: runs of the search, of the selected
+  configurations and of the untuned ones; each is the folder of a sweep
+* ``measured/``: short runs that measure the cost of methods whose runs cannot be
+  continued
 * ``results/``: a file for each run and step of the search
-* ``chosen/``: a file for each method that ``hpcfl run`` takes
-* ``unchecked``: exists until the first rounds of a new tuning keep its budget
-* ``tuned.csv``: a line for each method, when the tuning has ended
+* ``chosen/``: an experiment file for each method, for ``hpcfl run``
+* ``unchecked``: exists until the first rounds of a new tuning are compared with its
+  budget
+* ``tuned.csv``: a line for each method, written when the tuning has ended
 """
 
 import json
@@ -28,23 +30,28 @@ from hpcfl.storage.run_folder import CELLS, FINAL, MEASURED, RUN, SEARCH, TUNE, 
 
 SWEEPS = SEARCH, FINAL, UNTUNED
 RESULTS, CHOSEN = "results", "chosen"
-TABLE = "tuned.csv"  # a line for each method when the tuning has ended
-# the heading of the share of the budget that a method's searches took
+TABLE = "tuned.csv"
+# heading of the share of the budget that a method's search used
 SPENT = "spent/budget"
-UNCHECKED = "unchecked"  # a file of a new tuning, until its budget is known to suffice
-COST = "cost"  # the step that measures the cost of a run
+UNCHECKED = "unchecked"
+COST = "cost"  # step that measures the cost of a run
 
 
 class Result(TypedDict):
-    """The result of a step of a run.
+    """Result of a step of a run.
 
-    rounds: that the run was to have then. whole: the rounds of the whole run, which the
-    budget allows. gradients: the sample gradients of all steps so far, scorings
-    included; the round in which a run diverged is not counted. score: the primary
-    metric on held-out samples at the tail; None if missing. rank: a value to order
-    scores by, higher for a better one. failure: why the run had to end, None if it did
-    not. With a hard cap ``gradients`` are those of training alone; scoring: those of
-    scorings. highest_cost: the most that the next round is expected to cost.
+    Attributes:
+        rounds: planned number of rounds after the step.
+        whole: number of rounds of the whole run that the budget allows.
+        gradients: number of sample gradients in all steps so far, including scorings;
+            the round in which a run diverged is not counted. With a hard cap only
+            gradients of training are counted.
+        score: primary metric on held-out samples, mean of the last tenth; None if
+            missing.
+        rank: value that orders scores, higher for better ones; None if missing.
+        failure: reason why the run had to end, or None.
+        scoring: number of sample gradients of scorings, with a hard cap.
+        highest_cost: largest expected cost of the next round, with a hard cap.
     """
 
     rounds: NonNegativeInt
@@ -67,28 +74,33 @@ def is_unchecked(folder: Path) -> bool:
 
 
 def check_off(folder: Path) -> None:
-    """Record that a tuning's first rounds keep its budget."""
+    """Record that a tuning's first rounds fit its budget."""
     (folder / UNCHECKED).unlink()
 
 
 def remove(folder: Path) -> None:
-    """Remove an unchecked tuning, which has first rounds only, and its folder if empty."""
+    """Remove an unchecked tuning, which has only first rounds, and its folder if empty."""
     for name in (*SWEEPS, MEASURED, RESULTS, CHOSEN):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / TUNE).unlink()
     check_off(folder)
-    with suppress(OSError):  # it holds something else
+    with suppress(OSError):  # the folder holds other files
         folder.rmdir()
 
 
 def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None:
-    """Make the folder that of this tuning, or check that it is.
+    """Create the folder of a tuning, or check that a folder belongs to it.
 
-    unchecked: whether a new tuning's first rounds are to be compared with its budget.
+    Args:
+        folder: folder of the tuning.
+        tuning: identity of the tuning.
+        unchecked: Whether a new tuning's first rounds are to be compared with its
+            budget.
 
-    Raises UserError if the folder holds a run, a sweep or another tuning, or its file
-    is
-    damaged; RunFailure if it cannot be written.
+    Raises:
+        UserError: The folder holds a run, a sweep or another tuning, or its file is
+            damaged.
+        RunFailure: The folder cannot be written.
     """
     path = folder / TUNE
     text = json.dumps(tuning, indent=1, sort_keys=True)
@@ -103,8 +115,8 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
         results = folder / RESULTS
         if any(results.glob("*.json")):
             raise UserError(
-                f"{path}: missing, so that {results} may be of another tuning; delete "
-                f"{results}, and the same command goes on"
+                f"{path}: missing, so {results} may belong to another tuning; delete "
+                f"{results} and repeat the command"
             ) from None
         _make_folders(folder)
         if unchecked:
@@ -113,7 +125,7 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
         return
     except Damaged as error:
         raise UserError(
-            f"{path}: damaged ({error}); delete it, and the same command goes on"
+            f"{path}: damaged ({error}); delete it and repeat the command"
         ) from None
     if there != json.loads(text):
         differing = sorted(
@@ -127,7 +139,7 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
 
 
 def _make_folders(folder: Path) -> None:
-    """Make the missing folders of steps and choices. Raises RunFailure."""
+    """Create missing folders of steps and selections. Raises RunFailure."""
     with atomic.explained(folder):
         for name in (RESULTS, CHOSEN):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -136,7 +148,13 @@ def _make_folders(folder: Path) -> None:
 def read_result(folder: Path, cell: str, step: str) -> Result | None:
     """Return the result of a step of a run, or None before its end.
 
-    Raises UserError if its file is damaged.
+    Args:
+        folder: folder of the tuning.
+        cell: name of the run.
+        step: name of the step.
+
+    Raises:
+        UserError: The file is damaged.
     """
     path = _make_path(folder, cell, step)
     try:
@@ -145,7 +163,7 @@ def read_result(folder: Path, cell: str, step: str) -> Result | None:
         return None
     except Damaged as error:
         raise UserError(
-            f"{path}: damaged ({error}); delete it, and the same command makes it again"
+            f"{path}: damaged ({error}); delete it and repeat the command, which computes it again"
         ) from None
 
 
