@@ -1,8 +1,8 @@
-"""Texts of a user as names of files."""
+"""Conversion of a user's texts to file names."""
 
 import re
 
 
 def make_file_name(text: str) -> str:
-    """Return the text with characters replaced that some file systems refuse."""
+    """Return the text; characters that some file systems refuse are replaced by "_"."""
     return re.sub(r"[^\w.+=-]+", "_", text)

@@ -1,8 +1,9 @@
-"""The heartbeat of this rank, to be called regularly by everything that takes long.
+"""The heartbeat of this rank; long operations must call ``beat`` regularly.
 
-``communication/watchdog.py`` sends the heartbeats to other ranks. The watchdog ends the
-job if a rank sends none. The module keeps one listener, because MPI gives a process one
-set of ranks, and readers of files, products and users' hooks receive no communicator.
+``communication/watchdog.py`` sends heartbeats to other ranks, and ends the job if a
+rank sends none. The module has one global listener, because a process belongs to one
+set of MPI ranks, and readers of files, products and users' hooks receive no
+communicator.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ _listener: Callable[[], None] = _do_nothing
 
 
 def set_listener(listener: Callable[[], None]) -> None:
-    """Set the function that ``beat`` calls; it must be cheap enough for every
-    mini-batch.
+    """Set the function that ``beat`` calls.
+
+    It must be cheap enough for every mini-batch.
     """
     global _listener
     _listener = listener
@@ -26,7 +28,7 @@ def set_listener(listener: Callable[[], None]) -> None:
 
 @contextmanager
 def use_listener(listener: Callable[[], None]) -> Iterator[None]:
-    """Set the function that ``beat`` calls inside the block."""
+    """Set the function that ``beat`` calls, inside the block."""
     before = _listener
     set_listener(listener)
     try:

@@ -1,5 +1,5 @@
 """Trackers that forward a run's metrics to other tools, one module each.
 
-``runtime.track`` selects trackers by module name. A module's ``plugin`` is a
-``base.Tracker``, which ``base.Tracking`` runs in a thread of its own.
+``runtime.track`` selects trackers by module name. Each module assigns a
+``base.Tracker`` to ``plugin``, which ``base.Tracking`` runs in a separate thread.
 """

@@ -1,7 +1,7 @@
 """The contract of a tracker, and the threads in which trackers write.
 
-A tracker writes a run's metrics in the format of another tool. It has a thread of its
-own, so that it neither delays a run nor fails it.
+A tracker writes a run's metrics in the format of another tool. It runs in a separate
+thread, so that it can neither delay a run nor make it fail.
 """
 
 import threading
@@ -19,23 +19,20 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 
-Queue = SimpleQueue[
-    tuple[int, Mapping[str, Any]] | None
-]  # rounds and their values, None at the end
+# rounds with their values, and None at the end
+Queue = SimpleQueue[tuple[int, Mapping[str, Any]] | None]
 PACKAGE = "hpcfl.tracking"
-PATIENCE = (
-    10.0  # seconds that a run waits at its end for what trackers have still to write
-)
+PATIENCE = 10.0  # seconds that a run waits at its end for trackers to finish
 
 
 class Tracker(ABC):
-    """A run as another tool shows it.
+    """Contract of a tracker.
 
     A thread of rank 0 calls every method; the run does not wait for it. An exception
     ends the tracker and not the run.
 
     Attributes:
-        package: the import name of the required package; hpcfl has an extra of the same
+        package: import name of the required package; hpcfl has an extra with the same
             name.
     """
 
@@ -43,37 +40,41 @@ class Tracker(ABC):
 
     @abstractmethod
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Begin to write in the tracker's folder and replace earlier contents.
+        """Open the tracker's folder and replace earlier contents.
 
-        After an interruption the tracker receives every round again from round 1. No
-        round is missing or repeated, wherever the run was killed. config: the resolved
-        configuration.
+        After an interruption the tracker receives all rounds again from round 1, so no
+        round is missing or repeated after a kill.
+
+        Args:
+            folder: folder of the tracker.
+            config: resolved configuration.
         """
 
     @abstractmethod
     def write(self, round: int, numbers: Mapping[str, float]) -> None:
-        """Write a round's numbers by name, such as ``pre/weighted``; rounds ascend."""
+        """Write a round's metrics by name, such as ``pre/weighted``; rounds ascend."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write the remaining numbers."""
+        """Write the remaining metrics."""
 
 
 def check(names: Iterable[str]) -> None:
-    """Raise UserError for an unknown tracker or one whose package is not installed."""
+    """Raise UserError for an unknown tracker, or one whose package is not installed."""
     for name in names:
         kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
         if find_spec(kind.package) is None:
             raise UserError(
                 f"runtime.track = '{name}': {kind.package} is not installed; "
-                f'pip install ".[{kind.package}]" in the folder of hpcfl, or leave it out'
+                f'pip install ".[{kind.package}]" in the folder of hpcfl, or remove it from the key'
             )
 
 
 class Tracking:
     """Context manager that forwards each round's metrics to all trackers.
 
-    notes: one line for each tracker that failed, until the caller takes them.
+    Attributes:
+        notes: one line for each failed tracker, until the caller removes them.
     """
 
     def __init__(
@@ -85,8 +86,11 @@ class Tracking:
     ) -> None:
         """Queue the history; the threads start when the block begins.
 
-        names: the trackers; each has a folder of its name in ``folder``. history: the
-        rounds of earlier attempts, ascending, with their values.
+        Args:
+            names: names of the trackers; each uses a folder of its name in ``folder``.
+            folder: folder of the run.
+            config: resolved configuration.
+            history: rounds of earlier attempts, ascending, with their values.
         """
         self.notes: list[str] = []
         self._folder, self._config = folder, config
@@ -118,23 +122,23 @@ class Tracking:
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
                 self.notes.append(
-                    f"runtime.track: {thread.name} was still writing after {PATIENCE:g} s and "
-                    "is left behind"
+                    f"runtime.track: {thread.name} was still writing after {PATIENCE:g} s; "
+                    "its last rounds may be missing"
                 )
 
     def round(self, round: int, values: Mapping[str, Any]) -> None:
-        """Queue the ``values`` that were recorded of a round."""
+        """Queue the values that were recorded for a round."""
         for queue in list(self._queues.values()):
             queue.put((round, values))
 
     def _follow(self, name: str, queue: Queue) -> None:
-        """Write the queued rounds until the queue ends or the tracker fails."""
+        """Write queued rounds until the queue ends or the tracker fails."""
         try:
             kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
             folder = self._folder / name
             if folder.is_symlink():
                 raise OSError(
-                    f"{folder} is a link, and it would write where that leads"
+                    f"{folder} is a link, and files at its target would change"
                 )
             tracker = kind(folder, self._config)
             while (item := queue.get()) is not None:
@@ -151,5 +155,6 @@ class Tracking:
         except Exception as error:
             del self._queues[name]
             self.notes.append(
-                f"runtime.track: {name} failed and is left out ({user_code.describe_error(error)})"
+                f"runtime.track: {name} failed, the run continues without it "
+                f"({user_code.describe_error(error)})"
             )

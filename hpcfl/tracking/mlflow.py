@@ -1,4 +1,5 @@
-"""MLflow: a run in the store that MLFLOW_TRACKING_URI names, else in the run's folder.
+"""MLflow: a run in the store of MLFLOW_TRACKING_URI, or in the run's folder without
+this variable.
 
 ``mlflow ui --backend-store-uri sqlite:///runs/NAME/mlflow/mlflow.db`` shows the latter.
 """
@@ -32,7 +33,7 @@ class MLflow(Tracker):
             if found is not None
             else self._client.create_experiment(EXPERIMENT)
         )
-        # A run that was resumed replaces the one that began in the same folder.
+        # A resumed run replaces the earlier run of the same folder.
         key = str(folder.resolve())
         filter_string = f"tags.`hpcfl.folder` = '{key}'"
         for old in self._client.search_runs([experiment], filter_string):

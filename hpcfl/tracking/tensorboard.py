@@ -19,7 +19,7 @@ class TensorBoard(Tracker):
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._writer = FileWriter(str(folder))
-        # a TensorBoard that shows the old file now forgets it
+        # makes a running TensorBoard discard the old file
         self._writer.add_event(
             Event(session_log=SessionLog(status=SessionLog.START)), 0
         )
@@ -31,9 +31,8 @@ class TensorBoard(Tracker):
             Summary.Value(tag=name, simple_value=number)
             for name, number in numbers.items()
         ]
-        self._writer.add_summary(
-            Summary(value=values), round
-        )  # one event for all numbers
+        # one event for all metrics
+        self._writer.add_summary(Summary(value=values), round)
         self._writer.flush()
 
     def close(self) -> None:

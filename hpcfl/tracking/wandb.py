@@ -1,8 +1,8 @@
 """Weights & Biases: a run with the name of the experiment.
 
-Without a login, or with WANDB_MODE=offline, the run stays in the run's folder until
-``wandb sync`` uploads it. The folder's path determines the id, so that a resumed run
-continues the same W&B run.
+Without a login, or with WANDB_MODE=offline, data remain in the run's folder until
+``wandb sync`` uploads them. The id is derived from the folder's path, so that a resumed
+run continues the same W&B run.
 """
 
 import hashlib
