@@ -1,1 +1,1 @@
-"""The models of a run, read from its folder: as plain torch modules, and as files."""
+"""A run read from its folder: results, and models as torch modules and as files."""

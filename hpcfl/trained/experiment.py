@@ -1,4 +1,4 @@
-"""The experiment of a run, prepared again to load its models."""
+"""The experiment of a finished or stopped run, prepared again to load its models."""
 
 from collections.abc import Collection, Mapping
 from copy import deepcopy
@@ -15,13 +15,13 @@ from hpcfl.storage.run_folder import PARTITION, RUN
 
 
 def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
-    """Return the experiment of the run in a folder, to be prepared on this machine.
+    """Return the experiment of the run in a folder, adapted to this machine.
 
     Args:
-        folder: The run's folder.
-        table: Its resolved configuration.
-        own: The user's own plugins that may be imported; code that only the folder
-            names is never run.
+        folder: folder of the run.
+        table: resolved configuration of the run.
+        own: user's own plugins that may be imported. Code that only the folder names is
+            never run.
 
     Raises:
         UserError: A plugin may not be imported, or the partition belongs to another
@@ -33,9 +33,9 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
     except Damaged as error:
         raise UserError(f"{partition}: {error}") from None
     wanted: dict[str, Any] = deepcopy(dict(table))
-    # The defaults of a protocol are in the resolved configuration already.
+    # The resolved configuration already contains the defaults of a protocol.
     wanted["protocol"] = None
-    # The file holds the clients' samples, so the scheme that drew them is not needed.
+    # The partition is read from its file, so its scheme is not needed.
     wanted["partition"] = {
         "scheme": "iid",
         "file": str(partition),

@@ -1,7 +1,7 @@
-"""A client's model as a plain torch module, whose forward is the scored prediction.
+"""A client's model as a torch module whose forward is the scored prediction.
 
-``Predicting`` shares the private dictionaries of another module, because torch has no
-public way to give the same tensors and names a second forward.
+``Predicting`` shares private dictionaries of another module, because torch has no
+public way to give a second module the same tensors under the same names.
 """
 
 import torch
@@ -16,7 +16,7 @@ from hpcfl.models.replaced import restore_layers
 from hpcfl.rows import constants
 from hpcfl.trained.replay import with_gradients
 
-# the child with the variables of a method's own prediction
+# name of the child with the variables of a method's own prediction
 PREDICTION = "prediction"
 
 
@@ -24,8 +24,8 @@ class Predicting(nn.Module):
     """A model whose forward is a method's own prediction, such as FedProto's nearest
     prototype.
 
-    It has the model's children, parameters and buffers under their names. The variables
-    of the prediction are buffers of a further child, ``prediction``.
+    It has the model's children, parameters and buffers under the same names. Variables
+    of the prediction are buffers of an additional child, ``prediction``.
     """
 
     def __init__(self, model: nn.Module, predict: Predict, variables: Tensors) -> None:
@@ -35,12 +35,11 @@ class Predicting(nn.Module):
             for name, tensor in variables.items():
                 known.register_buffer(name, tensor)
             model.add_module(PREDICTION, known)
-        # the model's own dictionaries, so that loading into or moving one of the two
-        # changes both
+        # shared dictionaries: loading or moving one of the two modules changes both
         self._parameters = model._parameters
         self._buffers = model._buffers
         self._modules = model._modules
-        # not a child: all names would begin with "model." then
+        # not registered as a child, which would prefix all names with "model."
         vars(self)["model"] = model
         self.predict = predict
 
@@ -59,21 +58,20 @@ def make_module(
     predict: Predict | None = None,
     variables: Tensors | None = None,
 ) -> tuple[nn.Module, Corrections | None]:
-    """Return the model of one client on the CPU, in evaluation mode, and its
-    corrections.
+    """Return the model of one client on the CPU, in evaluation mode, and its low-rank
+    corrections or None.
 
-    Low-rank corrections are part of its weights, and also returned alone, if any.
+    The model's weights include the corrections.
 
     Args:
-        resources: of a rank, which know how models are made.
-        row: the client's parameters, [P].
-        statistics: its batch-norm statistics, [B].
-        predict: its prediction, if not its forward.
-        variables: the variables of the prediction, one client's tensors by name.
+        resources: resources of a rank, including the function that builds models.
+        row: parameters of the client, [P].
+        statistics: batch-norm statistics of the client, [B].
+        predict: prediction of the method; None for the model's forward.
+        variables: variables of the prediction, tensors of one client by name.
     """
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # the draws of ``build`` affect no other code
+    # random draws of ``build`` must not affect other code
+    with torch.random.fork_rng(devices=[]):
         model = resources.setup.build()
     given = resources.setup.layout.split(row[None].cpu())
     given |= resources.buffers.split(statistics[None].cpu())
@@ -83,7 +81,7 @@ def make_module(
             tensor.copy_(given[name][0])
     model = mixed.restore(constants.release(model))
     corrections = peft.corrections(model)
-    # merged first: torch's own layers may read the weights of those inside them
+    # merged first, because torch's layers may read the weights of their children
     model = restore_layers(lora.merge(model))
     if predict is not None:
         known = {

@@ -1,7 +1,7 @@
-"""Fleets that record the models which a method scores in a replayed round.
+"""Fleets that record the models that a method scores in a replayed round.
 
-Only the method knows a client's model, which it passes to the scoring. The hooks of the
-round therefore run once more, and methods need no further code.
+Only the method knows a client's model, which it passes to the scoring. Therefore the
+hooks of the round run again, and methods need no further code.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,13 @@ from hpcfl.clients.losses import Predict, Tensors
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """A column's models of n clients, as ``fleet.score`` received them.
+    """Models of n clients in one column, as passed to ``fleet.score``.
 
-    rows: [n, P], or [P] if it is the same for all. buffers: [n, B]. predict, variables:
-    as for ``fleet.score``.
+    Attributes:
+        rows: parameters [n, P], or [P] if they are the same for all.
+        buffers: buffers [n, B].
+        predict: prediction of the method, as in ``fleet.score``.
+        variables: variables of the prediction, as in ``fleet.score``.
     """
 
     rows: Tensor
@@ -31,7 +34,7 @@ class ScoredModel:
 class ModelRecorder(Fleet):
     """A fleet that records the scored models by column.
 
-    It computes no scores: the run recorded them.
+    It computes no scores, because the run has recorded them.
     """
 
     models: dict[str, ScoredModel] = field(default_factory=dict)

@@ -51,7 +51,7 @@ def test_a_data_set_that_fits_is_taken():
         ({"y": torch.zeros(4)}, r"y .*int64 .*torch\.float32"),
         ({"classes": 1}, " 0 … 0; .* 0 … 1"),
         ({"y": torch.tensor([0, 1, -1, 0])}, " 0 … 1; .* -1 … 1"),
-        ({"official_test": 4}, "official_test = 4 of 4"),
+        ({"official_test": 4}, "official_test = 4 .* 3"),
         (
             {"x": torch.tensor([[0.0, 1], [2, 3], [4, float("nan")], [6, 7]])},
             r"x\[2, 1\] is nan",

@@ -48,7 +48,7 @@ def test_merged_splits_are_cut_together():
     chosen, note = kept(dataset(60, 40), 100, merged=True)
     labels = dataset(60, 40).y[chosen]
     assert np.bincount(labels)[[0, 9]].tolist() == [100, 1]
-    assert "own distribution" in note
+    assert "class distribution" in note
 
 
 def test_which_class_is_the_most_frequent_can_be_drawn():

@@ -168,7 +168,7 @@ def test_each_group_may_have_the_whole_data_set_dealt_out():
         assert sorted(np.concatenate(held)) == list(range(1797))
     first, second = of.data.split.train[0], of.data.split.train[2]
     assert not np.array_equal(first, second)
-    assert any(" 4 times" in note for note in of.notes)
+    assert any(" 4 groups " in note for note in of.notes)
 
 
 def test_the_partition_file_says_who_is_in_which_group(tmp_path):

@@ -84,9 +84,9 @@ def test_clients_names_are_kept_and_are_as_many(path):
 @pytest.mark.parametrize(
     ("train", "test", "told"),
     [
-        ([[0, 1], [4, -1], [8]], TEST, "client 1: no sample -1 "),
-        ([[0, 1], [4, 120], [8]], TEST, "client 1: no sample 120 "),
-        (TRAIN, [[2, 3], [6], [2**63 - 1]], "client 2: no sample 9223372036854775807"),
+        ([[0, 1], [4, -1], [8]], TEST, "client 1: sample -1 "),
+        ([[0, 1], [4, 120], [8]], TEST, "client 1: sample 120 "),
+        (TRAIN, [[2, 3], [6], [2**63 - 1]], "client 2: sample 9223372036854775807"),
         ([[0, 1], [5, 4], [8]], TEST, "client 1: sample numbers"),
         ([[0, 1], [4, 4], [8]], TEST, "client 1: sample numbers"),
         ([[0, 1], [4, 6], [8]], TEST, "client 1: sample 6 "),
@@ -97,7 +97,7 @@ def test_clients_names_are_kept_and_are_as_many(path):
         ([[0, 1], [4, 5], [6]], TEST, "clients 1 and 2 both have sample 6"),
         ([[0, 1], [], [8]], TEST, "client 1 "),
         ([[0, 1], [4, 5]], TEST, "clients"),
-        ([[0.5, 1.0], [4, 5], [8]], TEST, "'train' must be integers"),
+        ([[0.5, 1.0], [4, 5], [8]], TEST, "'train' must be a 1-D array of integers"),
     ],
 )  # fmt: skip
 def test_lists_that_are_no_partition_are_refused(path, train, test, told):
@@ -112,9 +112,13 @@ def test_lists_that_are_no_partition_are_refused(path, train, test, told):
         ("train_offsets", [0, 2, 4, 6], "train_offsets must ascend from 0 to 5"),
         ("train_offsets", [0, 4, 2, 5], "must ascend"),
         ("train_offsets", [0], "must ascend"),
-        ("train_offsets", [[0, 2, 4, 5]], "'train_offsets' must be integers in 1-D"),
-        ("test", None, "'test' must be integers in 1-D, not nothing"),
-        ("test", np.array([2**64 - 1, 3, 6, 9], np.uint64), "client 0: no sample -1"),
+        (
+            "train_offsets",
+            [[0, 2, 4, 5]],
+            "'train_offsets' must be a 1-D array of integers",
+        ),
+        ("test", None, "'test' must be a 1-D array of integers; it is missing"),
+        ("test", np.array([2**64 - 1, 3, 6, 9], np.uint64), "client 0: sample -1"),
     ],
 )
 def test_arrays_that_are_no_lists_are_refused(path, name, array, told):

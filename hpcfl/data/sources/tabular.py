@@ -180,7 +180,7 @@ def _guess_features(
 def _refuse_unknown(root: Path, key: str, column: str, names: list[str]) -> None:
     if column not in names:
         raise UserError(
-            f"data.{key}: {root} has no column '{column}'{suggest(column, names)}"
+            f"data.{key} = '{column}': {root} has no such column{suggest(column, names)}"
         )
 
 

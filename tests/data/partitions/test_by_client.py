@@ -78,7 +78,7 @@ def test_fewer_clients_are_drawn_with_the_seed():
         for two in (([1, 3], [2]), ([1, 3], [0, 4, 5]), ([2], [0, 4, 5]))
     }
     [note] = splits[0].notes
-    assert note.startswith("2 of the 3 clients of 'toy' ")
+    assert note.startswith("2 of 3 clients of 'toy' ")
 
 
 @pytest.mark.parametrize("suffix", ["json", "h5"])
@@ -119,7 +119,7 @@ def test_lists_in_a_file(tmp_path, suffix):
         ({"a": [0, 1], "b": []}, "client 'b' has 0 "),
         ({"a": [0], "b": [1, 2]}, "client 'a' has 0 "),
         ({"a": [0, 1]}, "partition.clients = 2: "),
-        ({"a": [0, 1], "b": [2, 12]}, "client 'b' has sample 12; "),
+        ({"a": [0, 1], "b": [2, 12]}, "client 'b' has sample 12, "),
         ({"a": [-1, 1], "b": [2, 3]}, "client 'a' has sample -1"),
         (
             {"a": {"train": [0], "test": [0]}, "b": {"train": [1], "test": [2]}},

@@ -79,5 +79,5 @@ def test_sizes_do_not_depend_on_the_classes():
 
 
 def test_a_client_with_too_few_is_an_error():
-    with expect_refusal(r"'exponential': .* partition.least = 10 "):
+    with expect_refusal(r"'exponential': .* partition.least = 10;"):
         sizes(law="exponential", clients=20)

@@ -52,7 +52,7 @@ def test_random_permutations_are_bijections_that_their_group_keys():
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"groups": 6}, "groups: 6 .* 5 "),
+        ({"groups": 6}, "groups: 6 .* 5, "),
         ({"how": "swap"}, "swaps: how = 'swap' "),
         ({"how": "swap", "swaps": [[1]]}, r"swaps: \[1\] "),
         ({"how": "swap", "swaps": [[1, 1]]}, r"swaps: \[1, 1\] "),

@@ -82,4 +82,4 @@ def test_the_test_file_alone_is_enough_with_a_note(news):
     (news / "news" / "train.csv").unlink()
     data = load("ag-news", news)
     assert data.y.tolist() == [3] and data.official_test == 0
-    assert "1 samples of test.csv " in data.notes[0]
+    assert "1 samples of test.csv" in data.notes[0]

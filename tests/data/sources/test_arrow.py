@@ -47,7 +47,7 @@ def save(folder, **tables):
         (made()[:0], "0 rows; "),
         (described(made(), label=[1, 2]), "Hugging Face's "),
         (described(made(), label=["a"]), "0 … 1; "),
-        (pa.table([[1.0], [2.0], [0]], ["x", "x", "label"]), "'x' stands 2 "),
+        (pa.table([[1.0], [2.0], [0]], ["x", "x", "label"]), "'x' occurs 2 "),
     ],
 )  # fmt: skip
 def test_columns_that_cannot_be_used_are_refused(tmp_path, table, told):
@@ -107,7 +107,7 @@ def test_categories_of_texts_are_matched_by_name(tmp_path):
     [
         (labelled([0], NAMES[:2]), "label: cat, dog; "),
         (labelled([0], NAMES[::-1]), "label: "),
-        (labelled([0], ["cat", "cat", "dog"]), "'cat' stands 2 "),
+        (labelled([0], ["cat", "cat", "dog"]), "'cat' occurs 2 "),
         (pa.table({"x": [0.5], "label": [0]}), "classes without names"),
         (pa.table({"x": [0.5], "y": [0]}), "x (double), y (int64)"),
         (

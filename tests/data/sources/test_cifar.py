@@ -66,7 +66,7 @@ class Call:
 @pytest.mark.parametrize(
     ("batch", "told"),
     [
-        ({"data": Call(), "labels": [1]}, "it asks for posix.mkdir"),
+        ({"data": Call(), "labels": [1]}, "it names the object posix.mkdir"),
         ({"labels": [1]}, "'data'"),
         ([3], "list indices must be"),
         ({"data": np.zeros((2, 5), np.uint8), "labels": [1, 2]}, "cannot reshape"),

@@ -29,7 +29,7 @@ def test_categories_are_those_of_the_training_rows(patients):
     data = load("csv", patients, encode="one-hot", features=["age", "hospital"])
     assert data.description.features == ("age", "hospital=a", "hospital=b")
     assert data.x.tolist() == [[20, 0, 1], [40, 1, 0], [60, 0, 1], [80, 0, 0]]
-    assert "categories c " in data.notes[0]
+    assert "categories c, " in data.notes[0]
     alone = load("csv", patients, encode="one-hot", features=["hospital"])
     assert alone.x.equal(data.x[:, 1:]) and alone.vocabulary is None
 

@@ -185,7 +185,7 @@ USERS = {"a": ([[1.0], [2.0]], [0, 1]), "b": ([[3.0]], [1])}
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"users": ["a", "b", "a"]}, "'a' stands 2 "),
+        ({"users": ["a", "b", "a"]}, "'a' occurs 2 "),
         ({"users": ["a"]}, "'users' and 'user_data' has 'b'"),
         ({"users": ["a", "b "]}, "'users' and 'user_data' has 'b'"),
         ({"num_samples": [2, 2]}, "'num_samples'"),
@@ -235,7 +235,7 @@ def test_leafs_test_users_are_newcomers(tmp_path):
         values = data.x[np.concatenate([train, test])].flatten().tolist()
         assert values == [float(name[1:])] * 4
     assert "split by users" in split.notes[-1]
-    assert "3 users in test/" in data.description.notes[0]
+    assert "3 users are only in test/" in data.description.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_an_array_names_the_clients(path, client):
 
 def test_other_arrays_are_noted(path):
     data = load("npz", save(path, clients=np.arange(3)))
-    assert "'clients' are not read" in data.notes[0] and data.owners is None
+    assert "'clients' are ignored" in data.notes[0] and data.owners is None
     told = r"an array 'client' in an npz file; it has 'clients'; a column"
     with pytest.raises(Exception, match=told):
         partition.make(by_client(clients=3), data)
@@ -117,7 +117,7 @@ def test_an_array_that_grows_beyond_its_file_is_refused(path, monkeypatch):
         (
             {"y": [1, 2, 3]},
             4,
-            "class 0 of 0 … 3; ",
+            "class 0 of 0 … 3, ",
         ),
         ({"y": [0, 3, 9]}, 10, "class 1, 2, 4, 5, 6 and 2 more of 0 … 9"),
         ({"y": [0, 3, 9], "classes": 12}, 12, None),

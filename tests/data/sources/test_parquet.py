@@ -31,13 +31,13 @@ def test_files_of_a_folder_are_parts(tmp_path):
     data = load("parquet", tmp_path, **FEMNIST)
     assert data.x[:, 0, 0, 0].tolist() == [0, 10, 20] and data.official_test == 1
     assert owned(data) == {"w10": [1], "w2": [0, 2]}
-    assert "1 of 4 rows are neither 'train' nor 'test'" in data.notes[0]
+    assert "1 of 4 rows are dropped; their parts are validation" in data.notes[0]
     (tmp_path / "my_test.parquet").rename(tmp_path / "north.parquet")
     line = refusal("parquet", tmp_path, **FEMNIST)
     assert "north.parquet: " in line
     (tmp_path / f"{names[0]}.parquet").unlink()
     line = refusal("parquet", tmp_path, **FEMNIST)
-    assert "one of 2 files, of which 1 " in line
+    assert "one of 2 files, " in line
 
 
 def test_columns_of_numbers_are_the_features_that_are_left(tmp_path):

@@ -188,7 +188,7 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (packed(whole({"x": Call(), "y": Y})), "it asks for posix.system"),
+        (packed(whole({"x": Call(), "y": Y})), "it names the object posix.system"),
         (packed(persistent(None)), "persistent"),
         (packed(dumped({"x": X, "y": Y})), ".npz: "),
         (packed(whole([1, 2])), ".npz: "),
@@ -203,7 +203,7 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
         (packed(whole({"x": [np.zeros(99)] * 99, "y": Y})), ".npz: "),
         (packed(HUGE), ".npz: "),
         (packed(whole({"x": X[:1], "y": Y})), "(1, 1, 2, 2) and y (2,)"),
-        (packed(whole({"x": X, "y": Y / 2})), "y is float64"),
+        (packed(whole({"x": X, "y": Y / 2})), "it is float64"),
         (packed(b""), "Ran out of input"),
         (packed(whole({"x": X, "y": Y})[:-20]), ".npz: "),
         (packed(b"", FLOATS), "float32 [3]"),
@@ -228,7 +228,7 @@ def test_files_of_anything_else_are_refused_and_run_nothing(
 def test_an_array_that_only_claims_its_size_is_refused(tmp_path):
     """A view of one number that is to be ten million."""
     wide = np.lib.stride_tricks.as_strided(np.zeros(1), (5000, 2000), (0, 0))
-    with pytest.raises(ValueError, match="80,000,000 bytes from 99"):
+    with pytest.raises(ValueError, match=r"80,000,000 bytes, .* 99"):
         pfllib.convert_numbers(wide, most=99)
 
 
@@ -255,7 +255,7 @@ def test_a_missing_client_is_named(tmp_path, removed, keys):
         ({"num_clients": 9**9}, "387,420,489"),
         ({"num_classes": 1}, "1; it must be below 1"),
         ({SIZES: [[[0, 2], [1, 2]], [[0, 3], [1, 1]]]}, "client 1 has 4 samples"),
-        ({SIZES: [[[0, 2], [1, 2]]]}, "sizes of 1 clients, "),
+        ({SIZES: [[[0, 2], [1, 2]]]}, "sizes for 1 clients "),
         ({SIZES: [[[0, 1], [0, 1], [1, 2]], [[0, 2], [1, 2]]]}, "client 0 has 4 samples"),
     ],
 )  # fmt: skip

@@ -55,13 +55,13 @@ def test_a_lone_column_of_different_words_is_a_text(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"label": "lable"}, "data.label = 'lable' "),
-        ({"client": "user"}, "data.client = 'user' "),
-        ({"features": ["y"]}, "data.features = 'y' "),
-        ({"features": ["a", "a"]}, "'a' stands 2 "),
+        ({"label": "lable"}, "data.label = 'lable': "),
+        ({"client": "user"}, "data.client = 'user': "),
+        ({"features": ["y"]}, "data.features = 'y': "),
+        ({"features": ["a", "a"]}, "'a' occurs 2 "),
         ({"features": ["label"]}, "'label' is the column of labels"),
         ({"features": []}, "data.features"),
-        ({"client": "label"}, "'label' stands 2 "),
+        ({"client": "label"}, "'label' occurs 2 "),
         ({"label": "a"}, "'a' holds float64 [12]; "),
         ({"split": "b"}, "0, 1, 2, 3"),
     ],
