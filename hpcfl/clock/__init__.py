@@ -1,5 +1,5 @@
-"""The clients' own time: their speed, their availability, and their participation.
+"""Virtual time: clients' speed, availability and participation.
 
-All times are computed from counts in whole numbers. Nothing is measured, so the times
-are the same on any machine and on any number of ranks.
+All times are computed from counts in whole numbers. Nothing is measured, so times are
+the same on any machine and on any number of ranks.
 """

@@ -1,4 +1,4 @@
-"""The parts of a calendar that synchronous and asynchronous rounds share."""
+"""Parts of a calendar that synchronous and asynchronous rounds share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +21,13 @@ from hpcfl.simulation.round_schedule import Draws, list_epoch_samples
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of an experiment as a timetable takes them.
+    """Clients of an experiment, as timetables use them.
 
     Attributes:
-        draws: with the inputs of the selection.
-        duration: the working time of each client.
-        availability: when each client is on.
+        time: section ``[time]``.
+        draws: selection of clients and its inputs.
+        duration: working time of each client.
+        availability: online periods of each client.
     """
 
     time: Time
@@ -40,10 +41,15 @@ def make_calendar(
     communicator: Communicator,
     make: Callable[[Clients], Calendar],
 ) -> Calendar:
-    """Return what ``make`` makes of an experiment's clients, once its rounds are tried.
-    Collective call.
+    """Return the calendar of an experiment after a rehearsal of its rounds. Collective.
 
-    Raises UserError, the same on all ranks.
+    Args:
+        prepared: prepared experiment.
+        communicator: communicator of all ranks.
+        make: function that returns the calendar for given clients.
+
+    Raises:
+        UserError: The rounds are impossible; the same on all ranks.
     """
     load = share_workload(prepared, communicator)
     with agreed(communicator):
@@ -79,7 +85,7 @@ def describe_clients(prepared: Prepared, load: Workload) -> Clients:
 
 
 def share_workload(prepared: Prepared, communicator: Communicator) -> Workload:
-    """Return a client's workload in a round, the same on all ranks. Collective call."""
+    """Return the workload of a client in a round, the same on all ranks. Collective."""
     own = None
     with agreed(communicator):
         if prepared.store.ids:

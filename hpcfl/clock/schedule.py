@@ -1,6 +1,6 @@
-"""The schedule of an experiment, by its ``[time]``.
+"""The schedule of an experiment's rounds, selected by ``[time]``.
 
-The modules of virtual time are imported where an experiment asks for them.
+The modules of virtual time are imported only if an experiment uses them.
 """
 
 from hpcfl.communication.communicator import Communicator
@@ -9,7 +9,7 @@ from hpcfl.simulation.round_schedule import RoundSchedule, make_untimed
 
 
 def make_schedule(prepared: Prepared, communicator: Communicator) -> RoundSchedule:
-    """Return the schedule of an experiment. Collective call.
+    """Return the schedule of an experiment. Collective.
 
     Raises UserError, the same on all ranks.
     """

@@ -1,4 +1,4 @@
-"""Rounds that wait for their clients until a deadline (time.md §4)."""
+"""Rounds of a server that waits for its clients up to a deadline (time.md §4)."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,7 +17,7 @@ from hpcfl.simulation.prepare import Prepared
 
 
 def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
-    """Return the calendar of an experiment whose rounds wait. Collective call.
+    """Return the calendar of an experiment with a synchronous server. Collective.
 
     Raises UserError, the same on all ranks.
     """
@@ -31,14 +31,19 @@ def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar
 
 @dataclass(frozen=True)
 class _Asked:
-    """A client of a round: its job, and whether it goes off before the job's end."""
+    """A selected client of a round.
+
+    Attributes:
+        job: job of the client.
+        is_lost: Whether the client goes offline before the end of the job.
+    """
 
     job: Job
     is_lost: bool
 
 
 class SynchronousTimetable:
-    """The consecutive rounds; ``step`` returns the next."""
+    """Timetable of a synchronous server; ``step`` returns consecutive rounds."""
 
     def __init__(self, clients: Clients) -> None:
         self._time = time = clients.time
@@ -54,7 +59,7 @@ class SynchronousTimetable:
         self._number = 0
 
     def step(self) -> Step:
-        """Return the next round. Raises UserError if no client will be on again."""
+        """Return the next round. Raises UserError if no client will be online again."""
         self._number += 1
         started = self._tick
         on = self._someone_on()
@@ -68,7 +73,7 @@ class SynchronousTimetable:
         counted = arriving[: self._wanted]
         end = self._end(counted, asked)
         busy = sum(min(one.job.ended, end) - tick for one in asked)
-        # 1e-9: as for a cohort's size
+        # the tolerance 1e-9 is that of a cohort's size
         if len(counted) < self._time.least * self._wanted - 1e-9:
             counted = []
         useful = sum(job.ended - tick for job in counted)
@@ -85,9 +90,7 @@ class SynchronousTimetable:
         )
 
     def _someone_on(self) -> np.ndarray:
-        """Return whether each client is on, bool [clients], after waiting for a first
-        client.
-        """
+        """Wait until a client is online, and return whether each is, bool [clients]."""
         on = self._online.advance(self._tick)
         if on.any():
             return on
@@ -95,14 +98,15 @@ class SynchronousTimetable:
         next_tick = self._online.next_on(everybody)
         if next_tick >= FOREVER:
             raise UserError(
-                f"time.availability: no client comes on any more before round {self._number}"
+                f"time.availability: no client is available in round {self._number} or later; "
+                "set fewer rounds, or lengthen the clients' availability"
             )
         self._tick = next_tick
         return self._online.advance(next_tick)
 
     def _drawn(self, on: np.ndarray) -> list[tuple[int, float]]:
-        """Return the clients that are asked, each with its share of the epochs."""
-        # 1e-9: 1.1 · 10 is above 11 in floating point
+        """Return the selected clients, each with its share of the epochs."""
+        # the tolerance 1e-9 covers rounding: 1.1 · 10 exceeds 11 in floating point
         count = ceil(self._time.over_selection * self._wanted - 1e-9)
         key = (self._number,)
         drawn = self._draws.choose(on, count, key)
@@ -113,7 +117,12 @@ class SynchronousTimetable:
         return list(zip(chosen.tolist(), shares.tolist(), strict=True))
 
     def _asked(self, client: int, share: float) -> _Asked:
-        """Return the job of a client that starts now."""
+        """Return the job of a client that starts now.
+
+        Args:
+            client: id of the client.
+            share: share of the epochs that it trains.
+        """
         epochs = self._duration.work.epochs
         done = epochs_of(share, epochs)
         if self._time.late == "partial" and self._deadline is not None:

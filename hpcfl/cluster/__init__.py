@@ -1,3 +1,3 @@
-"""Slurm: profiles, submission, the supervisor inside a job, and the status of runs and
+"""Slurm: profiles, submission, the supervisor inside a job, and status of runs and
 jobs.
 """

@@ -14,17 +14,19 @@ from hpcfl.storage.forms import FileName
 from hpcfl.storage.run_folder import JOBS
 
 SUBMITTED = "submitted.json"
-LIMIT = 16 << 20  # bytes of a file here
+LIMIT = 16 << 20  # limit in bytes for a file
 Submitted = dict[FileName, str]  # cell → id of its job
 Form = TypeVar("Form")
 
 
 class Submissions:
-    """The folder ``jobs`` of the results folder ``out``, which need not exist yet."""
+    """Submitted jobs in the folder ``jobs`` of a results folder, which may not exist
+    yet.
+    """
 
     def __init__(self, out: Path) -> None:
-        """Read ``jobs``, the id of each cell's last job or of the last follower of that
-        job.
+        """Read ``jobs``: the id of each cell's last job, or of the last job that
+        continues it.
 
         Raises UserError if a file is damaged.
         """
@@ -40,7 +42,7 @@ class Submissions:
         return self.folder / f"{cell}.json"
 
     def script(self, cell: str) -> Path:
-        """Return the file of the cell's batch script, which works without submitit."""
+        """Return the file of the cell's batch script, which does not need submitit."""
         return self.folder / f"{cell}.sbatch"
 
     def record(self, cell: str) -> Path:
@@ -48,24 +50,28 @@ class Submissions:
         return self.folder / f"{cell}.requeues"
 
     def failure(self, cell: str) -> str | None:
-        """Return why the cell's last job failed, if its supervisor noted it."""
+        """Return the reason why the cell's last job failed, if its supervisor recorded
+        it.
+        """
         return _read(self.record(cell), Record).get("failure")
 
     def add(self, jobs: dict[str, str]) -> None:
-        """Record new jobs, cell → id. Raises RunFailure if the file cannot be written."""
+        """Record new jobs, ids by cell. Raises RunFailure if the file cannot be
+        written.
+        """
         self.jobs = self.jobs | jobs
         atomic.write(self.folder / SUBMITTED, json.dumps(self.jobs, indent=1).encode())
 
     def _last(self, cell: str, job: str) -> str:
-        """Return the job at the end of the chain of followers that begins with ``job``."""
+        """Return the last job in the chain of followers that begins with ``job``."""
         followers = dict(_read(self.record(cell), Record).get("followers", {}))
         while job in followers:
-            job = followers.pop(job)  # so that a cycle ends
+            job = followers.pop(job)  # pop, so that a cycle ends
         return job
 
 
 def _read(path: Path, form: type[Form]) -> Form:
-    """Return the content of a file, empty without one. Raises UserError if it is
+    """Return the content of a file; empty without a file. Raises UserError if it is
     damaged.
     """
     try:

@@ -1,18 +1,18 @@
-"""A round of an asynchronous server: one step, of the uploads that have arrived for it
+"""A round of an asynchronous server: one step with the uploads that have arrived
 (time.md §5, §6).
 
-Round r makes version r of the server's model from version r − 1. Its uploads started
-from this version or from older ones; the timetable knows them beforehand, since no time
-depends on a number that is trained. Of the mean x̄ of what clients send, and a_u, what
-version u sent, the server gets
+Round r computes version r of the server's model from version r − 1. Its uploads started
+from this version or from older ones. The timetable knows them beforehand, because no
+time depends on a trained number. With the mean x̄ of the clients' uploads and the
+message a_u of version u, the server receives
 
     a_v + λ(x̄ − a_v + Σ_u p_u (a_v − a_u)),
 
-with v = r − 1, p_u the share of the weights that started from u, and λ the mean of s(τ)
-times a rate: FedBuff (Nguyen et al., AISTATS 2022), the mean of the clients' changes.
-FedAsync (Xie et al., OPT 2020) mixes the clients' models themselves, so it goes without
-the sum. Where no upload is stale and λ = 1 it is x̄, bit for bit. The method takes any
-further step itself, such as that of an adaptive server.
+where v = r − 1, p_u is the share of the weights that started from u, and λ is the mean
+of s(τ) times a rate. This is FedBuff (Nguyen et al., AISTATS 2022), the mean of the
+clients' changes. FedAsync (Xie et al., OPT 2020) mixes the clients' models themselves,
+so its value lacks the sum. Without stale uploads and with λ = 1 the value is x̄, bit
+for bit. The method applies any further step, such as that of an adaptive server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,14 +48,13 @@ from hpcfl.simulation.round import (
 from hpcfl.simulation.round_schedule import is_scored
 from hpcfl.simulation.stages import Stage
 
-# of an upload, the client's weight in each of the means, by their names' order
+# field of an upload with the client's weight in each mean, sorted by name
 WEIGHTS = "weights of arrivals"
 GRADIENTS = {SAMPLE_GRADIENTS, SCORING_GRADIENTS}
 
 
 def make_asynchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
-    """Return the calendar of an experiment with an asynchronous server. Collective
-    call.
+    """Return the calendar of an experiment with an asynchronous server. Collective.
 
     Raises UserError, the same on all ranks.
     """
@@ -75,11 +74,11 @@ def make_asynchronous(prepared: Prepared, communicator: Communicator) -> Calenda
 
 
 class AsynchronousCalendar(Calendar):
-    """The rounds of an asynchronous server.
+    """Rounds of an asynchronous server.
 
     Attributes:
-        mixes: whether clients that start from different models may be one fleet.
-        flights: the updates under way.
+        mixes: Whether clients that start from different models can form one fleet.
+        flights: updates in flight.
     """
 
     flights: InFlight
@@ -97,11 +96,11 @@ class AsynchronousCalendar(Calendar):
         last: int,
         state: State,
     ) -> None:
-        """Begin to play rounds, with the messages in ``state``."""
+        """Restore the messages in ``state`` before rounds are played."""
         self.flights = InFlight(self, prepared, last, state)
 
     def stages(self, round: Round) -> Sequence[Stage]:
-        """Return the stages of a round, whose cohort are the clients that arrive."""
+        """Return the stages of a round whose cohort is the arriving clients."""
         arrivals = Arrivals(self, round)
         return (
             Stage("compose", "send", "the server's message", arrivals.compose),
@@ -121,18 +120,20 @@ class AsynchronousCalendar(Calendar):
         )
 
     def state(self) -> State:
-        """Return the messages from which clients at work started."""
+        """Return the messages on which clients train."""
         return self.flights.state()
 
     def decisions(self) -> dict[str, str]:
-        """Return also how clients train that start from different models."""
+        """Return the decisions of the calendar, including the training of clients that
+        start from different models.
+        """
         how = "side by side" if self.mixes else "in groups of one model"
         late = {"clients that start from different models train": how}
         return late | super().decisions()
 
 
 class Arrivals:
-    """The work of a round whose cohort are the clients whose uploads have arrived.
+    """Work of a round whose cohort is the clients whose uploads have arrived.
 
     If a client of the cohort has not trained yet, all clients that have started and
     will arrive train side by side. Clients that are scored before training are
@@ -143,21 +144,21 @@ class Arrivals:
         self.calendar, self.flights = calendar, calendar.flights
         self.prepared, self.plan = round.prepared, round.plan
         self.step = calendar.step(round.plan.number)
-        self.version = round.plan.number - 1  # which the round begins with
-        # from which clients at work started
+        self.version = round.plan.number - 1  # version at the beginning of the round
+        # versions on which clients train at the beginning of the round
         self.awaited = calendar.step(self.version).awaited if self.version else ()
         largest = int(self.prepared.setup.counts.sum(dim=1).max())
         self.staleness = Staleness.from_largest_weight(calendar.config.time, largest)
 
     def compose(self, round: Round) -> None:
-        """Make the message that this version of the server's model comes to."""
+        """Make the message of this version of the server's model."""
         if round.communicator.is_server:
             message = round.make_message("send", self.plan.audience)
             self.flights.keep_message(self.version, message)
             round.floats_down = exchange.count_floats(message)
 
     def send(self, round: Round) -> None:
-        """Send all messages that are not sent yet to all ranks."""
+        """Send all messages to all ranks that lack them."""
         for version in [*self.awaited, self.version]:
             if version not in self.flights.inboxes:
                 message = self.flights.sent.get(version, {})
@@ -166,8 +167,8 @@ class Arrivals:
         round.inbox = self.flights.inboxes[self.version]
 
     def work(self, round: Round) -> None:
-        """Train clients at work, if one of the cohort is untrained, and score this
-        rank's observers.
+        """Train clients if one of the cohort is untrained, and score this rank's
+        observers.
         """
         for jobs, scored in self.groups(self.flights.take_untrained(self.step)):
             round.fleets.append(self.train(round, jobs, scored))
@@ -180,11 +181,16 @@ class Arrivals:
         round.numbers.extend(self.numbers(own, observers))
 
     def groups(self, starts: list[tuple[int, Job]]) -> list[tuple[list[Job], bool]]:
-        """Group the jobs of this rank's clients, each with its round, into fleets. Each
-        group says whether its models are scored.
+        """Group the jobs of this rank's clients into fleets.
 
         Clients of a fleet have one learning rate. They start from one version, unless
-        the method supports several. Their rows lie on the device at once.
+        the method supports several. All their rows fit on the device at once.
+
+        Args:
+            starts: jobs of all ranks, each with its round.
+
+        Returns:
+            Jobs of each fleet, and whether its models are scored.
         """
         config = self.prepared.config
         groups: dict[tuple[Any, bool], list[Job]] = {}
@@ -206,14 +212,22 @@ class Arrivals:
         return fleets
 
     def kind(self, version: int) -> Any:
-        """Return the grouping key of a fleet whose clients start from a version."""
+        """Return the key by which clients that start from a version are grouped into
+        fleets.
+        """
         if not self.calendar.mixes:
             return version
         setup, round = self.prepared.setup, version + 1
         return setup.learning_rate(round), setup.plain_rate(round)
 
     def train(self, round: Round, jobs: list[Job], scored: bool) -> Fleet:
-        """Train clients side by side, and keep their results; return their fleet."""
+        """Train clients side by side, retain their results, and return their fleet.
+
+        Args:
+            round: the current round.
+            jobs: jobs of the clients.
+            scored: Whether their models are scored.
+        """
         ids = np.array([job.client for job in jobs])
         versions = np.array([job.version for job in jobs])
         first = int(versions[0])
@@ -229,15 +243,19 @@ class Arrivals:
             received = self.prepared.hooks.receive(fleet, inbox)
             returned = self.prepared.method.update(fleet, received[-1])
             message = self.prepared.hooks.upload(fleet, received, returned)
-            del received  # frees the device's memory
+            del received  # frees memory of the device
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message)
-        fleet.state = {}  # the device has room for the next fleet
+        fleet.state = {}  # frees memory of the device for the next fleet
         return fleet
 
     def arrive(self, own: np.ndarray) -> LocalWork:
-        """Return the results of this rank's clients that arrive, with means weighted by
-        staleness, and all weights.
+        """Return the results of this rank's arriving clients, with all weights.
+
+        Weights of means include the factors of staleness.
+
+        Args:
+            own: ids of this rank's arriving clients.
         """
         factors = torch.tensor(self.staleness.weights(self.step.staleness)).double()
         places = np.searchsorted(self.step.cohort, own)
@@ -250,12 +268,12 @@ class Arrivals:
         return LocalWork(own, message, private, finite)
 
     def numbers(self, own: np.ndarray, observers: Fleet) -> record.OfFleets:
-        """Return the numbers of this rank's clients that arrive or are observed."""
+        """Return the metrics of this rank's arriving and observed clients."""
         arrived = self.flights.numbers(own)
         scored = record.compute_numbers(observers, None, None)
         both = np.isin(observers.ids, own)
         if both.any():
-            # what a client computed to be scored counts beside its training
+            # gradients for scoring are added to those of training
             for name in arrived.keys() & scored.keys() & GRADIENTS:
                 counted = scored[name]
                 counted[both] += np.nan_to_num(arrived[name])
@@ -268,14 +286,17 @@ class Arrivals:
         self.flights.forget(round.work.ids)
 
     def aggregate(self, round: Round) -> None:
-        """Let the server take its step; forget messages that no client trains on."""
+        """Take the server's step, and forget messages on which no client trains."""
         if round.uploads is not None:
             take_step(round, round.cohort, self.uplink(round.cohort, round.uploads))
         self.flights.forget_messages(self.step.awaited)
 
     def uplink(self, cohort: np.ndarray, uploads: State) -> State:
-        """Return the means of arrived uploads after the server's step size is
-        applied.
+        """Return the means of arrived uploads after applying the server's step size.
+
+        Args:
+            cohort: ids of the clients.
+            uploads: means by name, with the weights of all clients.
         """
         if WEIGHTS not in uploads:
             return uploads  # the method sends nothing
@@ -284,7 +305,7 @@ class Arrivals:
         versions = [begun[client] for client in cohort.tolist()]
         rate = self.staleness.rate([self.version - version for version in versions])
         if self.prepared.config.time.rule == "fedasync":
-            # It mixes models as they are, whatever they began with.
+            # FedAsync mixes the models themselves, whatever their start versions.
             versions = [self.version] * len(versions)
         stepped = {}
         for name, weights in zip(sorted(uploads), table.T, strict=True):
@@ -308,14 +329,16 @@ def step_of(
     weights: Tensor,
     rate: float,
 ) -> Tensor:
-    """Return the value that replaces a ``mean`` [width] of uploads on the server. It is
-    rounded once.
+    """Return the value [width] that replaces a mean of uploads on the server.
+
+    It is rounded once.
 
     Args:
+        mean: mean of the uploads [width].
         sent: messages [width] of the newest version and of clients' start versions.
-        versions: the start version of each client, [n].
-        weights: of the clients in the mean, whole numbers, float64 [n].
-        rate: λ.
+        versions: start version of each client, [n].
+        weights: weights of the clients in the mean, whole numbers, float64 [n].
+        rate: step length λ.
     """
     newest = max(sent)
     stale = sorted({*versions} - {newest})
@@ -323,7 +346,7 @@ def step_of(
         return mean
     now = sent[newest].double()
     change = mean.double() - now
-    since = torch.empty_like(now)  # new memory would cost more than the sums
+    since = torch.empty_like(now)  # reused, because allocation costs more than the sums
     for version in stale:
         begun_there = torch.tensor([one == version for one in versions])
         share = weights[begun_there].sum() / weights.sum()

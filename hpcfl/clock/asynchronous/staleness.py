@@ -1,10 +1,10 @@
-"""The weight of an update that started from an older model of the server (time.md §5).
+"""Weights of updates that started from older models of the server (time.md §5).
 
-The weight s(τ) depends on the steps τ that the server has taken since. It is 1, (1 +
-τ)^−a, or 1 up to b and 1/(a(τ − b) + 1) beyond (Xie et al., "Asynchronous federated
-optimization", OPT 2020). Weights in means are whole numbers, so s is counted in units
-of 2^−b. A power of a floating-point number may differ in its last bit between machines;
-the nearest whole number of ``decimal`` does not.
+The weight s(τ) depends on the number of steps τ that the server has taken since. It is
+1, (1 + τ)^−a, or 1 up to b and 1/(a(τ − b) + 1) beyond (Xie et al., "Asynchronous
+federated optimization", OPT 2020). Weights in means are whole numbers, so s is counted
+in units of 2^−b. Powers of floating-point numbers may differ between machines in the
+last bit; nearest whole numbers computed by ``decimal`` do not.
 """
 
 from collections.abc import Sequence
@@ -15,19 +15,20 @@ from fractions import Fraction
 from hpcfl.clock import exact
 from hpcfl.experiment.sections import Time
 
-MOST_BITS = 16  # of 1, in units
-# bits of a weight times a client's samples: products of such whole numbers with
-# float32 numbers are exact in float64
+MOST_BITS = 16  # largest number of bits b of a unit
+# largest number of bits of a weight times a client's samples: products of these whole
+# numbers with float32 numbers are exact in float64
 PRODUCT_BITS = 28
-EXPONENT, SLOPE = 0.5, 10.0  # of polynomial and hinge, where ``time.a`` is not given
+EXPONENT, SLOPE = 0.5, 10.0  # defaults of ``time.a`` for polynomial and hinge
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """The function s(τ) in whole units.
+    """The function s(τ) in units of 2^−bits.
 
     Attributes:
-        bits: 1 is 2^bits units.
+        time: section ``[time]``.
+        bits: number of bits of a unit.
     """
 
     time: Time
@@ -35,7 +36,7 @@ class Staleness:
 
     @classmethod
     def from_largest_weight(cls, time: Time, largest: int) -> "Staleness":
-        """Return s(τ) for an experiment whose clients weigh at most ``largest``."""
+        """Return s(τ) for clients with weights of at most ``largest``."""
         return cls(time, min(MOST_BITS, PRODUCT_BITS - largest.bit_length()))
 
     def units(self, staleness: int) -> int:
@@ -46,8 +47,8 @@ class Staleness:
     def weights(self, staleness: Sequence[int]) -> list[int]:
         """Return the factors of the weights of a step's updates.
 
-        They are s(τ) in units, or 1 if all updates count whole, so that the step equals
-        that of a synchronous server.
+        The factors are s(τ) in units, or 1 if s(τ) = 1 for all updates, so that the
+        step equals that of a synchronous server.
         """
         units = [self.units(one) for one in staleness]
         if all(one == 2**self.bits for one in units):
@@ -57,7 +58,7 @@ class Staleness:
     def rate(self, staleness: Sequence[int]) -> float:
         """Return the length of a step, rounded once.
 
-        It is the mean of s(τ), times the server's learning rate or FedAsync's α.
+        It is the mean of s(τ) times the server's learning rate, or times FedAsync's α.
         """
         total = sum(self.units(one) for one in staleness)
         mean = Fraction(total, len(staleness) * 2**self.bits)
