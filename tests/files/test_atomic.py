@@ -36,7 +36,7 @@ def test_failure_is_one_line_and_leaves_the_old_file(
     with pytest.raises(RunFailure) as caught:
         atomic.write(tmp_path / "file", b"new")
     advice = (
-        "; make room and give the same command again"
+        "; free some space and repeat the command"
         if number in (errno.ENOSPC, errno.EDQUOT)
         else ""
     )

@@ -67,7 +67,7 @@ def test_absence_is_not_damage(tmp_path):
 
 def test_no_more_is_read_than_allowed(tmp_path):
     os.truncate(os.open(tmp_path / "huge", os.O_CREAT | os.O_WRONLY), 1 << 40)
-    with pytest.raises(Damaged, match=r"1,099,511,627,776 bytes.* 1,048,576 "):
+    with pytest.raises(Damaged, match=r"1,099,511,627,776 bytes.* 1,048,576$"):
         untrusted_files.read_bytes(tmp_path / "huge", 1 << 20)
 
 

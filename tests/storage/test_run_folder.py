@@ -48,7 +48,7 @@ def test_a_folder_of_another_configuration_says_every_difference(tmp_path):
         claim(tmp_path / "run", other)
     for difference in (
         "method.name: fedavg there, fedprox here",
-        "method.mu: (nothing) there, 0.5 here",
+        "method.mu: (missing) there, 0.5 here",
         "seed: 3 there, 4 here",
         "--fresh",
     ):
