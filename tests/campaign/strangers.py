@@ -40,7 +40,7 @@ def others_files(scene: Scene) -> Outcome:
         wrong += judge.unchanged(before, scene.stamp())
         wrong += judge.refused(code, job)
     # A complete run reads nothing of its partition.
-    if chosen != ["partition.h5"] and "of another run" not in job.said:
+    if chosen != ["partition.h5"] and "by another run" not in job.said:
         wrong.append(f"nothing said about another run: {job.said}")
     wrong += _shown_as_own(scene)
     shutil.rmtree(scene.folder)
