@@ -187,8 +187,14 @@ class Dataset:
     def from_arrays(
         cls, name: str, x: np.ndarray, y: np.ndarray, classes: int, **more: Any
     ) -> "Dataset":
-        """Return a data set of arrays that have the kinds of ``x`` and ``y``, but that
-        classes may be any integers. more: further fields of it.
+        """Return a data set of NumPy arrays.
+
+        Args:
+            name: name of the data set.
+            x: samples, in the types and shapes of the attribute ``x``.
+            y: class numbers [samples], integers of any type.
+            classes: number of classes.
+            more: further fields of the data set.
         """
         labels = torch.from_numpy(y.astype(np.int64))
         return cls(name, torch.from_numpy(x), labels, classes, **more)

@@ -168,7 +168,17 @@ def read_result(folder: Path, cell: str, step: str) -> Result | None:
 
 
 def keep(folder: Path, cell: str, step: str, result: Result) -> None:
-    """Write the result of a step of a run. Raises RunFailure."""
+    """Write the result of a step of a run.
+
+    Args:
+        folder: folder of the tuning.
+        cell: name of the run.
+        step: name of the step.
+        result: the result.
+
+    Raises:
+        RunFailure: The file cannot be written.
+    """
     text = json.dumps(result, indent=1, allow_nan=False)
     atomic.write(_make_path(folder, cell, step), text.encode())
 

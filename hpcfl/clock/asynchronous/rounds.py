@@ -96,7 +96,16 @@ class AsynchronousCalendar(Calendar):
         last: int,
         state: State,
     ) -> None:
-        """Restore the messages in ``state`` before rounds are played."""
+        """Restore retained messages before rounds are played.
+
+        Args:
+            prepared: prepared experiment.
+            communicator: communicator of all ranks.
+            done: number of finished rounds.
+            last: last round that is played.
+            state: messages from ``state`` of an earlier process; empty at the start of
+                a run.
+        """
         self.flights = InFlight(self, prepared, last, state)
 
     def stages(self, round: Round) -> Sequence[Stage]:

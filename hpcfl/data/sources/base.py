@@ -85,6 +85,8 @@ class CheckedFiles(Source):
         checksums: MD5 by file name, hexadecimal, in the order in which files are read.
         further: MD5 by file name of files that only a key of the data set reads;
             ``download`` does not fetch them.
+        licence: licence of the data.
+        about: one-sentence description, if its module has several data sets.
     """
 
     archive: str
@@ -104,7 +106,14 @@ class CheckedFiles(Source):
 
         The content is read before the comparison, so that the compared bytes are also
         the parsed ones: a pickle could be replaced between comparison and reading.
-        Raises UserError if the file is missing, unreadable or has another checksum.
+
+        Args:
+            name: name of the data set, for messages.
+            root: folder below which the data set is.
+            file: name of the file.
+
+        Raises:
+            UserError: The file is missing, unreadable or has another checksum.
         """
         path = root / self.folder / file
         remedy = f"to fetch it: hpcfl data download {name} --root {root}"

@@ -189,6 +189,11 @@ def looks_like_identifier(
     Such columns are whole numbers or texts with a name such as ``patient_id``;
     consecutive or ascending numbers, in each file or overall; and words that differ in
     all rows.
+
+    Args:
+        name: name of the column.
+        values: its values.
+        rows_by_file: number of rows in each file.
     """
     if values.ndim > 1 or values.dtype.kind not in "iufO" or not len(values):
         return False
