@@ -1,7 +1,7 @@
-"""Atomic writing: a reader never sees a partial file, however the writer ends.
+"""Atomic writing of files and folders, and checks of output paths.
 
-Output paths are checked before any work begins: a wrong one ends the command with one
-line, and nothing has changed.
+Readers never see a partial file, even if the writer is killed. Output paths are checked
+before work begins, so an invalid path ends the command with one line and no changes.
 """
 
 import errno
@@ -17,14 +17,14 @@ from pathlib import Path
 from hpcfl.errors import RunFailure, UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-TEMPORARY = ".*.tmp"  # the pattern of names that a file has while it is written
-LONGEST_NAME = 255  # bytes, as file systems have it
-LONGEST_PATH = 4096 - 400  # bytes: what Linux takes, less the names of what lies below
-DEEPEST = 100  # folders above it
+TEMPORARY = ".*.tmp"  # pattern of the names of temporary files
+LONGEST_NAME = 255  # bytes; limit of most file systems
+LONGEST_PATH = 4096 - 400  # bytes; limit of Linux minus the names of files inside
+DEEPEST = 100  # largest number of parent folders
 
 
 class Damaged(Exception):
-    """An existing file that is not as it was written, with the reason in one line."""
+    """Error for a file whose content is not valid, with the reason in one line."""
 
 
 def describe_reason(error: Exception) -> str:
@@ -39,22 +39,28 @@ def describe_reason(error: Exception) -> str:
 
 @contextmanager
 def explained(path: str | Path) -> Iterator[None]:
-    """Convert an OSError of the block to a RunFailure with ``path`` and the reason."""
+    """Convert an OSError in the block to a RunFailure with ``path`` and the reason."""
     try:
         yield
     except OSError as error:
         advice = (
-            "; make room and give the same command again" if error.errno in FULL else ""
+            "; free some space and repeat the command" if error.errno in FULL else ""
         )
         raise RunFailure(f"{path}: {describe_reason(error)}{advice}") from error
 
 
 def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
-    """Write ``data`` to the file ``path`` by renaming a temporary file.
+    """Write a file by renaming a temporary file.
 
-    durable: wait for the disk, so that the file survives a crash of the node and not
-    only of the process. Raises RunFailure; an earlier file at ``path`` stays then, and
-    the temporary file is removed.
+    Args:
+        path: the file.
+        data: its content.
+        durable: Whether to wait for the disk, so that the file also survives a crash of
+            the node, not only of the process.
+
+    Raises:
+        RunFailure: The file cannot be written. An earlier file at ``path`` is kept, and
+            the temporary file is removed.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with explained(path):
@@ -68,7 +74,7 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
             if durable:
                 _sync_folder(path.parent)
         except BaseException:
-            with suppress(OSError):  # the failure that led here is the one to report
+            with suppress(OSError):  # the first failure is the one to report
                 temporary.unlink(missing_ok=True)
             raise
 
@@ -77,9 +83,9 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
 def write_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to ``folder`` at the end of the block.
 
-    ``folder`` may exist if it is empty. An exception in the block leaves neither
-    folder. After a kill, the next call for the same folder removes the remains. Raises
-    RunFailure for a failed write.
+    ``folder`` may exist if it is empty. After an exception in the block neither folder
+    remains. After a kill, the next call for the same folder removes the temporary one.
+    Raises RunFailure if writing fails.
     """
     folder = folder.resolve()
     there = next(above for above in folder.parents if above.exists())
@@ -96,10 +102,16 @@ def write_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def make_temporary_folder(above: Path, name: str) -> Iterator[Path]:
-    """Make a folder in ``above`` and remove it at the end of the block.
+    """Create a folder, and remove it at the end of the block.
 
-    A kill leaves the folder; the next call with the same ``name`` removes it. Raises
-    OSError where it cannot be made.
+    After a kill the folder remains; the next call with the same ``name`` removes it.
+
+    Args:
+        above: parent folder.
+        name: part of the folder's name.
+
+    Raises:
+        OSError: The folder cannot be created.
     """
     _remove_abandoned(above, f".{name}.")
     temporary = above / f".{name}.{uuid.uuid4().hex}.tmp"
@@ -114,14 +126,14 @@ def make_temporary_folder(above: Path, name: str) -> Iterator[Path]:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a name is that of a file that ``write`` has not finished."""
+    """Return whether a name is that of a temporary file of ``write``."""
     return fnmatch(name, TEMPORARY)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove the temporary files and folders of killed writers from ``folder``.
+    """Remove temporary files and folders of killed processes from ``folder``.
 
-    No process may be writing a file in ``folder``; folders in use stay. Raises
+    No process may be writing a file in ``folder``; folders in use are kept. Raises
     RunFailure.
     """
     with explained(folder):
@@ -132,8 +144,8 @@ def remove_temporaries(folder: Path) -> None:
 
 
 def _remove_abandoned(folder: Path, prefix: str) -> None:
-    """Remove the unlocked temporary folders in ``folder`` whose names begin with
-    ``prefix``.
+    """Remove unlocked temporary folders whose names begin with ``prefix`` from
+    ``folder``.
     """
     for path in folder.glob(TEMPORARY):
         if path.name.startswith(prefix) and _is_folder(path):
@@ -146,8 +158,10 @@ def _remove_abandoned(folder: Path, prefix: str) -> None:
 
 
 def _try_lock(folder: int) -> bool:
-    """Lock an open folder; return False if another process has it or locks are missing."""
-    from filelock import lock_descriptor  # commands that only read need no locks
+    """Lock an open folder; return False if another process has locked it or locks are
+    unsupported.
+    """
+    from filelock import lock_descriptor  # not needed by commands that only read
 
     try:
         return lock_descriptor(folder, blocking=False)
@@ -162,7 +176,7 @@ def _is_folder(path: Path) -> bool:
 def _sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` durable.
 
-    Some network file systems cannot sync a folder and need not.
+    Some network file systems cannot sync folders and do not need it.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -175,19 +189,20 @@ def _sync_folder(folder: Path) -> None:
 
 
 def check_working_folder() -> None:
-    """Raise UserError where the working folder was deleted."""
+    """Raise UserError if the working folder was deleted."""
     try:
         os.getcwd()
     except OSError as error:
         raise UserError(
-            f"the working folder cannot be used: {describe_reason(error)}; go to another folder"
+            f"the working folder cannot be used: {describe_reason(error)}; change to another "
+            "folder"
         ) from None
 
 
 def check_folder(path: Path) -> None:
     """Raise UserError if ``path`` cannot become a folder.
 
-    A link to a folder counts as a folder.
+    A link to a folder is accepted.
     """
     _check(path)
     if os.path.lexists(path) and not path.is_dir():
@@ -199,7 +214,8 @@ def check_folder(path: Path) -> None:
 def check_file(path: Path) -> None:
     """Raise UserError if no file can be written at ``path``.
 
-    A regular file is replaced. Other kinds of files stay, and links are not followed.
+    An existing regular file may be replaced; links and other kinds of files are
+    refused.
     """
     _check(path)
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
@@ -212,24 +228,23 @@ def _check(path: Path) -> None:
     """Check the name, length and parent folders of a path. Raises UserError."""
     written = os.fsencode(path)
     if b"\0" in written:
-        raise UserError(f"{written!a}: has a NUL in its name; choose another --out")
+        raise UserError(f"{written!a}: contains a NUL character; choose another --out")
     try:
         written.decode()
     except UnicodeDecodeError:
         raise UserError(
-            f"{written!a}: is not UTF-8, and could be shown nowhere; choose "
-            "another --out"
+            f"{written!a}: is not UTF-8, so it cannot be displayed; choose another --out"
         ) from None
     longest = max(len(os.fsencode(name)) for name in (path.name, *path.parts))
     if longest > LONGEST_NAME or len(written) > LONGEST_PATH:
-        raise UserError(f"{path}: is too long a path; choose another --out")
+        raise UserError(f"{path}: the path is too long; choose another --out")
     if len(path.parts) > DEEPEST:
         raise UserError(
-            f"{path}: lies in more than {DEEPEST} folders; choose another --out"
+            f"{path}: has more than {DEEPEST} parent folders; choose another --out"
         )
     try:
         if os.path.realpath(path) == os.path.sep:
-            raise UserError(f"{path}: the root of all folders; choose another --out")
+            raise UserError(f"{path}: is the root folder; choose another --out")
         above = next(one for one in path.absolute().parents if os.path.lexists(one))
         if not stat.S_ISDIR(above.stat().st_mode):
             raise NotADirectoryError(
@@ -244,7 +259,7 @@ def _check(path: Path) -> None:
 def _describe_kind(path: Path) -> str:
     """Return the kind of file at a path in words."""
     if path.is_symlink():
-        return "a link" if path.exists() else "a link that leads nowhere"
+        return "a link" if path.exists() else "a link without a target"
     if path.is_dir():
         return "a folder"
     return "a file" if path.is_file() else "a device or pipe"

@@ -1,11 +1,11 @@
 """HDF5 files as bytes, with a checksum.
 
-Files are built in memory and written by ``atomic.write``. HDF5 itself does not survive
-a full disk: closing the file after a failed write can cause a segmentation fault.
+Files are built in memory and written by ``atomic.write``, because HDF5 does not survive
+a full disk: closing a file after a failed write can cause a segmentation fault.
 
-A file that is read holds only plain numbers, stored in the file itself. Other HDF5
-files can open further files, follow links, unpack a few bytes into all of memory or
-create Python objects. The checks therefore cover the whole file before any data is read.
+Files that are read may hold only plain numbers, stored in the file itself. Other HDF5
+files can open further files, follow links, fill the memory from a few bytes or create
+Python objects. Therefore the whole file is checked before any data are read.
 """
 
 import hashlib
@@ -24,53 +24,68 @@ from h5py import h5a, h5d, h5p, h5s, h5t
 from hpcfl.files import scratch, untrusted_files
 from hpcfl.files.atomic import Damaged, describe_reason
 
-# the oldest format whose metadata carry checksums: a flipped bit is an error, not a
-# crash
+# oldest format whose metadata have checksums, so that a flipped bit is an error and not
+# a crash
 FORMAT = "v110"
-HEADER = 4096  # bytes, more than HDF5 needs to describe a dataset
-USER_BLOCK = (
-    512  # bytes at the beginning of a file that HDF5 skips, the fewest it allows
-)
+HEADER = 4096  # bytes; HDF5 needs fewer to describe a dataset
+USER_BLOCK = 512  # bytes at the beginning of a file that HDF5 skips; its minimum
 
 TYPES = {
     np.dtype(kind)
     for kind in (bool, "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 }
-OBJECTS = 4000  # the most in a file
-ATTRIBUTES = 100  # the most of the root
-DEPTH = 8  # the most levels of groups in groups
+OBJECTS = 4000  # limit for a file
+ATTRIBUTES = 100  # limit for the root group
+DEPTH = 8  # largest depth of nested groups
 
 
 def seal(kind: str, content: bytes | memoryview) -> bytes:
-    """Return an HDF5 file's bytes behind a header with its kind and checksum.
+    """Return an HDF5 file's bytes, preceded by a header with kind and checksum.
 
-    HDF5 skips the header, so that h5py opens the result like any other file.
+    HDF5 skips the header, so h5py can open the result as any other file.
+
+    Args:
+        kind: kind of the file, such as "partition".
+        content: bytes of the file.
     """
     note = f"hpcfl {kind} 1 sha256={hashlib.sha256(content).hexdigest()}\n".encode()
     return note.ljust(USER_BLOCK, b"\0") + content
 
 
 def unseal(kind: str, data: bytes) -> bytes:
-    """Return the content that ``seal`` received.
+    """Return the content that was passed to ``seal``.
 
-    Call it before HDF5 reads anything, because one flipped bit can make HDF5 loop.
-    Raises Damaged for another kind or a wrong checksum.
+    Call it before HDF5 reads anything, because a flipped bit can cause an endless loop
+    in HDF5.
+
+    Args:
+        kind: expected kind of the file.
+        data: result of ``seal``.
+
+    Raises:
+        Damaged: The kind or the checksum is wrong.
     """
     content = data[USER_BLOCK:]
     if not data.startswith(f"hpcfl {kind} 1 ".encode()):
-        raise Damaged(f"not a file of hpcfl's kind '{kind}'")
+        raise Damaged(f"not a '{kind}' file of hpcfl")
     if data[:USER_BLOCK] != seal(kind, content)[:USER_BLOCK]:
         raise Damaged("its checksum is wrong")
     return content
 
 
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
-    """Return an HDF5 file's bytes with the given datasets and root attributes.
+    """Return an HDF5 file's bytes with the given datasets and attributes.
 
-    The bytes do not depend on the order of datasets and attributes. Raises RunFailure.
+    The bytes do not depend on the order of datasets and attributes. Datasets are
+    written by h5py's low-level interface, because ``create_dataset`` takes twice as
+    long, and the file of a short round has dozens of them.
 
-    Datasets are made by h5py's low-level interface: ``create_dataset`` takes twice as
-    long, and a file of a short round has dozens of them.
+    Args:
+        datasets: arrays by path.
+        attributes: texts of the root group by name.
+
+    Raises:
+        RunFailure: $TMPDIR is full.
     """
     buffer = scratch.File(
         sum(value.nbytes + HEADER for value in datasets.values()) + HEADER
@@ -78,7 +93,7 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
     links = h5p.create(h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     timeless = h5p.create(h5p.DATASET_CREATE)
-    timeless.set_obj_track_times(False)  # a time would change the bytes
+    timeless.set_obj_track_times(False)  # times would change the bytes
     with h5py.File(buffer, "w", libver=FORMAT) as file:
         for name, value in sorted(datasets.items()):
             array = np.asarray(value, order="C")
@@ -94,16 +109,25 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
 
 
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the datasets and attributes that ``encode`` received. Raises Damaged."""
+    """Return the datasets and attributes that were passed to ``encode``. Raises
+    Damaged.
+    """
     with _opened(io.BytesIO(data), len(data)) as (file, datasets):
         arrays = {name: dataset[()] for name, dataset in datasets.items()}
         return arrays, read_texts(file, len(data))
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
-    """Return the datasets of a file by path, whole or only the ascending ``rows``.
+    """Return the datasets of a file by path.
 
-    Raises FileNotFoundError, Damaged, or RunFailure where $TMPDIR is full.
+    Args:
+        path: the file.
+        rows: ascending numbers of the rows to read; None for all.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        Damaged: The file is damaged.
+        RunFailure: $TMPDIR is full.
     """
     with (
         untrusted_files.opened(path) as source,
@@ -116,9 +140,16 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
 
 
 def read_into(path: Path, name: str, target: np.ndarray) -> None:
-    """Read the dataset ``name`` of a file into a contiguous array.
+    """Read a dataset of a file into an array.
 
-    Raises FileNotFoundError, or Damaged, also for a dataset of another type or shape.
+    Args:
+        path: the file.
+        name: path of the dataset.
+        target: contiguous array that receives the data.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        Damaged: The file is damaged, or the dataset has another type or shape.
     """
     with (
         untrusted_files.opened(path) as source,
@@ -135,15 +166,15 @@ def read_into(path: Path, name: str, target: np.ndarray) -> None:
 def _opened(
     source: BinaryIO, size: int
 ) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """Open a file of ``size`` bytes and yield it with its datasets, which are safe to
+    """Open a file of ``size`` bytes, and yield it with its datasets, which are safe to
     read.
 
-    Exceptions of h5py in the block become Damaged: a broken file can raise each of the
+    Exceptions of h5py in the block become Damaged. A broken file can raise each of the
     types below.
     """
     try:
-        # Published files never change: HDF5's locks would protect nothing, and some
-        # file systems have none.
+        # Locks are unnecessary, because published files never change, and some file
+        # systems lack them.
         with h5py.File(source, "r", locking=False) as file:
             yield file, list_datasets(file, size)
     except (
@@ -158,7 +189,7 @@ def _opened(
 
 
 def _read_whole(dataset: h5py.Dataset) -> np.ndarray:
-    """Read a whole dataset into an array that may be larger than memory."""
+    """Return a whole dataset as an array that may be larger than memory."""
     flat = scratch.allocate(dataset.size * dataset.dtype.itemsize)
     array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
     if dataset.size:  # HDF5 fails for empty datasets
@@ -167,9 +198,15 @@ def _read_whole(dataset: h5py.Dataset) -> np.ndarray:
 
 
 def list_datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
-    """Return all datasets of a file of ``size`` bytes by path, including groups.
+    """Return all datasets of a file by path, including those in groups.
 
-    Raises Damaged for other datasets, and h5py's exceptions for a broken file.
+    Args:
+        file: the open file.
+        size: size of the file in bytes.
+
+    Raises:
+        Damaged: A dataset does not hold plain numbers. A broken file may also raise
+            exceptions of h5py.
     """
     by_path: dict[str, h5py.Dataset] = {}
     groups, objects, left = [("", file)], 0, size
@@ -187,17 +224,22 @@ def list_datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
             else:
                 by_path[path + name] = item
                 left -= _count_bytes(item)
-                if (
-                    left < 0
-                ):  # hard links to the same data count each time, for each would be read
+                # each hard link to the same data counts, because each would be read
+                if left < 0:
                     raise Damaged(f"more data than the file's {size} bytes")
     return by_path
 
 
 def read_texts(file: h5py.File, size: int) -> dict[str, str]:
-    """Return the root's text attributes, of at most ``size`` characters in all.
+    """Return the text attributes of the root group by name.
 
-    Raises Damaged for other attributes, and h5py's exceptions for a broken file.
+    Args:
+        file: the open file.
+        size: largest total number of characters.
+
+    Raises:
+        Damaged: An attribute is not a text. A broken file may also raise exceptions of
+            h5py.
     """
     if h5a.get_num_attrs(file.id) > ATTRIBUTES:
         raise Damaged(f"more than {ATTRIBUTES} attributes")
@@ -219,8 +261,9 @@ def read_texts(file: h5py.File, size: int) -> dict[str, str]:
 
 
 def _get_item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-    """Return the group or dataset ``name`` of a group. Raises Damaged for anything
-    else.
+    """Return the group or dataset ``name`` of a group.
+
+    Raises Damaged for links and other objects.
     """
     if (
         "/" in name
@@ -235,8 +278,9 @@ def _get_item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
 
 
 def _count_bytes(dataset: h5py.Dataset) -> int:
-    """Return the size of a dataset with plain contiguous storage. Raises Damaged for
-    others.
+    """Return the size in bytes of a dataset with plain contiguous storage.
+
+    Raises Damaged for other datasets.
     """
     properties = dataset.id.get_create_plist()
     inside = (
@@ -246,7 +290,7 @@ def _count_bytes(dataset: h5py.Dataset) -> int:
     if not inside or properties.get_nfilters():
         raise Damaged(f"{dataset.name!r} is external, virtual, chunked or compressed")
     if dataset.dtype not in TYPES:
-        raise Damaged(f"{dataset.name!r} has a type that is no plain number")
+        raise Damaged(f"{dataset.name!r} does not hold plain numbers")
     size = (
         math.prod(dataset.shape) * dataset.dtype.itemsize
         if dataset.shape is not None

@@ -1,5 +1,7 @@
-"""Standard output and error that never fail: on a full disk or a closed pipe, lines are
-lost and results are not.
+"""Standard output and error that never raise.
+
+On a full disk or a closed pipe, printed lines are lost but results are not. The module
+also passes the reason of a failure and the pace of a run to the job's supervisor.
 """
 
 import errno
@@ -17,19 +19,21 @@ from typing import TextIO
 from hpcfl.errors import RunFailure
 from hpcfl.files import atomic
 
-NOTE = "output.txt"  # in a run's folder: a note that its output could not be written
-# The variable with the path of the file for the failure reason of a supervised job.
+NOTE = "output.txt"  # file in a run's folder that reports lost output
+# Environment variable with the path of the file for a supervised job's failure reason.
 REASON = "HPCFL_REASON"
-# The variable with the path of the file for the pace of a supervised job.
+# Environment variable with the path of the file for a supervised job's pace.
 PACE = "HPCFL_PACE"
-# The variable with the time at which a supervised job started its ranks, in seconds.
+# Environment variable with the time at which a supervised job started its ranks, in
+# seconds.
 STARTED = "HPCFL_STARTED"
 
 
 class Unfailing(io.FileIO):
-    """An output descriptor that drops data instead of raising.
+    """An output descriptor that discards data instead of raising.
 
-    failure: the first error; None without errors.
+    Attributes:
+        failure: first error, or None.
     """
 
     failure: OSError | None = None
@@ -42,19 +46,19 @@ class Unfailing(io.FileIO):
             return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-# whether ``say`` is suppressed; each thread has its own value
+# whether ``say`` is suppressed, by thread
 _is_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def guard() -> None:
     """Replace standard output and error by streams that never raise.
 
-    Call it before opening any file: a file could take the number of a closed stream and
-    receive all printed text.
+    Call it before any file is opened: a file could receive the number of a closed
+    stream, and then all printed text.
     """
     closed = [number for number in range(3) if not _is_open(number)]
     for _ in closed:
-        # takes the lowest free number
+        # the new descriptor gets the lowest free number
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     out, err = (Unfailing(number, "w", closefd=False) for number in (1, 2))
     if out.fileno() in closed:
@@ -63,8 +67,9 @@ def guard() -> None:
 
 
 def find_failure() -> OSError | None:
-    """Return the first error of writing standard output; None without errors, and for
-    a stream that ``guard`` did not make.
+    """Return the first error of writing standard output.
+
+    The result is None without errors, and for a stream that ``guard`` did not create.
     """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if not isinstance(raw, Unfailing):
@@ -75,9 +80,9 @@ def find_failure() -> OSError | None:
 
 @contextmanager
 def suppress_lines() -> Iterator[None]:
-    """Suppress hpcfl's own lines in the block.
+    """Suppress hpcfl's lines in the block.
 
-    Prints of user code and of other threads stay.
+    Output of users' code and of other threads is not suppressed.
     """
     before = _is_quiet.set(True)
     try:
@@ -87,26 +92,26 @@ def suppress_lines() -> Iterator[None]:
 
 
 def is_quiet() -> bool:
-    """Return whether a block of ``suppress_lines`` is open."""
+    """Return whether a block of ``suppress_lines`` is active."""
     return _is_quiet.get()
 
 
 def say(text: str) -> None:
-    """Print a line unless a block of ``suppress_lines`` is open."""
+    """Print a line, except in a block of ``suppress_lines``."""
     if not is_quiet():
         print(text, flush=True)
 
 
 def complain(text: str) -> None:
-    """Print the reason why this rank ends and pass it to the job's supervisor, if any.
+    """Print the reason why this rank ends, and pass it to the job's supervisor, if any.
 
-    The supervisor receives the first line of the first failing rank only: later
-    failures are its consequences.
+    The supervisor receives only the first line from the first failing rank, because
+    later failures are consequences.
     """
     print(f"hpcfl: {text}", file=sys.stderr)
     path = os.environ.get(REASON)
     if path:
-        # another rank was faster, or the disk is full
+        # errors: another rank has written the file, or the disk is full
         with suppress(OSError), open(path, "x") as file:
             file.write(text.partition("\n")[0])
 
@@ -116,7 +121,7 @@ def keep_note(folder: Path) -> None:
     if error := find_failure():
         now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         line = f"{now}: standard output could not be written: {atomic.describe_reason(error)}\n"
-        with suppress(RunFailure):  # the disk may be the one that is full
+        with suppress(RunFailure):  # the folder's disk may be full too
             atomic.write(folder / NOTE, line.encode())
 
 
@@ -131,7 +136,7 @@ def _is_open(number: int) -> bool:
 def _make_text(raw: Unfailing, like: TextIO | None) -> TextIO:
     """Return a text stream above ``raw`` with the settings of Python's original stream.
 
-    The stream escapes letters that it cannot encode, such as those of an undecodable
+    The stream escapes characters that it cannot encode, such as those of an undecodable
     path. ``like`` is None if the original stream was closed.
     """
     return io.TextIOWrapper(
@@ -150,10 +155,12 @@ def count_seconds_since_start() -> float:
 
 
 def keep_pace(round: float, checkpoint: float, start: float) -> None:
-    """Write a job's seconds for its supervisor, if it has one. A full disk is ignored.
+    """Write a job's durations for its supervisor, if any. A full disk is ignored.
 
-    round: those of the longest round. checkpoint: those that the checkpoint of a stop
-    takes after it. start: those before the first round.
+    Args:
+        round: seconds of the longest round.
+        checkpoint: seconds of the checkpoint that follows when the job is stopped.
+        start: seconds before the first round.
     """
     if path := os.environ.get(PACE):
         with suppress(RunFailure):

@@ -1,7 +1,7 @@
 """Arrays that may be larger than memory, such as all models of a run on rank 0.
 
-An array beyond a limit is an unnamed file in $TMPDIR, mapped into memory: the system
-moves pages as needed. The file disappears however the process ends.
+An array beyond a limit is an unnamed file in $TMPDIR, mapped into memory; the system
+moves pages as needed. The file disappears when the process ends, for any reason.
 """
 
 import ctypes
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-PART_BYTES = 1 << 24  # of rows that are worked on at once
-LARGE = 1 << 30  # bytes; a larger file of HDF5 is built in $TMPDIR
-REUSED = 1 << 20  # bytes; smaller arrays are left to the system's allocator
-# Parameters of glibc's mallopt (mallopt(3)), with values in bytes. A larger mmap threshold
-# is refused.
+PART_BYTES = 1 << 24  # size of a block of rows
+LARGE = 1 << 30  # bytes; larger HDF5 files are built in $TMPDIR
+REUSED = 1 << 20  # bytes; memory of smaller arrays is not kept for reuse
+# Parameters of glibc's mallopt (mallopt(3)), with values in bytes. glibc refuses a
+# larger mmap threshold.
 M_TRIM_THRESHOLD, TRIM_THRESHOLD = -1, 1 << 28
 M_MMAP_THRESHOLD, MMAP_THRESHOLD = -3, 1 << 25
 
@@ -37,41 +37,44 @@ M_MMAP_THRESHOLD, MMAP_THRESHOLD = -3, 1 << 25
 class Scratch:
     """Arrays in memory up to a limit, and in files beyond it.
 
-    The memory of a large array is used again for the next one of the same size: a round
-    needs the arrays of the round before, and the system takes longer to clear new pages
-    than a server to mix models. Arrays in use and memory that waits for a use take no
-    more than arrays in use have once taken.
+    Memory of a large array is reused for the next array of the same size: each round
+    needs the arrays of the previous one, and the system takes longer to clear new pages
+    than a server to mix models. The total of used and waiting memory never exceeds the
+    largest memory in use so far.
     """
 
     def __init__(self, limit: float = math.inf) -> None:
-        """Set the bytes of arrays in use that lie in memory."""
+        """Set the limit for arrays in memory that are in use, in bytes."""
         self.limit = limit
-        self._held: dict[int, int] = {}  # bytes of arrays in memory, by their ids
-        self._most = 0  # bytes that were in use at once
-        self._free: list[np.ndarray] = []  # memory that waits, the oldest first
+        self._held: dict[int, int] = {}  # bytes of arrays in memory, by id
+        self._most = 0  # largest number of bytes in use so far
+        self._free: list[np.ndarray] = []  # memory waiting for reuse, oldest first
 
     def empty_bytes(self, size: int) -> np.ndarray:
-        """Return an uninitialised array of ``size`` bytes. Raises RunFailure where
-        $TMPDIR is full.
+        """Return an uninitialised array of ``size`` bytes.
+
+        Raises RunFailure if $TMPDIR is full.
         """
         held = sum([*self._held.values()]) + size
         if size and held > self.limit:
             return map_file(size)
         self._most = max(self._most, held)
         memory = self._take(size, self._most - held)
-        # Tensors and views of the array keep it alive. Without the memoryview NumPy would
-        # make views of ``memory`` itself, which would not.
+        # Tensors and views of the array keep it alive. Without the memoryview they
+        # would refer to ``memory`` and not to the array.
         array = np.frombuffer(memory.data, np.uint8)
         self._held[id(array)] = size
         weakref.finalize(array, self._give_back, id(array), memory)
         return array[:size]
 
     def release(self) -> None:
-        """Give memory that waits for its next use back to the system."""
+        """Return waiting memory to the system."""
         self._free.clear()
 
     def _take(self, size: int, spare: int) -> np.ndarray:
-        """Return memory for ``size`` bytes; afterwards at most ``spare`` bytes wait."""
+        """Return memory for ``size`` bytes; afterwards at most ``spare`` bytes are
+        waiting.
+        """
         found = None
         for place, memory in enumerate(self._free):
             if len(memory) == size:
@@ -82,7 +85,7 @@ class Scratch:
         return np.empty(max(1, size), np.uint8) if found is None else found
 
     def _give_back(self, key: int, memory: np.ndarray) -> None:
-        """Note that an array is no longer in use."""
+        """Record that an array is no longer used, and keep its memory if it is large."""
         del self._held[key]
         if len(memory) >= REUSED:
             self._free.append(memory)
@@ -90,8 +93,9 @@ class Scratch:
     def empty(
         self, shape: Sequence[int], dtype: "torch.dtype | None" = None
     ) -> "Tensor":
-        """Return an uninitialised CPU tensor, of float32 by default. Raises RunFailure
-        where $TMPDIR is full.
+        """Return an uninitialised CPU tensor, by default float32.
+
+        Raises RunFailure if $TMPDIR is full.
         """
         import torch
 
@@ -100,9 +104,7 @@ class Scratch:
         return torch.from_numpy(array).view(dtype).view(tuple(shape))
 
     def copy(self, tensor: "Tensor") -> "Tensor":
-        """Return a contiguous CPU copy that shares no memory with ``tensor``. Raises
-        RunFailure.
-        """
+        """Return a contiguous CPU copy of a tensor. Raises RunFailure."""
         import torch
 
         found = self.empty(tensor.shape, tensor.dtype)
@@ -116,9 +118,9 @@ class Scratch:
 def keep_freed_memory() -> None:
     """Let glibc's allocator keep 256 MB of freed memory in this process.
 
-    A step of training frees a few tensors of a model's size. By default glibc returns
-    their memory to the system, and the system clears new pages in the next step. Other
-    C libraries keep their settings.
+    A training step frees a few tensors of the size of a model. By default glibc returns
+    their memory to the system, which must clear new pages in the next step. Other C
+    libraries are not changed.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
@@ -127,8 +129,9 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Let glibc's allocator return the memory that this process has freed, and from now
-    on every freed block of REUSED bytes, in place of ``keep_freed_memory``.
+    """Let glibc's allocator return freed memory to the system.
+
+    This reverts ``keep_freed_memory``: freed blocks from REUSED bytes on are returned.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
@@ -138,7 +141,7 @@ def return_freed_memory() -> None:
 
 
 def map_file(size: int) -> np.ndarray:
-    """Return an array of ``size`` bytes in a file. Raises RunFailure where $TMPDIR is
+    """Return an array of ``size`` bytes in a file. Raises RunFailure if $TMPDIR is
     full.
     """
     place = find_folder()
@@ -146,7 +149,7 @@ def map_file(size: int) -> np.ndarray:
         atomic.explained(place),
         tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file,
     ):
-        # a full disk fails here and not later by a crash
+        # a full disk is an error here, and would be a crash later
         os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(file, np.uint8, "r+", shape=(size,))
 
@@ -159,7 +162,7 @@ def allocate(size: int) -> np.ndarray:
 def split_rows(matrix: "Tensor") -> "Iterator[Tensor]":
     """Yield blocks of neighbouring rows, with a heartbeat after each block.
 
-    Matrices in files are as slow as a disk that other processes use as well.
+    Matrices in files may be slow, because other processes use the disk too.
     """
     for part in matrix.split(max(1, PART_BYTES // max(1, matrix[:1].nbytes))):
         yield part
@@ -167,21 +170,23 @@ def split_rows(matrix: "Tensor") -> "Iterator[Tensor]":
 
 
 def find_folder() -> str:
-    """Return the folder for temporary files, $TMPDIR or the system's. Raises
-    RunFailure.
+    """Return the folder for temporary files: $TMPDIR or the system's default.
+
+    Raises RunFailure.
     """
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:
         raise RunFailure(
-            "no temporary folder can be written; set TMPDIR to one that can"
+            "no temporary folder is writable; set TMPDIR to a writable folder"
         ) from None
 
 
 @contextmanager
 def make_temporary_folder() -> Iterator[Path]:
-    """Make a folder below ``find_folder`` and remove it at the end of the block. Raises
-    RunFailure.
+    """Create a folder below ``find_folder()``, and remove it at the end of the block.
+
+    Raises RunFailure.
     """
     place = find_folder()
     with atomic.explained(place):
@@ -195,7 +200,8 @@ def make_temporary_folder() -> Iterator[Path]:
 class File(io.RawIOBase):
     """A readable and writable file in memory, or in $TMPDIR if it is LARGE.
 
-    capacity: the expected size in bytes; a larger content is copied to a larger array.
+    ``capacity`` is the expected size in bytes; larger content is moved to a larger
+    array.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -231,7 +237,7 @@ class File(io.RawIOBase):
         given = memoryview(data)
         count, end = len(given), self._position + len(given)
         self._reserve(end)
-        self._bytes[self._end : self._position] = 0  # a gap
+        self._bytes[self._end : self._position] = 0  # gap after a seek
         self._bytes.data[self._position : end] = given
         self._position, self._end = end, max(self._end, end)
         return count

@@ -1,11 +1,10 @@
 """Safe reading of files, with bounded memory.
 
-Pipes and devices are refused, because they can block a reader for ever. Another user
-may have written the files in results folders and caches: links are not followed there,
-because they can lead to any file of this user, and unexpected contents raise Damaged.
-The functions with ``user`` in their names follow the links of files that this user
-names.
-``describe_nonfinite`` finds values that no model can use.
+Pipes and devices are refused, because they can block a reader forever. Files in results
+folders and caches may have been written by another user. Links are not followed there,
+because they can lead to any file of this user, and unexpected content raises Damaged.
+Functions with ``user`` in their names read files that this user names, and follow
+links. ``describe_nonfinite`` finds values that no model can use.
 """
 
 import hashlib
@@ -28,28 +27,28 @@ from hpcfl.files.atomic import Damaged, describe_reason
 
 Form = TypeVar("Form")
 CHUNK = 8 << 20  # bytes hashed at a time
-JSON_LIMIT = (
-    1 << 20
-)  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
-USERS_JSON_LIMIT = 1 << 26  # bytes of a JSON file that this user names
+JSON_LIMIT = 1 << 20  # default limit in bytes for JSON; a run.json has some thousand
+USERS_JSON_LIMIT = 1 << 26  # limit in bytes for a JSON file that this user names
 _ANY_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
-DIGITS = 19  # the most of an integer in JSON, about what 64 bits hold
-SHOWN = 80  # the most letters of a key in an error
+DIGITS = 19  # largest number of digits of an integer in JSON, about 64 bits
+SHOWN = 80  # largest number of characters of a key in an error
 
 
 def opened(path: Path) -> BinaryIO:
     """Open a regular file for reading.
 
-    Raises FileNotFoundError, or Damaged for a link or any other kind of file.
+    Raises FileNotFoundError, or Damaged for a link or another kind of file.
     """
     return open(open_descriptor(path), "rb")
 
 
 def open_descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file like ``opened`` and return its descriptor, which the caller closes.
+    """Open a file as ``opened`` does; return its descriptor, which the caller closes.
 
-    flags: as for ``os.open``; with ``os.O_RDWR | os.O_CREAT`` a missing file is made,
-    and an existing one is not changed.
+    Args:
+        path: the file.
+        flags: flags of ``os.open``; with ``os.O_RDWR | os.O_CREAT`` a missing file is
+            created, and an existing file is not changed.
     """
     try:
         return _open_regular(path, flags | os.O_NOFOLLOW)
@@ -59,20 +58,24 @@ def open_descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
         raise
     except OSError as error:
         raise Damaged(
-            "a link, which is not followed here"
+            "it is a link, which is not followed"
             if os.path.islink(path)
             else describe_reason(error)
         ) from None
 
 
 def _open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file and return its descriptor, which the caller closes.
+    """Open a regular file; return its descriptor, which the caller closes.
 
-    flags: as for ``os.open``; links are followed unless the flags forbid it. Raises
-    OSError.
+    Args:
+        path: the file.
+        flags: flags of ``os.open``; links are followed unless the flags forbid it.
+
+    Raises:
+        OSError: The file cannot be opened, or is not a regular file.
     """
     if "\0" in str(path):
-        raise OSError("a NUL in its name")
+        raise OSError("its name contains a NUL character")
     file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -81,15 +84,22 @@ def _open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Return the content of a file in one read, because it may be replaced at any
-    moment.
+    """Return the content of a file.
 
-    Raises FileNotFoundError, or Damaged, also for a file of more than ``limit`` bytes.
+    It is read at once, because the file may be replaced at any moment.
+
+    Args:
+        path: the file.
+        limit: largest size in bytes.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        Damaged: The file is too large, a link or unreadable.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise Damaged(f"{size:,} bytes, more than the {limit:,} that are read")
+            raise Damaged(f"{size:,} bytes, more than the limit of {limit:,}")
         try:
             return file.read()
         except (OSError, MemoryError) as error:
@@ -97,7 +107,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def open_user_file(path: str | Path) -> BinaryIO:
-    """Open a regular file for reading and follow links. Raises OSError."""
+    """Open a regular file for reading, following links. Raises OSError."""
     return open(_open_regular(path), "rb")
 
 
@@ -114,10 +124,14 @@ def read_user_file(path: str | Path, limit: int) -> bytes:
 def refuse_unreadable(
     path: object, kind: str = "", missing: str = ""
 ) -> Iterator[None]:
-    """Raise UserError with the path for any error of the block, because readers of
-    damaged files raise errors of all types.
+    """Convert any error in the block to a UserError with the path.
 
-    kind: the expected format. missing: advice for a file that does not exist.
+    Readers of damaged files raise errors of all types.
+
+    Args:
+        path: file or other source, for the message.
+        kind: expected format.
+        missing: advice for a missing file.
     """
     try:
         yield
@@ -135,16 +149,22 @@ def refuse_unreadable(
 
 
 def read_user_json(path: Path, form: type[Form], kind: str = "JSON") -> Form:
-    """Return the value of a JSON file as the type ``form``, like ``read_json``.
+    """Return the content of a JSON file.
 
-    kind: the expected format, for errors. Raises UserError.
+    Args:
+        path: the file; links are followed.
+        form: type of the content, as in ``read_json``.
+        kind: expected format, for errors.
+
+    Raises:
+        UserError: The file cannot be read or has another type.
     """
     with refuse_unreadable(path, kind):
         return checked(parsed(read_user_file(path, USERS_JSON_LIMIT)), form)
 
 
 def compute_sha256(file: BinaryIO) -> str:
-    """Return the hexadecimal SHA-256 of the rest of an open file. Raises Damaged."""
+    """Return the SHA-256 of the rest of an open file, hexadecimal. Raises Damaged."""
     digest = hashlib.sha256()
     try:
         while chunk := file.read(CHUNK):
@@ -156,19 +176,26 @@ def compute_sha256(file: BinaryIO) -> str:
 
 
 def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
-    """Return the value of a JSON file of at most ``limit`` bytes as the type ``form``.
+    """Return the content of a JSON file.
 
-    form: any type that pydantic knows; nothing is converted. Raises FileNotFoundError,
-    Damaged.
+    Args:
+        path: the file.
+        form: type of the content, any type that pydantic supports; nothing is
+            converted.
+        limit: largest size in bytes.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        Damaged: The file is damaged or has another type.
     """
     return checked(parsed(read_bytes(path, limit)), form)
 
 
 def parsed(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises Damaged.
+    """Return the value of a JSON text.
 
     NaN, infinities, integers of more than DIGITS characters, deep nesting and repeated
-    keys in one object are refused.
+    keys in an object raise Damaged.
     """
     try:
         value = json.loads(
@@ -191,13 +218,13 @@ def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen = set()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"{key[:SHOWN]!r} stands twice")
+                raise ValueError(f"{key[:SHOWN]!r} occurs twice")
             seen.add(key)
     return table
 
 
 def checked(value: Any, form: type[Form]) -> Form:
-    """Return ``value`` after checking that it has the type ``form``. Raises Damaged."""
+    """Return ``value`` if it has the type ``form``. Raises Damaged."""
     adapter: TypeAdapter[Form] = _adapter(form)
     return _validated(value, adapter)
 
@@ -213,13 +240,12 @@ def _new_adapter(form: type[Form]) -> TypeAdapter[Form]:
     return TypeAdapter(form)
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(
-    _new_adapter
-)  # making one takes longer than using it
+# cached, because creating an adapter takes longer than using it
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
 
 
 def _explain(error: pydantic.ValidationError) -> str:
-    """Return the first mistake in a few words."""
+    """Return the first mistake as a short text."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "recursion_loop":
         return "nested too deeply"
@@ -237,14 +263,15 @@ def _parse_integer(text: str) -> int:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def describe_nonfinite(array: np.ndarray) -> str:
-    """Return the place and value of the first not-a-number or infinity, such as
-    ``[3, 0] is nan``; "" where there is none.
+    """Return position and value of the first NaN or infinity, such as ``[3, 0] is
+    nan``.
 
-    Values beyond float32, in which models compute, count as infinities.
+    The result is "" without such values. Values beyond float32, in which models
+    compute, count as infinite.
     """
     if not array.size or array.dtype.kind != "f":
         return ""

@@ -1,8 +1,9 @@
-"""Checkpoints: written during training, committed by one rename, read by any number of
-ranks.
+"""Checkpoints of a run: written during training, committed by one rename, and readable
+on any number of ranks.
 
-Every rank writes data files (``manifest.py``), also parts of the server's state
-(``server_state.py``). Rank 0 then publishes the manifest, which commits the checkpoint.
+Every rank writes data files (``manifest.py``) with the state of its clients and parts
+of the server's state (``server_state.py``). Rank 0 then publishes the manifest, which
+commits the checkpoint.
 """
 
 import time
@@ -34,34 +35,41 @@ from hpcfl.storage.clients import (
 from hpcfl.storage.manifest import FileLimits, Manifest, Part, Shard
 from hpcfl.storage.server_state import ReadShare, Share
 
-# the largest share of a run's time for automatically scheduled checkpoints
+# largest share of a run's time that checkpoints with ``every = "auto"`` may take
 SHARE = 0.02
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The checkpoint that ``restore`` read; the store already holds the clients' state.
+    """The checkpoint that ``restore`` read; the clients' state is already in the store.
 
-    round: the last round before the checkpoint. server: the server's state on rank 0,
-    None elsewhere. digest: of the run's whole state. meta: the argument of ``start``.
-    best: the metric of the best round, which later rounds have to surpass, even if the
-    best state is damaged and left out; None without a best state.
+    Attributes:
+        round: last round before the checkpoint.
+        server: server's state on rank 0, None on other ranks.
+        digest: digest of the run's whole state.
+        meta: argument ``meta`` of ``start``.
+        notes: one line for each damaged newer checkpoint.
+        best: metric of the best round so far, even if its stored state is damaged; None
+            without a best state.
     """
 
     round: int
     server: dict[str, Tensor] | None
     digest: str
     meta: dict[str, Any]
-    notes: list[str]  # one line for each newer checkpoint that is damaged
+    notes: list[str]
     best: float | None
 
 
 @dataclass(frozen=True)
 class Best:
-    """The state before the best round so far; none of its tensors may change.
+    """The state before the best round so far; its tensors must not change.
 
-    round: the last round before the state. number: the best round's metric. server: as
-    for ``Checkpoints.start``. rows: of this rank's clients.
+    Attributes:
+        round: last round before the state.
+        number: metric of the best round.
+        server: server's state, as in ``Checkpoints.start``.
+        rows: state of this rank's clients.
     """
 
     round: int
@@ -74,7 +82,11 @@ class Best:
 class Pending:
     """A checkpoint that is being written.
 
-    best: the round and metric of a new best state in the checkpoint.
+    Attributes:
+        round: last round before the checkpoint.
+        meta: argument ``meta`` of ``start``.
+        best: round and metric of a new best state in the checkpoint, or None.
+        report: result of ``_write``, available when this rank's files are written.
     """
 
     round: int
@@ -83,19 +95,22 @@ class Pending:
     report: Future[dict[str, Any]]
 
 
-# this rank's share of the server's state, and the state of its clients
+# (this rank's share of the server's state, state of its clients)
 State = tuple[Share, Snapshot]
 
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of a run: ``start`` one, continue training, then ``finish`` it.
+    """Checkpoints of a run: ``start`` one, continue training, then ``finish`` it.
 
     Attributes:
-        folder: made when needed, and changed by this object alone.
-        keep: the number of checkpoints that stay in the folder.
-        run: the fingerprint of their run; checkpoints of another run count as damaged.
-        limits: of files with more than one client or row of the server's state.
+        folder: folder of the checkpoints, created when needed; only this object changes
+            it.
+        communicator: communicator of all ranks.
+        keep: number of checkpoints that remain in the folder.
+        run: fingerprint of the run; checkpoints of other runs count as damaged.
+        limits: limits for files with several clients or several rows of the server's
+            state.
     """
 
     folder: Path
@@ -111,17 +126,17 @@ class Checkpoints:
         self._best: Manifest | None = (
             None  # rank 0: the best state in the newest checkpoint
         )
-        # files of the newest checkpoint by content: this rank's, or all after
-        # ``restore``
+        # files of the newest checkpoint by content: those of this rank, or all files
+        # after ``restore``
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
-        # the ids that this rank has sent to rank 0, and on rank 0 the ids of each
-        # rank: ranks send their clients' ids once
+        # ranks send the ids of their clients once: the ids that this rank has sent, and
+        # on rank 0 the ids by rank
         self._told: np.ndarray | None = None
         self._hosted: dict[int, np.ndarray] = {}
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        # seconds of writing the last checkpoint in the background: on rank 0 those of
-        # the slowest rank
+        # seconds in which the last checkpoint was written in the background; on rank 0
+        # the maximum over ranks
         self.written_in = 0.0
 
     def start(
@@ -132,17 +147,24 @@ class Checkpoints:
         meta: dict[str, Any],
         best: Best | None = None,
     ) -> None:
-        """Take the current state and begin to write this rank's part in the background.
+        """Copy the current state and begin to write this rank's part in the background.
         Collective.
 
-        server: tensors of any shape on any device on rank 0, None elsewhere; large ones
-        are not copied on rank 0 and must not change. meta: JSON-able; that of rank 0 is
-        stored. best: replaces the earlier best state. Raises RuntimeError if another
-        checkpoint is not finished.
+        Args:
+            round: last round before the checkpoint.
+            server: server's state on rank 0, None on other ranks: tensors of any shape
+                on any device. Large tensors on the CPU are not copied and must not
+                change.
+            clients: state of this rank's clients.
+            meta: JSON-able facts about the checkpoint; the value on rank 0 is stored.
+            best: new best state, which replaces the earlier one; None to keep that.
+
+        Raises:
+            RuntimeError: The previous checkpoint is not finished.
         """
         if self._pending:
             raise RuntimeError(
-                f"the checkpoint of round {self._pending.round} is not finished"
+                f"the checkpoint of round {self._pending.round} is not finished; call finish"
             )
         states = [(self._share(server), clients.snapshot())]
         if best is not None:
@@ -155,11 +177,11 @@ class Checkpoints:
         )
 
     def finish(self) -> str | None:
-        """Wait for all ranks' files and commit; return the digest of the run.
-        Collective.
+        """Wait for all ranks' files and commit the checkpoint; return the digest of the
+        run. Collective.
 
-        Without a started checkpoint it does nothing and returns None. A failure on any
-        rank is raised on all ranks; earlier checkpoints stay valid.
+        Without a started checkpoint the result is None. A failure on any rank is raised
+        on all ranks; earlier checkpoints remain valid.
         """
         if self._pending is None:
             return None
@@ -179,7 +201,7 @@ class Checkpoints:
         return run_digest
 
     def close(self) -> None:
-        """End the writing thread after its current work; no further checkpoint can
+        """End the writing thread after its current task; no further checkpoint can
         start.
         """
         self._writer.shutdown(wait=False)
@@ -188,8 +210,12 @@ class Checkpoints:
         """Read the newest intact checkpoint; return None without a checkpoint.
         Collective.
 
-        clients: a new store, which receives the state of this rank's clients. Raises
-        UserError if all checkpoints are damaged or the state does not fit ``clients``.
+        Args:
+            clients: new store, which receives the state of this rank's clients.
+
+        Raises:
+            UserError: All checkpoints are damaged, or the state does not fit
+                ``clients``.
         """
         newest, notes = self._choose()
         if newest is None:
@@ -212,15 +238,21 @@ class Checkpoints:
     ) -> dict[str, Any]:
         """Write this rank's files of states, in the background.
 
-        The JSON-able result has the seconds of writing and the ids of this rank's
-        clients, unless rank 0 knows them. It also has each state's shards, the digest
-        of clients without own state, and the digests of the others.
+        Args:
+            states: state of the checkpoint, and state before the best round if it is
+                new.
+            beside_training: context in which copies from the GPU do not wait for later
+                training.
+
+        Returns:
+            JSON-able values: seconds of writing; ids of this rank's clients, or None if
+            rank 0 knows them; and for each state its shards, the digest of clients
+            without own state, and the digests of the other clients.
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
-            self.folder.mkdir(
-                exist_ok=True
-            )  # not its parents: a run's folder that vanished is a failure
+            # parents are not created: a missing run folder is a failure
+            self.folder.mkdir(exist_ok=True)
         with beside_training:
             written = [self._write_state(server, rows) for server, rows in states]
         ids = states[0][1].ids
@@ -266,19 +298,23 @@ class Checkpoints:
         known = self._committed.get(shard.content)
         if known is None or not known.is_present(self.folder):
             atomic.write(self.folder / shard.name, data)
-            self._committed[shard.content] = shard  # parts with equal rows are one file
+            self._committed[shard.content] = shard  # parts with equal rows share a file
         return shard
 
     def _find_known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
-        """Return the newest checkpoint's file with the same content, if any."""
+        """Return the newest checkpoint's file with the same content, or None."""
         shard = self._committed.get(manifest.make_content_key(ids, digests))
         return shard if shard and shard.is_present(self.folder) else None
 
     def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:
-        """Publish the manifest, then remove unneeded files; rank 0 only.
-
-        reports: the results of ``_write`` from all ranks. Returns the digest of the
+        """Publish the manifest, then remove unneeded files; return the digest of the
         run.
+
+        Only for rank 0.
+
+        Args:
+            pending: the checkpoint.
+            reports: results of ``_write`` on all ranks.
         """
         for rank, report in enumerate(reports):
             if report["ids"] is not None:
@@ -291,8 +327,8 @@ class Checkpoints:
             self._best = self._assemble(round, {"number": number}, parts[1], None)
         new = self._assemble(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
-        # An earlier checkpoint of this or a later round was damaged; otherwise the run
-        # would have continued after it.
+        # Existing checkpoints of this round or later ones are damaged, because the run
+        # would have continued after an intact one.
         self._kept = [*(old for old in self._kept if old.round < new.round), new][
             -self.keep :
         ]
@@ -306,9 +342,13 @@ class Checkpoints:
         parts: Sequence[dict[str, Any]],
         best: Manifest | None,
     ) -> Manifest:
-        """Return the manifest of a state after ``round``; rank 0 only.
+        """Return the manifest of a state after ``round``. Only for rank 0.
 
-        parts: each rank's part of the state.
+        Args:
+            round: last round before the state.
+            meta: facts about the checkpoint.
+            parts: parts of the state by rank.
+            best: manifest of the best state, or None.
         """
         files = [shard for part in parts for shard in _parse_shards(part["files"])]
         files.sort(key=lambda shard: shard.part.begin if shard.part else 0)
@@ -321,13 +361,15 @@ class Checkpoints:
         return Manifest(round=round, digest=of_run, meta=meta, files=files, best=best)
 
     def _clean(self) -> None:
-        """Remove temporary files and files that no kept manifest lists; no rank is
-        writing now.
+        """Remove temporary files and files that no kept manifest lists.
+
+        No rank may be writing.
         """
         wanted = {old.name for old in self._kept}
         wanted |= {shard.name for old in self._kept for shard in old.all_files}
         with atomic.explained(self.folder):
-            # Manifests go first, so that a kill never leaves a manifest without files.
+            # Manifests are removed first, so that a kill never leaves a manifest
+            # without its files.
             for pattern in (manifest.PATTERN, "clients-*.h5", "server-*.h5"):
                 for path in self.folder.glob(pattern):
                     if path.name not in wanted:
@@ -335,7 +377,7 @@ class Checkpoints:
         atomic.remove_temporaries(self.folder)
 
     def _choose(self) -> tuple[Manifest | None, list[str]]:
-        """Return the newest intact checkpoint and a line for each damaged one.
+        """Return the newest intact checkpoint, and a note on each damaged one.
         Collective.
 
         The result is (None, []) without checkpoints. Raises UserError if all are
@@ -355,24 +397,25 @@ class Checkpoints:
                 older = manifest.read_all(reversed(paths[position + 1 :]), self.run)
                 self._kept = [*older, newest]
             self._best = newest.best
-            # the run does not need the best state to continue
+            # a damaged best state does not prevent the run from continuing
             if newest.best and (damage := self._find_damage(newest.only_of_best)):
                 notes.append(
-                    f"{path}: the state before the best round is damaged, left out ({damage})"
+                    f"{path}: the state before the best round is damaged and ignored ({damage})"
                 )
                 self._best = None
             return newest, notes
         if notes:
             raise UserError(
-                "no checkpoint is left to continue from, `--fresh` starts over: "
+                "all checkpoints are damaged, `--fresh` starts over: "
                 f"{'; '.join(notes)}"
             )
         return None, notes
 
     def _examine(self, path: Path) -> tuple[Manifest | None, str | None]:
-        """Return a checkpoint if it is intact, else its damage. Collective.
+        """Return a checkpoint and None if it is intact, else None and its damage.
+        Collective.
 
-        Raises UserError if a rank does not see the manifest that rank 0 has read.
+        Raises UserError if a rank does not find the manifest that rank 0 has read.
         """
         found, damage = None, None
         if self.communicator.is_server:
@@ -394,8 +437,9 @@ class Checkpoints:
         return (None if damage else newest), damage
 
     def _find_damage(self, files: list[Shard]) -> str | None:
-        """Return the first damage of files, None if all are intact. Collective; each
-        rank reads some of the files.
+        """Return the first damage of files, or None if all are intact. Collective.
+
+        Each rank reads some of the files.
         """
         mine = files[self.communicator.rank :: self.communicator.size]
         damage = manifest.find_damage(self.folder, mine)
@@ -403,24 +447,33 @@ class Checkpoints:
         return next(filter(None, damages), None)
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> ReadShare:
-        """Put the state of this rank's clients into ``clients``; return its share of
-        the server's.
+        """Put the state of this rank's clients into ``clients``; return this rank's
+        share of the server's state.
         """
         try:
             read_clients(self.folder, chosen, clients)
             return server_state.read_share(self.folder, chosen, self.communicator)
         except (Damaged, ValueError, FileNotFoundError) as error:
             raise UserError(
-                f"{self.folder / chosen.name}: cannot be continued from ({error}), "
-                "`--fresh` starts over"
+                f"{self.folder / chosen.name}: the run cannot continue from this checkpoint "
+                f"({error}), `--fresh` starts over"
             ) from error
 
 
 def read_clients(folder: Path, chosen: Manifest, clients: ClientStore) -> None:
-    """Put the state that a checkpoint has of clients into their store.
+    """Put the clients' state in a checkpoint into a store.
 
-    Call ``Manifest.verify`` first. Raises Damaged, OSError, and ValueError for a state
-    that does not fit.
+    Call ``Manifest.verify`` first.
+
+    Args:
+        folder: folder of the checkpoint.
+        chosen: manifest of the checkpoint.
+        clients: store; the state of other clients is not read.
+
+    Raises:
+        Damaged: A file is damaged.
+        OSError: A file cannot be read.
+        ValueError: The state does not fit the store.
     """
     hosted = set(clients.ids)
     for shard in chosen.files:
@@ -436,34 +489,31 @@ def _parse_shards(files: list[dict[str, Any]]) -> list[Shard]:
 
 
 class CheckpointSchedule:
-    """A schedule of checkpoints: every so many rounds, or with "auto" as often as SHARE
-    allows.
+    """Schedule of checkpoints: every n rounds, or with "auto" as often as SHARE allows.
 
-    A checkpoint is due when the last one cost at most SHARE of the time since it was
-    finished. Its cost is the time that training waited for it and the whole time of
-    writing beside training.
+    With "auto" a checkpoint is due when the cost of the last one is at most SHARE of
+    the time since it finished. The cost is the time that training waited for it, plus
+    the whole time of writing in the background.
 
-    A checkpoint changes no numbers, so every rank uses its own clock. A checkpoint
-    begins when any rank finds it due.
+    Checkpoints do not change results, so every rank uses its own clock. A checkpoint
+    begins when it is due on any rank.
     """
 
     def __init__(
         self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._every, self._clock = every, clock
-        # seconds that the last checkpoint cost; at first 0, so that the first round
-        # ends with a checkpoint that measures the cost
+        # cost of the last checkpoint in seconds; at first 0, so that the first round
+        # ends with a checkpoint, which measures the cost
         self._cost = 0.0
         self._waited = (
-            0.0  # seconds that training has waited for the checkpoint that is under way
+            0.0  # seconds that training has waited for the current checkpoint
         )
         self._under_way = False
-        self._finished = clock()  # when the last checkpoint was
+        self._finished = clock()  # time at which the last checkpoint finished
 
     def is_planned(self, round: int) -> bool:
-        """Return whether a checkpoint is due at the end of ``round``, regardless of the
-        clock.
-        """
+        """Return whether a checkpoint is due at the end of ``round`` on all clocks."""
         return self._every != "auto" and round % self._every == 0
 
     def is_due(self, round: int) -> bool:
@@ -476,20 +526,21 @@ class CheckpointSchedule:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time of the block as waiting for a checkpoint."""
+        """Count the time of the block as time in which training waits for a checkpoint."""
         before = self._clock()
         yield
         self._waited += self._clock() - before
 
     def begun(self) -> None:
-        """Record that a checkpoint is under way."""
+        """Record that a checkpoint has begun."""
         self._under_way = True
 
     def finished(self, written_in: float) -> bool:
-        """Record that the checkpoint under way, if any, is finished; return whether there
+        """Record that the current checkpoint, if any, is finished; return whether there
         was one.
 
-        written_in: the seconds of writing it beside training.
+        Args:
+            written_in: seconds of writing in the background.
         """
         if not self._under_way:
             return False

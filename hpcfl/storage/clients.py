@@ -1,5 +1,7 @@
-"""The private state of one rank's clients: on the GPU up to a limit, then in memory up
-to another, then in files in $TMPDIR. Digests, hexadecimal SHA-256, identify states.
+"""Private state of one rank's clients, and digests of states.
+
+State is stored on the GPU up to a limit, then in memory up to a limit, then in files in
+$TMPDIR. Digests are SHA-256 in hexadecimal digits.
 """
 
 import hashlib
@@ -18,14 +20,13 @@ from hpcfl.files.scratch import Scratch
 from hpcfl.rows import mixing
 
 CPU = torch.device("cpu")
-SLAB_BYTES = 1 << 24  # of the rows that are allocated at once
-ALIGNED = 16  # bytes, the strictest alignment of a dtype
+SLAB_BYTES = 1 << 24  # size of one allocation of rows
+ALIGNED = 16  # bytes, the largest alignment of any dtype
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Return the digest of CPU tensors, over the name, dtype, shape and bytes of each.
-
-    The names are sorted.
+    """Return the digest of CPU tensors: of the name, dtype, shape and bytes of each,
+    sorted by name.
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -38,12 +39,13 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 @dataclass(frozen=True)
 class ClientDigests:
-    """Digests of clients' states, most of which may be the template's.
+    """Digests of clients' states; clients without own state share the template's
+    digest.
 
     Attributes:
-        ids: The clients, int64 [n], ascending.
-        template: The digest of all clients that are not ``written``.
-        written: The digests of the others, by id.
+        ids: ids of the clients, int64 [n], ascending.
+        template: digest of all clients that are not in ``written``.
+        written: digests of the other clients, by id.
     """
 
     ids: np.ndarray
@@ -52,9 +54,13 @@ class ClientDigests:
 
 
 def digest_run(server: str, clients: Sequence[ClientDigests]) -> str:
-    """Return the digest of a run: over the server's digest and then the clients' by id.
+    """Return the digest of a run: of the server's digest and then the clients' by id.
 
-    Each digest counts 32 bytes. clients: those of each rank.
+    Each digest contributes 32 bytes.
+
+    Args:
+        server: digest of the server's state.
+        clients: digests of the clients of each rank.
     """
     all_ids = np.sort(np.concatenate([part.ids for part in clients]), kind="stable")
     rows = np.empty((len(all_ids), 32), np.uint8)
@@ -69,14 +75,15 @@ def digest_run(server: str, clients: Sequence[ClientDigests]) -> str:
 
 
 def _decode(digests: str) -> np.ndarray:
-    """Return digests one after the other as bytes, uint8 [n, 32]."""
+    """Return concatenated digests as bytes, uint8 [n, 32]."""
     return np.frombuffer(bytes.fromhex(digests), np.uint8).reshape(-1, 32)
 
 
 class Row:
-    """The state of one client, whose tensors never change: a new state makes a new row.
+    """The state of one client.
 
-    written: False for the template's row, which all clients without own state share.
+    Its tensors never change; a new state makes a new row. ``written`` is False for the
+    template's row, which all clients without own state share.
     """
 
     def __init__(self, state: Mapping[str, Tensor], written: bool = True) -> None:
@@ -89,19 +96,21 @@ class Row:
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the state on the CPU."""
+        """Return the state as CPU tensors."""
         return {
             name: mixing.move_to_host(tensor) for name, tensor in self.state.items()
         }
 
     @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 of the state, computed once."""
+        """Return the digest of the state, computed once."""
         return digest_tensors(self.tensors)
 
 
 class RowMemory:
-    """CPU memory for rows like ``template``; places are used again after their rows."""
+    """CPU memory for rows with the tensors of ``template``; memory of unused rows is
+    reused.
+    """
 
     def __init__(
         self, template: Mapping[str, Tensor], memory: Scratch, clients: int
@@ -112,7 +121,7 @@ class RowMemory:
         self._free: list[np.ndarray] = []
 
     def copy(self, row: Mapping[str, Tensor]) -> Row:
-        """Return a row with copies of CPU tensors. Raises RunFailure where $TMPDIR is
+        """Return a row with copies of CPU tensors. Raises RunFailure if $TMPDIR is
         full.
         """
         place = self._take()
@@ -124,7 +133,7 @@ class RowMemory:
         return Row(state)
 
     def _take(self) -> Tensor:
-        """Return a free place, uint8 [size], which is free again after its last use."""
+        """Return free memory, uint8 [size]; it is free again once the tensor is unused."""
         if not self._free:
             slab = self._memory.empty_bytes(self._slab_rows * self._size)
             self._free.extend(slab.reshape(self._slab_rows, self._size))
@@ -136,12 +145,12 @@ class RowMemory:
 
 @dataclass(frozen=True)
 class Snapshot(Mapping[int, Row]):
-    """The rows of one rank's clients at one moment, by ascending id.
+    """Rows of one rank's clients at one moment, by ascending id.
 
     Attributes:
-        ids: The clients, int64 [n], ascending.
-        written: The rows that were put, by id.
-        template: The row of all other clients.
+        ids: ids of the clients, int64 [n], ascending.
+        written: rows of clients with own state, by id.
+        template: row of all other clients.
     """
 
     ids: np.ndarray
@@ -167,7 +176,7 @@ class Snapshot(Mapping[int, Row]):
 
 
 class ClientStore:
-    """The private state of clients by id.
+    """Private state of clients by id.
 
     Clients whose state was never put share one row, the template.
     """
@@ -179,13 +188,16 @@ class ClientStore:
         memory: float = inf,
         gpu_memory: float = 0,
     ) -> None:
-        """Make a store in which each of ``ids`` has the state ``template``.
+        """Create a store in which each client has the state ``template``.
 
         Args:
-            template: the state of ONE client, name → tensor [*shape] on any device;
-                none of them may change.
-            memory: the most bytes of rows in memory; further rows lie in files.
-            gpu_memory: the most bytes of rows on a GPU; further rows lie in memory.
+            ids: ids of the clients.
+            template: state of ONE client, name → tensor [*shape] on any device; its
+                tensors must not change.
+            memory: largest size of all rows in memory, in bytes; further rows are
+                stored in files.
+            gpu_memory: largest size of all rows on the GPU, in bytes; further rows are
+                stored in memory.
         """
         self._template_row = Row(
             {name: _move_whole(tensor) for name, tensor in template.items()},
@@ -200,20 +212,27 @@ class ClientStore:
 
     @property
     def ids(self) -> list[int]:
-        """Return the clients of this rank, ascending."""
+        """Return the ids of this rank's clients, ascending."""
         ids: list[int] = self._ids.tolist()
         return ids
 
     def hosts(self, ids: np.ndarray) -> np.ndarray:
-        """Return whether each of the ``ids`` [n] is on this rank, bool [n]."""
+        """Return whether each of the ``ids`` [n] is a client of this rank, bool [n]."""
         return _are_among(ids, self._ids)
 
     def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
-        """Return copies of the state of n clients, name → tensor [n, *shape] on
-        ``device``.
+        """Return copies of the state of n clients.
 
-        Raises ValueError for clients of other ranks, RunFailure if the file cannot be
-        read.
+        Args:
+            ids: ids of the clients.
+            device: device of the copies.
+
+        Returns:
+            Tensors [n, *shape] by name.
+
+        Raises:
+            ValueError: A client belongs to another rank.
+            RunFailure: A file cannot be read.
         """
         self._check_ids(ids)
         if not ids:
@@ -228,12 +247,16 @@ class ClientStore:
         }
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
-        """Replace the whole state of n clients by ``state``, as from ``get``, on any
-        device.
+        """Replace the whole state of n clients.
 
-        Raises ValueError for clients of other ranks and for a state unlike the
-        template,
-        RunFailure if the file system is full.
+        Args:
+            ids: ids of the clients.
+            state: tensors [n, *shape] by name, as from ``get``, on any device.
+
+        Raises:
+            ValueError: A client belongs to another rank, or the state does not match
+                the template.
+            RunFailure: The file system is full.
         """
         self._check_ids(ids)
         self.check_state(len(ids), state)
@@ -265,11 +288,14 @@ class ClientStore:
                 self._gpu_left += row.size
 
     def like(self, template: Mapping[str, Tensor]) -> "ClientStore":
-        """Return a new store for other state of the same clients, with the same limits."""
+        """Return a new store with other state for the same clients, with the same
+        limits.
+        """
         return ClientStore(self._ids, template, self._memory, self._gpu_memory)
 
     def snapshot(self) -> Snapshot:
-        """Return the current rows of all clients; later puts do not change them.
+        """Return the current rows of all clients; later calls of ``put`` do not change
+        them.
 
         No tensor is copied.
         """
@@ -279,10 +305,15 @@ class ClientStore:
         asked = np.asarray(ids, np.int64)
         others = asked[~self.hosts(asked)].tolist()
         if others:
-            raise ValueError(f"clients {others[:5]} are not of this rank")
+            raise ValueError(f"clients {others[:5]} are not on this rank")
 
     def check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
-        """Raise ValueError for a state of so many clients that is unlike the template."""
+        """Raise ValueError for a state that does not match the template.
+
+        Args:
+            count: number of clients.
+            state: their state, tensors [count, *shape] by name.
+        """
         if state.keys() != self.template.keys():
             raise ValueError(
                 f"fleet.state has {sorted(state)}; expected {sorted(self.template)}"
@@ -297,7 +328,7 @@ class ClientStore:
 
 
 def _move_whole(tensor: Tensor) -> Tensor:
-    """Return a tensor on the CPU, which is a copy if it is a part of a larger one."""
+    """Return a tensor on the CPU, copied if it is a part of a larger one."""
     moved = tensor.detach().cpu()
     is_whole = moved.untyped_storage().nbytes() == moved.nbytes
     return moved if is_whole else moved.clone()

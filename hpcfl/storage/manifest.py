@@ -1,9 +1,9 @@
 """The manifest of a checkpoint, which commits it, and the data files that it lists.
 
-The data are HDF5 files: one for each group of clients, one for the server, and one for
-each part of a large tensor of the server (``server_state.py``). The SHA-256 of its bytes
-names a file. Two files of one name are therefore identical on any number of ranks, and
-no file of an older checkpoint is ever overwritten.
+Data files are HDF5: one for each group of clients, one for the server, and one for each
+part of a large tensor of the server (``server_state.py``). A file is named by the
+SHA-256 of its bytes. Files with one name are therefore identical on any number of
+ranks, and no file of an older checkpoint is overwritten.
 """
 
 import hashlib
@@ -33,26 +33,34 @@ if TYPE_CHECKING:
     from hpcfl.storage.clients import Row, Snapshot
 
 FORMAT = 3
-READABLE = (2, FORMAT)  # in format 2 the server has one file
+READABLE = (2, FORMAT)  # in format 2 the server's state is one file
 PATTERN = "manifest-*.json"
 LIMIT = 256 << 20  # bytes, enough for 2,800,000 clients with state
-# A file is written again when one of its clients changes: larger files are fewer,
-# smaller ones rewrite less.
+# A file is written again when one of its clients changes. Larger files are fewer, but
+# more state is rewritten.
 FILE_CLIENTS = 64
 FILE_BYTES = 64 << 20
-FILES = 400  # of a checkpoint; howto/storage.md says why few
+FILES = 400  # limit for a checkpoint; howto/storage.md explains it
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-# the types of a tensor that is stored in parts
+# types of tensors that are stored in parts
 PARTS_TYPES = r"^(bool|uint8|int8|int16|int32|int64|float16|float32|float64)$"
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Part:
-    """The rows ``begin`` to ``end`` of a tensor of the server, along its first dimension.
+    """Rows of a tensor of the server, along its first dimension.
 
-    row: the shape of a row. Raises ValueError for invalid values.
+    Attributes:
+        tensor: name of the tensor.
+        begin: first row.
+        end: row after the last.
+        row: shape of a row.
+        dtype: type of the tensor.
+
+    Raises:
+        ValueError: A value is invalid.
     """
 
     tensor: str
@@ -71,12 +79,12 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the rows."""
+        """Return the size of the rows in bytes."""
         return self.rows * prod(self.row) * np.dtype(self.dtype).itemsize
 
     def continues(self, before: "Part | None") -> bool:
-        """Return whether this part follows another one of the same tensor, or is the
-        first.
+        """Return whether this part follows another part of the same tensor; None for
+        the first part.
         """
         if before is None:
             return self.begin == 0
@@ -88,14 +96,22 @@ class Part:
 class Shard:
     """A data file with the state of the server or of some clients.
 
-    ids: of the clients, ascending; None for the server. digests: of the server's state,
-    or of each client's; none of a part. part: the rows in the file, where it has a part
-    of one tensor of the server. Raises ValueError for invalid values.
+    Attributes:
+        name: name of the file.
+        sha256: SHA-256 of its bytes.
+        size: size in bytes.
+        ids: ids of the clients, ascending; None for the server.
+        digests: digest of the server's state, or of each client's state; empty for a
+            part.
+        part: rows in the file, if it holds a part of one tensor of the server.
+
+    Raises:
+        ValueError: A value is invalid.
     """
 
     name: str
     sha256: Sha256
-    size: NonNegativeInt  # bytes
+    size: NonNegativeInt
     ids: list[NonNegativeInt] | None
     digests: list[Sha256]
     part: Part | None = None
@@ -104,23 +120,23 @@ class Shard:
         ids = self.ids
         if self.part is not None:
             if ids is not None or self.part.size > self.size:
-                raise ValueError(f"{self.name}: its part does not belong to it")
+                raise ValueError(f"{self.name}: its part does not fit the file")
             ids = []
         elif ids is None:
             ids = [0]
         if self.name != _name_file(self.ids, self.sha256):
-            raise ValueError(f"{self.name!r} is not the name of this file")
+            raise ValueError(f"{self.name!r} does not match its SHA-256 or its ids")
         if ids != sorted(set(ids)) or len(ids) != len(self.digests):
-            raise ValueError(f"{self.name}: its ids and digests do not belong together")
+            raise ValueError(f"{self.name}: its ids and digests do not match")
 
     @property
     def is_of_server(self) -> bool:
-        """Return whether the file has the server's state but for parts."""
+        """Return whether the file holds the server's state without its parts."""
         return self.ids is None and self.part is None
 
     @property
     def content(self) -> tuple[object, ...]:
-        """Return a key for the state in the file; shards of equal content are
+        """Return a key of the state in the file; shards with equal keys are
         interchangeable.
         """
         if self.part is not None:
@@ -128,14 +144,14 @@ class Shard:
         return make_content_key(self.ids, self.digests)
 
     def is_present(self, folder: Path) -> bool:
-        """Return whether the file exists with its size; its bytes are not checked."""
+        """Return whether the file exists with this size; its content is not checked."""
         try:
             return (folder / self.name).lstat().st_size == self.size
         except OSError:
             return False
 
     def verify(self, folder: Path) -> None:
-        """Read the file. Raises Damaged if its SHA-256 has changed."""
+        """Read the file. Raises Damaged if its SHA-256 differs."""
         try:
             with untrusted_files.opened(folder / self.name) as file:
                 right = (
@@ -145,13 +161,11 @@ class Shard:
         except (FileNotFoundError, Damaged) as error:
             raise Damaged(f"{self.name}: {atomic.describe_reason(error)}") from error
         if not right:
-            raise Damaged(
-                f"{self.name}: its SHA-256 is not the one it was written with"
-            )
+            raise Damaged(f"{self.name}: its SHA-256 differs from that in the manifest")
 
 
 class Document(TypedDict):
-    """The content of a manifest's file; ``sha256`` is the checksum of ``manifest``."""
+    """Content of a manifest's file; ``sha256`` is the checksum of ``manifest``."""
 
     sha256: str
     manifest: dict[str, Any]
@@ -159,12 +173,19 @@ class Document(TypedDict):
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Manifest:
-    """A committed checkpoint: the state after ``round``.
+    """A committed checkpoint: the state after a round.
 
-    digest: of the run's whole state. meta: the argument of ``Checkpoints.start``, with
-    the run's fingerprint under ``run``. files: one of the server, parts of its large
-    tensors, of each in the order of rows, and any number of clients'. best: the stored
-    state before the best round so far, if any. Raises ValueError for invalid values.
+    Attributes:
+        round: number of the round.
+        digest: digest of the run's whole state.
+        meta: argument ``meta`` of ``Checkpoints.start``, with the run's fingerprint
+            under ``run``.
+        files: one file of the server, parts of its large tensors, in the order of rows,
+            and any number of files of clients.
+        best: stored state before the best round so far, or None.
+
+    Raises:
+        ValueError: A value is invalid.
     """
 
     round: Annotated[int, Field(ge=0, lt=10**8)]
@@ -178,7 +199,7 @@ class Manifest:
         servers = sum(shard.is_of_server for shard in self.files)
         if len(clients) != len(set(clients)) or servers != 1:
             raise ValueError(
-                "the files are not those of one server and different clients"
+                "the files must hold one server's state, and each client at most once"
             )
         for tensor, files in self.parts.items():
             before = None
@@ -193,12 +214,12 @@ class Manifest:
 
     @property
     def server_file(self) -> Shard:
-        """Return the file of the server that is no part."""
+        """Return the file of the server that is not a part."""
         return next(shard for shard in self.files if shard.is_of_server)
 
     @property
     def parts(self) -> dict[str, list[tuple[str, Part]]]:
-        """Return the name of the file of each part, and the part, by tensor."""
+        """Return file name and part of each part, by tensor."""
         found: dict[str, list[tuple[str, Part]]] = {}
         for shard in self.files:
             if shard.part is not None:
@@ -207,12 +228,12 @@ class Manifest:
 
     @property
     def all_files(self) -> list[Shard]:
-        """Return its own files and those of the best state."""
+        """Return the files of the state and of the best state."""
         return [*self.files, *(self.best.all_files if self.best else [])]
 
     @property
     def only_of_best(self) -> list[Shard]:
-        """Return the files of the best state that are not its own files as well."""
+        """Return the files of the best state that the state does not use."""
         own = {shard.name for shard in self.files}
         return [shard for shard in self.all_files if shard.name not in own]
 
@@ -225,28 +246,36 @@ class Manifest:
         atomic.write(folder / self.name, json.dumps(document, indent=1).encode())
 
     def verify(self, folder: Path) -> None:
-        """Read its own files in ``folder``. Raises Damaged for a missing or changed
-        file.
+        """Read the files of the state in ``folder``.
+
+        Raises Damaged for a missing or changed file.
         """
         for shard in self.files:
             shard.verify(folder)
 
 
 def name_manifest(round: int) -> str:
-    """Return the name of the manifest's file after a round; names sort by round."""
+    """Return the file name of the manifest after a round; names sort by round."""
     return f"manifest-{round:08d}.json"
 
 
 def read(path: Path, run: str | None = None) -> Manifest:
-    """Return the intact manifest in a file; ``verify`` checks its files.
+    """Return the manifest in a file, after checking its checksum.
 
-    run: the fingerprint of its run, see ``forms.check_run``. Raises Damaged.
+    ``Manifest.verify`` checks the files that it lists.
+
+    Args:
+        path: the file.
+        run: fingerprint of the run, as in ``forms.check_run``.
+
+    Raises:
+        Damaged: The manifest is damaged or belongs to another run.
     """
     try:
         document = untrusted_files.read_json(path, Document, LIMIT)
         body = document["manifest"]
         if document["sha256"] != compute_checksum(body):
-            raise Damaged("its content does not have the checksum it was written with")
+            raise Damaged("its content does not match its checksum")
         if body.pop("format", None) not in READABLE:
             raise Damaged("written in another format by another version of hpcfl")
         manifest = parse_manifest(body)
@@ -255,13 +284,13 @@ def read(path: Path, run: str | None = None) -> Manifest:
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged("not a complete manifest") from error
     if manifest.name != path.name:
-        raise Damaged(f"it is that of round {manifest.round}")
+        raise Damaged(f"it belongs to round {manifest.round}")
     check_run(manifest.meta.get("run"), run)
     return manifest
 
 
 def parse_manifest(table: dict[str, Any]) -> Manifest:
-    """Return the manifest from the result of ``asdict``.
+    """Return the manifest of a table from ``asdict``.
 
     Raises ValueError, KeyError or TypeError for other tables.
     """
@@ -276,16 +305,15 @@ def parse_manifest(table: dict[str, Any]) -> Manifest:
 
 
 def parse_shard(table: dict[str, Any]) -> Shard:
-    """Return the file from the result of ``asdict``. Raises as ``parse_manifest``."""
+    """Return the file of a table from ``asdict``. Raises as ``parse_manifest``."""
     part = table.get("part")
     return Shard(**{**table, "part": None if part is None else Part(**part)})
 
 
 def list_newest_first(folder: Path) -> list[Path]:
-    """Return the paths of a folder's manifests, including damaged ones. Raises
-    RunFailure.
+    """Return the paths of a folder's manifests, including damaged ones, newest first.
 
-    A missing folder has none.
+    The result is empty for a missing folder. Raises RunFailure.
     """
     with atomic.explained(folder):
         return sorted(folder.glob(PATTERN), reverse=True)
@@ -294,7 +322,11 @@ def list_newest_first(folder: Path) -> list[Path]:
 def find_states(folder: Path, run: str) -> dict[int, Manifest]:
     """Return a run's stored states, including best ones, by the last round before them.
 
-    Their files exist; the content is not read.
+    All their files exist; the content is not checked.
+
+    Args:
+        folder: folder of the checkpoints.
+        run: fingerprint of the run.
     """
     found: dict[int, Manifest] = {}
     for newest in read_all(list_newest_first(folder), run):
@@ -305,7 +337,7 @@ def find_states(folder: Path, run: str) -> dict[int, Manifest]:
 
 
 def find_damage(folder: Path, files: Iterable[Shard]) -> str | None:
-    """Return the first damage of files in a folder, None if all are intact."""
+    """Return the first damage of files in a folder, or None if all are intact."""
     for shard in files:
         try:
             shard.verify(folder)
@@ -318,24 +350,33 @@ def list_damaged(folder: Path, run: str) -> dict[str, str]:
     """Return the damage of each unreadable checkpoint by its manifest's name, newest
     first.
 
-    The function reads all files.
+    All files are read.
+
+    Args:
+        folder: folder of the checkpoints.
+        run: fingerprint of the run.
     """
     found: dict[str, str] = {}
     for path in list_newest_first(folder):
         try:
             read(path, run).verify(folder)
         except Damaged as error:
-            found[path.name] = f"{path}: damaged, left out ({error})"
+            found[path.name] = f"{path}: damaged and ignored ({error})"
     return found
 
 
 def find_latest(
     folder: str | Path, run: str | None = None, verified: bool = False
 ) -> Manifest | None:
-    """Return the newest checkpoint with an intact manifest and existing files.
+    """Return the newest checkpoint with an intact manifest and existing files, or None.
 
-    run: the fingerprint of its run, see ``forms.check_run``. verified: whether to read
-    all files of the checkpoint. Raises RunFailure if the folder cannot be listed.
+    Args:
+        folder: folder of the checkpoints.
+        run: fingerprint of the run, as in ``forms.check_run``.
+        verified: Whether to check the content of all files.
+
+    Raises:
+        RunFailure: The folder cannot be listed.
     """
     folder = Path(folder)
     for found in read_all(list_newest_first(folder), run):
@@ -348,7 +389,7 @@ def find_latest(
 
 
 def read_all(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
-    """Return the intact manifests of a run among ``paths``, in the same order."""
+    """Return the intact manifests of a run in the order of ``paths``."""
     manifests = []
     for path in paths:
         with suppress(Damaged):
@@ -357,8 +398,9 @@ def read_all(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
 
 
 def compute_checksum(body: dict[str, Any]) -> str:
-    """Return the SHA-256 of the body, the same before it is written and after it is
-    read.
+    """Return the SHA-256 of the body of a manifest.
+
+    It is the same before writing and after reading.
     """
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
@@ -366,7 +408,7 @@ def compute_checksum(body: dict[str, Any]) -> str:
 def make_content_key(
     ids: Sequence[int] | None, digests: Sequence[str]
 ) -> tuple[object, ...]:
-    """Return the ``Shard.content`` of clients' digests, or the server's if ``ids`` is
+    """Return ``Shard.content`` for digests of clients, or of the server if ``ids`` is
     None.
     """
     return (None if ids is None else tuple(ids), *digests)
@@ -374,13 +416,12 @@ def make_content_key(
 
 @dataclass(frozen=True)
 class FileLimits:
-    """The limits of the files of a checkpoint.
+    """Limits for the files of a checkpoint.
 
     Attributes:
-        size: The most bytes of a file with more than one client or row. None stands
-            for FILE_BYTES, and for more where clients or rows would need more than
-            FILES files.
-        clients: The number of clients on all ranks.
+        size: largest size in bytes of a file with several clients or rows. None for
+            FILE_BYTES, or more if that would need more than FILES files.
+        clients: number of clients on all ranks.
     """
 
     size: int | None = None
@@ -388,20 +429,31 @@ class FileLimits:
 
     @property
     def small(self) -> int:
-        """Return the most bytes of a tensor of the server that is not cut."""
+        """Return the largest size in bytes of a tensor of the server that is not
+        divided.
+        """
         return self.size or FILE_BYTES
 
     def count_clients(self, client_bytes: int) -> int:
-        """Return the most clients in a file, each with so many bytes of state."""
+        """Return the largest number of clients in a file.
+
+        Args:
+            client_bytes: size of a client's state in bytes.
+        """
         fit = min(FILE_CLIENTS, self.small // max(1, client_bytes))
         return self._at_least(fit, self.clients)
 
     def count_rows(self, rows: int, row_bytes: int) -> int:
-        """Return the most rows in a file, of a tensor with ``rows`` of them."""
+        """Return the largest number of rows of a tensor in a file.
+
+        Args:
+            rows: number of rows of the tensor.
+            row_bytes: size of a row in bytes.
+        """
         return self._at_least(self.small // max(1, row_bytes), rows)
 
     def _at_least(self, fit: int, total: int) -> int:
-        """Return how many of ``total`` are in a file, of which so many fit."""
+        """Return ``fit``, or more if ``total`` items would need more than FILES files."""
         fewest = 1 if self.size else ceil(total / FILES)
         return max(fit, fewest)
 
@@ -410,7 +462,7 @@ AUTO = FileLimits()
 
 
 def make_limits(config: "Config") -> FileLimits:
-    """Return the limits that ``checkpoint.file_size`` sets."""
+    """Return the limits of ``checkpoint.file_size``."""
     megabytes, clients = config.checkpoint.file_size, config.partition.clients
     return FileLimits(None if megabytes == "auto" else megabytes << 20, clients)
 
@@ -418,11 +470,15 @@ def make_limits(config: "Config") -> FileLimits:
 def group_clients(rows: "Snapshot", limits: FileLimits = AUTO) -> Iterator[list[int]]:
     """Yield the ids of a rank's clients, ascending, in groups of bounded size.
 
-    Each group becomes one file. Clients without own state are left out. They count for
-    the boundaries of groups, so that other groups stay as they are when the state of
-    one is put. If few of many clients have state, a group spans more clients, so that a
-    file is not made for nearly every row. The span halves when the number of clients
-    with state doubles, and only then do all groups change.
+    Each group becomes one file. Clients without own state are left out. Groups are
+    bounded by positions among all clients, so putting the state of one client does not
+    change other groups. If few of many clients have own state, a group spans more
+    clients, so that files do not hold single rows. The span halves when the number of
+    clients with own state doubles; only then do all groups change.
+
+    Args:
+        rows: state of the rank's clients.
+        limits: limits for files.
     """
     most = limits.count_clients(rows.template.size)
     written = np.array(sorted(rows.written), np.int64)
@@ -443,11 +499,17 @@ def _find_power_of_two(number: int) -> int:
 def write_clients(folder: Path, ids: list[int], rows: "Mapping[int, Row]") -> Shard:
     """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n].
 
-    Raises RunFailure.
+    Args:
+        folder: folder of the checkpoint.
+        ids: ids of the clients.
+        rows: state by client.
+
+    Raises:
+        RunFailure: The file cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
     for position, client in enumerate(ids):
-        # fetched once each, one after the other: they may come from a GPU or a file
+        # each row is fetched once, because it may be on a GPU or in a file
         for name, tensor in rows[client].tensors.items():
             row = tensor.numpy()
             if position == 0:
@@ -460,9 +522,15 @@ def write_clients(folder: Path, ids: list[int], rows: "Mapping[int, Row]") -> Sh
 
 
 def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Shard:
-    """Write the server's state, CPU tensors of any shape, and its ``digest``.
+    """Write the server's state.
 
-    Raises RunFailure.
+    Args:
+        folder: folder of the checkpoint.
+        state: CPU tensors of any shape by name.
+        digest: digest of the state.
+
+    Raises:
+        RunFailure: The file cannot be written.
     """
     arrays = {_encode(name): tensor.numpy() for name, tensor in state.items()}
     return _write(folder, arrays, None, [digest])
@@ -471,23 +539,41 @@ def write_server(folder: Path, state: "Mapping[str, Tensor]", digest: str) -> Sh
 def encode_part(part: Part, rows: np.ndarray) -> tuple[Shard, memoryview]:
     """Return the file of a part of a large tensor, and its bytes.
 
-    rows: [end − begin, *row].
+    Args:
+        part: the part.
+        rows: its rows, [end − begin, *row].
     """
     return _encode_file({_encode(part.tensor): rows}, None, [], part)
 
 
 def read_part(path: Path, part: Part, target: np.ndarray) -> None:
-    """Read the rows of a part from its file into ``target``, [end − begin, *row].
+    """Read the rows of a part from its file.
 
-    Call ``Shard.verify`` first. Raises FileNotFoundError, Damaged.
+    Call ``Shard.verify`` first.
+
+    Args:
+        path: the file.
+        part: the part.
+        target: array that receives the rows, [end − begin, *row].
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        Damaged: The file is damaged.
     """
     hdf5.read_into(path, _encode(part.tensor), target)
 
 
 def read_tensors(path: Path, rows: list[int] | None) -> "dict[str, Tensor]":
-    """Return the tensors in a file by name, whole or only the given ascending ``rows``.
+    """Return the tensors in a file by name.
 
-    Call ``Shard.verify`` first. Raises Damaged.
+    Call ``Shard.verify`` first.
+
+    Args:
+        path: the file.
+        rows: ascending numbers of the rows to read; None for all.
+
+    Raises:
+        Damaged: The file is damaged.
     """
     import torch
 
@@ -530,12 +616,12 @@ def _encode_file(
 
 
 def _name_file(ids: list[int] | None, sha256: str) -> str:
-    """Return the name of a file of the server, or of clients if it has ``ids``."""
+    """Return the name of a file of clients, or of the server if ``ids`` is None."""
     return f"{'server' if ids is None else 'clients'}-{sha256}.h5"
 
 
 def _encode(name: str) -> str:
-    """Return a dataset's name for a tensor, without characters that HDF5 reads as a
+    """Return the name of a tensor's dataset, without characters that HDF5 reads as a
     path.
 
     The leading '=' distinguishes it from the dataset ``ids``.

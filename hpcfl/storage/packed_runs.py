@@ -1,6 +1,6 @@
-"""Packed runs: many runs in one file, read like a folder.
+"""Reading of packed runs: many runs in one file, which is read like a folder.
 
-``trained/packed.py`` writes such files and documents their content.
+``trained/packed.py`` writes these files and documents their content.
 """
 
 import lzma
@@ -19,25 +19,25 @@ from hpcfl.storage.results import MERGED
 from hpcfl.storage.run_folder import RUN
 
 SUFFIX = ".tar.xz"
-# limits of an archive, which protect disk and memory from untrusted files
+# limits that protect disk and memory from untrusted files
 MOST_FILES = 100_000
 MOST_BYTES = 1 << 30
-MEMORY = 1 << 28  # bytes for unpacking; xz itself uses at most 65 MB by default
-PART = 1 << 20  # bytes that are unpacked at once
-SHOWN = 80  # letters of a name in an error
+MEMORY = 1 << 28  # bytes for decompression; xz needs at most 65 MB by default
+PART = 1 << 20  # bytes that are decompressed at once
+SHOWN = 80  # characters shown of a name in an error
 
 
 def is_packed(path: Path) -> bool:
-    """Return whether a path names such a file."""
+    """Return whether a path is a file of packed runs."""
     return path.name.endswith(SUFFIX) and path.is_file()
 
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder with the runs of a file, like that of a sweep.
+    """Yield a temporary folder with the runs in a file, in the layout of a sweep.
 
-    Raises UserError for a damaged or different file, RunFailure if the folder cannot be
-    written.
+    Raises UserError for a damaged file or another format, RunFailure if the folder
+    cannot be written.
     """
     with scratch.make_temporary_folder() as folder:
         try:
@@ -57,27 +57,27 @@ def unpacked(path: Path) -> Iterator[Path]:
 
 
 def _decompress(source: BinaryIO, target: BinaryIO) -> None:
-    """Write the content of an xz file. Raises ValueError or LZMAError."""
+    """Write the content of an xz file to ``target``. Raises ValueError or LZMAError."""
     unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
     left = MOST_BYTES
     while not unpacker.eof:
         packed = source.read(PART) if unpacker.needs_input else b""
         if unpacker.needs_input and not packed:
-            raise ValueError("it is cut off")
+            raise ValueError("it is incomplete")
         part = unpacker.decompress(packed, PART)
         left -= len(part)
         if left < 0:
-            raise ValueError("it holds more than packed runs may")
+            raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
         with atomic.explained(scratch.find_folder()):
             target.write(part)
     if unpacker.unused_data or source.read(1):
-        raise ValueError("more follows its end")
+        raise ValueError("it has data after its end")
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     """Write an archive's files below a folder.
 
-    Raises ValueError for an archive that ``hpcfl pack`` does not make.
+    Raises ValueError for an archive that ``hpcfl pack`` does not write.
     """
     written = set()
     for entry in archive:
@@ -86,15 +86,15 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
         parts = PurePosixPath(name).parts
         known = len(parts) == 2 and parts[1] in (RUN, MERGED) and entry.isreg()
         if not known or parts[0] in ("..", "/") or entry.issparse() or "\0" in name:
-            raise ValueError(f"{shown} is no file of a run")
+            raise ValueError(f"{shown} is not a file of a run")
         if len(parts[0].encode()) > LONGEST:
             raise ValueError(f"{shown} is too long")
         if name in written:
-            raise ValueError(f"{shown} is in it twice")
+            raise ValueError(f"{shown} occurs twice")
         written.add(name)
         content = archive.extractfile(entry)
         if len(written) > MOST_FILES or content is None:
-            raise ValueError("it holds more than packed runs may")
+            raise ValueError(f"it holds more than {MOST_FILES:,} files")
         target = folder.joinpath(*parts)
         with atomic.explained(folder):
             target.parent.mkdir(exist_ok=True)

@@ -1,4 +1,6 @@
-"""The origin of a result: versions, processor, arithmetic, command line and commit."""
+"""Provenance of a result: versions, processor, arithmetic, settings, command and
+commit.
+"""
 
 import hashlib
 import os
@@ -14,7 +16,7 @@ import torch
 
 import hpcfl
 
-# Environment variables by which libraries choose their kernels.
+# Environment variables that determine the kernels of libraries.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS_WORKSPACE_CONFIG",
@@ -49,7 +51,7 @@ def _find_version(package: str) -> str:
 
 
 def read_processor() -> str:
-    """Return the CPU's model name, because another model may round differently."""
+    """Return the CPU's model name, because other models may round differently."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -62,13 +64,13 @@ def read_processor() -> str:
 def digest_arithmetic() -> str:
     """Return a fingerprint of this process's arithmetic.
 
-    It is the first 16 digits of a SHA-256 over the results of some torch kernels on
-    fixed numbers. Processors of one name may use other instructions, because of an
+    It is the first 16 digits of a SHA-256 of the results of some torch kernels on fixed
+    numbers. Processors with one name may use different instructions, because of an
     environment variable (such as ATEN_CPU_CAPABILITY) or a library's choice for a
-    vendor. The last bits of results differ then. Processes with the same fingerprint
-    should get the same digests.
+    vendor, and the last bits of results then differ. Processes with equal fingerprints
+    should compute equal digests.
     """
-    # whole numbers, which are identical on all machines, divided once
+    # whole numbers, identical on all machines, and one division
     numbers = (torch.arange(32_000) * 7919 % 10_007 - 5003).float() / 5003
     rows, classes = numbers.view(40, 800), numbers.view(-1, 10)
     images = numbers[:3136].view(4, 1, 28, 28)
@@ -88,9 +90,9 @@ def digest_arithmetic() -> str:
 
 
 def collect_settings() -> dict[str, Any]:
-    """Return the settings of this process that change computed numbers, by name.
+    """Return the settings of this process that affect computed numbers, by name.
 
-    They are torch's settings and the VARIABLES that are set in the environment.
+    They are torch's settings, and VARIABLES that are set in the environment.
     """
     smallest = torch.tensor([1e-45], dtype=torch.float32)
     found = {
@@ -112,7 +114,8 @@ def collect_settings() -> dict[str, Any]:
 
 
 def find_commit() -> str | None:
-    """Return the commit of the running source tree, with '+' for changes.
+    """Return the commit of the running source tree, followed by '+' if files have
+    changed.
 
     The result is None outside a git repository.
     """
@@ -139,7 +142,7 @@ def find_commit() -> str | None:
 
 
 def collect_header() -> dict[str, Any]:
-    """Return the whole provenance, JSON-able, for the header of results."""
+    """Return the complete provenance, JSON-able, for the header of results."""
     return {
         "versions": collect_versions(),
         "processor": read_processor(),

@@ -1,8 +1,8 @@
-"""The results of a run: metrics of rounds and sparse metrics of clients, in memory and
-in HDF5 files.
+"""Results of a run in memory and in HDF5 files: metrics of rounds, and sparse metrics
+of clients.
 
 A round with a hundred of a million clients has a hundred entries, in memory and in a
-file. Arrays [T, clients] are made on request.
+file. Arrays [T, clients] are created on request.
 """
 
 import json
@@ -21,25 +21,25 @@ from hpcfl.storage.forms import AnotherRun, Header, check_run
 
 KIND = "metrics"
 MERGED = "metrics.h5"
-ROUNDS = "rounds"  # folder of the rounds that are not merged yet
-RUN = "run"  # the header entry with the fingerprint of the run
-COMPLETED = "completed"  # the header entry with ``Results.completed``
-# The clients of entries (see ``Metrics``), and the first entry of each round. The
-# attribute holds the number of clients.
+ROUNDS = "rounds"  # folder of unmerged rounds
+RUN = "run"  # header entry with the fingerprint of the run
+COMPLETED = "completed"  # header entry with ``Results.completed``
+# Datasets with the client of each entry (see ``Metrics``) and the first entry of each
+# round, and the attribute with the number of clients.
 IDS, STARTS = "entries/client", "entries/starts"
 CLIENT_COUNT = "client_count"
 STATIC, VALUES = "partition/", "values/"
 MOST_CLIENTS = 10**9
-ATTEMPTS = 100  # a reader meets a merge in progress at most once per checkpoint
-# The value that marks round R + 1, the scoring after the last aggregation: 1 then, 0
-# in played rounds.
+ATTEMPTS = 100  # attempts to read; each checkpoint can disturb at most one of them
+# Metric that is 1 in round R + 1, the scoring after the last aggregation, and 0 in
+# played rounds.
 FINAL = "final"
-GROUP = "group"  # a static array: the group of each client, [clients]
-# static arrays: the partition's samples, [clients, classes]
+GROUP = "group"  # static array with the group of each client, [clients]
+# static arrays with the partition's numbers of samples, [clients, classes]
 COUNTS = ("train_counts", "test_counts")
-# in the header of packed runs: the checksum of the final state, which is not packed
+# header entry of packed runs with the digest of the final state, which is not packed
 DIGEST = "digest"
-# bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
+# limit for a run's results in bytes: 2,000 rounds, 25,000 clients, 10 numbers each
 LIMIT = 4 << 30
 Columns = Mapping[str, np.ndarray]
 Positions = Sequence[int] | np.ndarray
@@ -47,18 +47,19 @@ Positions = Sequence[int] | np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Metrics(Mapping[str, np.ndarray]):
-    """Metrics by name: [T] of T rounds, and [T, clients] of clients, made on request.
+    """Metrics by name: [T] of T rounds, and [T, clients] of clients, created on
+    request.
 
-    Clients have N entries, sorted by round and then by client. Missing metrics are NaN
-    (floats) or −1 (integers).
+    Metrics of clients are N entries, sorted by round and then by client. Missing values
+    are NaN (floats) or −1 (integers).
 
     Attributes:
-        of_rounds: The metrics of rounds by name, [T].
-        starts: The entries of round t are those from ``starts[t]`` to ``starts[t +
-            1]``, int64 [T + 1].
-        ids: The client of each entry, int64 [N].
-        columns: The metrics of clients by name, [N].
-        clients: The number of clients of the run; 0 if no client has a metric.
+        of_rounds: metrics of rounds by name, [T].
+        starts: first entry of each round; entries of round t are ``starts[t]`` to
+            ``starts[t + 1]``, exclusive, int64 [T + 1].
+        ids: client of each entry, int64 [N].
+        columns: metrics of clients by name, [N].
+        clients: number of clients of the run; 0 if no client has a metric.
     """
 
     of_rounds: Columns = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Metrics(Mapping[str, np.ndarray]):
 
     @property
     def rounds(self) -> np.ndarray:
-        """Return the position of each entry's round, int64 [N]."""
+        """Return the round of each entry as a position, int64 [N]."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -98,13 +99,13 @@ class Metrics(Mapping[str, np.ndarray]):
         return len(self.of_rounds) + len(self.columns)
 
     def select_rounds(self, positions: Positions) -> "Metrics":
-        """Return the metrics of the rounds at some positions, in their order."""
+        """Return the metrics of the rounds at the given positions, in this order."""
         chosen = np.asarray(positions, np.int64)
         if np.array_equal(chosen, np.arange(len(self.starts) - 1)):
             return self
         lengths = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        # An entry moves as far as its whole round.
+        # All entries of a round move by the same distance.
         shifts = self.starts[chosen] - starts[:-1]
         entries = np.arange(starts[-1]) + np.repeat(shifts, lengths)
         of_rounds = {name: array[chosen] for name, array in self.of_rounds.items()}
@@ -118,7 +119,7 @@ class Metrics(Mapping[str, np.ndarray]):
         )
 
     def select_names(self, names: Sequence[str]) -> "Metrics":
-        """Return the metrics with some names."""
+        """Return the metrics with the given names."""
         of_rounds = {
             name: self.of_rounds[name] for name in names if name in self.of_rounds
         }
@@ -127,7 +128,7 @@ class Metrics(Mapping[str, np.ndarray]):
 
 
 def make_one_round(ids: np.ndarray, columns: Columns, clients: int) -> Metrics:
-    """Return the metrics of some clients in one round; arguments as for ``Metrics``."""
+    """Return the metrics of some clients in one round; arguments as in ``Metrics``."""
     starts = np.array([0, len(ids)])
     return Metrics(starts=starts, ids=ids, columns=columns, clients=clients)
 
@@ -137,27 +138,28 @@ NO_CLIENTS = make_one_round(np.zeros(0, np.int64), {}, clients=0)
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a run or of a part of it: T rounds.
+    """Results of a run, or of a part of it: T rounds.
 
-    header: JSON-able entries. static: arrays that belong to no round, by name.
-    completed: the numbers of rounds R after which the run was scored as round R + 1,
-    ascending; several after prolongations.
+    Attributes:
+        header: JSON-able entries.
+        static: arrays that do not depend on rounds, by name.
+        rounds: numbers of the rounds, int64 [T], ascending.
+        values: metrics.
+        completed: numbers of rounds R after which the run was scored as round R + 1,
+            ascending; several if the run was prolonged.
+        notes: one line for each damaged file, which was ignored.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
     static: dict[str, np.ndarray] = field(default_factory=dict)
-    rounds: np.ndarray = field(
-        default_factory=lambda: np.empty(0, np.int64)
-    )  # [T], ascending
+    rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     values: Metrics = field(default_factory=Metrics)
     completed: list[int] = field(default_factory=list)
-    notes: list[str] = field(
-        default_factory=list
-    )  # one line for each skipped damaged file
+    notes: list[str] = field(default_factory=list)
 
     @property
     def played(self) -> np.ndarray:
-        """Return whether each round was played, bool [T]; the others are final
+        """Return whether each round was played, bool [T]; other rounds are final
         scorings.
         """
         played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
@@ -167,22 +169,22 @@ class Results:
     def is_packed(self) -> bool:
         """Return whether the results come from a packed file.
 
-        Such a file has only the rounds that tables read (``trained/packed.py``).
+        These files contain only the rounds that tables use (``trained/packed.py``).
         """
         return DIGEST in self.header
 
     def select_rounds(self, positions: Positions) -> "Results":
-        """Return the results of the rounds at some positions."""
+        """Return the results of the rounds at the given positions."""
         rounds = self.rounds[np.asarray(positions, int)]
         return replace(self, rounds=rounds, values=self.values.select_rounds(positions))
 
     @property
     def names(self) -> list[MetricName]:
-        """Return the names of all values."""
+        """Return the names of all metrics."""
         return [MetricName.parse(text) for text in self.values]
 
     def series(self, name: MetricName) -> np.ndarray:
-        """Return the values of a name, [T] or of clients [T, clients]; NaN [T] if
+        """Return the values of a metric, [T] or of clients [T, clients]; NaN [T] if
         missing.
         """
         nothing = np.full(len(self.rounds), np.nan)
@@ -194,8 +196,10 @@ def make_round(
 ) -> Results:
     """Return the results of one round.
 
-    values: by name, numbers of the round and arrays [clients] of all clients. clients:
-    further metrics of some clients.
+    Args:
+        number: number of the round.
+        values: numbers of the round, and arrays [clients] of all clients, by name.
+        clients: further metrics of some clients.
     """
     of_rounds, of_all = {}, {}
     count = clients.clients
@@ -216,10 +220,10 @@ def make_round(
 
 
 def merge(parts: Sequence[Results]) -> Results:
-    """Return all rounds of the parts, ascending, with the header of the first part.
+    """Return all rounds of several parts, ascending, with the header of the first part.
 
-    A round in several parts is taken whole from the last of them. Raises UserError for
-    parts that cannot belong to one run.
+    A round that occurs in several parts is taken from the last of them. Raises
+    UserError for parts that cannot belong to one run.
     """
     kept: list[Results] = []
     newer = set[int]()
@@ -246,12 +250,12 @@ def find_completed(part: Results) -> set[int]:
 
 
 def _check_together(parts: Sequence[Results]) -> None:
-    """Raise UserError unless several files can belong to one run."""
+    """Raise UserError if the parts cannot belong to one run."""
     clients = sorted(set[int]().union(*map(count_clients, parts)))
     if len(clients) > 1:
         raise UserError(
-            f"results that are not of one run: one file is of {clients[0]} clients, "
-            f"another of {clients[1]}"
+            f"results of different runs: one file has {clients[0]} clients, "
+            f"another {clients[1]}"
         )
     metrics = [part.values for part in parts]
     rounds = sum(len(part.rounds) for part in parts)
@@ -261,19 +265,19 @@ def _check_together(parts: Sequence[Results]) -> None:
     size = 8 * (rounds * len(of_rounds) + entries * len(columns))
     if size > LIMIT:
         raise UserError(
-            f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have"
+            f"results of {size:,} bytes, more than the limit of {LIMIT:,} for a run"
         )
 
 
 def count_clients(results: Results) -> set[int]:
-    """Return the numbers of clients that the arrays have: one, or none if unknown."""
+    """Return the numbers of clients in the arrays: one, or none if unknown."""
     static, clients = results.static, results.values.clients
     counts = {len(static[name]) for name in (*COUNTS, GROUP) if name in static}
     return counts | ({clients} if clients else set())
 
 
 def _concatenate(parts: Sequence[Metrics]) -> Metrics:
-    """Return the rounds of several parts, one part after the other."""
+    """Return the joined rounds of several parts."""
     parts = [Metrics(), *parts]  # the empty part keeps the concatenation valid
     lengths = np.concatenate([np.diff(part.starts) for part in parts])
     rounds = [len(part.starts) - 1 for part in parts]
@@ -290,7 +294,9 @@ def _concatenate(parts: Sequence[Metrics]) -> Metrics:
 def _join_columns(
     parts: Sequence[Columns], lengths: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Return the columns of several parts, with missing values for parts without one."""
+    """Return the joined columns of several parts, with missing values for absent
+    columns.
+    """
     joined = {}
     for name in sorted(set[str]().union(*parts)):
         dtype = np.result_type(*(part[name] for part in parts if name in part))
@@ -307,28 +313,32 @@ def make_missing(shape: int | tuple[int, int], dtype: np.dtype) -> np.ndarray:
 
 
 def widen(array: np.ndarray) -> np.ndarray:
-    """Return whole numbers as int64, in which -1 marks missing ones, and others
-    unchanged.
+    """Return whole numbers as int64, in which −1 marks missing values; return other
+    arrays unchanged.
     """
     return array.astype(np.int64) if array.dtype.kind in "iub" else array
 
 
 def read(folder: str | Path, run: str | None = None) -> Results:
-    """Return the results in a run's folder, even while the run is writing.
+    """Return the results in a run's folder, even during a run.
 
-    run: the fingerprint of the run; by default that of the first file. Raises UserError
-    if the folder has none.
+    Args:
+        folder: folder of the run.
+        run: fingerprint of the run; None for that of the first file.
+
+    Raises:
+        UserError: The folder has no results.
     """
     folder = Path(folder)
     for _ in range(ATTEMPTS):
         damaged: dict[Path, str] = {}
-        # The list comes first: a round that is in none of the listed files is then in
-        # the merged one.
+        # The files are listed first: every round is then in a listed file or in the
+        # merged file.
         paths = list_rounds(folder)
         try:
             parts = load_all(folder, paths, damaged, run)
         except FileNotFoundError:
-            # a round was merged after the listing, so it is in the merged file now
+            # a listed file was merged in the meantime; the merged file has its rounds
             continue
         notes = list(damaged.values())
         if not parts:
@@ -343,10 +353,14 @@ def list_rounds(folder: Path) -> list[Path]:
 
 
 def examine(folder: Path, run: str) -> tuple[list[str], list[int]]:
-    """Return a line for each file of results in a folder that is of another run, and
-    what ``Results.completed`` of this run has.
+    """Return a line for each file in a folder that another run wrote, and the numbers
+    ``Results.completed`` of this run.
 
-    Damaged files and files that vanish meanwhile count as missing.
+    Damaged files and files that vanish in the meantime are ignored.
+
+    Args:
+        folder: folder of the run.
+        run: fingerprint of the run.
     """
     others, completed = [], set[int]()
     for path in (folder / MERGED, *list_rounds(folder)):
@@ -367,8 +381,15 @@ def load_all(
 ) -> list[Results]:
     """Return the results in ``metrics.h5``, if it exists, and in files of rounds.
 
-    damaged: gets a line for each file that is damaged or of another run. Raises
-    FileNotFoundError for a missing file of rounds.
+    Args:
+        folder: folder of the run.
+        paths: files of rounds.
+        damaged: dictionary that receives a line for each file that is damaged or
+            belongs to another run.
+        run: fingerprint of the run; None for that of the first file.
+
+    Raises:
+        FileNotFoundError: A file of rounds is missing.
     """
     parts = []
     for path in (folder / MERGED, *paths):
@@ -380,7 +401,7 @@ def load_all(
                 raise
             continue
         except Damaged as error:
-            damaged[path] = f"{path}: damaged, left out ({error})"
+            damaged[path] = f"{path}: damaged and ignored ({error})"
             continue
         run = run or part.header.get(RUN)
         parts.append(part)
@@ -388,9 +409,7 @@ def load_all(
 
 
 def encode(results: Results) -> bytes:
-    """Return the bytes of a file; the root group's attributes hold the header as JSON
-    texts.
-    """
+    """Return the bytes of a file; attributes of its root group hold the header as JSON."""
     metrics = results.values
     header = {
         **results.header,
@@ -411,8 +430,9 @@ def encode(results: Results) -> bytes:
 
 
 def load(path: Path) -> Results:
-    """Return the results in a file from ``encode``. Raises FileNotFoundError or
-    Damaged.
+    """Return the results in a file written by ``encode``.
+
+    Raises FileNotFoundError or Damaged.
     """
     content = hdf5.unseal(KIND, untrusted_files.read_bytes(path, LIMIT))
     datasets, attributes = hdf5.decode(content)
@@ -453,10 +473,10 @@ def load(path: Path) -> Results:
 
 
 def _check_entries(rounds: int, metrics: Metrics) -> None:
-    """Raise Damaged unless clients' entries belong to so many rounds.
+    """Raise Damaged if clients' entries do not fit ``rounds`` rounds.
 
     ``starts`` ascend from 0 to N. ``ids`` [N] ascend within each round and are below
-    ``clients``. The columns are [N].
+    ``clients``. Columns are [N].
     """
     ids, starts, clients = metrics.ids, metrics.starts, metrics.clients
     right = (
@@ -472,30 +492,29 @@ def _check_entries(rounds: int, metrics: Metrics) -> None:
         and ids.max(initial=-1) < clients
     )
     if not right:
-        raise Damaged("its entries are not those of clients in rounds")
+        raise Damaged("its entries of clients do not fit its rounds")
     same_round = metrics.rounds[1:] == metrics.rounds[:-1]
     if (same_round & (ids[1:] <= ids[:-1])).any():
-        raise Damaged("its clients are not in their order")
+        raise Damaged("its clients do not ascend within a round")
     _check_shapes(metrics.columns, ids.shape)
 
 
 def _check_shapes(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:
-    """Raise Damaged for an array of another shape."""
+    """Raise Damaged for an array with another shape."""
     for name, array in arrays.items():
         if array.shape != shape:
             raise Damaged(f"values {name!r} have shape {array.shape}, not {shape}")
 
 
 def _check(results: Results, of_rounds: Mapping[str, np.ndarray]) -> None:
-    """Raise Damaged for invalid rounds, static arrays or values of rounds.
+    """Raise Damaged for invalid rounds, static arrays or metrics of rounds.
 
-    Rounds are ascending int64 [T]. COUNTS are [clients, classes], with as many clients
-    as the per-client metrics.
+    Rounds are ascending int64 [T]. COUNTS are [clients, classes], with the number of
+    clients of the clients' metrics.
     """
     rounds, static = results.rounds, results.static
-    ascending = (
-        rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
-    )  # differences could overflow
+    # compared without differences, which could overflow
+    ascending = rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
     if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
     _check_shapes(of_rounds, rounds.shape)
@@ -503,15 +522,17 @@ def _check(results: Results, of_rounds: Mapping[str, np.ndarray]) -> None:
         array = static.get(name, np.ones((1,) * dimensions, np.int64))
         right = array.dtype == np.int64 and array.ndim == dimensions
         if not right or array.min(initial=0) < 0:
-            raise Damaged(f"{name!r} are not whole numbers of clients")
+            raise Damaged(f"{name!r} must hold non-negative integers of clients")
         if name in COUNTS and not array.any():
             raise Damaged(f"{name!r} count no samples")
     if len(count_clients(results)) > 1:
-        raise Damaged("its arrays are of different numbers of clients")
+        raise Damaged("its arrays have different numbers of clients")
 
 
 def _shrink(array: np.ndarray) -> np.ndarray:
-    """Return non-negative whole numbers in the smallest integer type, others unchanged."""
+    """Return non-negative whole numbers in the smallest integer type; return other
+    arrays unchanged.
+    """
     if array.dtype.kind not in "iu" or not array.size or array.min() < 0:
         return array
     return array.astype(np.min_scalar_type(array.max()))

@@ -1,9 +1,8 @@
-"""The folder of one run: its identity, its availability, and starting it over; and the
-folders of sweeps and tunings, in which such folders are.
+"""Folders of runs, sweeps and tunings: identity, availability, and starting over.
 
-It contains ``run.json`` (the identity and the resolved configuration),
-``partition.h5``, ``metrics.h5``, ``rounds/``, ``checkpoints/``,
-``.lock`` and ``failure.txt``. ``run_status.py`` computes the progress of a run.
+The folder of a run contains ``run.json`` (identity and resolved configuration),
+``partition.h5``, ``metrics.h5``, ``rounds/``, ``checkpoints/``, ``.lock`` and
+``failure.txt``. ``run_status.py`` computes the progress of a run.
 """
 
 import json
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
     from hpcfl.experiment.config import Config
 
 RUN = "run.json"
-FORMAT = 3  # of a run's folder, all of its files together
+FORMAT = 3  # format of all files in a run's folder
 PARTITION = "partition.h5"
-FAILURE = "failure.txt"  # why the last attempt failed
-REASON_BYTES = 1 << 16  # most bytes that are read of that file
+FAILURE = "failure.txt"  # reason why the last attempt failed
+REASON_BYTES = 1 << 16  # limit for that file
 CHECKPOINTS = "checkpoints"
-# a folder with one of these holds a run of hpcfl
+# files and folders that show that a folder holds a run of hpcfl
 EVIDENCE = (
     RUN,
     PARTITION,
@@ -46,23 +45,23 @@ EVIDENCE = (
 )
 FILES = (RUN, PARTITION, results.MERGED, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
-# what to do about a file of another run
+# advice about a file of another run
 REMOVE_OTHERS = (
     "move it out of this folder, or choose another --out, or --fresh to start over"
 )
-CELLS = "sweep.json"  # the names of all cells, in the folder of a sweep
-# the folder of a tuning has the first, and sweeps of these names, see ``tune_folder.py``
+CELLS = "sweep.json"  # names of all cells, in the folder of a sweep
+# file and sweeps in the folder of a tuning, see ``tune_folder.py``
 TUNE = "tune.json"
 SEARCH, FINAL, UNTUNED, MEASURED = "search", "final", "untuned", "measured"
-JOBS = "jobs"  # the submitted jobs, see ``cluster/submission_folder.py``
-NO_RESULTS = (LOCK, JOBS)  # other names that a folder may have before its first run
+JOBS = "jobs"  # submitted jobs, see ``cluster/submission_folder.py``
+NO_RESULTS = (LOCK, JOBS)  # other files and folders allowed before the first run
 
 
 class OtherLength(UserError):
-    """Error for a run that was begun for another number of rounds.
+    """Error for a run that was begun with another number of rounds.
 
     Attributes:
-        begun_for: that number.
+        begun_for: number of rounds for which the run was begun.
     """
 
     def __init__(self, line: str, begun_for: int) -> None:
@@ -71,7 +70,7 @@ class OtherLength(UserError):
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder holds readable parts of a run."""
+    """Return whether a folder holds ``run.json`` or results."""
     return any((folder / name).exists() for name in (RUN, results.MERGED))
 
 
@@ -79,18 +78,25 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
     """Return whether the run of ``config`` is complete in the folder, with an intact
     state.
 
-    Nothing is changed. With ``fresh`` the result is False for any run. Raises UserError
-    if the folder cannot be read, holds no run, belongs to another configuration or has
-    results of another run. It is also raised for a run that cannot end after
-    ``config.rounds`` rounds.
+    Nothing is changed.
+
+    Args:
+        folder: folder of the run.
+        config: configuration of the run.
+        fresh: Whether the run starts over; the result is then False.
+
+    Raises:
+        UserError: The folder cannot be read, holds no run, belongs to another
+            configuration or has results of another run, or the run cannot end after
+            ``config.rounds`` rounds.
     """
     _refuse_strangers(folder)
     if fresh:
         return False
     if folders := [name for name in FILES if (folder / name).is_dir()]:
         raise UserError(
-            f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or "
-            "--fresh to move all aside"
+            f"{folder / folders[0]}: is a folder instead of a file; choose another --out, or "
+            "--fresh to move the whole folder aside"
         )
     run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
     newest = _find_newest(checkpoints, run)
@@ -104,23 +110,23 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
         return is_finished(config.rounds, whole.round if whole else 0, completed)
     if done > config.rounds:
         raise UserError(
-            f"rounds = {config.rounds}: this run has done {done} already; "
-            "ask for more, or --fresh"
+            f"rounds = {config.rounds}: this run has already finished {done} rounds; "
+            "set rounds to more, or use --fresh"
         )
     begun_for = int(newest.meta.get("rounds", 0)) if newest else config.rounds
     if config.needs_rounds and begun_for != config.rounds:
         raise OtherLength(
-            f"rounds = {config.rounds}: this run was begun for {begun_for} and every round "
-            "depends on that number; choose another --out or name, or --fresh",
+            f"rounds = {config.rounds}: this run was begun with rounds = {begun_for}, on which "
+            "every round depends; choose another --out or name, or --fresh",
             begun_for,
         )
     return False
 
 
 def tidy(folder: Path) -> None:
-    """Remove the temporary files of killed writers from the folder of a complete run.
+    """Remove temporary files of killed processes from the folder of a complete run.
 
-    Nothing happens if another process has the folder or it cannot be written.
+    Nothing happens if another process has locked the folder or it cannot be written.
     """
     places = [folder, folder / CHECKPOINTS, folder / results.ROUNDS]
     littered = [path for path in places if any(path.glob(atomic.TEMPORARY))]
@@ -132,18 +138,22 @@ def tidy(folder: Path) -> None:
 
 
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
-    """Return whether a run of so many ``rounds`` was played and scored to the end.
+    """Return whether a run was played and scored to the end.
 
-    done: the rounds in its newest checkpoint, 0 without one. completed: as in
-    ``Results``. A scored run with only an earlier checkpoint is not finished: it can
-    compute its last state again. A scored run without checkpoints is finished, because
-    its scores count.
+    A scored run with only an earlier checkpoint is not finished, because it can compute
+    its last state again. A scored run without checkpoints is finished, because its
+    results are complete.
+
+    Args:
+        rounds: number of rounds of the run.
+        done: number of rounds in the newest checkpoint, 0 without one.
+        completed: numbers of rounds as in ``Results``.
     """
     return rounds in completed and not 0 < done < rounds
 
 
 class AnotherFormat(UserError):
-    """A folder of another version of hpcfl whose files this version does not read."""
+    """Error for a folder in the format of another version of hpcfl."""
 
 
 @dataclass
@@ -152,7 +162,15 @@ class Claim:
     change.
 
     Attributes:
-        fresh: whether to move the folder's contents aside.
+        folder: the folder.
+        config: configuration of the run.
+        fresh: Whether to move the folder's contents aside.
+        lock: lock of the folder.
+        note: note for the user on a damaged ``run.json``, which is written again, or
+            None.
+        begun: Whether ``begin`` has succeeded.
+        failure: reason why the previous attempt failed, or None; ``begin`` removes its
+            file.
     """
 
     folder: Path
@@ -162,13 +180,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         folder = self.folder
-        self.note: str | None = (
-            None  # for the user: a note on a damaged ``run.json``, which is written again
-        )
+        self.note: str | None = None
         self.begun = False
-        self.failure = read_failure(
-            folder
-        )  # why the attempt before this one failed; ``begin`` removes the file
+        self.failure = read_failure(folder)
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
         try:
             read(folder)
@@ -178,9 +192,11 @@ class Claim:
     def begin(self) -> None:
         """Write ``run.json``, so that the folder belongs to this run.
 
-        With ``fresh`` the old folder is moved aside first. Raises UserError if a new
-        folder cannot be written, and leaves it empty. Raises RunFailure if a folder
-        with a run cannot be written.
+        With ``fresh`` the old folder is moved aside first.
+
+        Raises:
+            UserError: A new folder cannot be written; it is left empty.
+            RunFailure: A folder with a run cannot be written.
         """
         try:
             self._begin()
@@ -212,11 +228,19 @@ class Claim:
 
 @contextmanager
 def claim(folder: Path, config: "Config", fresh: bool) -> Iterator[Claim | None]:
-    """Lock the folder, made if missing, for this process inside the block.
+    """Lock a folder for this process inside the block; a missing folder is created.
 
-    The block receives None if the run is complete by now. A failure inside the block
-    after ``Claim.begin`` is written to ``failure.txt``. Raises the exceptions of
-    ``examine``, and UserError if the folder is in use or cannot be written.
+    The block receives None if the run is already complete. A failure inside the block
+    after ``Claim.begin`` is written to ``failure.txt``.
+
+    Args:
+        folder: folder of the run.
+        config: configuration of the run.
+        fresh: Whether the run starts over.
+
+    Raises:
+        UserError: The folder is locked or cannot be written, or an error of
+            ``examine``.
     """
     examine(folder, config, fresh)
     with ExitStack() as locks:
@@ -250,7 +274,7 @@ def read(folder: Path) -> RunFile | None:
         if isinstance(table.get("format"), int) and table["format"] != FORMAT:
             raise AnotherFormat(
                 f"{folder}: was written by another version of hpcfl, in format "
-                f"{table['format']} where this one has {FORMAT}; look at it with that "
+                f"{table['format']} instead of {FORMAT}; read it with that "
                 "version, or choose another --out, or --fresh to move it aside"
             )
         return untrusted_files.checked(table, RunFile)
@@ -258,7 +282,7 @@ def read(folder: Path) -> RunFile | None:
         return None
     except Damaged as error:
         raise UserError(
-            f"{folder / RUN}: damaged ({error}); the command that began the run writes it "
+            f"{folder / RUN}: damaged ({error}); repeat the command of the run, which writes it "
             "again"
         ) from None
 
@@ -269,9 +293,7 @@ def encode_run(config: Mapping[str, Any]) -> bytes:
 
 
 def read_failure(folder: Path) -> str | None:
-    """Return why the last attempt in the folder failed; None without a failure or a
-    reason.
-    """
+    """Return the reason why the last attempt in the folder failed, or None."""
     try:
         return (
             untrusted_files.read_bytes(folder / FAILURE, REASON_BYTES)
@@ -283,7 +305,7 @@ def read_failure(folder: Path) -> str | None:
 
 
 def _keep_failure(path: Path, error: Exception) -> None:
-    if not (path.parent / RUN).exists():  # the folder was moved away under the run
+    if not (path.parent / RUN).exists():  # the folder was moved during the run
         return
     with suppress(RunFailure):  # the disk itself may have failed
         atomic.write(
@@ -292,9 +314,9 @@ def _keep_failure(path: Path, error: Exception) -> None:
 
 
 def _refuse_strangers(folder: Path) -> None:
-    """Refuse a folder with files that belong to no run of hpcfl. Raises UserError.
+    """Raise UserError for a folder with files that do not belong to a run of hpcfl.
 
-    All remains of a killed run count as a run's files.
+    All files that a killed run may leave belong to a run.
     """
     try:
         entries = [entry.name for entry in folder.iterdir()]
@@ -310,8 +332,8 @@ def _refuse_strangers(folder: Path) -> None:
         ) from None
     if links := [name for name in (*FOLDERS, JOBS) if (folder / name).is_symlink()]:
         raise UserError(
-            f"{folder / links[0]}: is a link, and files would be written and removed "
-            "where it leads; choose another --out"
+            f"{folder / links[0]}: is a link, and files at its target would be written and "
+            "removed; choose another --out"
         )
     if any(name in EVIDENCE for name in entries):
         return
@@ -326,12 +348,12 @@ def _refuse_strangers(folder: Path) -> None:
         )
     if strangers:
         raise UserError(
-            f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out"
+            f"{folder}: holds '{strangers[0]}', but no run of hpcfl; choose another --out"
         )
 
 
 def _refuse_another(folder: Path, config: "Config") -> None:
-    """Refuse a folder whose ``run.json`` has another configuration. Raises UserError."""
+    """Raise UserError for a folder whose ``run.json`` has another configuration."""
     try:
         run_file = read(folder)
     except AnotherFormat:
@@ -350,7 +372,7 @@ def _refuse_another(folder: Path, config: "Config") -> None:
 
 
 def _find_newest(checkpoints: Path, run: str) -> Manifest | None:
-    """Return the newest checkpoint, as ``manifest.find_latest`` finds it. Raises UserError."""
+    """Return the newest checkpoint from ``manifest.find_latest``. Raises UserError."""
     try:
         return manifest.find_latest(checkpoints, run)
     except RunFailure as error:
@@ -368,8 +390,13 @@ def _read_content(path: Path) -> bytes | None:
 
 
 def _list_differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Return a text for each key in which two flat tables differ, with both values."""
-    missing = "(nothing)"
+    """Return a text for each key with different values in two flat tables.
+
+    Args:
+        there: table of the folder.
+        here: table of the experiment.
+    """
+    missing = "(missing)"
     return [
         f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
         for key in sorted(there.keys() | here.keys())
@@ -378,12 +405,12 @@ def _list_differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a folder's name is one of those that ``--fresh`` moves aside."""
+    """Return whether a folder's name is one that ``--fresh`` gives to a moved folder."""
     return re.search(r"\.\d{8}-\d{6}(-\d+)?$", name) is not None
 
 
 def _find_free_path(folder: Path) -> Path:
-    """Return a free path beside the folder: its name and the time."""
+    """Return an unused path for a moved folder: its name and the time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = [
         f"{folder.name}.{stamp}",
@@ -393,7 +420,7 @@ def _find_free_path(folder: Path) -> Path:
 
 
 def record_cells(folder: Path, cells: Sequence[str]) -> None:
-    """Write the names of a sweep's cells into its folder, made if missing.
+    """Write the names of a sweep's cells into its folder; a missing folder is created.
 
     Raises RunFailure.
     """
@@ -403,7 +430,7 @@ def record_cells(folder: Path, cells: Sequence[str]) -> None:
 
 
 def list_runs(folder: Path) -> list[str]:
-    """Return the names of the runs in the folder, except those that ``--fresh`` moved
+    """Return the names of the runs in a folder, except those that ``--fresh`` moved
     aside.
     """
     if not folder.is_dir():
@@ -416,7 +443,7 @@ def list_runs(folder: Path) -> list[str]:
 
 
 def read_cells(folder: Path) -> list[str]:
-    """Return the names of the sweep's cells; none without a readable list."""
+    """Return the names of the sweep's cells; empty without a readable list."""
     try:
         return untrusted_files.read_json(folder / CELLS, list[FileName])
     except (FileNotFoundError, Damaged):
@@ -424,15 +451,19 @@ def read_cells(folder: Path) -> list[str]:
 
 
 def is_tuning(folder: Path) -> bool:
-    """Return whether a folder is that of a tuning."""
+    """Return whether a folder is the folder of a tuning."""
     return (folder / TUNE).is_file()
 
 
 def leaves_out(folder: Path, run: Path) -> bool:
-    """Return whether tables of ``folder`` skip a run below it: a tuning's trial or
-    reference.
+    """Return whether tables of a folder skip a run below it: a trial or reference of a
+    tuning.
 
-    A table of the sweep's own folder includes the run.
+    A table of the folder of the sweep itself includes the run.
+
+    Args:
+        folder: folder of the table.
+        run: folder of the run.
     """
     inside = run.relative_to(folder).parts
     for depth, name in enumerate(inside):

@@ -1,8 +1,8 @@
 """The server's state in checkpoints, which all ranks write and read.
 
-Rank 0 writes one file with the small tensors. A large tensor is cut into parts of
-neighbouring rows, and each part is a file. The ranks with clients write and read these
-files side by side, so rank 0 neither copies nor encodes a large tensor.
+Rank 0 writes one file with the small tensors. Large tensors are divided into parts of
+neighbouring rows, one file each. The ranks with clients write and read these files in
+parallel, so rank 0 neither copies nor encodes a large tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ from hpcfl.storage.manifest import FileLimits, Manifest, Part
 
 @dataclass(frozen=True)
 class Share:
-    """The state of the server that one rank writes.
+    """The server's state that one rank writes.
 
     Attributes:
-        whole: All tensors, for the digest; None on all ranks but 0.
-        small: The small ones of them.
-        parts: The parts that this rank writes, with their rows.
+        whole: all tensors, for the digest; None on ranks other than 0.
+        small: small tensors; empty on ranks other than 0.
+        parts: parts that this rank writes, with their rows.
     """
 
     whole: dict[str, Tensor] | None
@@ -40,11 +40,11 @@ class Share:
 
 @dataclass(frozen=True)
 class ReadShare:
-    """The state of the server that one rank has read.
+    """The server's state that one rank has read.
 
     Attributes:
-        small: The tensors that have no parts; None on all ranks but 0.
-        rows: The rows of this rank's parts, by tensor, [n, *row].
+        small: tensors without parts; None on ranks other than 0.
+        rows: rows of this rank's parts by tensor, [n, *row].
     """
 
     small: dict[str, Tensor] | None
@@ -52,12 +52,25 @@ class ReadShare:
 
 
 def is_large(shape: Sequence[int], size: int, limits: FileLimits) -> bool:
-    """Return whether a tensor of ``size`` bytes is stored in parts."""
+    """Return whether a tensor is stored in parts.
+
+    Args:
+        shape: shape of the tensor.
+        size: size in bytes.
+        limits: limits for files.
+    """
     return size > limits.small and len(shape) > 1 and shape[0] > 1
 
 
 def cut(name: str, shape: Sequence[int], dtype: str, limits: FileLimits) -> list[Part]:
-    """Return the parts of a large tensor, each of which is a file."""
+    """Return the parts of a large tensor, one file each.
+
+    Args:
+        name: name of the tensor.
+        shape: its shape.
+        dtype: its type.
+        limits: limits for files.
+    """
     count, row = shape[0], list(shape[1:])
     row_bytes = prod(row) * np.dtype(dtype).itemsize
     step = limits.count_rows(count, row_bytes)
@@ -69,7 +82,12 @@ def cut(name: str, shape: Sequence[int], dtype: str, limits: FileLimits) -> list
 
 
 def assign_owners(count: int, size: int) -> list[int]:
-    """Return the rank of each of ``count`` parts: they go round the ranks with clients."""
+    """Return the rank of each part, in turn over the ranks with clients.
+
+    Args:
+        count: number of parts.
+        size: number of ranks.
+    """
     workers = max(1, size - 1)
     first = size - workers
     return [first + position % workers for position in range(count)]
@@ -81,10 +99,16 @@ def share(
     """Copy small tensors on rank 0, and send the rows of large ones to their ranks.
     Collective.
 
-    Rank 0 keeps large tensors without a copy: ``aggregate`` makes new tensors and
-    changes none. Raises RunFailure where $TMPDIR is full.
+    Rank 0 keeps contiguous large CPU tensors without a copy, because ``aggregate``
+    makes new tensors and changes none.
 
-    server: tensors on any device; None on all ranks but 0.
+    Args:
+        communicator: communicator of all ranks.
+        server: tensors on any device; None on ranks other than 0.
+        limits: limits for files.
+
+    Raises:
+        RunFailure: $TMPDIR is full.
     """
     memory = mixing.get_large_memory()
     large, small = {}, {}
@@ -110,10 +134,13 @@ def share(
 def _scatter(
     communicator: Communicator, parts: list[Part], tensor: Tensor | None
 ) -> list[tuple[Part, np.ndarray]]:
-    """Send the parts of a tensor to their ranks; return this rank's, with their rows.
-    Collective.
+    """Send the parts of a tensor to their ranks; return this rank's parts with their
+    rows. Collective.
 
-    tensor: None on all ranks but 0.
+    Args:
+        communicator: communicator of all ranks.
+        parts: all parts of the tensor.
+        tensor: the tensor; None on ranks other than 0.
     """
     width = prod(parts[0].row)
     ranks = assign_owners(len(parts), communicator.size)
@@ -134,8 +161,17 @@ def _scatter(
 def read_share(folder: Path, chosen: Manifest, process: Communicator) -> ReadShare:
     """Read this rank's parts of the server's state, and on rank 0 the small tensors.
 
-    Call ``Manifest.verify`` first. Raises Damaged, FileNotFoundError, or RunFailure
-    where $TMPDIR is full.
+    Call ``Manifest.verify`` first.
+
+    Args:
+        folder: folder of the checkpoints.
+        chosen: manifest of the checkpoint.
+        process: communicator of all ranks.
+
+    Raises:
+        Damaged: A file is damaged.
+        FileNotFoundError: A file is missing.
+        RunFailure: $TMPDIR is full.
     """
     small = None
     if process.is_server:
@@ -164,9 +200,12 @@ def read_share(folder: Path, chosen: Manifest, process: Communicator) -> ReadSha
 def gather(
     communicator: Communicator, chosen: Manifest, read: ReadShare
 ) -> dict[str, Tensor] | None:
-    """Return the server's state on rank 0, None elsewhere. Collective.
+    """Return the server's state on rank 0, None on other ranks. Collective.
 
-    read: the result of ``read_share`` for the same manifest.
+    Args:
+        communicator: communicator of all ranks.
+        chosen: manifest of the checkpoint.
+        read: result of ``read_share`` for the same manifest.
     """
     large = {}
     for tensor, files in chosen.parts.items():
@@ -183,7 +222,7 @@ def gather(
 
 
 def read(folder: Path, chosen: Manifest) -> dict[str, Tensor]:
-    """Return the server's state of a checkpoint, read by this process alone.
+    """Return the server's state of a checkpoint, read by this process.
 
     Raises as ``read_share``.
     """

@@ -1,12 +1,12 @@
-"""Updates under way between the rounds of an asynchronous server (time.md §6).
+"""Updates in flight between the rounds of an asynchronous server (time.md §6).
 
 Clients start from older models of the server. Messages are retained while any client
 still trains on them. Rank 0 stores them in the simulator's state, so that checkpoints
-contain them. Every rank has them as an inbox.
+contain them. Every rank has them as inboxes.
 
-A client's update depends only on the message, its private state and keys, which are
-known when it starts. Hence a rank trains all clients together that have started and
-will arrive. It retains their results until their round. Checkpoints do not contain
+A client's update depends only on the message, its private state and random keys, which
+are known when it starts. Therefore a rank trains all clients together that have started
+and will arrive, and retains their results until their round. Checkpoints do not contain
 these results: a resumed run computes them again.
 """
 
@@ -28,12 +28,12 @@ from hpcfl.storage.clients import ClientStore
 
 @dataclass(frozen=True)
 class Made:
-    """Results of a job, beside its rows.
+    """Results of a job without its tensors.
 
     Attributes:
-        weights: in each mean that it sends for, by name.
-        finite: whether all is finite; else the client diverged.
-        numbers: the client's own, by name.
+        weights: weight of the client in each mean, by name.
+        finite: Whether all results are finite; otherwise the client diverged.
+        numbers: metrics of the client, by name.
     """
 
     weights: dict[str, float]
@@ -42,12 +42,12 @@ class Made:
 
 
 class InFlight:
-    """The messages that clients at work started from, and what this rank's clients have
-    made that is yet to arrive.
+    """Messages on which clients train, and results of this rank's clients that have not
+    yet arrived.
 
     Attributes:
-        sent: on rank 0, the message of each of the server's models by its version.
-        inboxes: the same on every rank, as far as it was sent.
+        sent: on rank 0, the message of each of the server's models, by version.
+        inboxes: on every rank, the received messages, by version.
     """
 
     def __init__(
@@ -57,12 +57,20 @@ class InFlight:
         last: int,
         state: State,
     ) -> None:
-        """Set the last round that is played, and the state from ``state``."""
+        """Restore retained messages.
+
+        Args:
+            calendar: calendar of the run.
+            prepared: prepared experiment.
+            last: last round that is played.
+            state: messages from ``state`` of an earlier process; empty at the start of
+                a run.
+        """
         self._calendar = calendar
         self._store = prepared.store
         self._device = prepared.resources.device
         self._last = last
-        self._trained = 0  # jobs from versions below it are trained
+        self._trained = 0  # jobs from lower versions are trained
         self._made: dict[int, Made] = {}
         self._uploads: ClientStore | None = None
         self._private = self._store.like(self._store.template)
@@ -81,12 +89,16 @@ class InFlight:
         }
 
     def keep_message(self, version: int, message: Message) -> None:
-        """Keep the message of one of the server's models, on rank 0."""
+        """Retain the message of one of the server's models, on rank 0."""
         entries = wrap_entries(message)
         self.sent[version] = {name: entry.tensor for name, entry in entries.items()}
 
     def forget_messages(self, awaited: Sequence[int]) -> None:
-        """Forget all messages but those of the versions that clients train on."""
+        """Forget all messages except those on which clients still train.
+
+        Args:
+            awaited: versions of the retained messages.
+        """
         for messages in (self.inboxes, self.sent):
             for version in messages.keys() - set(awaited):
                 del messages[version]
@@ -95,8 +107,8 @@ class InFlight:
         """Return the jobs to train for a step, each with its round, by version and
         client.
 
-        If one of the step's jobs is untrained these are all that have started and will
-        arrive, up to the last round. Otherwise there are none.
+        If one of the step's jobs is untrained, all jobs are returned that have started
+        and will arrive up to the last round. Otherwise the result is empty.
         """
         if all(job.version < self._trained for job in step.jobs):
             return []
@@ -108,7 +120,12 @@ class InFlight:
         return jobs
 
     def keep_made(self, fleet: Fleet, message: Message) -> None:
-        """Keep what a fleet made until its clients arrive."""
+        """Retain the results of a fleet until its clients arrive.
+
+        Args:
+            fleet: fleet that has trained.
+            message: its uploads.
+        """
         finite = record.find_finite(fleet, message)
         of_fleet = record.compute_numbers(fleet, message, finite)
         rows: State = {}
@@ -128,26 +145,30 @@ class InFlight:
                 numbers=numbers,
             )
         if self._uploads is None:
-            # Only results say what they are like.
+            # Shapes are known only from results.
             template = {name: torch.empty_like(some[0]) for name, some in rows.items()}
             self._uploads = self._store.like(template)
         self._uploads.put(ids, rows)
         self._private.put(ids, fleet.state)
 
     def finite(self, ids: np.ndarray) -> Tensor:
-        """Return whether these clients of this rank did not diverge, bool [n]."""
+        """Return whether these clients of this rank are finite (not diverged), bool
+        [n].
+        """
         flags = [self._made[client].finite for client in ids.tolist()]
         return torch.tensor(flags, dtype=torch.bool)
 
     def private(self, ids: np.ndarray) -> State:
-        """Return these clients' trained private state by name, [n, …]."""
+        """Return the trained private state of these clients by name, [n, …]."""
         return self._private.get(ids.tolist(), self._device)
 
     def means(self, ids: np.ndarray, factors: Tensor) -> dict[str, Mean]:
-        """Return these clients' uploads by name, or {} before this rank has trained a
-        client.
+        """Return the uploads of these clients by name, or {} before this rank has
+        trained a client.
 
-        factors: of each client [n], whole numbers; its weights are multiplied by it.
+        Args:
+            ids: ids of the clients [n].
+            factors: factor of each client's weights [n], whole numbers.
         """
         if self._uploads is None:
             return {}
@@ -160,7 +181,7 @@ class InFlight:
         return means
 
     def numbers(self, ids: np.ndarray) -> record.Numbers:
-        """Their numbers, NaN where one has none."""
+        """Return the metrics of these clients; NaN if a client lacks one."""
         found: record.Numbers = {}
         for position, client in enumerate(ids.tolist()):
             made = self._made[client]
@@ -170,7 +191,7 @@ class InFlight:
         return found
 
     def forget(self, ids: np.ndarray) -> None:
-        """Forget all that clients made, which have arrived."""
+        """Forget the results of clients that have arrived."""
         for client in ids.tolist():
             del self._made[client]
         for store in (self._private, self._uploads):
