@@ -83,7 +83,7 @@ def test_a_file_by_hand(tmp_path):
         with expect_refusal("client '0': 'active' and 'inactive' "):
             availability.make_availability(Time(**keys), 4, 1)
     file.write_text(json.dumps([row | {"inactive": [30]}]))
-    with expect_refusal("number 1 of each"):
+    with expect_refusal("entry 1 "):
         availability.make_availability(Time(**keys), 4, 1)
     file.write_text(json.dumps([row | {"inactive": []}]))
     with expect_refusal("2 times in 'active' and 0 "):

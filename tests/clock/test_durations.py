@@ -184,7 +184,7 @@ def test_devices_are_described_from_the_fastest_to_the_slowest_client():
     devices = draw_devices(Time(devices="lognormal"), 9, 3, 5.0)
     work = Work(Fraction(1), 1, Fraction(100), Fraction(100))
     work, _, pace, *others = describe_durations(Duration(devices, work, [4] * 9))
-    assert work.startswith("time: in a round a client does 1 ")
+    assert work.startswith("time: in a round a client makes 1 ")
     numbers = [float(cell) for cell in pace.removeprefix("time: ms a sample").split()]
     assert len(others) == 4 and len(numbers) == 5
     assert numbers == sorted(numbers) and numbers[0] < 5 < numbers[-1]

@@ -23,7 +23,7 @@ def test_what_cannot_be_is_refused_before_round_1(tmp_path):
         "availability_file": str(file),
         **SYNCHRONOUS,
     }
-    with expect_refusal(r"time\.availability: .* round 1$"):
+    with expect_refusal(r"time\.availability: .* round 1 "):
         calendar(time=time)
     with expect_refusal(r"time\.availability = 'file': .*time\.availability_file"):
         calendar(time={"availability": "file", **SYNCHRONOUS})

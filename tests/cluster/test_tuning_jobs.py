@@ -172,7 +172,7 @@ def test_a_dry_run_shows_all_arrays_and_writes_nothing(here):
 
 
 def test_without_slurm_no_job_waits_for_another_one(here):
-    with expect_refusal(r"hpcfl tune t\.toml "):
+    with expect_refusal(r"hpcfl tune t\.toml$"):
         submit(profile="local")
 
 

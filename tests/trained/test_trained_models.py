@@ -134,7 +134,7 @@ def test_newcomers_have_no_models(played):
         newcomers={"clients": 1, "epochs": 1},
     )
     for words, arguments in {
-        "client 4 .* 0 … 3$": (4,),
+        "client 4 .* 0 … 3 ": (4,),
         "client -1; .* 0 … 3$": (-1,),
         "'newcomers/after'": (0, "newcomers/after"),
         "'what' .*: global, post, pre$": (0, "what"),
