@@ -1,4 +1,6 @@
-"""The availability of clients: a sequence of periods for each, in ticks (time.md §2)."""
+"""Availability of clients: a sequence of online periods for each, in ticks (time.md
+§2).
+"""
 
 import bisect
 from abc import ABC, abstractmethod
@@ -11,14 +13,14 @@ from hpcfl.clock.durations import SECOND
 from hpcfl.experiment.sections import Time
 from hpcfl.rows import randomness
 
-FOREVER = 1 << 62  # a tick that never comes
+FOREVER = 1 << 62  # tick after the end of any run
 DAY = 24 * 3600 * SECOND
-BLOCK = 16  # lengths of periods that are drawn together, an even number
-Period = tuple[int, int]  # a client is on from the first tick on, until the second
+BLOCK = 16  # number of period lengths drawn together, even
+Period = tuple[int, int]  # online period: its first tick, and the tick after its last
 
 
 class Availability(ABC):
-    """The periods in which each client is on.
+    """Online periods of each client.
 
     The interface returns periods and not states, because a clock that jumps between
     events needs the tick of the next change.
@@ -26,20 +28,23 @@ class Availability(ABC):
 
     @abstractmethod
     def period(self, client: int, tick: int) -> Period:
-        """Return the period in which a client is on at a tick, or the next one.
+        """Return the online period of a client that contains a tick, or the next one.
 
         It ends after the tick. Without a further period it begins FOREVER.
         """
 
 
 class Daily(Availability):
-    """Clients that are on for the same hours of every day, each from its own hour."""
+    """Clients that are online for the same number of hours every day, each from a
+    different hour.
+    """
 
     def __init__(self, offsets: list[int], length: int) -> None:
-        """Set the tick of a day at which each client comes on, and the length of its
-        period.
+        """Set the daily periods.
 
-        The length is at most a day; with a day clients are always on.
+        Args:
+            offsets: tick of the day at which each client comes online.
+            length: length of the period in ticks; clients with DAY are always online.
         """
         self._offsets = offsets
         self._length = length
@@ -55,11 +60,11 @@ class Daily(Availability):
 
 
 class Markov(Availability):
-    """Alternating periods on and off with exponential lengths.
+    """Alternating online and offline periods with exponential lengths.
 
-    Client and k key the k-th length of a client, so it is the same for any order of
-    queries. Lengths are drawn in blocks, of which only the begins are stored: a client
-    that is on for a second at a time has millions of periods.
+    The k-th length of a client depends on the client and k only, so it is the same in
+    any order of queries. Lengths are drawn in blocks, of which only the beginnings are
+    stored: a client with periods of a second has millions of them.
     """
 
     def __init__(self, time: Time, seed: int) -> None:
@@ -67,9 +72,9 @@ class Markov(Availability):
         self._on = Decimal(time.on) * SECOND
         self._off = Decimal(time.off) * SECOND
         self._on_first: dict[int, bool] = {}
-        # the known begins of each client's blocks, in ticks
+        # known beginnings of each client's blocks, in ticks
         self._begins: dict[int, list[int]] = {}
-        # the last drawn block of each client: its number and its changes
+        # number and changes of each client's last drawn block
         self._drawn: dict[int, tuple[int, np.ndarray]] = {}
 
     def period(self, client: int, tick: int) -> Period:
@@ -78,8 +83,8 @@ class Markov(Availability):
             begins.append(int(self._changes(client, len(begins) - 1)[-1]))
         block = bisect.bisect_right(begins, tick) - 1
         changes = self._changes(client, block).tolist()
-        position = bisect.bisect_right(changes, tick)  # changes of it up to the tick
-        # the earlier blocks have an even number of changes
+        position = bisect.bisect_right(changes, tick)  # changes in the block up to tick
+        # earlier blocks have an even number of changes
         if self._is_on_first(client) == (position % 2 == 0):
             begin = changes[position - 1] if position else begins[block]
             return begin, changes[position]
@@ -90,7 +95,7 @@ class Markov(Availability):
         return changes[position], changes[position + 1]
 
     def _is_on_first(self, client: int) -> bool:
-        """Return whether a client is on at the beginning."""
+        """Return whether a client is online at tick 0."""
         if client not in self._on_first:
             random = randomness.generator(self._seed, "on first", client)
             share = self._on / (self._on + self._off)
@@ -98,8 +103,9 @@ class Markov(Availability):
         return self._on_first[client]
 
     def _changes(self, client: int, block: int) -> np.ndarray:
-        """Return the ticks of a client's changes in a block with known begin, int64
-        [BLOCK].
+        """Return the ticks of a client's changes in a block, int64 [BLOCK].
+
+        The beginning of the block must be known.
         """
         if client in self._drawn and self._drawn[client][0] == block:
             return self._drawn[client][1]
@@ -121,10 +127,10 @@ class Markov(Availability):
 
 
 class Traced(Availability):
-    """Periods from a file, which repeats after its end."""
+    """Periods from a file, repeated after its end."""
 
     def __init__(self, rows: list[tuple[list[Period], int]]) -> None:
-        """Set each row's periods and the length of the file's time."""
+        """Set the periods and the length of the file's time for each row."""
         self._rows = rows
 
     def period(self, client: int, tick: int) -> Period:
@@ -140,8 +146,15 @@ class Traced(Availability):
 
 
 def make_availability(time: Time, clients: int, seed: int) -> Availability:
-    """Return the availability of so many clients. Raises UserError for an unreadable
-    file.
+    """Return the availability of clients.
+
+    Args:
+        time: section ``[time]``.
+        clients: number of clients.
+        seed: seed of the experiment.
+
+    Raises:
+        UserError: The file cannot be read.
     """
     if time.availability == "day":
         offsets = [_draw_offset(time, seed, client) for client in range(clients)]
@@ -156,9 +169,9 @@ def make_availability(time: Time, clients: int, seed: int) -> Availability:
 
 
 def _draw_offset(time: Time, seed: int, client: int) -> int:
-    """Return the tick of a day at which a client comes on.
+    """Return the tick of the day at which a client comes online.
 
-    The tick is uniform over the day, or one of so many time zones.
+    It is uniform over the day, or over ``time.zones`` time zones.
     """
     random = randomness.generator(seed, "hour", client)
     if time.zones is None:
@@ -167,18 +180,19 @@ def _draw_offset(time: Time, seed: int, client: int) -> int:
 
 
 class OnlineClients:
-    """The clients that are on at a tick, for ascending ticks, and the next change."""
+    """Online clients at ascending ticks, and the tick of the next change."""
 
     def __init__(self, availability: Availability, clients: int) -> None:
         self._availability = availability
-        # the current or next period of each client
+        # current or next period of each client
         self._begin = np.zeros(clients, np.int64)
         self._end = np.zeros(clients, np.int64)
         self._tick = 0
 
     def advance(self, tick: int) -> np.ndarray:
-        """Return whether each client is on, bool [clients]; ticks never descend between
-        calls.
+        """Return whether each client is online at a tick, bool [clients].
+
+        Ticks must not decrease between calls.
         """
         self._tick = tick
         for client in np.flatnonzero(self._end <= tick).tolist():
@@ -189,14 +203,17 @@ class OnlineClients:
         return on
 
     def period_end(self, client: int) -> int:
-        """Return the tick at which a client that is on goes off."""
+        """Return the tick at which an online client goes offline."""
         return int(self._end[client])
 
     def next_on(self, among: np.ndarray) -> int:
-        """Return the next tick after the last call's at which one of the clients comes
-        on.
+        """Return the next tick after the last call at which one of the clients comes
+        online.
 
-        among: bool [clients]. The result is FOREVER without such a tick.
+        The result is FOREVER without such a tick.
+
+        Args:
+            among: Whether each client is considered, bool [clients].
         """
         coming = self._begin[among & (self._begin > self._tick)]
         return int(coming.min()) if len(coming) else FOREVER

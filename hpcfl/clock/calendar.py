@@ -1,8 +1,9 @@
-"""The calendar of a run: each client's jobs, and the server's steps with their uploads.
+"""The calendar of a run: jobs of each client, and steps of the server with their
+uploads.
 
 No time depends on a trained number, so all steps are known before round 1, unless the
-selection reads losses. A resumed run computes them again, and checkpoints do not
-contain them.
+selection of clients uses losses. A resumed run computes the steps again; checkpoints do
+not contain them.
 """
 
 from collections.abc import Sequence
@@ -19,13 +20,15 @@ from hpcfl.simulation.round_schedule import Draws, RoundSchedule
 
 @dataclass(frozen=True)
 class Job:
-    """The work of one client from one model of the server.
+    """Work of one client from one model of the server.
 
     Attributes:
-        version: the server's model at its start, made by round ``version``; 0 is the
-            model before round 1.
-        begun, ended: ticks.
-        share: of the epochs of each local training; 1 is all.
+        client: id of the client.
+        version: version of the server's model at the start, computed in the round of
+            this number; 0 is the model before round 1.
+        begun: tick of the start.
+        ended: tick of the end.
+        share: share of the epochs of each local training; 1 for all.
     """
 
     client: int
@@ -40,16 +43,18 @@ class Step:
     """A round: a step of the server, and the work of its clients.
 
     Attributes:
-        number: of the round, from 1; it makes the server's model of this number.
-        begun, ended: ticks.
-        jobs: those with counted uploads, by ascending client; one for each client.
-        busy: the clients' working ticks between the two, in total.
-        wasted: the working ticks of jobs without a counted upload, in the round in
-            which they fail.
-        present: the ticks of clients that are on between the two, in total.
-        lost: the number of jobs without a counted upload.
-        awaited: the server's models, ascending, from which clients started whose
-            uploads may count in a later round.
+        number: number of the round, from 1, and version of the resulting model.
+        begun: tick of the beginning.
+        ended: tick of the end.
+        jobs: jobs with counted uploads, by ascending client; one per client.
+        busy: ticks in which clients worked during the round, summed over clients.
+        wasted: working ticks of jobs without a counted upload, in the round in which
+            they fail.
+        present: ticks in which clients were online during the round, summed over
+            clients.
+        lost: number of jobs without a counted upload.
+        awaited: start versions, ascending, of clients whose uploads may count in a
+            later round.
     """
 
     number: int
@@ -69,7 +74,9 @@ class Step:
 
     @property
     def staleness(self) -> list[int]:
-        """Return the server's steps since each job's start, before this one."""
+        """Return the number of the server's steps since each job's start, before this
+        step.
+        """
         return [self.number - 1 - job.version for job in self.jobs]
 
     def numbers(self) -> dict[str, Any]:
@@ -96,10 +103,10 @@ class Timetable(Protocol):
 
 
 class Calendar(RoundSchedule):
-    """The rounds of a synchronous server with virtual time.
+    """Rounds of a synchronous server in virtual time.
 
     Attributes:
-        duration: the working time of each client.
+        duration: working time of each client.
     """
 
     def __init__(
@@ -114,13 +121,15 @@ class Calendar(RoundSchedule):
         self._pace = np.array(duration.devices.pace, float)
         self._timetable = timetable
         self._steps: list[Step] = []
-        # the jobs that started from each of the server's models, with their rounds
+        # jobs by start version, each with its round
         self._started: dict[int, list[tuple[int, Job]]] = {}
-        # after each step so far, how many of each client's uploads have counted
+        # number of counted uploads of each client after each step so far
         self._updates = [np.zeros(draws.clients, np.int64)]
 
     def step(self, number: int) -> Step:
-        """Return the step of a round, from 1. Raises UserError if there is none."""
+        """Return the step of a round, from 1. Raises UserError if the round is
+        impossible.
+        """
         assert self.is_known(number)
         while len(self._steps) < number:
             step = self._timetable.step()
@@ -136,9 +145,13 @@ class Calendar(RoundSchedule):
     def list_started(
         self, version: int, first: int, last: int
     ) -> list[tuple[int, Job]]:
-        """Return the jobs that start from a version and belong to the given rounds.
+        """Return jobs by start version and round, each with its round, sorted by
+        client.
 
-        The rounds are ``first`` to ``last``; each job comes with its round, by client.
+        Args:
+            version: start version of the jobs.
+            first: first round of the jobs.
+            last: last round of the jobs.
         """
         self.step(last)
         jobs = []
@@ -152,13 +165,11 @@ class Calendar(RoundSchedule):
         return self.step(number).cohort
 
     def epoch_shares(self, number: int) -> np.ndarray | None:
-        """Return the share of the epochs that each of a round's cohort does."""
+        """Return the share of the epochs that each client of a round's cohort trains."""
         return list_shares(self.step(number).jobs)
 
     def times(self, number: int) -> dict[str, Any]:
-        """Return the recorded times of a round; ``clients/NAME`` [clients] is each
-        client's own.
-        """
+        """Return the recorded times of a round; entries ``clients/NAME`` are [clients]."""
         if number > self.config.rounds:
             now = convert_to_seconds(self.step(number - 1).ended)
             return {"time/seconds": now, "time/started": now}
@@ -176,7 +187,7 @@ class Calendar(RoundSchedule):
         }
 
     def decisions(self) -> dict[str, str]:
-        """Return the counted work, which decides all times."""
+        """Return the counted work of a client, which determines all times."""
         work = self.duration.work
         return {
             "a client's work in a round is": f"{work.passes} passes, {work.floats_down} "
@@ -188,7 +199,7 @@ class Calendar(RoundSchedule):
         return describe_durations(self.duration)
 
     def constants(self) -> dict[str, np.ndarray]:
-        """Return each client's speed and links."""
+        """Return the speed and links of each client."""
         devices = self.duration.devices
         return {
             "device_pace": np.array(devices.pace),
@@ -198,7 +209,7 @@ class Calendar(RoundSchedule):
 
 
 def list_shares(jobs: Sequence[Job]) -> np.ndarray | None:
-    """Return the share of the epochs of each job, [n]; None where all are whole."""
+    """Return the share of the epochs of each job, [n]; None if all are 1."""
     shares = np.array([job.share for job in jobs])
     return None if (shares == 1).all() else shares
 
@@ -207,16 +218,17 @@ def compute_jain(counts: np.ndarray) -> float:
     """Return Jain's index (Σc)²/(M Σc²) of counts [M] (Jain, Chiu & Hawe, DEC-TR-301,
     1984).
 
-    It is 1 if all are equal, 1/M if one has all, and NaN if all are 0.
+    It is 1 for equal counts, 1/M if one client has all, and NaN if all counts are 0.
     """
     squares = float(np.square(counts).sum())
     return float(counts.sum()) ** 2 / (len(counts) * squares) if squares else np.nan
 
 
 def compute_correlation(counts: np.ndarray, paces: np.ndarray) -> float:
-    """Return Pearson's correlation of counts [M] with each client's time [M].
+    """Return Pearson's correlation of counts [M] with each client's time per sample
+    [M].
 
-    It is negative if fast clients have more counts, and NaN if either is constant.
+    It is negative if faster clients have higher counts, and NaN if either is constant.
     """
     if counts.std() == 0 or paces.std() == 0:
         return np.nan
@@ -226,13 +238,13 @@ def compute_correlation(counts: np.ndarray, paces: np.ndarray) -> float:
 def compute_gini(counts: np.ndarray) -> float:
     """Return the Gini coefficient of counts [M]: Σ_ij |c_i − c_j| / (2 M Σc).
 
-    It is 0 if all are equal, and NaN if all are 0.
+    It is 0 for equal counts, and NaN if all counts are 0.
     """
     total = float(counts.sum())
     if not total:
         return np.nan
-    # in ascending order Σ_ij |c_i − c_j| is 2 Σ_i i (M − i) (c_(i+1) − c_(i)), and all
-    # of these are whole numbers
+    # for ascending counts Σ_ij |c_i − c_j| is 2 Σ_i i (M − i) (c_(i+1) − c_(i)), a sum
+    # of whole numbers
     clients = len(counts)
     gaps = np.diff(np.sort(counts))
     places = np.arange(1.0, clients)

@@ -1,7 +1,7 @@
-"""The clients' devices, and the time that a client's work in a round takes on its own.
+"""Devices of clients, and the duration of a client's work in a round.
 
-Devices are a table of whole numbers that is drawn once. The sources of the defaults are
-in time.md §2; durations are functions of counts (time.md §3).
+Devices are a table of whole numbers that is drawn once. Sources of the defaults are in
+time.md §2; durations are functions of counts (time.md §3).
 """
 
 from dataclasses import dataclass
@@ -15,24 +15,25 @@ from hpcfl.clock import exact, traces
 from hpcfl.experiment.sections import Time
 from hpcfl.rows import randomness
 
-SECOND = 10**6  # ticks: a tick is a microsecond
-PICO = 10**12  # of a second
+SECOND = 10**6  # ticks per second; a tick is a microsecond
+PICO = 10**12  # picoseconds per second
 MEGA = 10**6
-PICOSECONDS = 10**6  # in a tick
-BITS = 32  # of a float
-# of clients, by what they are called
+PICOSECONDS = 10**6  # picoseconds per tick
+BITS = 32  # bits per float
+# quantiles over clients, by heading
 QUANTILES = {"fastest": 0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "slowest": 1}
 
 
 @dataclass(frozen=True)
 class Devices:
-    """The clients' devices.
+    """Devices of the clients.
 
     Attributes:
-        pace: the picoseconds of each client's training on one sample, an ordinary pass
-            of this model.
-        down, up: the speed of its links, bit/s.
-        latency: additional ticks each way.
+        pace: picoseconds in which each client trains on one sample, with an ordinary
+            pass of this model.
+        down: download speed of each client, bit/s.
+        up: upload speed of each client, bit/s.
+        latency: additional ticks per direction.
     """
 
     pace: list[int]
@@ -46,13 +47,16 @@ class Devices:
 
 
 def draw_devices(time: Time, clients: int, seed: int, sample_ms: float) -> Devices:
-    """Return the devices of so many clients.
+    """Return the devices of clients.
 
     Args:
-        sample_ms: milliseconds of the median device's training on a sample.
+        time: section ``[time]``.
+        clients: number of clients.
+        seed: seed of the experiment.
+        sample_ms: milliseconds in which the median device trains on a sample.
 
     Raises:
-        UserError: a file of devices cannot be read.
+        UserError: A file of devices cannot be read.
     """
     latency = exact.round_to_whole(Decimal(time.latency) * SECOND)
     if time.devices == "file":
@@ -77,7 +81,7 @@ def _draw_factors(time: Time, clients: int, seed: int) -> list[Decimal]:
         if time.devices == "lognormal":
             factor = exact.draw_lognormal(random, time.sigma)
         elif time.devices == "pareto":
-            # P(X > x) = x^−α for x ≥ 1; ``sample_ms`` is that of the fastest
+            # P(X > x) = x^−α for x ≥ 1; ``sample_ms`` belongs to the fastest device
             tail = exact.compute_power(
                 exact.draw_uniform(random), -1 / Decimal(time.exponent)
             )
@@ -91,7 +95,7 @@ def _draw_factors(time: Time, clients: int, seed: int) -> list[Decimal]:
 
 
 def _rank_factors(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
-    """Return (r/⌈M/2⌉)^s of each client's rank r, from 1, in a random order."""
+    """Return (r/⌈M/2⌉)^s for the rank r of each client, from 1, in random order."""
     order = randomness.permutation(clients, seed, "device ranks")
     middle = Decimal(-(-clients // 2))
     factors = [Decimal(1)] * clients
@@ -114,7 +118,15 @@ def _find_class_factor(time: Time, luck: Decimal) -> Decimal:
 def _draw_links(
     median: float, sigma: float, clients: int, seed: int, *, way: str
 ) -> list[int]:
-    """Return the bit/s of each client's link one way; ``median`` is in Mbit/s."""
+    """Return the speed of each client's link in one direction, bit/s.
+
+    Args:
+        median: median speed, Mbit/s.
+        sigma: standard deviation of the logarithm.
+        clients: number of clients.
+        seed: seed of the experiment.
+        way: "down" or "up".
+    """
     speeds = []
     for client in range(clients):
         random = randomness.generator(seed, "link", way, client)
@@ -124,7 +136,7 @@ def _draw_links(
 
 
 def _read_devices(path: str, clients: int, latency: int) -> Devices:
-    """Return the devices in a file; clients take its rows in turn."""
+    """Return the devices in a file; clients use its rows in turn."""
     rows = traces.read_capacities(path)
     paces, speeds = [], []
     for client in range(clients):
@@ -136,13 +148,14 @@ def _read_devices(path: str, clients: int, latency: int) -> Devices:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a client in a round.
+    """Work of a client in a round.
 
     Attributes:
-        passes: ordinary passes over its samples, forward and backward, that cost as
-            much as all of its training with all epochs.
-        epochs: the number of epochs, at least 1.
-        floats_down, floats_up: the floats that it receives and sends.
+        passes: number of ordinary passes over its samples, forward and backward, with
+            the cost of its training with all epochs.
+        epochs: number of epochs, at least 1.
+        floats_down: number of floats that it receives.
+        floats_up: number of floats that it sends.
     """
 
     passes: Fraction
@@ -153,10 +166,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Duration:
-    """The working time of each client.
+    """Working time of each client.
 
     Attributes:
-        samples: int [clients], the samples of an epoch of each client.
+        devices: devices of the clients.
+        work: work of a client in a round.
+        samples: number of samples per epoch of each client, [clients].
     """
 
     devices: Devices
@@ -164,21 +179,23 @@ class Duration:
     samples: list[int]
 
     def ticks(self, client: int, epochs: int) -> int:
-        """Return the ticks from the server's sending until the client's upload arrives."""
+        """Return the ticks between the server's sending and the arrival of the client's
+        upload.
+        """
         done = Fraction(epochs, self.work.epochs)
         cost = self.samples[client] * self.work.passes * done
         training = _round_up(self.devices.pace[client] * cost / PICOSECONDS)
         return max(1, training + self.travel(client))
 
     def travel(self, client: int) -> int:
-        """Return the ticks that the messages of a client take both ways."""
+        """Return the ticks that the messages of a client take in both directions."""
         bits = BITS * SECOND
         down = _round_up(bits * self.work.floats_down / self.devices.down[client])
         up = _round_up(bits * self.work.floats_up / self.devices.up[client])
         return down + up + 2 * self.devices.latency
 
     def epochs_within(self, client: int, ticks: int) -> int:
-        """Return the number of whole epochs that a client can do in so many ticks."""
+        """Return the number of whole epochs that a client can train in ``ticks``."""
         epochs = self.work.epochs
         while epochs and self.ticks(client, epochs) > ticks:
             epochs -= 1
@@ -186,7 +203,8 @@ class Duration:
 
 
 def epochs_of(share: float, epochs: int) -> int:
-    """Return the epochs of a client that does a ``share`` of them, at least one.
+    """Return the number of epochs of a client that trains a ``share`` of them, at least
+    one.
 
     The rounding is that of ``clients.training.Task.count_epochs``.
     """
@@ -194,14 +212,14 @@ def epochs_of(share: float, epochs: int) -> int:
 
 
 def find_share(done: int, epochs: int) -> float:
-    """Return a share that ``Task.count_epochs`` converts to ``done``, the middle of all
-    such shares.
+    """Return a share that ``epochs_of`` converts to ``done``: the middle of all such
+    shares.
     """
     return (done - 0.5) / epochs
 
 
 def _round_up(number: Any) -> int:
-    """Return the least whole number not below an integer or a fraction."""
+    """Return the smallest whole number that is not below an integer or fraction."""
     fraction = Fraction(number)
     return -(-fraction.numerator // fraction.denominator)
 
@@ -215,15 +233,15 @@ def describe_durations(duration: Duration) -> list[str]:
     """Return lines on a client's work in a round and on the clients' devices."""
     work = duration.work
     return [
-        f"time: in a round a client does {float(work.passes):.3g} passes over its samples, gets "
+        f"time: in a round a client makes {float(work.passes):.3g} passes over its samples, receives "
         f"{float(work.floats_down):,.0f} floats and sends {float(work.floats_up):,.0f}",
         *_describe_distributions(duration),
     ]
 
 
 def _describe_distributions(duration: Duration) -> list[str]:
-    """Return a line for each quantity that clients differ in, with quantiles over
-    clients.
+    """Return a line with quantiles over clients for each quantity that differs by
+    client.
     """
     devices = duration.devices
     clients = range(devices.clients)
@@ -232,7 +250,7 @@ def _describe_distributions(duration: Duration) -> list[str]:
         convert_to_seconds(duration.ticks(client, duration.work.epochs))
         for client in clients
     ]
-    # by its name the numbers from the fastest client to the slowest
+    # values by name; lower ones belong to faster clients
     quantities = {
         "ms a sample": [pace / 1e9 for pace in devices.pace],
         "Mbit/s down": [-down / 1e6 for down in devices.down],

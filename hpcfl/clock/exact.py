@@ -1,9 +1,9 @@
-"""Random numbers of given distributions that are the same on every machine.
+"""Random numbers of given distributions that are identical on every machine.
 
-``exp`` and ``log`` of C libraries differ in last bits between machines, and a
+``exp`` and ``log`` of C libraries differ between machines in the last bits, and a
 difference of one microsecond can change the order of arrivals. Python's ``decimal``
-rounds them correctly everywhere. Every draw is rounded to a whole number once, and
-later times are whole numbers.
+rounds them correctly everywhere. Every drawn time is rounded once to a whole number,
+and later times are whole numbers.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,15 @@ LIBRARY = 1e-14  # largest relative error of a library's logarithm, and of a pro
 
 
 def draw_uniform(random: np.random.Generator) -> Decimal:
-    """Return a number in (0, 1]."""
+    """Return a uniform number in (0, 1]."""
     return Decimal(1) - Decimal(float(random.random()))
 
 
 def draw_normal(random: np.random.Generator) -> Decimal:
     """Return a standard normal number by the polar method.
 
-    The method (Marsaglia & Bray, SIAM Review 1964) needs only a root and a logarithm.
+    The method (Marsaglia & Bray, SIAM Review 1964) needs only a square root and a
+    logarithm.
     """
     while True:
         first = CONTEXT.subtract(2 * draw_uniform(random), Decimal(1))
@@ -36,17 +37,21 @@ def draw_normal(random: np.random.Generator) -> Decimal:
 
 
 def draw_lognormal(random: np.random.Generator, sigma: float) -> Decimal:
-    """Return exp(σ z) of a standard normal z, with the median 1."""
+    """Return exp(σ z) for a standard normal z; the median is 1."""
     exponent = CONTEXT.multiply(Decimal(sigma), draw_normal(random))
     return CONTEXT.exp(exponent)
 
 
 def draw_exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndarray:
-    """Return exponentially distributed whole numbers with these means, int64 [n].
+    """Return exponentially distributed whole numbers, int64 [n].
 
-    They are −m ln u of ``uniforms`` in (0, 1], float64 [n], rounded. A library's
-    logarithm has wrong last bits. That matters only for results close to the middle
-    between two whole numbers, which are computed exactly.
+    They are −m ln u, rounded. The last bits of a library's logarithm are not reliable.
+    This matters only for values close to the middle between two whole numbers, which
+    are computed exactly.
+
+    Args:
+        uniforms: numbers u in (0, 1], float64 [n].
+        means: mean m of each number.
     """
     estimates = -np.log(uniforms) * np.array([float(mean) for mean in means])
     rounded: np.ndarray = np.rint(estimates).astype(np.int64)
@@ -58,10 +63,10 @@ def draw_exponentials(uniforms: np.ndarray, means: Sequence[Decimal]) -> np.ndar
 
 
 def compute_power(base: Decimal, exponent: Decimal) -> Decimal:
-    """Return base^exponent for a base above 0."""
+    """Return base^exponent for a positive base."""
     return CONTEXT.exp(CONTEXT.multiply(exponent, CONTEXT.ln(base)))
 
 
 def round_to_whole(number: Decimal) -> int:
-    """Return the nearest whole number, with halves to the even one."""
+    """Return the nearest whole number, halves to even."""
     return int(number.to_integral_value())

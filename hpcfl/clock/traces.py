@@ -1,12 +1,12 @@
-"""Files of measured devices and their availability, in the form of FedScale's traces.
+"""Files of measured devices and their availability, in the format of FedScale's traces.
 
-FedScale's own files are pickles, which are not read because unpickling runs code. The
-files here are ``json.dump`` of their content: ``{"0": {"computation": 120.5,
-"communication": 9000.0}, …}`` and ``{"0": {"active": [0, 7200], "inactive": [3600,
-9000], "finish_time": 86400}, …}``.
+FedScale's own files are pickles, which are not read because unpickling executes code.
+The files here hold their content as written by ``json.dump``: ``{"0": {"computation":
+120.5, "communication": 9000.0}, …}`` and ``{"0": {"active": [0, 7200], "inactive":
+[3600, 9000], "finish_time": 86400}, …}``.
 
 ``computation`` is the time of inference, as in FedScale's files; its simulator counts
-training as 3 times that. A file of measured training times has ``training`` instead.
+training as 3 times that. Files of measured training times have ``training`` instead.
 """
 
 from decimal import Decimal
@@ -21,15 +21,15 @@ from hpcfl.files import untrusted_files
 from hpcfl.files.atomic import Damaged
 
 MOST_BYTES = 1 << 28
-MOST_SECONDS = 10**9  # in a file of availability
-INFERENCE = 3  # how many times longer than inference training takes, in FedScale
+MOST_SECONDS = 10**9  # limit for times in a file
+INFERENCE = 3  # ratio of training time to inference time in FedScale
 Positive = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
 Seconds = list[Annotated[float, Field(ge=0, le=MOST_SECONDS)]]
 Row = TypeVar("Row")
 
 
 class Device(TypedDict):
-    """A row of a file of devices, with either of the first two."""
+    """Row of a file of devices, with either ``computation`` or ``training``."""
 
     computation: NotRequired[Positive]
     training: NotRequired[Positive]
@@ -37,7 +37,7 @@ class Device(TypedDict):
 
 
 class Activity(TypedDict):
-    """A row of a file of availability."""
+    """Row of a file of availability."""
 
     active: Seconds
     inactive: Seconds
@@ -45,7 +45,7 @@ class Activity(TypedDict):
 
 
 def read_capacities(path: str) -> list[tuple[Decimal, Decimal]]:
-    """Read the devices in a file: milliseconds to train on a sample, and kbit/s.
+    """Return the devices in a file: milliseconds to train on a sample, and kbit/s.
 
     Raises UserError.
     """
@@ -63,11 +63,16 @@ def read_capacities(path: str) -> list[tuple[Decimal, Decimal]]:
 
 
 def read_activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], int]]:
-    """Read the periods in which each client of a file is on, and the length of its
-    time.
+    """Return the online periods of each client in a file, and the length of its time.
 
-    Periods are [from, to) in ticks; the file repeats after its length. ticks: in a
-    second. Raises UserError.
+    Periods are [from, to) in ticks. The file repeats after its length.
+
+    Args:
+        path: the file.
+        ticks: ticks per second.
+
+    Raises:
+        UserError: The file cannot be read or is inconsistent.
     """
     found = []
     for name, row in _read_rows(path, Activity):
@@ -75,7 +80,7 @@ def read_activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], 
         begins = [int(Decimal(second) * ticks) for second in row["active"]]
         ends = [int(Decimal(second) * ticks) for second in row["inactive"]]
         if begins and len(ends) == len(begins) - 1:
-            ends.append(end)  # the client is on when the file's time ends
+            ends.append(end)  # the client is online at the end of the file's time
         if len(begins) != len(ends):
             raise UserError(
                 f"{path}: client '{name}' has {len(begins)} times in 'active' and "
@@ -88,37 +93,39 @@ def read_activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], 
 
 
 def note_order(path: str, clients: list[str]) -> list[str]:
-    """Return a note for a file that has names of clients in another order.
+    """Return a note if a file names the data's clients in another order.
 
-    clients: the names of the clients in the data, in the order of their ids.
+    Args:
+        path: the file.
+        clients: names of the clients in the data, by id.
     """
     names = [name for name, _ in _read_rows(path, Any)]
     if not set(names) & set(clients) or names[: len(clients)] == clients:
         return []
     return [
-        f"{path}: clients take its rows in turn, whatever their names; row '{names[0]}' is "
-        f"for client '{clients[0]}'; sort its rows as the data sort their clients"
+        f"{path}: rows are assigned to clients by position, not by name: row '{names[0]}' to "
+        f"client '{clients[0]}'; sort its rows in the order of the data's clients"
     ]
 
 
 def _refuse_disorder(
     path: str, name: str, periods: list[tuple[int, int]], end: int
 ) -> None:
-    """Raise UserError for the first period that is not between the one before and
+    """Raise UserError for the first period that overlaps the previous one or exceeds
     ``end``.
     """
     last = -1
     for number, (comes_on, goes_off) in enumerate(periods):
         if not last < comes_on < goes_off <= end:
             raise UserError(
-                f"{path}: client '{name}': 'active' and 'inactive' must be ascending "
-                f"seconds in turn, up to 'finish_time'; number {number} of each is not"
+                f"{path}: client '{name}': 'active' and 'inactive' must alternate and "
+                f"ascend, up to 'finish_time'; entry {number} does not"
             )
         last = goes_off
 
 
 def _read_rows(path: str, form: type[Row]) -> list[tuple[str, Row]]:
-    """Return the rows of a file by name, in its order. Raises UserError."""
+    """Return the rows of a file by name, in the order of the file. Raises UserError."""
     with untrusted_files.refuse_unreadable(path, "clients' rows in JSON, not a pickle"):
         content = untrusted_files.read_user_file(Path(path).expanduser(), MOST_BYTES)
         table = untrusted_files.parsed(content)

@@ -1,8 +1,8 @@
-"""Workload of a client, counted in a round of a small federation. It has operations, in
-units of ordinary passes over the samples, and floats that travel.
+"""Workload of a client, counted in a round of a small federation.
 
-So no method has to declare its cost. Operations are those of matrix products and
-convolutions, as torch counts them.
+It consists of operations, in units of ordinary passes over the samples, and transmitted
+floats. Counting them means that methods need not declare their cost. Operations are
+those of matrix products and convolutions, as torch counts them.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import COMPOSE, SEND, Round, work
 from hpcfl.simulation.stages import RoundPlan, Stage
 
-# of the client that trains: enough for methods that share a mini-batch out to 2 or 3
+# samples of the training client, enough for methods that divide a mini-batch by 2 or 3
 SAMPLES = 6
-OPERATIONS = 1e6  # of the median device in a millisecond: 1 GFLOP/s
+OPERATIONS = 1e6  # operations of the median device per millisecond: 1 GFLOP/s
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Workload:
     """Workload of a client in a round.
 
     Attributes:
-        work: as the clock takes it.
+        work: work of the client.
         sample_ms: milliseconds of the median device for one sample in one pass.
     """
 
@@ -49,17 +49,18 @@ class Workload:
 
 
 def count_operations(action: Callable[[], Any]) -> tuple[Any, int]:
-    """Call an action, and return its result and its floating-point operations."""
+    """Call a function; return its result and its number of floating-point operations."""
     with FlopCounterMode(display=False) as counter:
         returned = action()
     return returned, int(counter.get_total_flops())
 
 
 def count_workload(prepared: Prepared) -> Workload:
-    """Count a client's work in the second round, the first that builds on messages of
-    clients. Only a rank with clients may call it.
+    """Return a client's workload in the second round, the first with messages from
+    clients.
 
-    Raises UserError where ``time.sample_ms`` is needed.
+    Only ranks with clients may call it. Raises UserError if ``time.sample_ms`` is
+    needed.
     """
     small = shrink(prepared, lanes=1, samples=SAMPLES)
     epochs = prepared.config.training.epochs
@@ -69,8 +70,8 @@ def count_workload(prepared: Prepared) -> Workload:
     if not pass_operations and sample_ms is None:
         raise UserError(
             f"time.sample_ms: the operations of model.name = "
-            f"'{prepared.config.model.name}' cannot be counted; give the milliseconds for which a device "
-            "trains on one sample"
+            f"'{prepared.config.model.name}' cannot be counted; set it to the milliseconds in which a "
+            "device trains on one sample"
         )
     passes = Fraction(epochs)
     if pass_operations:
@@ -84,7 +85,7 @@ def count_workload(prepared: Prepared) -> Workload:
 
 def _play_second(small: Prepared) -> tuple[Messages, int]:
     """Return the messages of the second round of a small federation, and the operations
-    of client 0, which trains for as long as in the experiment.
+    of client 0, which trains all epochs of the experiment.
     """
     server = small.hooks.make_initial_state("server_state", small.setup)
     client = np.array([0])
@@ -105,7 +106,7 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
 
 
 def _count_operations_of_pass(small: Prepared) -> int:
-    """Count the operations of one ordinary pass over client 0's samples."""
+    """Return the number of operations of an ordinary pass over client 0's samples."""
     fleet = small.make_fleet(np.array([0]), 1, False)
     start = small.setup.initial()
     _, operations = count_operations(
@@ -115,7 +116,7 @@ def _count_operations_of_pass(small: Prepared) -> int:
 
 
 def _count_floats(message: Message) -> Fraction:
-    """Return the floats that client 0 receives or sends."""
+    """Return the number of floats that client 0 receives or sends."""
     total = Fraction(0)
     for entry in wrap_entries(message).values():
         floats = torch.as_tensor(entry.count_floats(), dtype=torch.float64)

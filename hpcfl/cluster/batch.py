@@ -15,10 +15,14 @@ Options = dict[str, str | int | bool]
 
 
 def make_options(profile: Profile, name: str) -> Options:
-    """Return sbatch's long options for a job called ``name``.
+    """Return sbatch's long options for a job.
 
-    Slurm's warning, USR2, goes to the batch script's process alone ("B:"); the
+    Slurm's warning, USR2, is sent only to the process of the batch script ("B:"); the
     supervisor passes it on. ``no-requeue`` replaces ``requeue``.
+
+    Args:
+        profile: profile of the cluster.
+        name: name of the job.
     """
     wanted: dict[str, str | int | bool | None] = {
         "job-name": name,
@@ -54,13 +58,12 @@ def make_flags(chosen: Options) -> list[str]:
 
 
 def make_launch_command(profile: Profile) -> list[str]:
-    """Return the words before a command that start it on every rank; none for one
+    """Return the words before a command that start it on every rank; empty for one
     process.
 
-    Every rank sees all GPUs of its node, because it chooses one by its rank on the
-    node. A rank that dies ends the others after 10 s (``--wait``).
-    ``--kill-on-bad-exit`` would also kill ranks that are about to leave with code 75,
-    which asks for a requeue.
+    Every rank sees all GPUs of its node, because it selects one by its rank on the
+    node. If a rank dies, the others end after 10 s (``--wait``). ``--kill-on-bad-exit``
+    would also kill ranks that are about to exit with code 75, which requests a requeue.
     """
     if profile.cluster != "slurm":
         return ["mpiexec", "-n", str(profile.ranks)] if profile.ranks > 1 else []
@@ -83,21 +86,21 @@ def make_launch_command(profile: Profile) -> list[str]:
 
 
 def is_final(profile: Profile) -> bool:
-    """Return whether the profile forbids that a job continues by itself."""
+    """Return whether the profile forbids that a job is continued automatically."""
     return profile.options.get("no-requeue") is True
 
 
 def describe_interpreter(profile: Profile) -> list[str]:
-    """Return a line on a relative interpreter of jobs; none for an absolute path."""
+    """Return a line on a relative interpreter of jobs; empty for an absolute path."""
     name = profile.interpreter
     if "/" in name:
         return []
     source = "PATH" if profile.python else "the environment that setup activates"
-    return [f"interpreter: {name} of {source}; the key python names another"]
+    return [f"interpreter: {name} of {source}; set the key python to use another"]
 
 
 def describe_gpus(profile: Profile) -> list[str]:
-    """Return a line on the workers of each GPU; none without GPUs or on one node."""
+    """Return a line on the workers of each GPU; empty without GPUs or on one node."""
     gpus, ranks = profile.gpus_per_node, profile.ranks_per_node
     if not gpus or profile.nodes == 1:
         return []
@@ -106,36 +109,55 @@ def describe_gpus(profile: Profile) -> list[str]:
         plural = "s" if workers > 1 else ""
         return [
             f"GPUs: {workers} worker{plural} on each; srun places {profile.ranks} ranks in "
-            f"turn on {profile.nodes} nodes, so the first node also has the server, on "
+            f"turn on {profile.nodes} nodes, so the first node also hosts the server, on "
             "GPU 0"
         ]
     if ranks % gpus:
         return [
-            f"GPUs: {ranks} ranks a node on {gpus} GPUs, so some GPUs have more work than "
-            f"others; set ranks_per_node = {gpus}, or {gpus + 1} where srun starts the ranks"
+            f"GPUs: {ranks} ranks per node on {gpus} GPUs, so some GPUs have more work than "
+            f"others; set ranks_per_node = {gpus}, or {gpus + 1} if srun starts the ranks"
         ]
     return [
-        f"GPUs: {ranks // gpus} ranks on each; the server has the place of a worker"
+        f"GPUs: {ranks // gpus} ranks on each; the server takes the place of a worker"
     ]
 
 
 def make_run_command(python: str, file: Path, out: Path) -> list[str]:
-    """Return the command that every rank runs."""
+    """Return the command that every rank of a run executes.
+
+    Args:
+        python: the interpreter.
+        file: experiment file.
+        out: results folder.
+    """
     return [python, "-u", "-m", "hpcfl", "run", str(file), "--out", str(out)]
 
 
 def make_tune_command(
     python: str, file: Path, out: Path, stage: str, cell: str
 ) -> list[str]:
-    """Return the command that every rank of a tuning's job runs."""
+    """Return the command that every rank of a tuning's job executes.
+
+    Args:
+        python: the interpreter.
+        file: file of the tuning.
+        out: results folder.
+        stage: value of ``--stage``.
+        cell: value of ``--cell``; "" for none.
+    """
     part = ["--stage", stage, *(["--cell", cell] if cell else [])]
     return [python, "-u", "-m", "hpcfl", "tune", str(file), "--out", str(out), *part]
 
 
 def make_script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:
-    """Return a whole batch script.
+    """Return a complete batch script.
 
     It ends with ``exec``, so that ``command`` itself receives Slurm's warning.
+
+    Args:
+        chosen: options of sbatch.
+        setup: shell commands before the command.
+        command: words of the command.
     """
     lines = [f"#SBATCH {shlex.quote(flag)}" for flag in make_flags(chosen)]
     words = f"exec {shlex.join(command)}"
@@ -143,12 +165,14 @@ def make_script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -
 
 
 def stop_at_errors(setup: Sequence[str]) -> list[str]:
-    """Return the lines of ``setup`` such that a job ends where one of them fails."""
+    """Return the lines of ``setup`` with ``set -e``, so that a failing line ends the
+    job.
+    """
     return ["set -e", *setup] if setup else []
 
 
 def make_supervisor_command(python: str, supervisor: Supervisor) -> list[str]:
-    """Return the command that starts this supervisor, the last one of a batch script."""
+    """Return the command that starts a supervisor, the last line of a batch script."""
     return [
         python,
         "-m",
@@ -169,9 +193,9 @@ def make_supervisor_command(python: str, supervisor: Supervisor) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError for a folder that Slurm cannot write logs to.
+    """Raise UserError for a folder to which Slurm cannot write logs.
 
-    Slurm expands '%' in the names of log files and reads the options in a batch script
+    Slurm expands '%' in names of log files, and reads the options of a batch script
     line by line.
     """
     text = str(folder)

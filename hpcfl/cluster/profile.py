@@ -1,6 +1,4 @@
-"""Cluster profiles: the resources to request, a TOML file for each kind of job, see
-``--profile``.
-"""
+"""Cluster profiles: the resources that a job requests, as TOML files for ``--profile``."""
 
 import math
 import os
@@ -18,14 +16,14 @@ from hpcfl.experiment import wrong_values
 from hpcfl.experiment.sections import Section
 
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?")
-WORD = r"^[\w.,@:+/=-]+$"  # has nothing special to a shell
+WORD = r"^[\w.,@:+/=-]+$"  # without characters that are special in a shell
 LINE = r"^[^\x00-\x1f\x7f]*$"
 OPTION = r"^[a-z][a-z-]*$"
 MEMORY = r"^\d+[KMGT]?$"
 UNLIMITED = ("unlimited", "infinite", "-1")  # sbatch's words for no time limit
 LIMIT = rf"^(?:{TIME.pattern}|(?i:{'|'.join(UNLIMITED)}))$"
 ACTIVATES = re.compile(r"\bactivate\b")  # as in conda activate, source bin/activate
-# Options that a profile sets by a key of its own, or that hpcfl sets.
+# Options of sbatch that a key of the profile sets, or hpcfl.
 OWN_OPTIONS = {
     "partition": "the key partition",
     "account": "the key account",
@@ -51,67 +49,67 @@ Option = Annotated[str, Field(pattern=OPTION)]
 
 
 class Profile(Section):
-    """The keys of a profile; a job has ``nodes`` × ``ranks_per_node`` MPI ranks.
+    """Keys of a profile.
 
-    The first rank is the server.
+    A job has ``nodes`` × ``ranks_per_node`` MPI ranks; the first is the server.
     """
 
     cluster: Literal["slurm", "local", "debug"] = Field(
         "slurm",
         description="slurm; local: the same job on this machine without Slurm; debug: "
-        "one rank, in this very process",
+        "one rank, in the submitting process",
     )
     partition: Word | None = Field(None, description="Slurm's partition")
-    account: Word | None = Field(None, description="who pays")
+    account: Word | None = Field(None, description="account that is charged")
     qos: Word | None = Field(None, description="quality of service")
-    constraint: Line | None = Field(None, description="features that nodes must have")
-    nodes: PositiveInt = Field(1, description="nodes a job")
+    constraint: Line | None = Field(None, description="required features of nodes")
+    nodes: PositiveInt = Field(1, description="nodes per job")
     ranks_per_node: PositiveInt = Field(
         2,
-        description="MPI ranks a node; with GPUs one a GPU, and one more "
-        "for the server, which then is on the first node alone",
+        description="MPI ranks per node; with GPUs one per GPU plus one "
+        "for the server, which only the first node then hosts",
     )
     gpus_per_node: NonNegativeInt = Field(
-        0, description="GPUs a node, shared out by node-local rank"
+        0, description="GPUs per node, assigned by node-local rank"
     )
     cores: PositiveInt = Field(
-        1, description="CPU cores a rank; at least runtime.threads"
+        1, description="CPU cores per rank; at least runtime.threads"
     )
     memory: str | None = Field(
         None,
         pattern=MEMORY,
-        description="memory a node, e.g. 64G",
+        description="memory per node, e.g. 64G",
     )
     time: str = Field(
         "1:00:00",
         pattern=LIMIT,
-        description="time limit in a form of sbatch, e.g. 1-12:00:00",
+        description="time limit in a format of sbatch, e.g. 1-12:00:00",
     )
     mpi: Word = Field(
         "pmi2",
         description="srun --mpi=…: pmi2 for MPICH, pmix for Open MPI; "
-        "or mpiexec to start with that",
+        "mpiexec: start ranks by mpiexec",
     )
     setup: list[Line] = Field(
         default_factory=list,
-        description="shell commands to run first, e.g. 'module load mpich'",
+        description="shell commands before the run, e.g. 'module load mpich'",
     )
     python: str | None = Field(
         None,
         pattern=LINE,
-        description="the interpreter of the job; by default python of the environment "
-        "that setup activates, otherwise the one that submits",
+        description="interpreter of the job; default: python of the environment "
+        "that setup activates, otherwise the submitting interpreter",
     )
     warning: PositiveInt = Field(
         120,
-        description="seconds before the time limit at which the job is told to "
+        description="seconds before the time limit at which the job is asked to "
         "stop; longer than a round, so that the round is not lost",
     )
     max_requeues: NonNegativeInt = Field(
-        3, description="times a job returns to the queue without a new checkpoint"
+        3, description="largest number of requeues without a new checkpoint"
     )
     at_once: PositiveInt = Field(
-        8, description="cells of a sweep that run at the same time"
+        8, description="largest number of cells of a sweep that run at the same time"
     )
     options: dict[Option, Line | bool | int] = Field(
         default_factory=dict, description="further options of sbatch"
@@ -135,17 +133,17 @@ class Profile(Section):
     @field_validator("options")
     @classmethod
     def _refuse_own(cls, options: dict[str, object]) -> dict[str, object]:
-        """Refuse options that would stand twice in a batch script."""
+        """Refuse options that would occur twice in a batch script."""
         for name in options.keys() & OWN_OPTIONS.keys():
-            raise ValueError(f"leave {name} out; set {OWN_OPTIONS[name]} instead")
+            raise ValueError(f"remove {name}; set {OWN_OPTIONS[name]} instead")
         return options
 
     @property
     def has_server_apart(self) -> bool:
-        """Return whether the first node alone has the rank that no GPU needs.
+        """Return whether the first node has one rank more than the others, the server.
 
-        Workers on every GPU are then as many. ``srun`` can place ranks so, ``mpiexec``
-        cannot.
+        All GPUs then have equally many workers. ``srun`` supports this placement,
+        ``mpiexec`` does not.
         """
         workers = self.ranks_per_node - 1
         return (
@@ -171,7 +169,7 @@ class Profile(Section):
 
     @property
     def interpreter(self) -> str:
-        """Return the Python of a job, which is to be quoted for the shell."""
+        """Return the Python interpreter of a job; it must be quoted for the shell."""
         if self.python is not None:
             return os.path.expanduser(self.python)
         activates = any(ACTIVATES.search(line) for line in self.setup)
@@ -187,24 +185,26 @@ class Profile(Section):
         days, *units = parts.groups()
         given = [int(unit) for unit in units if unit is not None]
         if days is None and len(given) < 3:
-            given = [0, *given]  # starts with minutes
+            given = [0, *given]  # the format begins with minutes
         hours, minutes, seconds = [*given, 0, 0][:3]
         total = ((24 * int(days or 0) + hours) * 60 + minutes) * 60 + seconds
         return total or math.inf  # sbatch reads 0 as no limit
 
 
 def list_folders() -> list[Path]:
-    """Return the folders of profiles: the user's own, then one below the current
-    folder.
-    """
+    """Return the folders of profiles: the user's, and one below the current folder."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return [home / "hpcfl" / "profiles", Path("slurm") / "profiles"]
 
 
 def load(name: str) -> Profile:
-    """Return the profile in the file ``name``, or without .toml in one of ``list_folders``.
+    """Return a profile.
 
-    Raises UserError.
+    Args:
+        name: path of a TOML file, or name of a profile in one of ``list_folders()``.
+
+    Raises:
+        UserError: The profile does not exist or is invalid.
     """
     path = Path(name) if name.endswith(".toml") else _find(name)
     try:
@@ -227,7 +227,7 @@ def load(name: str) -> Profile:
 
 
 def _find(name: str) -> Path:
-    """Return the file of a profile by name, from the first folder that has it.
+    """Return the file of a profile by name, from the first folder that contains it.
 
     Raises UserError.
     """

@@ -1,6 +1,6 @@
 """Queries and requests to Slurm.
 
-Any of them may fail: some sites have no Slurm commands on compute nodes.
+Each of them may fail, because some sites have no Slurm commands on compute nodes.
 """
 
 import os
@@ -12,24 +12,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
-# Prefixes of environment variables that a new job inherits from this one, unless Slurm
-# sets them anew.
-# squeue's [days-][hours:]minutes:seconds
+# squeue's format [days-][hours:]minutes:seconds
 TIME_LEFT = re.compile(r"\s*(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\|")
+# Prefixes of environment variables that a new job must not inherit.
 OF_THIS_JOB = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 
 @dataclass(frozen=True)
 class Queued:
-    """A job in Slurm's queue, which may have ended already."""
+    """A job in Slurm's queue, possibly already ended.
 
-    state: str  # Slurm's word, such as PENDING or RUNNING
-    reason: str  # why it waits
-    restarts: int  # how often it was requeued
+    Attributes:
+        state: Slurm's state, such as PENDING or RUNNING.
+        reason: reason why the job is pending.
+        restarts: number of requeues.
+    """
+
+    state: str
+    reason: str
+    restarts: int
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the job waits or runs."""
+        """Return whether the job is pending or running."""
         return self.state in (
             "PENDING",
             "RUNNING",
@@ -48,8 +53,8 @@ class Queued:
 
 
 def find_own_job() -> str | None:
-    """Return the id of this process's job, ARRAY_TASK for an array's task; None outside
-    jobs.
+    """Return the id of this process's job, ARRAY_TASK for a task of an array; None
+    outside jobs.
     """
     array, task = (
         os.environ.get("SLURM_ARRAY_JOB_ID"),
@@ -59,15 +64,17 @@ def find_own_job() -> str | None:
 
 
 def find_jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
-    """Return the given jobs that Slurm still knows, by id; None if Slurm does not
-    answer.
+    """Return jobs that Slurm still knows, by id; None if Slurm does not answer.
 
     For a task of an array, all tasks of the array are returned.
+
+    Args:
+        ids: ids of the jobs.
     """
-    wanted = {job.partition("_")[0] for job in ids}  # without the number of a task
+    wanted = {job.partition("_")[0] for job in ids}  # ids without the task's number
     if not wanted:
         return {}
-    # A query for a forgotten id fails, so the query covers all jobs of the user.
+    # All jobs of the user are queried, because a query with an unknown id fails.
     answer = _ask(
         [
             "squeue",
@@ -91,8 +98,9 @@ def find_jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
 
 
 def find_seconds_left() -> float | None:
-    """Return the seconds until this process's job reaches its time limit; None outside
-    jobs, without a limit, and where that is unknown.
+    """Return the seconds until this process's job reaches its time limit.
+
+    The result is None outside jobs, without a limit, and if it is unknown.
     """
     if (job := os.environ.get("SLURM_JOB_ID")) is None:
         return None
@@ -106,21 +114,25 @@ def find_seconds_left() -> float | None:
 
 
 def requeue(job: str) -> bool:
-    """Send the job back to the queue and return whether that worked.
+    """Requeue a job; return whether that succeeded.
 
-    Slurm kills the job a moment later.
+    Slurm kills the job shortly afterwards.
     """
     return _ask(["scontrol", "requeue", job]) is not None
 
 
 def submit_after(job: str, script: list[str], restarts: int) -> str | None:
-    """Submit a batch script that starts when ``job`` has ended; return the new job's
-    id.
+    """Submit a batch script that starts when another job has ended.
 
-    The result is None after a failure. script: its file and arguments. restarts: the
-    number that the new job's ``restarts`` includes.
+    Args:
+        job: id of the other job.
+        script: file of the script, and its arguments.
+        restarts: number of earlier starts, which ``restarts`` of the new job includes.
+
+    Returns:
+        The id of the new job, or None after a failure.
     """
-    # sbatch passes this environment on, but the new job is no task of this array.
+    # sbatch passes on this environment, but the new job does not belong to this array.
     environment = {
         name: value
         for name, value in os.environ.items()

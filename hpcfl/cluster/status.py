@@ -1,6 +1,4 @@
-"""``hpcfl status``: the status of the runs in a folder, read without disturbing
-writers.
-"""
+"""``hpcfl status``: status of the runs in a folder, read without disturbing writers."""
 
 import shlex
 import time
@@ -32,28 +30,39 @@ STARTING = (
     Stage.CLAIMED,
     Stage.PREPARED,
 )  # stages of an active run before round 1
-WIDE = 200  # columns where the output is no terminal
-SHOWN = 1000  # cells of a table
+WIDE = 200  # columns if the output is not a terminal
+SHOWN = 1000  # largest number of cells in a table
 
 
 @dataclass(frozen=True)
 class Status:
-    """The status of a sweep's cell or of a single run."""
+    """Status of a sweep's cell or of a single run.
+
+    Attributes:
+        name: name of the cell.
+        state: finished, running, starting, queued, failed, stopped or waiting.
+        note: details of the state.
+        round: last round played.
+        rounds: requested number of rounds, or None.
+        left: seconds until the run is finished at its pace so far, or None.
+        reached: last value of the primary metric, formatted.
+        command: command that continues the run, if a user typed it.
+    """
 
     name: str
-    state: str  # finished, running, starting, queued, failed, stopped or waiting
-    note: str = ""  # details of the state
-    round: int = 0  # the last one played
-    rounds: int | None = None  # the number requested
-    left: float | None = None  # seconds until it is finished, at its pace so far
-    reached: str = ""  # the last score of the primary metric, as it is shown
-    command: str = ""  # the command that continues it, if a user typed it
+    state: str
+    note: str = ""
+    round: int = 0
+    rounds: int | None = None
+    left: float | None = None
+    reached: str = ""
+    command: str = ""
 
 
 def look(folder: Path) -> list[Status]:
     """Return the status of all cells of the sweep in a folder, or of its single run.
 
-    Raises UserError if there is neither.
+    Raises UserError if the folder has neither.
     """
     submissions = Submissions(folder)
     queue = slurm.find_jobs(submissions.jobs.values()) or {}
@@ -64,9 +73,14 @@ def look(folder: Path) -> list[Status]:
 
 
 def show(folder: Path, watch: bool) -> None:
-    """Print the status of the cells; with ``watch``, update it until none is under way.
+    """Print the status of all cells.
 
-    Raises UserError.
+    Args:
+        folder: folder of a sweep, tuning or run.
+        watch: Whether to update the output until no cell is active.
+
+    Raises:
+        UserError: The folder contains no run.
     """
     console = make_console(WIDE)
     cells = look(folder)
@@ -81,7 +95,7 @@ def show(folder: Path, watch: bool) -> None:
             cells = look(folder)
             live.update(_make_table(cells), refresh=True)
     if not console.is_terminal:
-        console.print()  # rich ends its last line on terminals only
+        console.print()  # rich ends the last line only on terminals
 
 
 def _list_cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
@@ -104,21 +118,25 @@ def _list_cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, P
 def _list_cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Path]]:
     """Yield names and folders of a sweep's cells.
 
-    submitted: the cells if the folder has no list. Raises UserError if there are none.
+    Args:
+        folder: folder of the sweep.
+        submitted: names of the cells if the folder has no list.
+
+    Raises:
+        UserError: The folder contains no run.
     """
     planned = run_folder.read_cells(folder) or submitted
     others = run_folder.list_runs(folder)
     if not planned and not others:
-        raise UserError(f"{folder}: no run of hpcfl here")
+        raise UserError(f"{folder}: contains no run of hpcfl")
     for name in dict.fromkeys([*planned, *others]):
         yield name, folder / name
 
 
 def _find_job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
-    """Return the name of a cell's job, "" without one.
+    """Return the name of a cell's job, or "".
 
-    In a tuning it is the cell's first part that Slurm has not ended, else its last
-    part.
+    In a tuning it is the cell's first part that has not ended, else its last part.
     """
     parts = [job for job in submissions.jobs if job.startswith(f"{name},rung=")]
     for job in parts:
@@ -133,7 +151,14 @@ def _find_job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> 
 def _find_status(
     name: str, folder: Path, submissions: Submissions, queue: dict[str, Queued]
 ) -> Status:
-    """Return the status of a run."""
+    """Return the status of a run.
+
+    Args:
+        name: name of the cell.
+        folder: folder of the run.
+        submissions: submitted jobs.
+        queue: jobs in Slurm's queue by id.
+    """
     job = _find_job(name, submissions, queue)
     if not job and not folder.is_dir():
         return Status(name, "waiting")
@@ -196,7 +221,7 @@ def _find_state(
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
         return (
             "failed",
-            f"{queued.state} is all that Slurm says; the log is in {submissions.folder}",
+            f"Slurm reports only {queued.state}; see the log in {submissions.folder}",
         )
     return (
         ("stopped", "the same command continues")
@@ -206,7 +231,7 @@ def _find_state(
 
 
 def _find_command(run: Run) -> str:
-    """Return the command that last started a run, for a shell; "" for other programs."""
+    """Return the shell command that last started a run; "" for other programs."""
     program, *words = run.results.header.get("command") or [""]
     ranks = run.results.header.get("ranks", 1)
     launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
@@ -218,8 +243,8 @@ def _find_command(run: Run) -> str:
 
 
 def _describe_queued(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
-    """Return state and note of a cell whose job waits or runs without holding the
-    folder.
+    """Return state and note of a cell whose job is pending, or running without locking
+    the folder.
     """
     if queued.state == "RUNNING":
         return "running" if run else "starting", requeues

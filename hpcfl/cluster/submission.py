@@ -1,11 +1,11 @@
 """``hpcfl submit``: submission of an experiment file to a cluster through submitit.
 
-A sweep becomes an array of jobs, a tuning several arrays that wait for each other. The
-inputs of a job are stored with its logs in ``OUT/jobs`` (``submission_folder``). The
-job does not read the experiment file, which may be edited while jobs wait.
+A sweep becomes an array of jobs, a tuning several arrays that wait for each other.
+Inputs of a job are stored with its logs in ``OUT/jobs`` (``submission_folder``). Jobs
+do not read the experiment file, which may be edited while they are pending.
 
-The script of ``--dry-run`` names the module ``submitit.core._submit``, because submitit
-has no public function that writes its script without a submission.
+The script of ``--dry-run`` contains the module ``submitit.core._submit``, because
+submitit has no public function that returns its script without a submission.
 """
 
 import json
@@ -41,23 +41,30 @@ from hpcfl.storage import run_folder
 from hpcfl.tuning import plan as plans
 from hpcfl.tuning.plan import Plan
 
-UNLIMITED = (
-    10**6
-)  # submitit's own limit on requeues; ours counts those without progress
-# submitit spells sbatch's options with '_', except for this one; another spelling would
-# send the option twice
+# submitit's limit on requeues is disabled, because the supervisor limits those without
+# progress
+UNLIMITED = 10**6
+# submitit spells sbatch's options with '_', except for this one, which would otherwise
+# be sent twice
 SPELT_AS_SBATCH = ("open-mode",)
-LONGEST = 10**6  # minutes that a job without Slurm may take
+LONGEST = 10**6  # largest time limit in minutes of a job without Slurm
 
 
 @dataclass(frozen=True)
 class CellJob:
-    """A cell, or a part of a tuning, to be submitted."""
+    """Job of a cell, or of a part of a tuning.
+
+    Attributes:
+        name: name of the cell or part.
+        config: configuration of its run.
+        supervisor: callable of the job.
+        files: texts to write into ``OUT/jobs``, by path.
+    """
 
     name: str
     config: Config
-    supervisor: Supervisor  # the callable of the job
-    files: dict[Path, str]  # texts to be written into ``OUT/jobs``
+    supervisor: Supervisor
+    files: dict[Path, str]
 
 
 def submit(
@@ -67,11 +74,22 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> list[str]:
-    """Submit all cells that are neither complete nor in the queue; return lines about
-    them.
+    """Submit all cells that are neither complete nor in the queue.
 
-    With ``dry_run`` nothing is written or submitted. The needs of the ranks are printed
-    then, and ``Submitter.describe``. Raises UserError or RunFailure.
+    Args:
+        file: experiment file.
+        overrides: entries ``section.key=value`` of ``--set``.
+        profile_name: name or path of the profile.
+        out: results folder; None for the default.
+        dry_run: Whether to describe the jobs and print the needs of the ranks, without
+            writing or submitting anything.
+
+    Returns:
+        Lines on the cells, with ``dry_run`` also those of ``Submitter.describe``.
+
+    Raises:
+        UserError: The experiment, the profile or the folder cannot be used.
+        RunFailure: Slurm or the disk fails.
     """
     profile = profiles.load(profile_name)
     table = config.read(file, overrides)
@@ -92,10 +110,10 @@ def submit(
     ]
     complete = len(plan.cells) - len(open_cells) - len(refused)
     lines = [f"{complete} of {len(plan.cells)} complete"] if complete else []
-    lines += [f"{name}: refused, {error}" for name, error in refused.items()]
+    lines += [f"{name}: not submitted, {error}" for name, error in refused.items()]
     lines += [f"{name}: in the queue as job {job}" for name, job in queued.items()]
     if dry_run and complete == len(plan.cells):
-        return [f"{lines[0]}, so nothing would be sent; choose another --out"]
+        return [f"{lines[0]}, so no job would be submitted; choose another --out"]
     if dry_run and jobs:
         _show_needs(jobs[0].config, profile.ranks)
         cell_data.try_data({job.name: job.config for job in jobs}, jobs[0].config)
@@ -117,13 +135,13 @@ def _submit_tuning(
     """Submit an array for each rung of a tuning, one for the final runs, and a last
     job.
 
-    The last job reports the outcome. Each waits until the one before has ended, with or
-    without success.
+    The last job reports the outcome. Each array waits until the previous one has ended,
+    with or without success.
     """
     if profile.cluster != "slurm":
         raise UserError(
-            f"{tuning.source}: has a section [tune], and without Slurm no job waits for "
-            f"another one; hpcfl tune {shlex.quote(tuning.source)} plays it here"
+            f"{tuning.source}: has a section [tune], whose jobs must wait for each other, which "
+            f"needs Slurm; to run it here: hpcfl tune {shlex.quote(tuning.source)}"
         )
     folder = tune.find_folder(tuning, out).resolve()
     submitter = Submitter(folder, profile)
@@ -136,7 +154,7 @@ def _submit_tuning(
     if not dry_run:
         tune.begin(tuning, folder)
     lines = []
-    after: list[str] = []  # the arrays that the next array waits for
+    after: list[str] = []  # arrays for which the next array waits
     for stage in list_stages(tuning, folder):
         waiting = [task.name for task in stage.tasks if task.name in queued]
         jobs = [
@@ -169,7 +187,7 @@ def _submit_tuning(
 
 
 class Submitter(Submissions):
-    """The jobs of a results folder, which are submitted by a profile."""
+    """Jobs of a results folder, and their submission by a profile."""
 
     def __init__(self, out: Path, profile: Profile) -> None:
         """Read the jobs that were submitted before.
@@ -180,22 +198,25 @@ class Submitter(Submissions):
         super().__init__(out)
         if self.folder.is_symlink():
             raise UserError(
-                f"{self.folder}: is a link, and files would be written where it "
-                "leads; choose another --out"
+                f"{self.folder}: is a link, and files would be written at its "
+                "target; choose another --out"
             )
         self.out, self.profile = out, profile
 
     def make_cell_job(self, name: str, config: Config, out: Path) -> CellJob:
-        """Return the job of a cell whose results go to ``out``."""
+        """Return the job of a cell with results in ``out``."""
         frozen = self.frozen(name)
         command = batch.make_run_command(self.profile.interpreter, frozen, out)
         files = {frozen: json.dumps(config.resolved(), indent=1)}
         return self._make_job(name, config, out, command=command, files=files)
 
     def make_task_job(self, task: Task, tuning: Plan, config: Config) -> CellJob:
-        """Return a job of a tuning.
+        """Return a job of the tuning.
 
-        config: an approximation of the configuration that it plays.
+        Args:
+            task: task of the job.
+            tuning: the tuning.
+            config: approximate configuration of the run.
         """
         frozen = self.frozen("tune")
         command = batch.make_tune_command(
@@ -215,8 +236,14 @@ class Submitter(Submissions):
         command: list[str],
         files: dict[Path, str],
     ) -> CellJob:
-        """Return the job ``name`` that runs ``command`` on every rank, with results in
-        ``out``.
+        """Return a job that runs a command on every rank.
+
+        Args:
+            name: name of the cell or part.
+            config: configuration of the run.
+            out: folder of the run.
+            command: words of the command.
+            files: texts to write, by path.
         """
         profile, again = self.profile, self.script(name)
         supervisor = Supervisor(
@@ -238,7 +265,7 @@ class Submitter(Submissions):
         return CellJob(name, config, supervisor, {**files, again: text})
 
     def find_queued(self) -> dict[str, str]:
-        """Return the jobs that still wait or run: name → id.
+        """Return the ids of jobs that are pending or running, by name.
 
         Raises RunFailure if Slurm does not answer.
         """
@@ -247,8 +274,8 @@ class Submitter(Submissions):
         queue = slurm.find_jobs(self.jobs.values())
         if queue is None:
             raise RunFailure(
-                "Slurm does not say which jobs are in the queue (squeue fails), and no "
-                "cell may be submitted twice; try again when it answers"
+                "squeue fails, so the jobs in the queue are unknown, and no cell may be "
+                "submitted twice; repeat the command when Slurm answers"
             )
         return {
             name: job
@@ -271,10 +298,12 @@ class Submitter(Submissions):
         return f"follow with: hpcfl status {shlex.quote(str(self.out))} --watch"
 
     def describe(self, jobs: list[CellJob], after: Sequence[str] = ()) -> list[str]:
-        """Return the batch script of jobs on Slurm, and the command by which the first
-        one starts its ranks.
+        """Return the batch script of jobs on Slurm, and the command with which the
+        first job starts its ranks.
 
-        after: the jobs that have to end before.
+        Args:
+            jobs: the jobs; several become an array.
+            after: ids of jobs that must end first.
         """
         command = shlex.join(jobs[0].supervisor.command)
         launch = f"{jobs[0].name}: the job starts its ranks by\n{command}"
@@ -288,7 +317,12 @@ class Submitter(Submissions):
         ]
 
     def _write_array_script(self, jobs: int, after: Sequence[str]) -> str:
-        """Return the batch script that submitit will send for so many jobs."""
+        """Return the batch script that submitit will submit.
+
+        Args:
+            jobs: number of jobs.
+            after: ids of jobs that must end first.
+        """
         profile, options = self.profile, self._options(after)
         log = "%j"
         if jobs > 1:
@@ -301,17 +335,21 @@ class Submitter(Submissions):
         return batch.make_script(options, setup, [profile.interpreter, *command])
 
     def _options(self, after: Sequence[str]) -> batch.Options:
-        """Return sbatch's options for jobs that wait for those in ``after``."""
+        """Return sbatch's options for jobs that wait for the jobs in ``after``."""
         options = batch.make_options(self.profile, self.name)
         if after:
             options["dependency"] = ":".join(["afterany", *after])
         return options
 
     def send(self, jobs: list[CellJob], after: Sequence[str] = ()) -> dict[str, str]:
-        """Submit the jobs as one array that waits for the jobs in ``after``; return name
-        → id.
+        """Submit jobs as one array; return the id of each job by name.
 
-        Raises RunFailure.
+        Args:
+            jobs: the jobs.
+            after: ids of jobs that must end first.
+
+        Raises:
+            RunFailure: Slurm rejects the jobs.
         """
         # ``exec``, so that Python itself receives Slurm's warning
         python = f"exec {shlex.quote(self.profile.interpreter)}"
@@ -323,7 +361,7 @@ class Submitter(Submissions):
                 key if key in SPELT_AS_SBATCH else key.replace("-", "_"): value
                 for key, value in self._options(after).items()
             },
-            wckey=None,  # submitit sends one unless told otherwise
+            wckey=None,  # submitit sends a wckey by default
             setup=batch.stop_at_errors(self.profile.setup) or None,
             use_srun=False,
             stderr_to_stdout=True,
@@ -334,7 +372,7 @@ class Submitter(Submissions):
                 submitted = [executor.submit(job.supervisor) for job in jobs]
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             raise RunFailure(
-                f"Slurm did not take the job: {' '.join(str(error).split())}"
+                f"Slurm rejected the job: {' '.join(str(error).split())}"
             ) from error
         ids = {
             job.name: slurm_job.job_id
@@ -344,7 +382,7 @@ class Submitter(Submissions):
         return ids
 
     def run_here(self, job: CellJob) -> str:
-        """Run a cell without Slurm, wait for its end and return a line. Raises
+        """Run a cell without Slurm and wait for its end; return a line. Raises
         Interrupted.
         """
         try:
@@ -367,10 +405,10 @@ class Submitter(Submissions):
 def _find_open(
     plan: experiments.Plan,
 ) -> tuple[dict[str, Config], dict[str, UserError]]:
-    """Return the incomplete cells with usable folders, and the errors of others by
+    """Return incomplete cells with usable folders, and the errors of other cells, by
     name.
 
-    Raises UserError if no cell's folder can be used.
+    Raises UserError if no cell has a usable folder.
     """
     open_cells, refused = dict[str, Config](), dict[str, UserError]()
     for name, cell in plan.cells.items():
@@ -385,16 +423,16 @@ def _find_open(
 
 
 def _find_array(job: str) -> str:
-    """Return the array that a job is a task of, or the job itself."""
+    """Return the id of the array that contains a job, or the job itself."""
     return job.partition("_")[0]
 
 
 def _check_threads(profile: Profile, configs: list[Config]) -> None:
-    """Raise UserError if a run wants more threads than a rank has cores."""
+    """Raise UserError if a run uses more threads than a rank has cores."""
     for one in configs:
         if one.runtime.threads > profile.cores:
             raise UserError(
-                f"runtime.threads = {one.runtime.threads} needs as many cores a rank, "
+                f"runtime.threads = {one.runtime.threads} needs as many cores per rank, but "
                 f"the profile has cores = {profile.cores}"
             )
 
@@ -402,9 +440,12 @@ def _check_threads(profile: Profile, configs: list[Config]) -> None:
 def _show_needs(config: Config, ranks: int) -> None:
     """Print the needs of the server and of rank 1, which gets the largest clients.
 
-    ranks: the number of ranks of the job. The forecast is for CPUs, because the
-    submitting host may have no GPU; a GPU that trains more lanes at the same time needs
-    more. Raises UserError.
+    The forecast is for CPUs, because the submitting host may have no GPU. A GPU that
+    trains more lanes at the same time needs more. Raises UserError.
+
+    Args:
+        config: configuration of the run.
+        ranks: number of ranks of the job.
     """
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})

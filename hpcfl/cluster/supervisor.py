@@ -1,11 +1,11 @@
-"""The process in a batch job that starts the ranks, passes Slurm's warning on to them
+"""The supervisor of a batch job: it starts the ranks, passes Slurm's warning on to them
 and requeues the job.
 
 Slurm warns a job before its time limit and before preemption. The ranks then finish
-their round, write a checkpoint and leave with code 75. The job is requeued, and the
-same command continues. If the ranks are not ready in time, the job is requeued anyway
-and continues from its last checkpoint. A job whose ranks fail is not requeued. Your own
-batch script can end with this command as well.
+their round, write a checkpoint and exit with code 75. The job is requeued, and the same
+command continues. If the ranks do not finish in time, the job is requeued anyway and
+continues from its last checkpoint. A job whose ranks fail is not requeued. A user's own
+batch script can end with this command too.
 """
 
 import argparse
@@ -33,15 +33,15 @@ from hpcfl.files import atomic, output, untrusted_files
 from hpcfl.files.atomic import Damaged
 
 CONTINUE = 75  # exit code: stopped early, the same command continues
-RESERVE = 30.0  # seconds that requeueing itself may take
+RESERVE = 30.0  # seconds reserved for requeueing
 TICK = 0.2  # seconds between two checks of the ranks
-REASON_BYTES = 10_000  # the most bytes that are read of the ranks' failure reason
-# By so much a stop may take longer than the longest round and the last checkpoint did.
+REASON_BYTES = 10_000  # limit for the ranks' failure reason
+# factor by which a stop may take longer than the longest round and the last checkpoint
 MARGIN = 1.1
-LOSS = 0.1  # the largest share of a time limit that may be lost without a line about it
-LEAVING = 15.0  # seconds until ranks receive a warning, and for them to leave
-EARLY = 60.0  # seconds by which Slurm may signal the time limit earlier than asked
-REPEAT = 5.0  # seconds after which the warning is passed on again
+LOSS = 0.1  # share of the time limit that starts and stops may take without a note
+LEAVING = 15.0  # seconds for ranks to receive a warning and to exit
+EARLY = 60.0  # seconds by which Slurm may warn earlier than requested
+REPEAT = 5.0  # seconds between two copies of the warning
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
 
@@ -49,21 +49,27 @@ WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 class Record(TypedDict, total=False):
     """The file ``CELL.requeues``: notes of a cell's supervisors for later jobs and for
     ``hpcfl status``.
+
+    Attributes:
+        followers: job that continues each job.
+        failure: reason why the last job failed, or None.
+        rounds: number of rounds in the newest checkpoint when the last job began.
+        fruitless: number of consecutive starts without a new checkpoint.
     """
 
-    followers: dict[str, str]  # job → its submitted follower
-    failure: str | None  # why the last job failed
-    rounds: int  # in the newest checkpoint when the last job began
-    fruitless: int  # starts one after the other that found no new checkpoint
+    followers: dict[str, str]
+    failure: str | None
+    rounds: int
+    fruitless: int
 
 
 class Pace(TypedDict):
     """The file ``CELL.requeues.pace``, which rank 0 writes after each checkpoint.
 
     Attributes:
-        round: Seconds of the longest round.
-        checkpoint: Seconds of the last checkpoint.
-        start: Seconds from the start of the ranks to their first round.
+        round: seconds of the longest round.
+        checkpoint: seconds of the last checkpoint.
+        start: seconds from the start of the ranks to their first round.
     """
 
     round: float
@@ -73,26 +79,34 @@ class Pace(TypedDict):
 
 @dataclass
 class Supervisor:
-    """The callable of a job; submitit pickles it and calls it in the job."""
+    """Callable of a job; submitit pickles it and calls it in the job.
 
-    command: list[str]  # starts the ranks
-    folder: str  # of their results
-    record: str  # file of the cell's ``Record``
-    warning: float  # seconds between Slurm's signal and the end of the job
-    max_requeues: int  # without a new checkpoint
-    # a batch script and its arguments, for a job that follows this one; empty where no
-    # job may continue by itself
+    Attributes:
+        command: command that starts the ranks.
+        folder: results folder of the ranks.
+        record: file of the cell's ``Record``.
+        warning: seconds between Slurm's warning and the end of the job.
+        max_requeues: largest number of requeues without a new checkpoint.
+        again: batch script with arguments for a job that continues this one; empty if
+            jobs are not continued automatically.
+    """
+
+    command: list[str]
+    folder: str
+    record: str
+    warning: float
+    max_requeues: int
     again: list[str]
-    # by the monotonic clock: when the first warning came, when requeueing has to begin
-    # after it, and when the job reaches its time limit
+    # times of the monotonic clock: first warning, latest begin of requeueing, and time
+    # limit of the job
     _warned: float | None = None
     _too_late_at: float = math.inf
     _end: float = math.inf
-    _limit: float = math.inf  # seconds from the start until then
-    _lines_told: int = 0  # the most lines about the pace at once
+    _limit: float = math.inf  # seconds from the start to the time limit
+    _lines_told: int = 0  # largest number of lines printed about the pace
 
     def __call__(self) -> None:
-        """Return when the run is complete; leave with code 75 when the job is requeued.
+        """Return when the run is complete; exit with code 75 when the job is requeued.
 
         Raises RunFailure.
         """
@@ -111,16 +125,16 @@ class Supervisor:
         if code:
             done = count_rounds(Path(self.folder))
             why = f"{_describe_ending(code)}{self._reason()}"
-            raise RunFailure(f"{why}; submitted again it continues from round {done}")
+            raise RunFailure(f"{why}; a new submission continues from round {done}")
 
     @property
     def _reason_file(self) -> Path:
-        """Return the file in which a failing rank writes its reason."""
+        """Return the file into which a failing rank writes its reason."""
         return Path(f"{self.record}.reason").absolute()
 
     @property
     def _pace_file(self) -> Path:
-        """Return the file in which rank 0 writes its ``Pace``, also for later jobs."""
+        """Return the file into which rank 0 writes its ``Pace``, also for later jobs."""
         return Path(f"{self.record}.pace").absolute()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -136,7 +150,7 @@ class Supervisor:
             return subprocess.Popen(self.command, env=environment)
 
     def _reason(self) -> str:
-        """Return the reason of the first failing rank after a colon; "" without one."""
+        """Return the reason of the first failing rank after a colon, or ""."""
         try:
             said = untrusted_files.read_bytes(self._reason_file, REASON_BYTES)
         except (FileNotFoundError, Damaged):
@@ -144,11 +158,11 @@ class Supervisor:
         return f": {said.decode(errors='replace')}"
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> int | None:
-        """Wait for the ranks and return their exit code; None if they still run at the
+        """Wait for the ranks; return their exit code, or None if they still run at the
         end.
 
-        A warning is passed on repeatedly, because a launcher that is still starting the
-        ranks loses it.
+        A warning is sent repeatedly, because a launcher that is still starting ranks
+        loses it.
         """
         last_sent = last_look = 0.0
         self._limit = self._find_end()
@@ -157,37 +171,39 @@ class Supervisor:
                 self._warn_in_time()
                 last_look = time.monotonic()
             if self._warned is not None and time.monotonic() - last_sent > REPEAT:
-                process.send_signal(
-                    signal.SIGUSR1
-                )  # srun and mpiexec both pass it on to the ranks
+                # srun and mpiexec both pass this signal on to the ranks
+                process.send_signal(signal.SIGUSR1)
                 last_sent = time.monotonic()
             time.sleep(TICK)
         return process.returncode
 
     def _warn(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal of Slurm, of the time limit or of a preemption."""
+        """Handle a signal of Slurm, before the time limit or a preemption."""
         left = self._end - time.monotonic()
         of_limit = self.warning < left < self.warning + EARLY
         self._stop(left if of_limit else self.warning)
 
     def _stop(self, seconds: float) -> None:
-        """Let the ranks stop, as the job ends in so many seconds, unless they do already."""
+        """Stop the ranks, because the job ends in ``seconds``; later calls have no
+        effect.
+        """
         if self._warned is None:
             self._warned = time.monotonic()
             self._too_late_at = self._warned + max(seconds / 2, seconds - RESERVE)
 
     def _find_end(self) -> float:
-        """Find the time of the job's end and return the seconds until then."""
+        """Query the end of the job; return the seconds until then."""
         left = slurm.find_seconds_left()
         left = math.inf if left is None else left
         self._end = time.monotonic() + left
         return left
 
     def _warn_in_time(self) -> None:
-        """Stop the ranks before Slurm's warning if a round and a checkpoint take longer,
-        but not more than half of the job.
+        """Stop the ranks before Slurm's warning if a round and a checkpoint need more
+        time.
 
-        The limit may have been changed since the start, so Slurm is asked again.
+        This takes at most half of the job. Slurm is queried again, because the limit
+        may have been changed.
         """
         try:
             pace = untrusted_files.read_json(self._pace_file, Pace)
@@ -195,7 +211,7 @@ class Supervisor:
             return
         needed = MARGIN * (pace["round"] + pace["checkpoint"]) + LEAVING + RESERVE
         lines = describe_pace(pace, needed, self.warning, self._limit)
-        if len(lines) > self._lines_told:  # rounds may have become longer
+        if len(lines) > self._lines_told:  # new lines, because rounds became longer
             self._lines_told = len(lines)
             for line in lines:
                 _say(line)
@@ -203,11 +219,11 @@ class Supervisor:
         if self._warned is None and self.warning < needed < self._limit / 2 and is_near:
             left = self._find_end()
             if needed > left:
-                _say(f"the time limit is {left:.0f} s away; stopping after this round")
+                _say(f"the time limit is in {left:.0f} s; stopping after this round")
                 self._stop(left)
 
     def _count_start(self) -> None:
-        """Count the latest requeues without a new checkpoint. Raises RunFailure for too
+        """Count consecutive starts without a new checkpoint. Raises RunFailure for too
         many.
         """
         done, before = count_rounds(Path(self.folder)), _read(Path(self.record))
@@ -217,8 +233,8 @@ class Supervisor:
         if fruitless > self.max_requeues:
             raise RunFailure(
                 f"requeued {fruitless} times without a new checkpoint (round {done}), more than "
-                f"max_requeues = {self.max_requeues}: a round, or what comes before the first "
-                "one, needs more time than the job has; raise the profile's time and warning, "
+                f"max_requeues = {self.max_requeues}: a round, or the start before the first "
+                "round, needs more time than the job has; raise the profile's time and warning, "
                 "or use more ranks"
             )
 
@@ -230,10 +246,13 @@ class Supervisor:
             atomic.write(path, json.dumps(_read(path) | entries).encode())
 
     def _continue(self, code: int | None) -> NoReturn:
-        """Requeue the job, unless the user has ended it, and leave with code 75.
+        """Requeue the job, unless the user has ended it, and exit with code 75.
 
-        code: that of the ranks, None if they still run. Raises RunFailure without a
-        queue.
+        Args:
+            code: exit code of the ranks; None if they still run.
+
+        Raises:
+            RunFailure: The job cannot be requeued.
         """
         job = slurm.find_own_job()
         queue = slurm.find_jobs([job]) if job else {}
@@ -245,7 +264,7 @@ class Supervisor:
             else "in the middle of a round, which will be repeated"
             if code is None
             else (
-                f"by the warning before the ranks could take it ({_describe_ending(code)})"
+                f"by the warning before the ranks could handle it ({_describe_ending(code)})"
             )
         )
         if not self.again:
@@ -253,19 +272,18 @@ class Supervisor:
                 f"job {job} stopped {when}, and its profile has no-requeue; the same "
                 "command continues"
             )
-        # printed first: Slurm may end this process during the requeue
+        # printed before the requeue, during which Slurm may end this process
         _say(f"job {job} stopped {when}")
         if (
             queue is not None
             and queue.get(job)
             and queue[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED")
         ):
-            _say(f"job {job} is ended by scancel or scontrol requeue")
+            _say(f"job {job} was ended by scancel or scontrol requeue")
         elif slurm.requeue(job):
             _say(f"job {job} requeued")
-            time.sleep(
-                RESERVE
-            )  # until Slurm ends the job: one that ends by itself may count as failed
+            # wait until Slurm ends the job; a job that exits itself may count as failed
+            time.sleep(RESERVE)
         elif follower := slurm.submit_after(job, self.again, slurm.restarts() + 1):
             self._note(
                 followers=_read(Path(self.record)).get("followers", {})
@@ -281,11 +299,14 @@ class Supervisor:
 
 
 def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> list[str]:
-    """Return lines for a warning that is too short, and for a time limit of which a start
-    and a stop take much.
+    """Return lines on a warning that is too short, and on a time limit of which starts
+    and stops take a large share.
 
-    needed: seconds from a warning to the end of a job. limit: seconds from its start to
-    its time limit, infinity where that is unknown.
+    Args:
+        pace: durations of the run.
+        needed: seconds from a warning to the end of the job.
+        warning: seconds of the profile's warning.
+        limit: seconds from the start to the time limit; infinity if unknown.
     """
     lines = []
     if needed > warning:
@@ -301,14 +322,14 @@ def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> li
     if stop + pace["start"] > LOSS * limit:
         lines.append(
             f"a start takes {pace['start']:.0f} s and a stop {stop:.0f} s of the job's "
-            f"{limit:.0f} s; a longer time limit or more ranks lose less"
+            f"{limit:.0f} s; a longer time limit or more ranks reduce this share"
         )
     return lines
 
 
 def count_rounds(folder: Path) -> int:
-    """Return the round of the newest checkpoint in ``folder``, or the sum over a
-    sweep's cells.
+    """Return the round of the newest checkpoint in a folder, or the sum over a sweep's
+    cells.
     """
     newest: dict[Path, int] = {}
     for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
@@ -334,9 +355,9 @@ def _handle_warnings(
 
 
 def _describe_ending(code: int) -> str:
-    """Describe how the ranks ended, from their launcher's exit code.
+    """Return a description of the ranks' end, from their launcher's exit code.
 
-    A negative code stands for a signal.
+    A negative code is a signal.
     """
     return (
         f"the ranks were ended by {signal.Signals(-code).name}"
@@ -346,7 +367,7 @@ def _describe_ending(code: int) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the entries of a ``Record``, none if it cannot be read."""
+    """Return the entries of a ``Record``; empty if it cannot be read."""
     try:
         return dict(untrusted_files.read_json(path, Record))
     except (FileNotFoundError, Damaged):
@@ -372,21 +393,21 @@ def main() -> None:
         dest="folder",
         required=True,
         metavar="DIR",
-        help="the results folder that the command writes",
+        help="results folder of the command",
     )
     parser.add_argument(
         "--record",
         required=True,
         metavar="FILE",
-        help="where requeues are counted; made where missing",
+        help="file that counts requeues; created if missing",
     )
     parser.add_argument(
         "--again",
         required=True,
         metavar="WORDS",
         type=shlex.split,
-        help="this batch script and its arguments, quoted, submitted again where requeueing "
-        "is impossible; empty: the job is not continued",
+        help="this batch script and its arguments, quoted; submitted if requeueing is "
+        "impossible; empty: the job is not continued",
     )
     parser.add_argument(
         "--warning",
@@ -395,9 +416,12 @@ def main() -> None:
         help="seconds, as in '#SBATCH --signal=B:USR2@SECONDS'",
     )
     parser.add_argument(
-        "--max-requeues", type=int, default=3, help="times without a new checkpoint"
+        "--max-requeues",
+        type=int,
+        default=3,
+        help="largest number of requeues without a new checkpoint",
     )
-    parser.add_argument("command", nargs="+", help="starts the ranks")
+    parser.add_argument("command", nargs="+", help="command that starts the ranks")
     output.guard()
     given = parser.parse_args()
     supervisor = Supervisor(**vars(given))

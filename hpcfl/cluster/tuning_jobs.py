@@ -1,8 +1,9 @@
 """The remaining jobs of a tuning: an array for each rung, one for the final runs, and
 one job for the outcome.
 
-Each array waits for the one before. No job decides for another: a task of a rung reads
-the files of the rung before. It ends at once if its configuration does not go on.
+Each array waits for the previous one. Jobs do not decide for each other: a task of a
+rung reads the files of the previous rung, and ends at once if its configuration is not
+continued.
 """
 
 from dataclasses import dataclass
@@ -24,11 +25,11 @@ class Task:
     """A job.
 
     Attributes:
-        name: Unique in the tuning; part of files' names.
-        stage: The value of ``hpcfl tune --stage``.
-        cell: The value of ``--cell``; "" for the outcome.
-        place: The folder of its run, below the tuning's folder.
-        method: The method of its run; any method for the outcome.
+        name: name of the job, unique in the tuning and part of file names.
+        stage: value of ``hpcfl tune --stage``.
+        cell: value of ``--cell``; "" for the outcome.
+        place: folder of its run, below the folder of the tuning.
+        method: method of its run; any method for the outcome.
     """
 
     name: str
@@ -40,14 +41,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Stage:
-    """The jobs that may run at the same time."""
+    """Jobs that may run at the same time.
+
+    Attributes:
+        title: title for messages.
+        tasks: the jobs.
+    """
 
     title: str
     tasks: list[Task]
 
 
 def list_stages(tuning: Plan, folder: Path) -> list[Stage]:
-    """Return the remaining stages in order. A stage may have no tasks left."""
+    """Return the remaining stages in order; a stage may have no remaining tasks."""
     methods = tuning.section.methods
     count = max(len(tuning.rungs(method)) for method in methods)
     of_searches = list(product(tuning.searches, methods))
@@ -71,13 +77,13 @@ def list_stages(tuning: Plan, folder: Path) -> list[Stage]:
         last.append(
             Task(name=OUTCOME, stage=OUTCOME, cell="", place=".", method=methods[0])
         )
-    found.append(Stage("what came out", last))
+    found.append(Stage("outcome", last))
     return found
 
 
 def _list_of_rung(search: SearchResults, method: str, rung: int) -> list[Task]:
-    """Return the tasks of a method's runs that may have a part in a rung and have not
-    played it.
+    """Return the tasks of a method's runs that may belong to a rung and have not played
+    it.
     """
     tuning = search.plan
     if rung >= len(tuning.rungs(method)):
@@ -104,7 +110,7 @@ def _list_of_rung(search: SearchResults, method: str, rung: int) -> list[Task]:
 
 
 def _list_possible(search: SearchResults, method: str, rung: int) -> list[Candidate]:
-    """Return the candidates that go on to a rung; every trial while that is unknown."""
+    """Return the candidates that continue in a rung; all trials if that is unknown."""
     try:
         return search.select_candidates(method, rung)
     except RunFailure:

@@ -1,4 +1,4 @@
-"""Checks of the files and values that users bring, whichever source reads them."""
+"""Checks of users' files and values, shared by all sources."""
 
 import math
 from collections import Counter
@@ -11,13 +11,19 @@ from torch import Tensor
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files, wording
 
-COLOURS = (1, 3, 4)  # channels of an image, alpha included
+COLOURS = (1, 3, 4)  # usual numbers of channels, including alpha
 LARGEST = float(np.finfo(np.float32).max)
-TRIED = 10_000  # numbers of a column
+TRIED = 10_000  # numbers of a column that are compared
 
 
 def describe_labels(y: Tensor, samples: int, classes: int) -> str:
-    """Return the first mistake in the labels of so many samples; "" without one."""
+    """Return a description of the first mistake in labels; "" without one.
+
+    Args:
+        y: labels.
+        samples: number of samples.
+        classes: number of classes.
+    """
     if len(y) != samples:
         return f"x has {samples:,} samples and y {len(y):,} labels"
     if y.dtype != torch.int64 or y.ndim != 1 or not len(y):
@@ -29,20 +35,25 @@ def describe_labels(y: Tensor, samples: int, classes: int) -> str:
 
 
 def describe_channels_last(x: Tensor) -> str:
-    """Return a note on samples that look like images with their channels last, else ""."""
+    """Return a note on samples that look like images with channels last, else ""."""
     if x.ndim != 4 or x.dtype in (torch.int32, torch.int64):
         return ""
     channels, height, width = x.shape[1:]
     if width not in COLOURS or channels in COLOURS:
         return ""
     return (
-        f"a sample is read as {channels} channels of {height}×{width} pixels; if it is an "
-        f"image of {channels}×{height} pixels, transpose x to [n, channels, height, width]"
+        f"samples are read as {channels} channels of {height}×{width} pixels; if they are "
+        f"images of {channels}×{height} pixels, transpose x to [n, channels, height, width]"
     )
 
 
 def describe_samples(x: Tensor, vocabulary: int | None) -> str:
-    """Return the first value of a sample that cannot be used; "" without one."""
+    """Return a description of the first invalid value in samples; "" without one.
+
+    Args:
+        x: samples.
+        vocabulary: number of token ids, or None.
+    """
     if x.dtype in (torch.int32, torch.int64):
         if x.min() < 0 or (vocabulary is not None and x.max() >= vocabulary):
             return f"token ids must be from 0 to {vocabulary}, exclusive"
@@ -52,20 +63,24 @@ def describe_samples(x: Tensor, vocabulary: int | None) -> str:
 
 
 def describe_spellings(kind: str, names: Iterable[str]) -> str:
-    """Return a note on the first two names that may be spellings of one; "" without.
+    """Return a note on the first two names that may be one name; "" without such names.
 
-    Such names differ in case or spaces alone, or are the same number: ``1`` and ``1.0``.
+    They differ only in case or spaces, or are equal numbers: ``1`` and ``1.0``.
+
+    Args:
+        kind: plural noun for the named things, such as "classes".
+        names: the names.
     """
     by_spelling: dict[str | float, str] = {}
     for name in names:
         other = by_spelling.setdefault(_fold_spelling(name), name)
         if other != name:
-            return f"the {kind} '{other}' and '{name}' differ in spelling alone"
+            return f"the {kind} '{other}' and '{name}' differ only in spelling"
     return ""
 
 
 def _fold_spelling(name: str) -> str | float:
-    """Return what all spellings of a name have in common."""
+    """Return a key that is equal for all spellings of a name."""
     folded = wording.fold(name)
     try:
         number = float(folded)
@@ -75,18 +90,27 @@ def _fold_spelling(name: str) -> str | float:
 
 
 def refuse_repeated(where: object, what: str, names: Collection[str]) -> None:
-    """Raise UserError for a name that stands twice."""
+    """Raise UserError for the most frequent name if it occurs more than once.
+
+    Args:
+        where: file or key of the names, for the message.
+        what: noun for a named thing, such as "column".
+        names: the names.
+    """
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
         raise UserError(
-            f"{where}: the {what} '{name}' stands {count} times; names must differ"
+            f"{where}: the {what} '{name}' occurs {count} times; names must differ"
         )
 
 
 def refuse_infinite(where: str, values: np.ndarray, row: int) -> None:
     """Raise UserError for NaN and for numbers beyond float32.
 
-    row: number of the first row of ``values``.
+    Args:
+        where: file and column of the values, for the message.
+        values: the values, [rows, …].
+        row: number of their first row in the file.
     """
     if values.dtype.kind != "f":
         return
@@ -103,9 +127,11 @@ def refuse_infinite(where: str, values: np.ndarray, row: int) -> None:
 
 
 def refuse_indistinct(where: str, values: np.ndarray) -> None:
-    """Raise UserError for numbers [n] most of which would be equal in float32.
+    """Raise UserError if float32 would merge most of the different numbers.
 
-    The first rows, at most TRIED, are compared.
+    Args:
+        where: file and column of the numbers, for the message.
+        values: the numbers [n]; the first TRIED are compared.
     """
     if values.dtype == np.float32:
         return
@@ -114,8 +140,8 @@ def refuse_indistinct(where: str, values: np.ndarray) -> None:
     after = len(np.unique(tried.astype(np.float32)))
     if 2 * after < before:
         raise UserError(
-            f"{where} has {before:,} different numbers, of which float32 keeps {after:,}; "
-            "subtract their minimum, or leave the column out"
+            f"{where} has {before:,} different numbers, but only {after:,} in float32; "
+            "subtract their minimum, or omit the column"
         )
 
 

@@ -1,5 +1,6 @@
-"""Data sets in memory, loaded by name, each from one file in ``sources/``; nothing is
-downloaded unasked. A part of the samples can be held out.
+"""Data sets in memory: loading by name, normalisation, and samples held out.
+
+Each data set is read by one file in ``sources/``. Loading never downloads files.
 """
 
 import os
@@ -22,8 +23,8 @@ _PACKAGE = "hpcfl.data.sources"
 
 @dataclass(frozen=True)
 class Normalisation:
-    """(x / scale − mean) / std, where ``mean`` and ``std`` hold one value or one per
-    channel.
+    """The function (x / scale − mean) / std; ``mean`` and ``std`` hold one value, or
+    one per channel.
     """
 
     scale: float = 255.0
@@ -31,25 +32,28 @@ class Normalisation:
     std: tuple[float, ...] = (0.5,)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return samples [batch, *shape] as a model takes them: float32 on their
-        device; token ids stay.
+        """Return normalised samples [batch, *shape], floats on the device of ``x``.
+
+        Token ids are returned unchanged.
         """
         if x.dtype in (torch.int32, torch.int64):
             return x
-        # converted once and then changed in place, because bytes times floats would
-        # take longer
+        # One conversion and then in-place operations are faster than multiplying bytes
+        # by floats.
         own = x.to(torch.promote_types(x.dtype, torch.get_default_dtype()), copy=True)
         factor, offset = self._line(own.dtype, own.device)
         per_channel = (-1, *[1] * (x.ndim - 2))
         return own.mul_(factor.view(per_channel)).add_(offset.view(per_channel))
 
-    # small tensors that are kept: made anew for every batch they would have a GPU wait
-    # for the host
+    # Cached, because creating these small tensors for every batch would make a GPU wait
+    # for the host.
     @cache  # noqa: B019
     def _line(
         self, dtype: torch.dtype, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the normalisation as x·factor + offset: both [1] or [channels]."""
+        """Return factor and offset of the normalisation x·factor + offset, each [1] or
+        [channels].
+        """
         factor = [1 / (self.scale * std) for std in self.std]
         offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
         return (
@@ -60,14 +64,14 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class DataDescription:
-    """The columns and names that a reader found in a data set; empty where it has none.
+    """Columns and names of a data set as its source read them; empty if it has none.
 
     Attributes:
         features: columns of a sample, in order.
         label: column of the classes.
         client: column of the clients.
-        classes: names of the classes, by their numbers.
-        notes: one line each for a user to know.
+        classes: names of the classes, by class number.
+        notes: notes for the user, one line each.
     """
 
     features: tuple[str, ...] = ()
@@ -79,10 +83,12 @@ class DataDescription:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The samples of one natural client, ascending: all of them, or with ``test`` those
-    that it trains on.
+    """The samples of one natural client, ascending.
 
-    test: the samples that it is tested on, where the data keep them apart.
+    Attributes:
+        name: name of the client.
+        train: training samples, or all samples without ``test``.
+        test: test samples, if the data set separates them.
     """
 
     name: str
@@ -94,9 +100,11 @@ class Held:
 class Owners:
     """The natural clients of a data set.
 
-    names: of the clients. of: whose each sample is, a position in ``names``, int64
-    [samples]. unseen: how many of the names, at their end, are of clients that the data
-    keep for testing: these are for ``[newcomers]`` alone.
+    Attributes:
+        names: names of the clients.
+        of: owner of each sample, a position in ``names``, int64 [samples].
+        unseen: number of clients, at the end of ``names``, that the data set reserves
+            for testing; they can only be ``[newcomers]``.
     """
 
     names: tuple[str, ...]
@@ -104,8 +112,11 @@ class Owners:
     unseen: int = 0
 
     def held(self, official_test: int) -> list[Held]:
-        """Return each client's samples, of which the last ``official_test`` of all are
-        for testing, if there are; clients that are ``unseen`` have no further split.
+        """Return each client's samples.
+
+        The last ``official_test`` samples of the data set become test samples of their
+        clients. Without an official test split, or with ``unseen`` clients, samples are
+        not separated.
         """
         order = np.argsort(self.of, kind="stable")
         counts = np.bincount(self.of, minlength=len(self.names))
@@ -119,7 +130,11 @@ class Owners:
         return held
 
     def describe_mistake(self, samples: int) -> str:
-        """Return the first mistake in the owners of so many samples; "" without one."""
+        """Return a description of the first mistake in the owners; "" without one.
+
+        Args:
+            samples: number of samples of the data set.
+        """
         of = self.of
         if len(of) != samples:
             return f"owners has {len(of):,} entries for {samples:,} samples"
@@ -132,39 +147,46 @@ class Owners:
 
 
 def number_owners(owners: np.ndarray) -> Owners:
-    """Return the natural clients of samples whose owners are given by number or name,
-    in the order of these.
+    """Return the natural clients of samples, sorted by number or name.
+
+    Args:
+        owners: number or name of each sample's client, [samples].
     """
     names, of = np.unique(owners, return_inverse=True)
     return Owners(tuple(map(str, names.tolist())), of)
 
 
-# The part of a client's samples on which an attack is scored: test samples with the
-# attackers' change.
+# The part of a client's samples that measures an attack's success: test samples with
+# the attackers' change.
 PATCHED = "patched"
-# Fields of a data set whose values are taken as they are.
+# Fields of a data set whose values are not normalised.
 AS_THEY_ARE: Any = {"scale": 1.0, "mean": (0.0,), "std": (1.0,)}
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """All samples of a data set, the official training split first.
+    """All samples of a data set; the official training split comes first.
 
     Attributes:
-        x: ``[samples, *shape]``, uint8 images, float32 values, int32 or int64 token ids.
-        y: int64 [samples], classes from 0.
-        official_test: how many samples at the end are the official test split, 0 where
-            there is none.
-        scale, mean, std: see ``Normalisation``.
-        statistics: mean and std of the training split by channel, where they are known.
-        vocabulary: how many token ids there are.
-        merges: whether schemes that merge the official splits do so here; else they
-            deal out the training split alone.
-        owners: whose each sample is, where the data have clients of their own.
-        unread: names of arrays that the file has beside those that are read, the first
-            few.
-        notes: one line each for what a user should know.
-        description: columns and names as the reader understood them.
+        name: name of the data set.
+        x: ``[samples, *shape]``, uint8 images, float32 values, int32 or int64 token
+            ids.
+        y: class numbers from 0, int64 [samples].
+        classes: number of classes.
+        official_test: number of samples in the official test split, at the end; 0
+            without one.
+        scale: scale of ``Normalisation``.
+        mean: mean of ``Normalisation``.
+        std: standard deviation of ``Normalisation``.
+        statistics: mean and standard deviation of each channel in the training split,
+            or None.
+        vocabulary: number of token ids, or None.
+        merges: Whether schemes that merge the official splits merge them here; else
+            these schemes use only the training split.
+        owners: natural clients of the samples, or None.
+        unread: names of the file's ignored arrays, the first few.
+        notes: notes for the user, one line each.
+        description: columns and names as the source read them.
     """
 
     name: str
@@ -200,13 +222,17 @@ class Dataset:
         return cls(name, torch.from_numpy(x), labels, classes, **more)
 
     def without_samples(self) -> "Dataset":
-        """Return what is known of the data set beside its samples."""
+        """Return the data set with its attributes but without samples."""
         owners = self.owners and replace(self.owners, of=self.owners.of[:0].copy())
         return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone(), owners=owners)
 
     def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
-        """Return some of its samples, by their ascending numbers; the last
-        ``official_test`` of these are of the official test split.
+        """Return a data set of chosen samples.
+
+        Args:
+            chosen: numbers of the samples, ascending.
+            official_test: number of chosen samples in the official test split; these
+                are the last ones.
         """
         index = torch.from_numpy(chosen)
         return replace(
@@ -218,7 +244,7 @@ class Dataset:
         )
 
     def class_name(self, number: int) -> str:
-        """Return what a class is called: its number where it has no name."""
+        """Return the name of a class, or its number without a name."""
         names = self.description.classes
         return names[number] if number < len(names) else str(number)
 
@@ -229,9 +255,7 @@ class Dataset:
 
     @property
     def normalise(self) -> Normalisation:
-        """The normalisation as a function of samples that does not hold on to this data
-        set.
-        """
+        """The normalisation, as a function that holds no reference to this data set."""
         return Normalisation(self.scale, self.mean, self.std)
 
 
@@ -246,13 +270,17 @@ def find(name: str) -> Any:
 
 
 def load(data: sections.Data, seed: int = 0) -> Dataset:
-    """Load the data set of the section ``[data]``, from ``data.file``, ``data.root``,
-    or else $HPCFL_DATA.
+    """Load the data set of the section ``[data]``.
 
-    seed: the partition's, by which ``data.redraw`` draws the samples.
+    Files are read from ``data.file``, ``data.root`` or $HPCFL_DATA.
 
-    Raises UserError for an unknown name, a missing root, a missing or damaged file, and
-    keys that do not fit the data set.
+    Args:
+        data: the section.
+        seed: seed of the partition, which also selects samples with ``data.redraw``.
+
+    Raises:
+        UserError: The name is unknown, the root or a file is missing, a file is
+            damaged, or keys do not fit the data set.
     """
     source = find(data.dataset)
     place = _place(data, source)
@@ -260,14 +288,15 @@ def load(data: sections.Data, seed: int = 0) -> Dataset:
     dataset = _choose_samples(whole, data.samples, seed if data.redraw else 0)
     if data.augment and len(dataset.shape) != 3:
         raise UserError(
-            f"data.augment = true: '{data.dataset}' has no images to crop and flip"
+            f"data.augment = true: '{data.dataset}' has no images to crop and flip; "
+            "remove this key"
         )
     if data.normalise == "half":
         return dataset
     if dataset.vocabulary is not None:
         raise UserError(
             f"data.normalise = 'statistics': the samples of '{data.dataset}' are token ids; use "
-            "'half', which leaves them as they are"
+            "'half', which does not change them"
         )
     return _normalise(dataset)
 
@@ -275,10 +304,13 @@ def load(data: sections.Data, seed: int = 0) -> Dataset:
 def standardised(
     dataset: Dataset, data: sections.Data, train: Sequence[np.ndarray]
 ) -> Dataset:
-    """Return the data set with the normalisation that ``data.normalise`` asks for.
+    """Return the data set with the normalisation of ``data.normalise``.
 
-    Statistics that the data set does not state itself are those of the samples ``train``
-    of all clients.
+    Args:
+        dataset: the data set.
+        data: the section ``[data]``.
+        train: training samples of each client, whose statistics are used if the data
+            set states none.
     """
     if data.normalise == "half" or dataset.statistics is not None:
         return dataset
@@ -286,7 +318,7 @@ def standardised(
 
 
 def _normalise(dataset: Dataset) -> Dataset:
-    """Return the data set, normalised by its statistics if it has any."""
+    """Return the data set normalised by its statistics, or unchanged without them."""
     if dataset.statistics is None:
         return dataset
     mean, std = dataset.statistics
@@ -294,9 +326,9 @@ def _normalise(dataset: Dataset) -> Dataset:
 
 
 def _check(dataset: Any, name: str) -> Dataset:
-    """Return what a source read, with notes on its form.
+    """Return the data set of a source with notes on its format.
 
-    Raises UserError where its parts contradict one another.
+    Raises UserError if its fields contradict each other.
     """
     if not isinstance(dataset, Dataset):
         raise UserError(
@@ -310,7 +342,9 @@ def _check(dataset: Any, name: str) -> Dataset:
     if dataset.owners is not None:
         misfit = misfit or dataset.owners.describe_mistake(samples)
     if not 0 <= dataset.official_test < samples:
-        misfit = misfit or f"official_test = {dataset.official_test} of {samples:,}"
+        misfit = misfit or (
+            f"official_test = {dataset.official_test} must be from 0 to {samples - 1:,}"
+        )
     if misfit:
         raise UserError(f"data.dataset = '{name}': '{dataset.name}': {misfit}")
     owners = dataset.owners.names if dataset.owners else ()
@@ -327,9 +361,10 @@ def _check(dataset: Any, name: str) -> Dataset:
 def _compute_statistics(
     dataset: Dataset, train: Sequence[np.ndarray]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation of each channel, or column, of a table.
+    """Return mean and standard deviation of each channel, or of each column of a table.
 
-    A column of zeros and ones alone, such as an encoded category, keeps its values.
+    Columns that hold only 0 and 1, such as encoded categories, get mean 0 and deviation
+    1.
     """
     from sklearn.preprocessing import StandardScaler  # takes a second to import
 
@@ -346,12 +381,18 @@ def _compute_statistics(
 
 
 def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
-    """Choose so many of a data set's training samples and as large a share of its test
-    samples.
+    """Select training samples of a data set, and the same share of its test samples.
 
-    Of each class there is its share, to within one sample. The draw depends on the data
-    set and ``seed`` alone, so all methods have the same samples. Raises UserError where
-    there are fewer.
+    The selection is stratified: the share of each class is exact to within one sample.
+    It depends only on the data set and ``seed``, so all methods have the same samples.
+
+    Args:
+        dataset: the data set.
+        wanted: number of training samples, ``data.samples``; None for all.
+        seed: seed of the selection.
+
+    Raises:
+        UserError: The data set has fewer samples.
     """
     samples = len(dataset.y)
     trained = samples - dataset.official_test
@@ -359,14 +400,14 @@ def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
         return dataset
     if wanted >= trained:
         raise UserError(
-            f"data.samples = {wanted}: '{dataset.name}' has {trained} training samples in all; "
-            "leave it out to use them"
+            f"data.samples = {wanted}: '{dataset.name}' has only {trained} training samples; "
+            "remove this key to use all"
         )
     parts = [np.arange(trained), np.arange(trained, samples)]
     share = wanted / trained
     _, drawn = hold_out(parts, dataset.y.numpy(), share, seed, purpose="data.samples")
     chosen = np.concatenate(drawn)
-    note = f"data.samples = {wanted}: only these of {trained:,} samples are used"
+    note = f"data.samples = {wanted}: only {wanted:,} of {trained:,} training samples are used"
     if dataset.official_test:
         note += f", and {len(drawn[1]):,} of {dataset.official_test:,} test samples"
     few = dataset.taken(chosen, official_test=len(drawn[1]))
@@ -374,14 +415,16 @@ def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
 
 
 def _place(data: sections.Data, source: Any) -> Path:
-    """Return the folder or file that a source reads. Raises UserError where the section
+    """Return the folder or file that a source reads. Raises UserError if the section
     does not name it.
     """
     if source.own_file != (data.file is not None):
         problem = "needs data.file, the path of your data"
         if not source.own_file:
             readers = _list_readers()
-            problem = f"does not read data.file = '{data.file}'; {readers} do"
+            problem = (
+                f"does not read data.file = '{data.file}'; remove it, or use {readers}"
+            )
         raise UserError(f"data.dataset = '{data.dataset}' {problem}")
     if data.file is not None:
         return Path(data.file).expanduser()
@@ -396,14 +439,17 @@ def _place(data: sections.Data, source: Any) -> Path:
 
 
 def _list_readers() -> str:
-    """List the built-in data sets that read ``data.file``, for a message."""
+    """Return the names of the built-in data sets that read ``data.file``, for a
+    message.
+    """
     readers = [name for name in names() if find(name).own_file]
-    return f"{', '.join(readers[:-1])} and {readers[-1]}"
+    return f"{', '.join(readers[:-1])} or {readers[-1]}"
 
 
 def download(name: str, root: str | Path) -> None:
-    """Fetch a data set's files into ``root`` and check them. Raises UserError if that
-    fails.
+    """Download a data set's files into ``root`` and check them.
+
+    Raises UserError if this fails.
     """
     plugins.find(_PACKAGE, "dataset", name).download(name, Path(root).expanduser())
 
@@ -415,21 +461,21 @@ def hold_out(
     seed: int,
     purpose: str = "validation",
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Split each client's training samples.
+    """Split each client's training samples into remaining and held-out samples.
 
-    The choice is stratified: each class has its share to within one sample. A client
-    keeps at least one sample to train on, and holds out one if it has two.
+    The selection is stratified: the share of each class is exact to within one sample.
+    A client keeps at least one training sample, and holds out at least one if it has
+    two.
 
     Args:
-        train: The clients' training samples, ascending.
-        labels: int64, of all samples of the data set.
-        share: Of a client's samples to hold out, in [0, 1).
-        seed: Of the random choice.
-        purpose: A part of the key of the random choice.
+        train: training samples of each client, ascending.
+        labels: class numbers of all samples of the data set, int64.
+        share: share of a client's samples to hold out, in [0, 1).
+        seed: seed of the random selection.
+        purpose: part of the key of the random selection.
 
     Returns:
-        Each client's samples that remain for training, and those held out, both
-        ascending.
+        Remaining and held-out samples of each client, ascending.
     """
     if not share:
         return list(train), [samples[:0] for samples in train]
@@ -449,10 +495,10 @@ def _split(
     share: float,
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split one client's samples into those that remain and those held out: at even
-    steps through all, sorted by class.
+    """Split one client's samples into remaining and held-out samples.
 
-    Within a class they are in random order.
+    Samples are sorted by class, in random order within a class, and held out at equal
+    steps.
     """
     size = len(samples)
     count = min(max(1, round(share * size)), size - 1)

@@ -1,5 +1,5 @@
-"""Training and test samples of each client: drawn by a scheme, or read back from a
-file.
+"""Partition of a data set: training and test samples of each client, drawn by a scheme
+or read from a file.
 """
 
 import hashlib
@@ -22,11 +22,14 @@ from hpcfl.rows import randomness
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Groups of clients that the tables ``[[shift]]`` drew.
+    """Groups of clients, as the tables ``[[shift]]`` draw them.
 
-    group: of each client, int64 [clients]; names: of the groups. followed: which concept
-        of each shift a client follows in each of its steps, int64 [steps, clients].
-    shifts: the tables that drew them.
+    Attributes:
+        group: group of each client, int64 [clients].
+        names: names of the groups.
+        followed: concept of each client in each step of each shift, int64 [steps,
+            clients].
+        shifts: the tables ``[[shift]]``.
     """
 
     group: np.ndarray
@@ -35,7 +38,7 @@ class Groups:
     shifts: list[dict[str, Any]]
 
     def equals(self, other: "Groups") -> bool:
-        """Return whether every client follows the same concepts in both."""
+        """Return whether every client follows the same concepts in both drawings."""
         return self.shifts == other.shifts and np.array_equal(
             self.followed, other.followed
         )
@@ -43,16 +46,22 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A partition: the indices of every client's training and test samples, int64.
+    """A partition: each client's training and test samples, int64 sample numbers.
 
-    They ascend, unless a user's own scheme drew them otherwise.
-    dataset, samples, labels_sha256: the data it belongs to: name, number of samples,
-        digest of the labels.
-    scheme: the section ``[partition]`` that drew it. attempts: how often it was drawn
-        until it was accepted.
-    notes: one line each for what a user should know. names: what the data call the
-        clients, if anything. run: the fingerprint of the run whose partition it is.
-    groups: what else sets clients apart, if anything.
+    Numbers ascend, except in partitions of a user's own scheme.
+
+    Attributes:
+        train: training samples of each client.
+        test: test samples of each client.
+        attempts: number of draws until one was accepted.
+        dataset: name of the data set.
+        samples: number of samples of the data set.
+        labels_sha256: SHA-256 of its labels.
+        scheme: section ``[partition]`` of the drawing.
+        notes: notes for the user, one line each.
+        names: names of the clients in the data; empty without names.
+        run: fingerprint of the run that uses the partition.
+        groups: groups of clients with different distribution shifts, or None.
     """
 
     train: list[np.ndarray]
@@ -70,22 +79,26 @@ class Split:
     def counts(
         self, labels: np.ndarray, classes: int, part: str = "train"
     ) -> np.ndarray:
-        """Count the samples per client and class, int64 [clients, classes]; ``part`` is
-        "train" or "test".
+        """Return the number of samples per client and class, int64 [clients, classes].
+
+        Args:
+            labels: class number of each sample of the data set.
+            classes: number of classes.
+            part: "train" or "test".
         """
         held = {"train": self.train, "test": self.test}[part]
         return np.stack([np.bincount(labels[own], minlength=classes) for own in held])
 
     @property
     def has_global_test(self) -> bool:
-        """Return whether all clients are tested on the same samples."""
+        """Return whether all clients have the same test samples."""
         return all(np.array_equal(held, self.test[0]) for held in self.test)
 
     def save(self, path: str | Path) -> None:
-        """Write a partition file, whole or not at all.
+        """Write a partition file atomically.
 
-        It is HDF5: for each part the indices of all clients in a row, and offsets,
-        where each client begins.
+        The file is HDF5. Each part has an array of the joined sample numbers of all
+        clients, and an array of offsets at which each client begins.
         """
         attributes = dict(vars(self))
         arrays = {}
@@ -106,8 +119,9 @@ class Split:
 
     @classmethod
     def load(cls, path: str | Path) -> "Split":
-        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or not a
-        partition.
+        """Read a file written by ``save``.
+
+        Raises UserError if the file is missing, damaged or not a partition.
         """
         parts, groups, attributes = split_file.read(path)
         described = attributes.model_dump(exclude={"shift"})
@@ -117,8 +131,8 @@ class Split:
         return cls(parts["train"], parts["test"], **described)
 
     def equals(self, other: "Split") -> bool:
-        """Return whether every client has the same samples with the same labels in
-        both, however drawn.
+        """Return whether each client has the same samples with the same labels in both
+        partitions.
         """
         if self.labels_sha256 != other.labels_sha256:
             return False
@@ -139,15 +153,19 @@ def make(
     replicas: np.ndarray | None = None,
     data: sections.Data | None = None,
 ) -> Split:
-    """Draw the partition that the section ``[partition]`` asks for, or read it from
-    ``partition.file``.
+    """Draw the partition of the section ``[partition]``, or read ``partition.file``.
 
-    newcomers: how many clients there are beside ``partition.clients``, after them.
-    replicas: the group of each client, int64 [clients and newcomers], where each group
-    has the whole data set dealt out, in a partition of its own. data: the section
-    ``[data]``, where not all samples of the data set are to be dealt out.
-    Raises UserError if it cannot be drawn, leaves a client without training or test
-    samples, or does not fit the data.
+    Args:
+        scheme: the section.
+        dataset: the data set.
+        newcomers: number of newcomers; they follow the ``partition.clients`` clients.
+        replicas: group of each client, int64 [clients and newcomers], if each group
+            gets the whole data set in a separate partition; else None.
+        data: section ``[data]``, needed for a long-tailed data set.
+
+    Raises:
+        UserError: The partition cannot be drawn, leaves a client without training or
+            test samples, or does not fit the data set.
     """
     try:
         return _make(
@@ -168,7 +186,7 @@ def _make(
     replicas: np.ndarray | None,
     data: sections.Data,
 ) -> Split:
-    """Make the partition of a scheme that counts newcomers among its clients."""
+    """Make the partition of a scheme whose clients include newcomers."""
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
@@ -180,8 +198,8 @@ def _make(
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(
-                f"partition: client {client} gets {len(train)} samples to train "
-                f"and {len(test)} to test on, it needs at least one of each; "
+                f"partition: client {client} gets {len(train)} training samples and "
+                f"{len(test)} test samples, but needs at least one of each; "
                 f"{scheme.clients} clients share {len(labels)} samples"
             )
     mistake = split_file.describe_mistake(
@@ -193,7 +211,7 @@ def _make(
     )
     if mistake:
         raise UserError(
-            f"partition.scheme = '{scheme.scheme}' draws no partition: {mistake}"
+            f"partition.scheme = '{scheme.scheme}' drew an invalid partition: {mistake}"
         )
     return Split(
         train=draw.train,
@@ -209,7 +227,7 @@ def _make(
 
 
 def _draw(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
-    """Deal out a data set, once for each group that has all of it."""
+    """Draw a partition of the data set, or with ``replicas`` one for each group."""
     if replicas is None:
         return scheme.draw_from(dataset)
     return _draw_repeated(scheme, dataset, replicas)
@@ -221,7 +239,7 @@ def _draw_long_tail(
     replicas: np.ndarray | None,
     data: sections.Data,
 ) -> Draw:
-    """Deal out the samples that a long tail leaves."""
+    """Draw a partition of a long-tailed data set."""
     merged = isinstance(scheme, MergedScheme)
     chosen, note = long_tail.select_samples(dataset, data, scheme.seed, merged)
     draw = _draw(scheme, long_tail.restrict(dataset, chosen), replicas)
@@ -234,10 +252,10 @@ def _draw_long_tail(
 
 
 def _draw_repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Draw:
-    """Deal out the data set to each group by itself, each with a key of its own.
+    """Draw a partition of the whole data set for each group, each with a separate key.
 
-    A sample then has an owner in every group, and what one client is tested on another
-    one may train on.
+    Each sample then has an owner in every group, and a client's test sample may be a
+    training sample of another client.
     """
     trains = [np.zeros(0, np.int64)] * len(replicas)
     tests = list(trains)
@@ -259,8 +277,8 @@ def _draw_repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Dr
         attempts = max(attempts, draw.attempts)
         notes += draw.notes
     notes.append(
-        f"the {len(dataset.y):,} samples are dealt out {len(groups)} times, to each group of "
-        "clients by itself: a test sample of one client may be a training sample of another"
+        f"each of {len(groups)} groups of clients has a partition of all {len(dataset.y):,} "
+        "samples: a test sample of one client may be a training sample of another"
     )
     return Draw(
         train=trains,
@@ -272,17 +290,16 @@ def _draw_repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Dr
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
-    """Read the partition in a file, with a note where it was drawn with other keys than
-    ``scheme`` has.
+    """Read the partition in a file, with a note on keys that differ from ``scheme``.
 
-    Raises UserError where it is for other labels, whose digest is not ``checksum``, or
-    for more or fewer clients.
+    Raises UserError if the digest of its labels is not ``checksum``, or if it has
+    another number of clients.
     """
     split = Split.load(path)
     if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):
         raise UserError(
             f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "
-            f"samples, not for these labels of '{dataset.name}' with {len(dataset.y)} samples"
+            f"samples, not for the labels of '{dataset.name}' with {len(dataset.y)} samples"
         )
     if len(split.train) != scheme.clients:
         raise UserError(
@@ -302,6 +319,7 @@ def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
     ]
     if differs:
         split.notes.append(
-            f"partition.file = '{scheme.file}' counts: it was drawn with {', '.join(differs)}"
+            f"partition.file = '{scheme.file}' takes precedence: it was drawn with "
+            f"{', '.join(differs)}"
         )
     return split

@@ -1,11 +1,10 @@
-"""Shifts of an experiment as they were drawn: the samples of each client in each round
+"""Drawn shifts of an experiment: samples of each client in each round
 (heterogeneity.md H0).
 
-A sample of the data set can be there in several *versions*, one for each state that some
-client of a rank sees it in. A version is named by a whole number: that of the sample,
-times the number of states, plus the state. A state says of every shift whether it leaves
-the sample as it is, 0, or which of its concepts changes it, from 1. Without shifts a
-version's number is the sample's.
+A rank stores several *versions* of a sample, one for each state in which its clients
+have it. A state states for every shift whether the sample is unchanged, 0, or which
+concept changes it, from 1. The number of a version is the sample's number times the
+number of states, plus the state. Without shifts it is the sample's number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +24,20 @@ from hpcfl.data.shifts.base import Concept, Facts, Shift
 from hpcfl.experiment import sections
 
 Part = Literal["train", "test", "validation", "selection"]
-SCORED = ("test", "selection", PATCHED)  # parts that models are scored on, not trained
+SCORED = ("test", "selection", PATCHED)  # parts used only for evaluation
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnShift:
     """A shift with the concept of each client in each step.
 
-    begins: the rounds in which steps begin, the first of them 1. followed: the concept
-    of each client in each step, int64 [steps, clients and newcomers].
+    Attributes:
+        shift: table ``[[shift]]``.
+        facts: facts about the data.
+        concepts: concepts of the shift.
+        begins: first round of each step; the first is 1.
+        followed: concept of each client in each step, int64 [steps, clients and
+            newcomers].
     """
 
     shift: Shift
@@ -45,22 +49,27 @@ class DrawnShift:
 
     @property
     def changes(self) -> list[int]:
-        """Return the rounds from which on some sample may follow another concept."""
+        """Return the rounds in which the concept of some sample may change."""
         rounds = [1]
         for begin in self.begins[1:]:
             rounds += range(begin, begin + self.shift.gradual)
         return rounds
 
     def step(self, round: int) -> int:
-        """Return the position of a round's step."""
+        """Return the step of a round, a position in ``begins``."""
         return int(np.searchsorted(self.begins, round, side="right")) - 1
 
     def list_concepts(self, client: int, numbers: np.ndarray, round: int) -> np.ndarray:
-        """Return the concept of each of a client's samples with these ``numbers`` [n] in
-        the data set, int64 [n].
+        """Return the concept of each of a client's samples in a round, int64 [n].
 
-        While a drift is gradual, ⌊share·n⌋ of them follow already: always those with
-        the least of random numbers that are the samples' own, so the set only grows.
+        During a gradual drift ⌊share·n⌋ samples follow the new concept: those with the
+        smallest random numbers. Each sample has a fixed random number, so this set only
+        grows.
+
+        Args:
+            client: id of the client.
+            numbers: sample numbers in the data set, [n].
+            round: number of the round.
         """
         step = self.step(round)
         result = np.full(len(numbers), self.followed[step, client])
@@ -74,7 +83,7 @@ class DrawnShift:
         return result
 
     def _draw(self, number: int) -> float:
-        """Draw a sample's own random number, by which it follows sooner or later."""
+        """Return a sample's random number, which orders samples in a gradual drift."""
         if number not in self._draws:
             self._draws[number] = self.facts.generator("order", number).random()
         return self._draws[number]
@@ -82,8 +91,13 @@ class DrawnShift:
 
 @dataclass(frozen=True, eq=False)
 class Versions:
-    """Versions of samples: x [images, *shape], y [versions], and where the image of each
-    version is in x, int64 [versions]; None where each has its own, in order.
+    """Versions of samples.
+
+    Attributes:
+        x: images, [images, *shape].
+        y: class numbers, [versions].
+        image: position in ``x`` of each version's image, int64 [versions]; None if they
+            have the same order.
     """
 
     x: Tensor
@@ -94,8 +108,9 @@ class Versions:
 class Shifts:
     """All shifts of an experiment.
 
-    drawn: in their order. labels: int64 [samples], those of the data set. poison: the
-    last change of samples, that of an attack.
+    ``drawn`` of the constructor: shifts in their order. ``labels``: class numbers of
+    the data set, int64 [samples]. ``poison``: change of samples by an attack, which is
+    applied last.
     """
 
     def __init__(
@@ -113,14 +128,12 @@ class Shifts:
         self._sizes = [len(concepts) + 1 for concepts in self._concepts]
         self._states = [_list_states(shift.concepts) for shift in drawn]
         self.states = int(np.prod(self._sizes, dtype=np.int64))
-        # those of the last round that was asked for
+        # (round of the last change, counts), a cache of ``train_counts``
         self._counted: tuple[int, np.ndarray] | None = None
 
     @cached_property
     def changes(self) -> list[int]:
-        """Return the rounds from which on some client has other samples, ascending from
-        1.
-        """
+        """Return the rounds in which samples of some client change, ascending from 1."""
         rounds = {1} if self._poison is None else {1, self._poison.since}
         for shift in self.drawn:
             rounds |= {*shift.changes}
@@ -129,7 +142,7 @@ class Shifts:
         return sorted(rounds)
 
     def latest(self, round: int) -> int:
-        """Return the last of ``changes`` that is not after a round."""
+        """Return the last of ``changes`` up to a round."""
         return self.changes[int(np.searchsorted(self.changes, round, "right")) - 1]
 
     def versions(
@@ -139,10 +152,14 @@ class Shifts:
         numbers: np.ndarray,
         round: int,
     ) -> np.ndarray:
-        """Return the versions of samples that a client has in a round, int64 [n].
+        """Return the versions of a client's samples in a round, int64 [n].
 
-        part: what it has them for; of the PATCHED samples only those count that change
-        their class. numbers: [n], of the samples in the data set.
+        Args:
+            part: part of the client's samples; of PATCHED samples only those whose
+                class changes are returned.
+            client: id of the client.
+            numbers: sample numbers in the data set, [n].
+            round: number of the round.
         """
         states = [np.zeros(len(numbers), np.int64)] * len(self._concepts)
         for place, drawn in enumerate(self.drawn):
@@ -160,8 +177,13 @@ class Shifts:
         return versions
 
     def made(self, dataset: Dataset, versions: np.ndarray) -> Versions:
-        """Make versions [n], ascending, of a data set's samples; a version that differs
-        from another in its label alone shares the image with it.
+        """Compute versions of a data set's samples.
+
+        Versions that differ only in their labels share an image.
+
+        Args:
+            dataset: the data set.
+            versions: numbers of the versions, [n], ascending.
         """
         numbers = versions // self.states
         states = self._decode(versions)
@@ -179,17 +201,19 @@ class Shifts:
         )
 
     def _encode(self, states: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the state of versions, int64 [n], from each shift's state [n]."""
+        """Return the states of versions, int64 [n], from the state of each shift [n]."""
         return np.ravel_multi_index(tuple(states), self._sizes)
 
     def _decode(self, versions: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return each shift's part of the state of versions, int64 [n]."""
+        """Return the state of each shift, int64 [n], from versions."""
         return np.unravel_index(versions % self.states, self._sizes)
 
     def _list_changes(
         self, states: Sequence[np.ndarray]
     ) -> Iterator[tuple[Concept, np.ndarray]]:
-        """Yield each concept that some versions follow, and the positions of these."""
+        """Yield each concept that some versions follow, with the positions of these
+        versions.
+        """
         for concepts, state in zip(self._concepts, states, strict=True):
             for number in np.unique(state[state > 0]).tolist():
                 yield concepts[number - 1], np.flatnonzero(state == number)
@@ -217,10 +241,14 @@ class Shifts:
         classes: int,
         round: int,
     ) -> np.ndarray:
-        """Count samples per client and class as clients know them in a round, int64
+        """Return the number of samples per client and class in a round, int64
         [clients, classes].
 
-        held: each client's samples, their numbers in the data set.
+        Args:
+            part: part of the clients' samples.
+            held: sample numbers of each client.
+            classes: number of classes.
+            round: number of the round.
         """
         counts = []
         for client, numbers in enumerate(held):
@@ -232,7 +260,16 @@ class Shifts:
     def train_counts(
         self, held: Sequence[np.ndarray], classes: int, round: int
     ) -> np.ndarray:
-        """Count the samples that clients train on, once while they stay as they are."""
+        """Return the number of training samples per client and class in a round, int64
+        [clients, classes].
+
+        The result is cached until samples change.
+
+        Args:
+            held: sample numbers of each client.
+            classes: number of classes.
+            round: number of the round.
+        """
         since = self.latest(round)
         if self._counted is None or self._counted[0] != since:
             self._counted = since, self.counts("train", held, classes, since)
@@ -240,23 +277,23 @@ class Shifts:
 
     @property
     def replicas(self) -> np.ndarray | None:
-        """Return the group of each client where each group has the whole data set dealt
-        out; None where all share it. Raises UserError for two such shifts.
+        """Return the group of each client if each group has the whole data set, else
+        None.
+
+        Raises UserError for two such shifts.
         """
         replicating = [drawn for drawn in self.drawn if drawn.shift.replicate]
         if not replicating:
             return None
         if len(replicating) > 1:
             raise replicating[1].facts.wrong(
-                "replicate", "one shift alone may deal out the data set to each group"
+                "replicate", "only one shift may give each group the whole data set"
             )
         groups: np.ndarray = replicating[0].followed[0]
         return groups
 
     def groups(self) -> Groups:
-        """Return the group of each client, for the partition's file and for readers of
-        results.
-        """
+        """Return the groups of clients, for partition files and reports."""
         group, names = self.kinds()
         return Groups(
             group,
@@ -267,12 +304,12 @@ class Shifts:
 
     @property
     def drifts(self) -> bool:
-        """Return whether clients' groups change in the course of the rounds."""
+        """Return whether clients' groups change between rounds."""
         return any(len(drawn.begins) > 1 for drawn in self.drawn)
 
     @property
     def relabels_later(self) -> bool:
-        """Return whether clients' labels change in the course of the rounds."""
+        """Return whether clients' labels change between rounds."""
         later = [drawn.concepts for drawn in self.drawn if len(drawn.begins) > 1]
         if self._poison is not None and self._poison.since > 1:
             later.append([self._poison.concept])
@@ -281,11 +318,15 @@ class Shifts:
         )
 
     def kinds(self, round: int | None = None) -> tuple[np.ndarray, list[str]]:
-        """Return the group of each client by all shifts together, int64 [clients and
-        newcomers], and the name of each group.
+        """Return the groups of clients by all shifts.
 
-        round: those that are alike in this round; without it those that are alike in
-        every one.
+        Args:
+            round: round whose concepts define the groups; None for the concepts of all
+                rounds.
+
+        Returns:
+            The group of each client, int64 [clients and newcomers], and names of the
+            groups.
         """
         rows = []
         for drawn in self.drawn:
@@ -305,9 +346,7 @@ class Shifts:
 
 
 def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
-    """Return the name of a group of one shift: the concepts that it follows in each
-    step.
-    """
+    """Return the name of a group of one shift, made of its concepts in each step."""
     names = [drawn.concepts[followed[0]].name]
     for step in range(1, len(followed)):
         if followed[step] != followed[step - 1]:
@@ -317,7 +356,7 @@ def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
 
 
 def _list_states(concepts: Sequence[Concept]) -> np.ndarray:
-    """Return the state of samples that follow each concept: 0 where it changes nothing."""
+    """Return the state of samples for each concept; 0 for concepts without changes."""
     states = np.arange(1, len(concepts) + 1)
     states[[concept.is_plain for concept in concepts]] = 0
     return states
@@ -331,10 +370,18 @@ def draw(
     newcomers: int,
     poison: Poison | None = None,
 ) -> Shifts:
-    """Draw the shifts of an experiment that has some, or an attack on its data.
+    """Draw the shifts of an experiment with shifts or an attack on its data.
 
-    seed: that of the partition. Raises UserError where the data or the clients cannot
-    be shifted so.
+    Args:
+        shifts: tables ``[[shift]]``.
+        dataset: the data set.
+        seed: seed of the partition.
+        clients: number of clients.
+        newcomers: number of newcomers.
+        poison: change of samples by an attack, or None.
+
+    Raises:
+        UserError: A shift does not fit the data set or the clients.
     """
     own = [cast(Shift, shift) for shift in shifts]
     facts = [
@@ -351,7 +398,7 @@ def draw(
         for place in range(len(own))
     ]
     _refuse_lonely_cells(own, facts)
-    cells: dict[int, list[np.ndarray]] = {}  # by place of the second of two shifts
+    cells: dict[int, list[np.ndarray]] = {}  # by place of a pair's second shift
     for place, shift in enumerate(own):
         if shift.cells is not None:
             cells[place] = grouping.deal_cells(shift, facts[place])
@@ -360,8 +407,8 @@ def draw(
 
 
 def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> None:
-    """Raise UserError where ``cells`` is not about a shift and the one before it, whose
-    groups nothing else decides.
+    """Raise UserError if a shift with ``cells`` lacks a preceding shift with free
+    groups.
     """
     for place, shift in enumerate(shifts):
         if shift.cells is None:
@@ -370,14 +417,21 @@ def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> Non
         if before is None or before.share or before.cells or before.at:
             raise facts[place].wrong(
                 "cells",
-                "is about this shift and the one before it, which has no share, cells or at",
+                "combines this shift with the one before it, which must exist and have no "
+                "share, cells or at",
             )
 
 
 def _draw_shift(
     shift: Shift, facts: Facts, cells: Mapping[int, list[np.ndarray]]
 ) -> DrawnShift:
-    """Draw the groups of a shift; ``cells``: those of each second of two shifts."""
+    """Draw the groups of a shift.
+
+    Args:
+        shift: table ``[[shift]]``.
+        facts: facts about the data.
+        cells: cell of each client, by place of a pair's second shift.
+    """
     concepts, group_of = _join_equal(shift.concepts(facts))
     own, dealt = "second", cells.get(facts.place)
     if dealt is None:
@@ -388,7 +442,7 @@ def _draw_shift(
         group_of = np.array([0, *(group_of + 1)])
     groups = len(group_of)
     if has_untouched and groups == 1:
-        raise facts.wrong("kind", f"'{shift.kind}' has no group but the untouched one")
+        raise facts.wrong("kind", f"'{shift.kind}' has only the group without a shift")
     if shift.at:
         numbers = grouping.list_steps(shift, facts, groups)
     elif dealt is not None:
@@ -409,7 +463,7 @@ def _draw_shift(
 
 
 def _join_equal(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
-    """Return the concepts of different names, and the concept of each group, int64."""
+    """Return the concepts with distinct names, and the concept of each group, int64."""
     places: dict[str, int] = {}
     concepts: list[Concept] = []
     for concept in listed:
@@ -420,7 +474,7 @@ def _join_equal(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
 
 
 def _drop_identity(concept: Concept) -> Concept:
-    """Return the concept without a permutation of labels that moves none."""
+    """Return the concept without its permutation of labels if that is the identity."""
     labels = concept.labels
     if labels is None or (labels != np.arange(len(labels))).any():
         return concept

@@ -1,5 +1,7 @@
-"""A partition file: the sample numbers of all clients in a row, read only if they are a
-partition: samples that exist, in order, and apart where they must be.
+"""Partition files: reading and validation.
+
+A file holds the joined sample numbers of all clients. They are returned only if they
+form a partition: existing samples, in order, and disjoint where the scheme requires it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ _PACKAGE = "hpcfl.data.partitions"
 
 
 class ShiftAttributes(BaseModel):
-    """Attributes of a partition file that describe the clients' groups."""
+    """Attributes of a partition file that describe groups of clients."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -30,9 +32,7 @@ class ShiftAttributes(BaseModel):
 
 
 class Attributes(BaseModel):
-    """Attributes of a partition file: the fields of ``partition.Split`` beside its
-    arrays.
-    """
+    """Attributes of a partition file: fields of ``partition.Split`` except arrays."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -47,24 +47,25 @@ class Attributes(BaseModel):
     shift: ShiftAttributes | None = None
 
     def repeats(self) -> bool:
-        """Return whether a client may have a sample twice: drawn with replacement, or
-        by a user's own scheme.
+        """Return whether a client may have a sample twice.
+
+        This is allowed with replacement, and in a user's own scheme.
         """
         return self.scheme.get("replacement") is True or ":" in str(
             self.scheme.get("scheme")
         )
 
     def shares(self) -> bool:
-        """Return whether a sample may go to several clients."""
+        """Return whether several clients may have the same sample."""
         name = str(self.scheme.get("scheme"))
         if self.repeats() or self._replicates():
             return True
-        # nothing else is imported because a file names it
+        # only built-in schemes are imported, never a module that a file names
         known = name in plugins.names(_PACKAGE)
         return known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
 
     def _replicates(self) -> bool:
-        """Return whether each group of clients has the whole data set dealt out."""
+        """Return whether each group of clients has the whole data set."""
         tables = self.shift.tables if self.shift else []
         return any(table.get("replicate") is True for table in tables)
 
@@ -75,10 +76,14 @@ Lists = dict[str, list[np.ndarray]]
 def read(
     path: str | Path,
 ) -> tuple[Lists, tuple[np.ndarray, np.ndarray] | None, Attributes]:
-    """Read the clients' index lists by part, ``"train"`` and ``"test"``, the arrays
-    GROUP and FOLLOWED if clients have groups, and the file's attributes.
+    """Read a partition file.
 
-    Raises UserError where the file cannot be read or holds no partition.
+    Returns:
+        Sample numbers of the clients by part, ``"train"`` and ``"test"``; the arrays
+        GROUP and FOLLOWED if clients have groups, else None; and the attributes.
+
+    Raises:
+        UserError: The file cannot be read or holds no partition.
     """
     with untrusted_files.refuse_unreadable(path, "a partition file"):
         sealed = untrusted_files.read_user_file(path, MOST_BYTES)
@@ -88,7 +93,7 @@ def read(
         parts = {part: _read_lists(part, arrays) for part in PARTS}
         clients = len(parts["train"])
         if len(parts["test"]) != clients:
-            raise Damaged("as many clients must train as are tested")
+            raise Damaged("'train' and 'test' must have the same number of clients")
         if attributes.names and len(attributes.names) != clients:
             raise Damaged(f"it names {len(attributes.names)} of {clients} clients")
         rules = attributes.samples, attributes.repeats(), attributes.shares()
@@ -108,15 +113,16 @@ def _read_groups(
     group = _read_integers(GROUP, arrays, dimensions=1)
     followed = _read_integers(FOLLOWED, arrays, dimensions=2)
     if len(group) != clients or group.min() < 0 or group.max() >= groups:
-        raise Damaged(f"'{GROUP}' must be a group of each client, 0 … {groups - 1}")
+        raise Damaged(f"'{GROUP}' must hold a group per client, 0 … {groups - 1}")
     if followed.shape[1] != clients:
-        raise Damaged(f"'{FOLLOWED}' must have a column for each client")
+        raise Damaged(f"'{FOLLOWED}' must have a column per client")
     return group, followed
 
 
 def _read_lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the samples of every client in a part, int64. Raises Damaged for bad
-    offsets or a client without.
+    """Return the samples of every client in a part, int64.
+
+    Raises Damaged for invalid offsets or a client without samples.
     """
     samples = _read_integers(part, arrays, dimensions=1)
     offsets = _read_integers(f"{part}_offsets", arrays, dimensions=1)
@@ -130,20 +136,20 @@ def _read_lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
             f"{part}_offsets must ascend from 0 to {len(samples)}, the length of {part}"
         )
     if not sizes.all():
-        raise Damaged(f"client {sizes.argmin()} has no samples to {part} on")
+        raise Damaged(f"client {sizes.argmin()} has no samples in '{part}'")
     return np.split(samples, offsets[1:-1])
 
 
 def _read_integers(
     name: str, arrays: dict[str, np.ndarray], dimensions: int
 ) -> np.ndarray:
-    """Return an array of integers, int64. Raises Damaged where it is none, or has other
-    dimensions.
-    """
+    """Return an array of integers, int64. Raises Damaged for other types or dimensions."""
     array = arrays.get(name)
     if array is None or array.dtype.kind not in "iu" or array.ndim != dimensions:
-        actual = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-        raise Damaged(f"'{name}' must be integers in {dimensions}-D, not {actual}")
+        actual = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise Damaged(
+            f"'{name}' must be a {dimensions}-D array of integers; it is {actual}"
+        )
     return array.astype(np.int64, copy=False)
 
 
@@ -154,20 +160,19 @@ def describe_mistake(
     repeats: bool,
     shares: bool,
 ) -> str:
-    """Return the first reason why the clients' index lists are no partition; "" if they
-    are one.
+    """Return the first reason why sample lists are not a partition; "" if they are.
 
-    Every number must lie in [0, samples), and no client trains and is tested on the
-    same sample.
+    Every number must be in [0, samples), and no client may have a sample for training
+    and for testing.
 
     Args:
-        train: Each client's training samples.
-        test: Each client's test samples.
-        samples: How many samples there are.
-        repeats: Whether a list may have a number twice, in any order; else its numbers
-            must ascend.
-        shares: Whether a sample may go to two clients; else only a test set may, which
-            all clients have in common.
+        train: training samples of each client.
+        test: test samples of each client.
+        samples: number of samples of the data set.
+        repeats: Whether a list may repeat numbers, in any order; else numbers must
+            ascend.
+        shares: Whether several clients may have the same sample; else only a test set
+            of all clients may be shared.
     """
     clients = len(train)
     lists = [*train, *test]
@@ -179,13 +184,13 @@ def describe_mistake(
             return f"{owner}: sample numbers must be integers, not {numbers.dtype}"
         outside = numbers[(numbers < 0) | (numbers >= samples)]
         if len(outside):
-            return f"{owner}: no sample {outside[0]} among {samples:,}"
+            return f"{owner}: sample {outside[0]} does not exist; there are {samples:,}"
         if not repeats and (numbers[1:] <= numbers[:-1]).any():
-            return f"{owner}: sample numbers must ascend, none twice"
+            return f"{owner}: sample numbers must ascend without repetition"
     for client, (own, tested) in enumerate(zip(train, test, strict=True)):
         both = own[np.isin(own, tested)]
         if len(both):
-            return f"client {client}: sample {both[0]} is to train and to test on"
+            return f"client {client}: sample {both[0]} is a training and a test sample"
     found, counts = np.unique(np.concatenate(lists), return_counts=True)
     if shares or counts.max() == 1:
         return ""

@@ -1,9 +1,9 @@
-"""The only importer of torchvision: ``from hpcfl.data.vision import torchvision``.
+"""The only module that imports torchvision: ``from hpcfl.data.vision import
+torchvision``.
 
 torchvision's wheels are built against the CUDA build of torch. With a CPU build their
-compiled operators do not load, and the import of torchvision fails, because two
-operators that it refers to were never declared. They are declared here; data sets,
-transforms and models need none of the compiled operators.
+compiled operators cannot be loaded, and the import of torchvision fails, because two
+operators are undeclared. This module declares them. hpcfl uses no compiled operator.
 """
 
 import importlib.util
@@ -13,13 +13,12 @@ import torch
 
 
 def _load_operators() -> bool:
-    """Load torchvision's compiled operators; return whether that is possible with this
-    build of torch.
+    """Load torchvision's compiled operators; return whether this build of torch can
+    load them.
     """
     spec = importlib.util.find_spec("torchvision")
-    assert (
-        spec is not None and spec.submodule_search_locations is not None
-    )  # it is required, and a package
+    # torchvision is a required package
+    assert spec is not None and spec.submodule_search_locations is not None
     [folder] = spec.submodule_search_locations
     try:
         for library in Path(folder).glob("_C*"):
@@ -30,9 +29,8 @@ def _load_operators() -> bool:
 
 
 if not _load_operators():
-    _declarations = torch.library.Library(
-        "torchvision", "DEF"
-    )  # they vanish with this object
+    # the declarations exist only as long as this object
+    _declarations = torch.library.Library("torchvision", "DEF")
     for _operator in ("nms", "qnms"):
         _declarations.define(
             f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"

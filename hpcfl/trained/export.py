@@ -1,13 +1,13 @@
-"""Export of a run's models to files that are used without hpcfl.
+"""Export of a run's models to files that can be used without hpcfl.
 
-For each model, ``NAME.safetensors`` has its tensors under their names in the module,
-and ``NAME.json`` describes the model and its accuracy. Each kind of model also has a
-program, such as ``client.pt2``: the module's forward as written by ``torch.export``.
-The tensors of any model of the kind can be loaded into it. The files therefore include
-a method's own way of prediction.
+For each model, ``NAME.safetensors`` holds its tensors by their names in the module, and
+``NAME.json`` describes the model and its accuracy. Each kind of model also has a
+program, such as ``client.pt2``: the module's forward as written by ``torch.export``,
+including a method's own prediction. The tensors of any model of the kind can be loaded
+into it.
 
-Instead of whole models, low-rank corrections alone (``adapters/peft.py``) can be
-exported: a folder ``NAME`` for each model, and the base once, as ``base.safetensors``.
+Instead of whole models, low-rank corrections (``adapters/peft.py``) can be exported: a
+folder ``NAME`` for each model, and the base once, as ``base.safetensors``.
 """
 
 import io
@@ -36,19 +36,28 @@ from hpcfl.trained.module import PREDICTION, Predicting
 def export(
     models: Models, chosen: Iterable[Trained], out: Path, adapters: bool = False
 ) -> list[str]:
-    """Write models into the new folder ``out``; return a line for each and for
-    omissions.
+    """Write models into a new folder.
 
-    adapters: only the parts trained above the base, in PEFT's files.
+    If one of the models is unavailable, nothing is written.
 
-    If one of the models is unavailable, nothing is written. Raises UserError then, and
-    if the folder is not empty or there are no corrections; RunFailure if it cannot be
-    written.
+    Args:
+        models: models of a run.
+        chosen: models to write.
+        out: the folder.
+        adapters: Whether to write only the low-rank corrections, in PEFT's format.
+
+    Returns:
+        A line for each model and for each omission.
+
+    Raises:
+        UserError: A model is unavailable, the folder is not empty, or the models have
+            no corrections.
+        RunFailure: The folder cannot be written.
     """
     atomic.check_folder(out)
     with atomic.explained(out):
         if out.exists() and any(out.iterdir()):
-            raise UserError(f"{out}: is there already; choose another --out")
+            raise UserError(f"{out}: already exists; choose another --out")
     if adapters:
         _require_corrections(models)
     with atomic.write_folder(out) as folder:
@@ -60,7 +69,7 @@ def export(
 def _write_models(models: Models, chosen: Iterable[Trained], folder: Path) -> list[str]:
     """Write models into a folder; return the lines of ``export``."""
     lines: list[str] = []
-    programs: dict[str, str | None] = {}  # by kind of model: its program's file
+    programs: dict[str, str | None] = {}  # file name of the program by kind of model
     for model in chosen:
         kind = model.name.split()[0]
         if kind not in programs:
@@ -71,8 +80,8 @@ def _write_models(models: Models, chosen: Iterable[Trained], folder: Path) -> li
                 atomic.write(folder / f"{kind}.pt2", content)
             else:
                 lines.append(
-                    f"{kind}.pt2 is left out, torch cannot write the model down "
-                    f"({problem}); its tensors are there"
+                    f"{kind}.pt2 is not written, because torch cannot export the model "
+                    f"({problem}); its tensors are written"
                 )
         _write_tensors(folder / f"{_write_stem(model)}.safetensors", model.module)
         lines.append(_write_about(folder, models, model, programs[kind]))
@@ -84,8 +93,8 @@ def _require_corrections(models: Models) -> None:
     kind = models.replay.prepared.config.adapter.kind
     if kind != "lora":
         raise UserError(
-            f"{models.replay.folder}: adapter.kind = '{kind}', --adapter is for 'lora'; "
-            "leave it out to export whole models"
+            f"{models.replay.folder}: adapter.kind = '{kind}', but --adapter needs 'lora'; "
+            "remove --adapter to export whole models"
         )
 
 
@@ -99,8 +108,8 @@ def _write_adapters(
     for model in chosen:
         if isinstance(model.module, Predicting):
             raise UserError(
-                f"{model.name} predicts by {_place(model.module.predict)}, which no adapter "
-                "says; leave --adapter out to export whole models"
+                f"{model.name} predicts by {_place(model.module.predict)}, which an adapter "
+                "cannot contain; remove --adapter to export whole models"
             )
         assert model.corrections is not None
         alone = folder / _write_stem(model)
@@ -122,14 +131,14 @@ def _make_base(setup: Setup) -> nn.Module:
 
 
 def _write_stem(model: Trained) -> str:
-    """Return the beginning of the names of a model's files."""
+    """Return the beginning of a model's file names."""
     return model.name.replace(" ", "-")
 
 
 def _write_tensors(path: Path, module: nn.Module) -> None:
     from safetensors.torch import save
 
-    # copies: the format has no tensors that share memory, as tied ones do
+    # copied, because the format does not support tensors that share memory (tied ones)
     tensors = {
         key: tensor.clone(memory_format=torch.contiguous_format)
         for key, tensor in module.state_dict().items()
@@ -152,15 +161,21 @@ def _write_about(
     if model.recorded is None or model.recorded == accuracy:
         return line
     return (
-        f"{line}; the run recorded {100 * model.recorded:.2f} %, as its last bits depend on "
-        "processor, GPU and libraries, and in bfloat16 it rounded"
+        f"{line}; the run recorded {100 * model.recorded:.2f} %, because last bits depend on "
+        "processor, GPU and libraries, and bfloat16 rounds"
     )
 
 
 def _export_program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
-    """Return the module's forward for any number of samples like ``x`` [n, *shape].
+    """Return the exported forward of a module for any number of samples.
 
-    Without a program the result is b"" and the reason.
+    Args:
+        module: the module.
+        x: example samples [n, *shape].
+
+    Returns:
+        The bytes of the program and "", or b"" and the reason why it cannot be
+        exported.
     """
     example = torch.cat([x[:1], x[:1]])  # torch treats a dimension of 1 as a constant
     content = io.BytesIO()
@@ -168,13 +183,13 @@ def _export_program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
         shapes = ({0: torch.export.Dim("samples")},)
         program = torch.export.export(module, (example,), dynamic_shapes=shapes)
         torch.export.save(program, content)
-    except Exception as error:  # a user's module may raise anything
+    except Exception as error:  # a user's module may raise any exception
         return b"", user_code.describe_error(error)
     return content.getvalue(), ""
 
 
 def _describe(models: Models, model: Trained, program: str | None) -> dict[str, Any]:
-    """Return the description of a model for the JSON beside it."""
+    """Return the description of a model, for its JSON file."""
     prepared = models.replay.prepared
     x, y = models.samples(model.clients)
     right = int((predicted(model.module, x) == y).sum())
@@ -203,7 +218,7 @@ def _describe(models: Models, model: Trained, program: str | None) -> dict[str, 
 
 
 def _describe_prediction(module: nn.Module) -> str | dict[str, Any]:
-    """Return how logits are made: by the module's forward, or by a function of its
+    """Return the origin of the logits: the module's forward, or a function of its
     buffers.
     """
     if not isinstance(module, Predicting):
@@ -222,7 +237,7 @@ def _describe_normalisation(models: Models) -> str | dict[str, Any]:
 
 
 def _describe_constructor(models: Models, module: nn.Module) -> dict[str, Any]:
-    """Return the function and the parts from which the module can be written anew."""
+    """Return function and parts from which the module can be rebuilt."""
     experiment = models.replay.prepared.config
     made_by = plugins.find("hpcfl.models", "model.name", experiment.model.name)
     method = type(experiment.method)
@@ -241,6 +256,6 @@ def _describe_constructor(models: Models, module: nn.Module) -> dict[str, Any]:
 
 
 def _place(function: Any) -> str:
-    """Return the place where a function or class is defined, ``module:name``."""
+    """Return the place of a function's or class's definition, ``module:name``."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{function.__module__}:{name}"

@@ -1,4 +1,7 @@
-"""Results as data frames of pandas, which is imported only here: it takes a second."""
+"""Results as pandas data frames.
+
+Only this module imports pandas, because the import takes a second.
+"""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_rounds(results: Results) -> "pandas.DataFrame":
-    """Return one row a round, by its number, with a column for each recorded number."""
+    """Return one row per round, by its number, with a column for each recorded metric."""
     import pandas
 
     columns = {}
@@ -26,14 +29,14 @@ def make_rounds(results: Results) -> "pandas.DataFrame":
 
 
 def make_clients(results: Results) -> "pandas.DataFrame":
-    """Return the recorded numbers of each client in each round.
+    """Return the recorded metrics of each client in each round.
 
     Returns:
-        One row for each round and client of which something was recorded; a column for
-        each number that was recorded of clients. Beside them ``COLUMN/accuracy``, the
-        numbers of a client's samples, ``train_samples`` and ``test_samples``, its
-        ``name`` where the data have clients of their own, and its ``group``, with what
-        this is called as ``sees``, where ``[[shift]]`` makes some.
+        One row for each round and client with recorded metrics, and a column for each
+        metric of clients. Further columns are ``COLUMN/accuracy``; ``train_samples``
+        and ``test_samples``, a client's numbers of samples; ``name``, if the data name
+        their clients; and with ``[[shift]]`` ``group``, the client's group, and
+        ``sees``, its name.
     """
     import pandas
 
@@ -60,7 +63,7 @@ def make_clients(results: Results) -> "pandas.DataFrame":
 
 
 def _list_recorded(recorded: Metrics) -> dict[str, np.ndarray]:
-    """Return the clients' numbers by column of the data frame, [N] each."""
+    """Return the clients' metrics by column of the data frame, [N] each."""
     columns = {}
     for text, numbers in recorded.columns.items():
         name = MetricName.parse(text)

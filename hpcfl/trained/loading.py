@@ -1,6 +1,6 @@
 """``hpcfl.load`` and ``hpcfl.load_all``: runs read from folders and packed files.
 
-Nothing here imports torch.
+This module does not import torch.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,12 +27,14 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
     """Read the run in a folder, finished or not; for a sweep's folder, return its runs
     by name.
 
-    Raises UserError if there is none.
-
     Args:
-        own: the names, ``module:object``, of your own methods, models and data sets
-            that may be imported when models are asked for; nothing is imported only
-            because a folder names it.
+        folder: folder of a run or a sweep, or file of packed runs.
+        own: names, ``module:object``, of the user's own methods, models and data sets
+            that may be imported when models are loaded. Objects that only a folder
+            names are never imported.
+
+    Raises:
+        UserError: The folder contains no run.
     """
     folder = parse_path("folder", folder)
     runs = list_runs(folder, own)
@@ -42,26 +44,27 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
 
 
 def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
-    """Return all runs in folders as a data frame, one row a run: its configuration by
-    dotted key, and its results.
+    """Return all runs in folders as a data frame, with one row per run.
 
-    Raises UserError if there is no run.
+    Columns hold the configuration by dotted key and the results, see ``Run.row``.
 
     Args:
-        folders: one or several, also patterns such as ``"runs/*"``; of a sweep's folder all
-            runs in it, of a folder without a run nothing. A run that ``--fresh`` moved
-            aside counts only where its folder alone is named. See ``Run.row`` for the
-            columns.
+        folders: one or several folders, or patterns such as ``"runs/*"``. For a sweep's
+            folder all its runs are read; folders without a run are ignored. A run that
+            ``--fresh`` moved aside is read only if its folder is the only one.
+
+    Raises:
+        UserError: No folder contains a run.
     """
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths: list[Path] = []
     for pattern in map(str, asked):
-        # A pattern that matches nothing may be a folder with brackets in its name.
+        # A pattern without matches may be a folder with brackets in its name.
         matching = sorted(glob(pattern)) or [pattern]
         paths += map(Path, matching)
     runs = load_runs_in(list(dict.fromkeys(paths)))
     if not runs:
-        raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")
+        raise UserError(f"{', '.join(map(str, asked))}: contains no run of hpcfl")
     import pandas
 
     rows = {str(run.folder): run.row() for run in runs}
@@ -69,19 +72,33 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
 
 
 def parse_path(argument: str, value: Any) -> Path:
-    """Return the path that an argument names. Raises UserError for any other value."""
+    """Return the path in an argument.
+
+    Args:
+        argument: name of the argument, for the error.
+        value: its value.
+
+    Raises:
+        UserError: The value is not a path.
+    """
     try:
         return Path(value)
     except TypeError:
-        raise UserError(f"{argument} = {value!r} is no path; give a text") from None
+        raise UserError(
+            f"{argument} = {value!r} is not a path; pass a str or Path"
+        ) from None
 
 
 def load_run(folder: Path, own: Collection[str] = ()) -> Run:
-    """Load the run in a folder, finished or not. Raises UserError if none can be read.
+    """Load the run in a folder, finished or not.
 
     Args:
-        own: the user's own plugins, ``module:object``, that may be imported when its
-            models are asked for.
+        folder: folder of the run.
+        own: user's own plugins, ``module:object``, that may be imported when models are
+            loaded.
+
+    Raises:
+        UserError: The folder contains no readable run.
     """
     notes: list[str] = []
     description = _read_description(folder, notes)
@@ -95,7 +112,7 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
     config = description or results.header.get("config")
     if config is None:
         raise UserError(
-            "; ".join([f"{folder}: no run of hpcfl can be read here", *notes])
+            "; ".join([f"{folder}: contains no readable run of hpcfl", *notes])
         )
     run = run or results.header.get(recorded.RUN)
     status = run_status.look(folder, config["rounds"], results, run)
@@ -114,13 +131,14 @@ def load_run(folder: Path, own: Collection[str] = ()) -> Run:
 
 
 def list_runs(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """Load the run in a folder, or the runs in a sweep's folder, sorted by name; see
-    ``load_runs_in``.
-
-    Raises UserError if there is no run.
+    """Load the run in a folder, or the runs in a sweep's folder, sorted by name.
 
     Args:
-        own: as for ``load_run``.
+        folder: folder of a run, sweep or tuning, or file of packed runs.
+        own: user's own plugins, as in ``load_run``.
+
+    Raises:
+        UserError: The folder contains no run.
     """
     if not folder.is_dir() and not packed_runs.is_packed(folder):
         raise UserError(f"{folder}: no such folder")
@@ -132,11 +150,19 @@ def list_runs(folder: Path, own: Collection[str] = ()) -> list[Run]:
 def load_runs_below(
     folders: Sequence[Path], own: Collection[str] = ()
 ) -> tuple[list[Run], list[str]]:
-    """Load the runs in some folders and below them, with notes on those left out.
+    """Load the runs in some folders and below them.
 
-    These are the ones that ``--fresh`` moved aside, see ``_sort_places``. Files of packed
-    runs count as folders. own: as for ``load_run``. Raises UserError if there is no run, or
-    a folder without any.
+    Runs that ``--fresh`` moved aside and runs of a search are left out.
+
+    Args:
+        folders: folders, and files of packed runs.
+        own: user's own plugins, as in ``load_run``.
+
+    Returns:
+        The runs, and notes on those left out.
+
+    Raises:
+        UserError: A folder contains no run.
     """
     tried: list[Path] = []
 
@@ -155,23 +181,23 @@ def load_runs_below(
     resolved = [place.resolve() for place in [*current, *aside]]
     for folder in folders:
         if not any(place.is_relative_to(folder.resolve()) for place in resolved):
-            raise UserError(f"{folder}: no run of hpcfl here")
+            raise UserError(f"{folder}: contains no run of hpcfl")
     if not current:
         raise UserError(
-            f"{aside[0]}: --fresh moved it aside, and there is no other run; name it "
-            "alone"
+            f"{aside[0]}: was moved aside by --fresh, and no other run exists; to read it, "
+            "name only this folder"
         )
     notes = []
     if aside:
         left_out = wording.list_first(list(map(str, aside)), 1)
         notes.append(
-            f"left out, moved aside by --fresh: {left_out}; name the folder alone to "
-            "include it"
+            f"left out, moved aside by --fresh: {left_out}; to read it, name only this "
+            "folder"
         )
     if tried:
         notes.append(
-            f"left out: the runs of a search, such as {tried[0]}; name their folder "
-            "alone to include them"
+            f"left out: runs of a search, such as {tried[0]}; to read them, name only "
+            "their folder"
         )
     return [*packed, *(load_run(place, own) for place in current)], notes
 
@@ -179,8 +205,11 @@ def load_runs_below(
 def load_runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
     """Load the runs in some folders, or one level below the folder of a sweep.
 
-    Those that ``--fresh`` moved aside are left out, see ``_sort_places``. own: as for
-    ``load_run``.
+    Runs that ``--fresh`` moved aside are left out.
+
+    Args:
+        folders: folders, and files of packed runs.
+        own: user's own plugins, as in ``load_run``.
     """
 
     def cells(folder: Path) -> list[Path]:
@@ -194,10 +223,10 @@ def load_runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run
 
 
 def _load_packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
-    """Load the runs of packed files among some paths; return also the other paths.
+    """Load the runs in packed files; return them and the other paths.
 
-    Raises UserError where a file of a run is missing or damaged: a packed run has no
-    other copy.
+    Raises UserError if a file of a run is missing or damaged, because a packed run has
+    no other copy.
     """
     runs: list[Run] = []
     folders = []
@@ -222,10 +251,14 @@ def _load_packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
 def _sort_places(
     folders: Sequence[Path], below: Callable[[Path], list[Path]]
 ) -> tuple[list[Path], list[Path]]:
-    """Return the runs' folders among those of ``below``, and those that lie aside, each
-    once.
+    """Return the folders of current runs, and of runs that ``--fresh`` moved aside,
+    each once.
 
-    A run that ``--fresh`` moved aside counts only where its folder alone is named.
+    A run that was moved aside counts as current if its folder is the only one.
+
+    Args:
+        folders: folders that a user named.
+        below: function that returns the possible folders of runs in a folder.
     """
     current, aside = dict[Path, Path](), dict[Path, Path]()
     for folder in folders:
@@ -238,13 +271,14 @@ def _sort_places(
 
 
 def is_sweep(folder: Path, runs: list[Run]) -> bool:
-    """Tell whether ``runs`` of ``list_runs`` are cells of the folder."""
+    """Return whether ``runs`` of ``list_runs`` are cells of a sweep in the folder."""
     return runs[0].folder != folder
 
 
 def _read_description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
-    """Return the configuration in ``run.json``; None if it is missing, or damaged, which
-    adds to ``notes``.
+    """Return the configuration in ``run.json``; None if it is missing or damaged.
+
+    A damaged file adds a line to ``notes``.
     """
     try:
         content = run_folder.read(folder)
@@ -257,7 +291,7 @@ def _read_description(folder: Path, notes: list[str]) -> Mapping[str, Any] | Non
 
 
 def _describe_lost(folder: Path, status: RunStatus, results: Results) -> list[str]:
-    """Return lines about data that damage has destroyed: metrics, or the final state."""
+    """Return lines about data lost by damage: metrics, or the final state."""
     if results.is_packed:
         return []
     played = results.rounds[results.played]
@@ -266,11 +300,11 @@ def _describe_lost(folder: Path, status: RunStatus, results: Results) -> list[st
     lines = []
     if missing > 0:
         lines.append(
-            f"{folder}: metrics of {missing} of {rounds} rounds are lost, files were damaged"
+            f"{folder}: metrics of {missing} of {rounds} rounds are lost, because files are damaged"
         )
     if status.finished and status.checkpoints_lost:
         lines.append(
-            f"{folder}: its checkpoints are damaged, the final state is lost; "
-            "--fresh makes it again"
+            f"{folder}: its checkpoints are damaged and the final state is lost; "
+            "--fresh computes it again"
         )
     return lines

@@ -1,4 +1,4 @@
-"""The models of a run: their names, rounds and recorded metrics."""
+"""Access to the models of a run: by client or name, column and round."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,18 +24,22 @@ from hpcfl.trained.recorder import ModelRecorder
 from hpcfl.trained.replay import RoundReplay
 
 At = str | int  # "last", "best", or the number of a round
-GLOBAL = "global"  # the column of the one model that all clients received
+GLOBAL = "global"  # column of the model that all clients received
 
 
 @dataclass(frozen=True)
 class Trained:
     """A model of a run.
 
-    name: "client 7", "global", "class 3" … module: in evaluation mode; its forward is
-    the scored prediction. corrections: of low rank, included in the module's weights;
-    None without any. moment: the column in which it was scored; None for an unscored
-    model of the server. round: that of the model. recorded: its accuracy then, in [0,
-    1]; None without one. clients: the clients whose test samples this accuracy counts.
+    Attributes:
+        name: "client 7", "global", "class 3" …
+        module: module in evaluation mode; its forward is the scored prediction.
+        corrections: low-rank corrections, which the module's weights include, or None.
+        moment: column in which the model was scored; None for an unscored model of the
+            server.
+        round: round of the model.
+        recorded: recorded accuracy, in [0, 1], or None.
+        clients: clients whose test samples the accuracy counts.
     """
 
     name: str
@@ -49,14 +53,16 @@ class Trained:
 
 @dataclass(frozen=True)
 class Models:
-    """The models of the run in a folder.
+    """Models of the run in a folder.
 
     Attributes:
-        config: the resolved configuration.
-        score: the primary column.
-        best: its best round; None before any.
-        is_finished: whether the run is.
-        own: as for ``experiment.read_again``.
+        folder: folder of the run.
+        config: resolved configuration.
+        results: results of the run.
+        score: primary column.
+        best: best round, or None.
+        is_finished: Whether the run is finished.
+        own: user's own plugins, as in ``experiment.read_again``.
     """
 
     folder: Path
@@ -69,7 +75,7 @@ class Models:
 
     @cached_property
     def replay(self) -> RoundReplay:
-        """Return what plays rounds again; nothing is read yet."""
+        """Return the object that replays rounds; nothing is read yet."""
         return RoundReplay(self.folder, self.config, self.own)
 
     @property
@@ -81,8 +87,15 @@ class Models:
     def model(
         self, who: int | str, moment: str | None = None, at: At = "last"
     ) -> Trained:
-        """Return the model of a client by its id, or of the server by name. Raises
-        UserError.
+        """Return a model of the run.
+
+        Args:
+            who: id of a client, or name of a model of the server.
+            moment: column in which it was scored, as in ``of_clients``.
+            at: round, as in ``of_clients``.
+
+        Raises:
+            UserError: The model does not exist or its state is not stored.
         """
         if isinstance(who, str):
             return self.of_server([who], at)[0]
@@ -91,17 +104,24 @@ class Models:
         column = moment or self.score
         raise UserError(
             f"{self.folder}: client {who} has no model '{column}' of round "
-            f"{self._round(column, at)}, in which it did not take part"
+            f"{self._round(column, at)}, because it did not take part in this round"
         )
 
     def of_clients(
         self, clients: Sequence[int], moment: str | None = None, at: At = "last"
     ) -> Iterator[Trained]:
-        """Yield the models of those ``clients`` that have one.
+        """Yield the models of clients; clients without a model in the round are
+        skipped.
 
-        moment: the column in which it was scored, ``pre``, ``post`` …; by default the
-        primary one. at: "last" or "best", of the rounds in which the column was scored,
-        or a round's number. Raises UserError.
+        Args:
+            clients: ids of the clients.
+            moment: column in which the models were scored, such as ``pre`` or ``post``;
+                None for the primary column.
+            at: "last" or "best" round in which the column was scored, or number of a
+                round.
+
+        Raises:
+            UserError: The column was not scored, or the state is not stored.
         """
         column = moment or self.score
         round = self._round(column, at)
@@ -122,10 +142,15 @@ class Models:
                 )
 
     def of_server(self, names: Sequence[str] = (), at: At = "last") -> list[Trained]:
-        """Return the server's models: the global one, and class or cluster models;
-        default: all.
+        """Return models of the server: the global model, and models of classes or
+        clusters.
 
-        Raises UserError if there is none, or none of a name.
+        Args:
+            names: names of the models; empty for all.
+            at: round, as in ``of_clients``.
+
+        Raises:
+            UserError: The server has no model, or none with a given name.
         """
         has_global = np.isfinite(self._accuracies(GLOBAL)).any()
         newest = self._newest() if at == "last" else self._round(self.score, at)
@@ -134,7 +159,7 @@ class Models:
         known = [GLOBAL, *rows] if has_global else list(rows)
         server = f"{self.folder}: the server of {method.name}"
         if not known:
-            raise UserError(f"{server} has no model of its own; take a client's")
+            raise UserError(f"{server} has no model; use the model of a client")
         models = []
         for name in names or known:
             if name not in known:
@@ -146,8 +171,8 @@ class Models:
         return models
 
     def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the test samples of some clients, x [n, *shape] as model input, and y
-        [n].
+        """Return test samples of clients: model inputs x [n, *shape] and class numbers
+        y [n].
         """
         samples = self.replay.prepared.resources.samples
         positions = [samples.test[client] for client in clients]
@@ -155,10 +180,14 @@ class Models:
         return x.cpu(), y.cpu()
 
     def taken(self, x: Any) -> Tensor:
-        """Return samples [n, *shape] of the data set's kind, an array or tensor, as
-        model input.
+        """Return a user's samples as model input.
 
-        Token ids may be of any length. Raises UserError for another shape.
+        Args:
+            x: array or tensor [n, *shape] in the format of the data set; token ids may
+                have any length.
+
+        Raises:
+            UserError: The samples have another shape.
         """
         samples = self.replay.prepared.resources.samples
         given = torch.as_tensor(x)
@@ -166,8 +195,8 @@ class Models:
         if given.dim() != samples.x.dim() or given.shape[1:] != shape:
             expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
             raise UserError(
-                f"{self.folder}: samples of {self.config['data']['dataset']} have the shape "
-                f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}"
+                f"{self.folder}: samples of {self.config['data']['dataset']} must have the shape "
+                f"[{expected}], with n = 1 for a single sample; these have {list(given.shape)}"
             )
         dtype = samples.x.dtype
         if not samples.has_tokens:
@@ -176,7 +205,7 @@ class Models:
         return normalised
 
     def _round(self, column: str, at: At) -> int:
-        """Return the round whose models in a column are wanted. Raises UserError."""
+        """Return the number of a round in which a column was scored. Raises UserError."""
         if isinstance(at, str) and at not in ("last", "best"):
             raise UserError(f"at = '{at}'{suggest(at, ['last', 'best'])}")
         scored = self._rounds_with(column)
@@ -185,7 +214,7 @@ class Models:
             if wanted is None or wanted not in scored:
                 raise UserError(
                     f"{self.folder}: the best round, {wanted}, has no '{column}'; "
-                    f"at = 'last' takes that of round {scored[-1]}"
+                    f"at = 'last' loads the model of round {scored[-1]}"
                 )
         elif isinstance(at, int):
             wanted = at
@@ -196,7 +225,7 @@ class Models:
                 )
         elif self.is_finished:
             wanted = scored[-1]
-        else:  # an unfinished run: the last round with a stored state
+        else:  # an unfinished run has models up to the last stored state
             kept = [round for round in scored if round in self.replay.rounds]
             wanted = max(kept, default=scored[-1])
         self._refuse_unkept(wanted)
@@ -211,7 +240,7 @@ class Models:
         of_newcomers = (BEFORE, AFTER)
         if scored and column in of_newcomers:
             raise UserError(
-                f"{self.folder}: '{column}' is of newcomers, whose models are not kept"
+                f"{self.folder}: '{column}' belongs to newcomers, whose models are not stored"
             )
         if scored:
             return scored
@@ -225,9 +254,9 @@ class Models:
         )
 
     def _newest(self) -> int:
-        """Return the last round with a state before it.
+        """Return the last round whose preceding state is stored.
 
-        Raises UserError if a finished run lost it.
+        Raises UserError if a finished run has lost its last state.
         """
         newest = max(self.replay.rounds)
         if self.is_finished:
@@ -236,7 +265,7 @@ class Models:
         return newest
 
     def _refuse_unkept(self, round: int) -> None:
-        """Raise UserError if the state before a round is missing.
+        """Raise UserError if the state before a round is not stored.
 
         The error names the damage, or the keys that would store the state.
         """
@@ -246,16 +275,16 @@ class Models:
         only = f"only that before {', '.join(map(str, sorted(kept)))}"
         lost = list_damaged(self.replay.checkpoints, self.replay.run)
         why = lost.get(name_manifest(round - 1))
-        if why is None and kept == {1}:  # nothing can be read
+        if why is None and kept == {1}:  # no checkpoint is readable
             why = next(iter(lost.values()), None)
         if why is not None:
             raise UserError(
-                f"{self.folder}: the state before round {round} is lost, there is {only}: {why}"
+                f"{self.folder}: the state before round {round} is lost, {only} is stored: {why}"
             )
         raise UserError(
-            f"{self.folder}: the state before round {round} is not kept, {only}; "
-            "checkpoint.best = true keeps the best round's, checkpoint.every = 1 with "
-            f"checkpoint.keep = {self.config['rounds'] - round + 2} this one"
+            f"{self.folder}: the state before round {round} is not stored, {only}; "
+            "checkpoint.best = true stores that of the best round, checkpoint.every = 1 with "
+            f"checkpoint.keep = {self.config['rounds'] - round + 2} that of this round"
         )
 
     def _is_final(self, round: int) -> bool:
@@ -263,7 +292,7 @@ class Models:
         return not self.results.played[self.results.rounds == round].any()
 
     def _accuracies(self, column: str) -> np.ndarray:
-        """Return the recorded accuracy of a column, [T], NaN in rounds without it."""
+        """Return the recorded accuracy in a column, [T]; NaN in rounds without it."""
         return self.results.series(MetricName("weighted", column))
 
     def _find_recorded(self, column: str, round: int, client: int) -> float | None:
@@ -278,8 +307,12 @@ class Models:
     def _make_module(
         self, fleet: ModelRecorder, column: str, position: int
     ) -> tuple[nn.Module, Corrections | None]:
-        """Return the model in a column of the client at ``position`` in a fleet, as
-        ``make_module``.
+        """Return the model of a client, as ``make_module`` does.
+
+        Args:
+            fleet: replayed fleet of the client.
+            column: column of the model.
+            position: position of the client in the fleet.
         """
         scored = fleet.models[column]
         row = scored.rows if scored.rows.dim() == 1 else scored.rows[position]
@@ -335,29 +368,36 @@ class Models:
         )
 
     def _refuse_own_statistics(self, name: str) -> None:
-        """Raise UserError if clients have batch-norm statistics of their own and the
-        server none.
+        """Raise UserError if only clients, and not the server, have batch-norm
+        statistics.
         """
         prepared = self.replay.prepared
         stay_local = prepared.config.training.buffers == "local"
         if prepared.resources.buffers.width and stay_local:
             raise UserError(
-                f"{self.folder}: '{name}' has no statistics of its own, as of batch norm; each client "
-                "uses its own with it: take moment = 'global' of a client, or train with "
+                f"{self.folder}: '{name}' has no batch-norm statistics, because each client "
+                "uses its own; load moment = 'global' of a client, or train with "
                 "training.buffers = 'average'"
             )
 
 
 @torch_settings.plain()
 def predicted(model: nn.Module, x: Tensor) -> Tensor:
-    """Return the classes [n] that a model predicts for input samples x [n, *shape]."""
+    """Return the predicted classes [n] of model inputs x [n, *shape]."""
     with torch.no_grad():
         blocks = [model(block).argmax(dim=1) for block in x.split(BLOCK)]
     return torch.cat(blocks) if blocks else torch.zeros(0, dtype=torch.int64)
 
 
 def count_confusion(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
-    """Count samples of class i that are predicted as class j, int64 [classes, classes]."""
+    """Return the number of samples by true class i and predicted class j, int64
+    [classes, classes].
+
+    Args:
+        predicted: predicted class of each sample [n].
+        labels: true class of each sample [n].
+        classes: number of classes.
+    """
     pairs = labels * classes + predicted
     counts = torch.bincount(pairs, minlength=classes**2)
     matrix: np.ndarray = counts.view(classes, classes).numpy()

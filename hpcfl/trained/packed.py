@@ -1,12 +1,11 @@
-"""Many runs in one file that can be published with a table: the numbers that the table
-reads, and all that is needed to play each run again.
+"""Packing of many runs into one file, which can be published with a table.
 
-``hpcfl pack`` writes it, ``table``, ``report``, ``plot`` and ``hpcfl.load_all`` read it
-like a folder, and ``hpcfl verify`` plays runs of it again. It is an archive, ``.tar.xz``,
-of folders with a ``run.json`` and a ``metrics.h5`` each: of the rounds in which a
-number of some models is read (best, last, tail), all numbers of the round, and the
-clients' own ones of the score that counts, in the column that counts and after the
-epochs of ``evaluation.tune_epochs``. Models and partitions are not in it.
+``hpcfl pack`` writes the file; ``table``, ``report``, ``plot`` and ``hpcfl.load_all``
+read it like a folder; ``hpcfl verify`` repeats its runs. It is an archive, ``.tar.xz``,
+with a folder for each run that holds ``run.json`` and ``metrics.h5``. ``metrics.h5``
+contains only rounds at which results are reported (best, last, tail): all metrics of
+the round, and clients' metrics for the primary score in the primary column and after
+the epochs of ``evaluation.tune_epochs``. Models and partitions are not packed.
 """
 
 import io
@@ -32,20 +31,25 @@ from hpcfl.trained.run import Run
 
 
 def write(runs: Sequence[Run], out: Path) -> list[str]:
-    """Write finished runs to a file, in place of what was there.
+    """Write finished runs to a file, replacing an existing file.
+
+    Args:
+        runs: the runs; unfinished ones are left out.
+        out: the file.
 
     Returns:
-        Lines to say.
+        Lines for the user.
 
     Raises:
-        UserError: No run is finished, two have one name, or the file cannot be written.
+        UserError: No run is finished, two runs have one name, or the file cannot be
+            written.
     """
     atomic.check_file(out)
     if not out.name.endswith(SUFFIX):
         raise UserError(f"--out {out}: its name must end with {SUFFIX}")
     finished = [run for run in runs if run.summary.finished]
     if not finished:
-        raise UserError("no run is finished, so there is nothing to pack")
+        raise UserError("no run is finished; finish a run before packing")
     names = _name_runs(finished)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:xz") as archive:
@@ -67,7 +71,7 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
 
 
 def _keep_read(run: Run, config: dict[str, Any]) -> Results:
-    """Keep the results of a run that tables read; ``config`` replaces its header's."""
+    """Return the results of a run that tables read, with ``config`` in the header."""
     recorded = run.results
     best = run.summary.best
     best_round = best["round"] if best else None
@@ -102,7 +106,9 @@ def _keep_read(run: Run, config: dict[str, Any]) -> Results:
 
 
 def _list_parts(score: str) -> set[str]:
-    """Return the names under which a score's numbers of clients are recorded."""
+    """Return the names of the recorded metrics of clients from which a score is
+    computed.
+    """
     known = measures.find_built_in(score)
     if isinstance(known, Ratio):
         return {known.part, "total"}
@@ -110,7 +116,7 @@ def _list_parts(score: str) -> set[str]:
 
 
 def _cut_paths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resolved configuration in which only the last name of paths is left."""
+    """Return a resolved configuration in which paths are shortened to their last name."""
     table = deepcopy(dict(config))
     for section, key in PATHS:
         path = table[section].get(key)
@@ -121,8 +127,8 @@ def _cut_paths(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run in an archive: its folder's, or the last two where
-    several have one.
+    """Return the name of each run in an archive: its folder, with the parent folder if
+    several runs have the same.
     """
     short = [run.folder.name for run in runs]
     names = []
@@ -132,12 +138,12 @@ def _name_runs(runs: Sequence[Run]) -> list[str]:
         names.append(name)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"two runs are called '{twice}'; pack them into two files")
+        raise UserError(f"two runs have the name '{twice}'; pack them into two files")
     return names
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file without owner or date: the same runs make the same archive."""
+    """Add a file without owner or date, so that equal runs make equal archives."""
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))

@@ -1,7 +1,7 @@
 """Replay of a run's rounds, to load the models that they scored.
 
-The round's own hooks run once more for the wanted clients, from the state before the
-round. The results have the same bits on the same processor, GPU and libraries.
+The hooks of a round run again for the requested clients, from the state before the
+round. Results are bit-identical on the same processor, GPU and libraries.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,21 +33,23 @@ from hpcfl.storage.run_folder import CHECKPOINTS
 from hpcfl.trained import experiment
 from hpcfl.trained.recorder import ModelRecorder
 
-# clients that are replayed at once, so that not all models of a run are in memory
+# number of clients replayed at once, which limits the models in memory
 TOGETHER = 64
 
-# Decorates functions that a user may call inside ``torch.no_grad`` or
-# ``torch.inference_mode``, as around predictions: a replayed round trains, and the
-# tensors stored for the next call must allow gradients.
-with_gradients = torch.inference_mode(False)  # which ends ``torch.no_grad`` too
+# Decorator of functions that a user may call inside ``torch.no_grad`` or
+# ``torch.inference_mode``. A replayed round trains, and the tensors stored for the next
+# call must allow gradients. It also ends ``torch.no_grad``.
+with_gradients = torch.inference_mode(False)
 
 
 @dataclass
 class RoundReplay:
-    """The rounds of the run in a folder whose earlier state is stored.
+    """Replay of the rounds of a run whose preceding state is stored.
 
     Attributes:
-        config, own: as for ``experiment.read_again``.
+        folder: folder of the run.
+        config: resolved configuration, as in ``experiment.read_again``.
+        own: user's own plugins, as in ``experiment.read_again``.
     """
 
     folder: Path
@@ -55,11 +57,10 @@ class RoundReplay:
     own: Collection[str]
 
     def __post_init__(self) -> None:
-        """Read nothing yet."""
+        """Set the folder of the checkpoints; no file is read yet."""
         self.checkpoints = self.folder / CHECKPOINTS
         self.run = fingerprint(self.config)
-        # by round: the checkpoint before it, and the states of the server and of the
-        # simulator in it
+        # by round: the preceding checkpoint with the states of server and simulator
         self._states: dict[int, tuple[Manifest | None, State, State]] = {}
 
     @cached_property
@@ -84,7 +85,7 @@ class RoundReplay:
 
     @property
     def prepared(self) -> Prepared:
-        """Return the experiment of a single process with all clients before round 1."""
+        """Return the experiment with all clients in a single process, before round 1."""
         return self._tried[0]
 
     @property
@@ -94,7 +95,9 @@ class RoundReplay:
 
     @property
     def rounds(self) -> set[int]:
-        """Return the rounds whose earlier state is stored; the last may be yet to come."""
+        """Return the rounds whose preceding state is stored; the last may not have been
+        played.
+        """
         states = manifests.find_states(self.checkpoints, self.run)
         return {1, *(done + 1 for done in states)}
 
@@ -121,13 +124,13 @@ class RoundReplay:
         """Play a round for some clients; yield their fleets with the scored models.
 
         Args:
-            number: of the round.
-            is_final: whether it is the scoring after the last aggregation.
-            clients: their ids, ascending.
-            fleet_type: makes a ``ModelRecorder`` of its fields.
+            number: number of the round.
+            is_final: Whether the round is the scoring after the last aggregation.
+            clients: ids of the clients, ascending.
+            fleet_type: constructor of a ``ModelRecorder``.
 
         Raises:
-            UserError: there is no such client, or the state is not stored.
+            UserError: A client does not exist, or the state is not stored.
         """
         self._refuse_strangers(clients)
         set_up_process(self.prepared.config, OneProcess())
@@ -155,22 +158,22 @@ class RoundReplay:
                     yield fleet
 
     def _refuse_strangers(self, clients: Sequence[int]) -> None:
-        """Raise UserError for a client that the run was not trained with."""
+        """Raise UserError for ids that are not clients of the run."""
         count = self.prepared.setup.clients
         for client in clients:
             if 0 <= client < count:
                 continue
-            why = f"there is no client {client}"
+            why = f"client {client} does not exist"
             if client in self.prepared.newcomer_ids:
-                why = f"client {client} is a newcomer, whose models are not kept"
+                why = f"client {client} is a newcomer, whose models are not stored"
             raise UserError(
-                f"{self.folder}: {why}; the clients with models are 0 … {count - 1}"
+                f"{self.folder}: {why}; clients 0 … {count - 1} have models"
             )
 
     @with_gradients
     def _before(self, number: int) -> tuple[Manifest | None, State, State]:
-        """Return the checkpoint before a round, None before the first, and its states of
-        the server and of the simulator.
+        """Return the checkpoint before a round, None before the first, and its states
+        of server and simulator.
         """
         if number not in self._states:
             manifest = self._manifest(number)
@@ -191,7 +194,7 @@ class RoundReplay:
             if manifest is not None:
                 manifest.verify(self.checkpoints)
             elif number > 1:
-                raise Damaged("it is not kept")
+                raise Damaged("it is not stored")
         except Damaged as error:
             raise UserError(
                 f"{self.folder}: the state before round {number} cannot be read "
@@ -200,7 +203,7 @@ class RoundReplay:
         return manifest
 
     def _store(self, number: int, ids: list[int]) -> ClientStore:
-        """Return the clients' private state before a round."""
+        """Return the private state of clients before a round."""
         store = ClientStore(ids, self.prepared.store.template)
         manifest, _, _ = self._before(number)
         if manifest is not None:

@@ -1,6 +1,6 @@
-"""A run on the disk: what came out, and its recorded numbers.
+"""A run read from its folder: summary, recorded metrics and models.
 
-Nothing here imports torch before a model is asked for.
+torch is imported only when a model is loaded.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,44 +34,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0,
-    1].
+    """Summary of a run; unknown values are None. Accuracies are in [0, 1].
 
-    The column that counts is ``evaluation.score`` or the method's own; the number in it
-    that counts is ``evaluation.metric``. ``best`` is the round that is best by it,
-    ``last`` the last round that has it, both as ``{"round", "pre", "post"}`` with that
-    number before and after local training, and in the column that counts if it is
-    another. ``tail`` has the means over the last tenth of the rounds, with
-    ``"rounds"``, the first and the last of them. The models after the last aggregation
-    count as round R + 1, which most methods score only before training.
+    The primary column is ``evaluation.score`` or the method's own; the primary metric
+    in it is ``evaluation.metric``. The models after the last aggregation count as round
+    R + 1, which most methods score only before local training.
+
+    Attributes:
+        method: name of the method.
+        dataset: name of the data set.
+        rounds: number of played rounds.
+        finished: Whether the run is finished.
+        best: best round by the primary metric: ``{"round", "pre", "post"}`` with the
+            metric before and after local training, and in the primary column if that is
+            another.
+        last: last round with the primary metric, as ``best``.
+        tail: means over the last tenth of the rounds, as ``best``; ``"rounds"`` holds
+            the first and the last of these rounds.
+        digest: digest of the state in the newest checkpoint.
+        seconds_per_round: mean wall time in seconds, without the first round.
+        floats_up: mean number of floats that a participating client sends in a round.
+        floats_down: mean number of floats sent to a client in a round.
+        state: one word, see ``storage/run_status.py``.
+        notes: notes on damaged or lost data.
+        scores: metrics of the primary column in ``best``.
+        newcomers: primary metric of newcomers, before and after their local training.
+        best_by: samples on which ``best`` was chosen; its metrics use test samples.
+        best_validation: primary metric in ``best`` on held-out training samples.
     """
 
     method: str
     dataset: str
-    rounds: int  # how many were played
+    rounds: int
     finished: bool
     best: dict[str, Any] | None
     last: dict[str, Any] | None
     tail: dict[str, Any] | None
-    digest: str | None  # of the state in the newest checkpoint
-    seconds_per_round: float | None  # mean wall time, without the first round
-    floats_up: float | None  # from a client that takes part, in a round, on average
-    floats_down: float | None  # to a client in a round, on average
-    state: str  # one word, see ``storage/run_status.py``
-    notes: list[str]  # what is damaged or lost
-    # of the column that counts, in ``best``
+    digest: str | None
+    seconds_per_round: float | None
+    floats_up: float | None
+    floats_down: float | None
+    state: str
+    notes: list[str]
     scores: dict[str, float | None] = field(default_factory=dict)
-    # the number that counts, of clients never trained with, before and after a training
-    # of their own
     newcomers: dict[str, float | None] | None = None
-    # the samples that ``best`` is chosen on; its numbers are of test samples anyway
     best_by: str = "test"
-    # the number that counts in ``best``, of held-out training samples
     best_validation: float | None = None
 
 
 def summarise(run: "Run") -> Summary:
-    """Summarise a run."""
+    """Return the summary of a run."""
     config, results, status = run.config, run.results, run.status
     column, measure = run.score, run.measure
 
@@ -134,7 +146,13 @@ def summarise(run: "Run") -> Summary:
 def _list_numbers(
     results: Results, position: int, column: str
 ) -> dict[str, float | None]:
-    """Return all numbers that were recorded of a column in the round at ``position``, by name."""
+    """Return all metrics recorded in a column, by name.
+
+    Args:
+        results: results of the run.
+        position: position of the round.
+        column: name of the column.
+    """
     names = sorted(results.names, key=str)
     return {
         name.number: _compute_mean(results.series(name)[[position]])
@@ -144,7 +162,7 @@ def _list_numbers(
 
 
 def _compute_mean(values: np.ndarray) -> float | None:
-    """Return the mean of the finite values; None if none is, or if it is no float."""
+    """Return the mean of the finite values; None without a finite mean."""
     known = values[np.isfinite(values)]
     mean = float(known.mean()) if known.size else np.nan
     return mean if np.isfinite(mean) else None
@@ -152,20 +170,30 @@ def _compute_mean(values: np.ndarray) -> float | None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run on the disk."""
+    """A run read from its folder.
+
+    Attributes:
+        folder: folder of the run.
+        config: resolved configuration, in the structure of the experiment file.
+        results: all recorded results.
+        score: primary column, such as ``pre``, ``post`` or ``global``.
+        measure: primary metric.
+        status: status of the run.
+        notes: notes on damaged or lost data.
+        own: user's own plugins that may be imported to load models.
+    """
 
     folder: Path
-    config: Mapping[str, Any]  # resolved, in the shape of the experiment file
-    results: Results  # everything recorded
-    score: str  # the column that counts, such as ``pre``, ``post`` or ``global``
-    measure: Measure  # the number in it that counts
+    config: Mapping[str, Any]
+    results: Results
+    score: str
+    measure: Measure
     status: RunStatus
-    notes: list[str] = field(default_factory=list)  # what is damaged or lost
-    # the user's own plugins that may be imported to look at models
+    notes: list[str] = field(default_factory=list)
     own: Collection[str] = ()
 
     def __repr__(self) -> str:
-        """Three lines: what was run, how far it is, what came out."""
+        """Return three lines: experiment, progress and best result."""
         best = self.summary.best
         result = "no round yet"
         if best:
@@ -181,7 +209,7 @@ class Run:
 
     @cached_property
     def summary(self) -> Summary:
-        """Return the run in a few numbers."""
+        """Return the summary of the run."""
         return summarise(self)
 
     @property
@@ -196,20 +224,25 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Described]:
-        """Return the computed scores by name; the built-in ones for results without them."""
+        """Return descriptions of the computed scores by name; by default the built-in
+        scores.
+        """
         return list_scores(self.results)
 
     @property
     def metric(self) -> str:
-        """Return the recorded name of the number that counts."""
+        """Return the recorded name of the primary metric."""
         return self.measure.recorded
 
     def accuracy(self, column: str) -> np.ndarray:
-        """Return the primary metric of a column: [T] by round, NaN in rounds without it.
+        """Return the primary metric in a column: [T] by round, NaN in rounds without
+        it.
 
         Args:
-            column: ``pre``, ``post`` or another one that the method has scored; else
-                raises UserError.
+            column: ``pre``, ``post`` or another column that the method has scored.
+
+        Raises:
+            UserError: The column was not scored.
         """
         recorded = sorted(
             name.column
@@ -223,13 +256,17 @@ class Run:
         return self.results.series(MetricName(self.metric, column))
 
     def row(self) -> dict[str, Any]:
-        """Return the run as a row of a table: its configuration by dotted key, and results.
+        """Return the run as a row of a table: its configuration by dotted key, and
+        results.
 
-        ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are
-        that number on test samples, in ``best_round``, which was chosen on ``best_by``
-        samples, and ``last_round``; ``tail`` is its mean over the last tenth of the
-        rounds; ``best_validation`` is that of the best round on held-out training
-        samples, where there are any; ``played`` is how many rounds were.
+        * ``column`` and ``metric``: primary column and metric
+        * ``best``: the metric on test samples in ``best_round``, which was chosen on
+          ``best_by`` samples
+        * ``last``: the metric on test samples in ``last_round``
+        * ``tail``: mean of the metric over the last tenth of the rounds
+        * ``best_validation``: the metric in the best round on held-out training
+          samples, or None
+        * ``played``: number of played rounds
         """
         summary = self.summary
         best, last, tail = summary.best, summary.last, summary.tail
@@ -253,13 +290,13 @@ class Run:
         }
 
     def rounds(self) -> "pandas.DataFrame":
-        """Return the recorded numbers of each round: one row a round, by its number."""
+        """Return the recorded metrics of rounds: one row per round, by its number."""
         from hpcfl.trained import frames
 
         return frames.make_rounds(self.results)
 
     def clients(self) -> "pandas.DataFrame":
-        """Return the recorded numbers of clients: one row for each round and client."""
+        """Return the recorded metrics of clients: one row for each round and client."""
         from hpcfl.trained import frames
 
         return frames.make_clients(self.results)
@@ -267,20 +304,23 @@ class Run:
     def model(
         self, client: int | str, moment: str | None = None, at: str | int = "last"
     ) -> "nn.Module":
-        """Return a model of the run as a module of torch; its forward gives the scored
+        """Return a model of the run as a torch module; its forward returns the scored
         logits.
 
-        The round is played again for this client, so it is exact on the machine of the
-        run. Raises UserError.
+        The round is replayed for this client, so the model is exact on the machine of
+        the run.
 
         Args:
-            client: a client's number, or the name of a model of the server, such as
+            client: number of a client, or name of a model of the server, such as
                 "global" or "class 3".
-            moment: the column as which it was scored: ``pre`` or ``post`` local
-                training, or another of the method's; by default the one that counts.
-            at: "last" or "best", of the rounds in which it was scored, or a round's
-                number; ``checkpoint.every`` and ``checkpoint.keep`` say of which there
-                are models.
+            moment: column in which the model was scored: ``pre`` or ``post`` local
+                training, or another column of the method; None for the primary column.
+            at: "last" or "best" round in which it was scored, or number of a round;
+                ``checkpoint.every`` and ``checkpoint.keep`` determine the available
+                rounds.
+
+        Raises:
+            UserError: The model does not exist or its state is not stored.
         """
         return self.models.model(client, moment, at).module
 
@@ -291,11 +331,16 @@ class Run:
         moment: str | None = None,
         at: str | int = "last",
     ) -> np.ndarray:
-        """Return the classes [n] that a model predicts for samples ``x`` [n, …] of the data
-        set.
+        """Return the classes [n] that a model predicts.
 
-        Other arguments as for ``model``. Raises UserError also for samples of another
-        shape.
+        Args:
+            client: client or model of the server, as in ``model``.
+            x: samples [n, …] in the format of the data set.
+            moment: column, as in ``model``.
+            at: round, as in ``model``.
+
+        Raises:
+            UserError: The samples have another shape, or an error of ``model``.
         """
         from hpcfl.trained.models import predicted
 
@@ -311,8 +356,13 @@ class Run:
         """Return the confusion matrix on test samples: true class i, predicted class j,
         int64 [classes, classes].
 
-        They are the client's own; for a model of the server all clients'. Arguments as
-        for ``model``.
+        The samples are those of the client; for a model of the server, those of all
+        clients.
+
+        Args:
+            client: client or model of the server, as in ``model``.
+            moment: column, as in ``model``.
+            at: round, as in ``model``.
         """
         from hpcfl.trained.models import count_confusion, predicted
 
@@ -324,7 +374,9 @@ class Run:
 
     @cached_property
     def models(self) -> "Models":
-        """Return access to all models; the data set stays in memory after the first."""
+        """Return access to all models; the data set remains in memory after the first
+        use.
+        """
         from hpcfl.trained.models import Models
 
         best = self.summary.best["round"] if self.summary.best else None

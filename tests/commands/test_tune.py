@@ -297,7 +297,7 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
     ]
     runs, [note] = loading.load_runs_below([folder])
     assert [run.label for run in runs] == ["fedavg,tuned,seed=0"]
-    assert note.startswith("left out: the runs of a search")
+    assert note.startswith("left out: runs of a search")
     assert len(loading.load_runs_below([folder / "search"])[0]) == 3
     # the same command finds all of it done
     before = (folder / "tuned.csv").read_bytes()

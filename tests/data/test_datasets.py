@@ -143,7 +143,7 @@ def test_keys_of_a_data_set_are_keys_of_its_section():
     resolved = letters.resolved()
     assert resolved["data"]["split"] == "letters" and "options" not in resolved["data"]
     assert config.parse(resolved).resolved() == resolved
-    line = "# which of EMNIST's data sets (byclass | bymerge | balanced | letters |"
+    line = "# data set of EMNIST (byclass | bymerge | balanced | letters |"
     assert line in configuration.write_toml(letters)
     table = {key: dict(section) for key, section in LETTERS.items()}
     config.choose(table, "data.dataset", "mnist")

@@ -56,7 +56,7 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
     assert [one.folder for one in loading.load_runs_below([aside])[0]] == [
         aside
     ]  # named alone
-    with expect_refusal(r"20260101-120000.*: --fresh "):
+    with expect_refusal(r"20260101-120000.*: .*--fresh"):
         loading.load_runs_below([aside, again])
     with expect_refusal("nothing: "):
         loading.load_runs_below([run, tmp_path / "nothing"])
@@ -66,7 +66,7 @@ def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
     cells = [make_run(f"sweep.20260101-120000/{name}") for name in ("a", "b")]
     assert [run.folder for run in loading.load_runs_below(cells)[0]] == cells
     assert len(loading.load_runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
-    with expect_refusal(r"20260101-120000.*: --fresh "):
+    with expect_refusal(r"20260101-120000.*: .*--fresh"):
         loading.load_runs_below([tmp_path])
 
 

@@ -1,9 +1,10 @@
-"""Steps of an asynchronous server: events in their order (time.md §5, §6).
+"""Steps of an asynchronous server, computed by simulating events in order (time.md §5,
+§6).
 
 Among the events of one tick, arrivals and losses come first, by ascending client. A
 step is taken between them as soon as the buffer is full. Then all free places are
-filled from the newest model. A client with an upload in the buffer does not start again
-before the step, so that no client counts twice in a step.
+filled with clients that start from the newest model. A client with an upload in the
+buffer does not start again before the step, so that no client counts twice in a step.
 """
 
 import heapq
@@ -25,11 +26,11 @@ from hpcfl.simulation.round_schedule import Draws
 DEFAULT_BUFFER = 10
 # consecutive jobs per client without a counted upload after which the run fails
 VAIN = 100
-NEVER = -1  # the version from which a client may start in any case
+NEVER = -1  # last start version of clients that may start from any version
 
 
 def count_places(time: Time, draws: Draws) -> int:
-    """Return the most clients at work at once."""
+    """Return the largest number of clients that train at once."""
     return time.concurrency or draws.participation.count(draws.clients)
 
 
@@ -44,7 +45,7 @@ def count_buffered(time: Time, draws: Draws) -> int:
 
 @dataclass
 class _Sum:
-    """The sums of clients' ticks and losses before a step; as in ``Step``."""
+    """Sums over clients of ticks and losses before a step; fields as in ``Step``."""
 
     busy: int = 0
     wasted: int = 0
@@ -54,10 +55,14 @@ class _Sum:
 
 @dataclass(order=True)
 class _Flight:
-    """A job under way; jobs sort by their end, then by client.
+    """A job in flight; jobs are sorted by end, then by client.
 
-    is_useless: whether it has no result, because the client was lost at its start or goes
-    off before its end.
+    Attributes:
+        ended: tick of the end.
+        client: id of the client.
+        job: the job.
+        is_useless: Whether the job has no result, because the client was lost at its
+            start or goes offline before its end.
     """
 
     ended: int
@@ -67,10 +72,10 @@ class _Flight:
 
 
 class AsynchronousTimetable:
-    """The consecutive steps; ``step`` returns the next."""
+    """Timetable of an asynchronous server; ``step`` returns consecutive steps."""
 
     def __init__(self, clients: Clients) -> None:
-        """Raise UserError for a buffer that can never be full."""
+        """Set up the simulation. Raises UserError for a buffer that can never be full."""
         self._time = time = clients.time
         self._draws = draws = clients.draws
         self._duration = clients.duration
@@ -80,31 +85,32 @@ class AsynchronousTimetable:
         self._size = count_buffered(time, draws)
         if time.rule != "semi" and self._size > self._clients:
             raise UserError(
-                f"time.buffer = {self._size}: at most {self._clients}, one of each client"
+                f"time.buffer = {self._size}: must be at most {self._clients}, the number of "
+                "clients"
             )
         self._period: int | None = None
         if time.rule == "semi":
             assert time.period is not None
             self._period = max(1, exact.round_to_whole(Decimal(time.period) * SECOND))
         self._tick = 0
-        self._begun = 0  # the tick of the last step
+        self._begun = 0  # tick of the last step
         self._version = 0
-        self._fillings = 0  # starts of clients from the newest version so far
+        self._fillings = 0  # how often clients have started from the newest version
         self._flights: list[_Flight] = []  # a heap
         self._buffer: list[Job] = []
-        self._idle = np.ones(self._clients, bool)  # neither at work nor in the buffer
-        # the version from which each client last started
+        self._idle = np.ones(self._clients, bool)  # neither training nor in the buffer
+        # last start version of each client
         self._from = np.full(self._clients, NEVER)
         self._vain = 0  # consecutive jobs without a result
         self._sum = _Sum()
         self._steps = self._play()
 
     def step(self) -> Step:
-        """Return the next step. Raises UserError if there will be none."""
+        """Return the next step. Raises UserError if no further step is possible."""
         return next(self._steps)
 
     def _play(self) -> Iterator[Step]:
-        """Yield the steps, without an end."""
+        """Yield the steps endlessly."""
         while True:
             self._fill()
             self._go_on()
@@ -134,7 +140,13 @@ class AsynchronousTimetable:
             self._start(client, share, client not in staying)
 
     def _start(self, client: int, share: float, dropped: bool) -> None:
-        """Start a client now from the newest version."""
+        """Start a client from the newest version at the current tick.
+
+        Args:
+            client: id of the client.
+            share: share of the epochs that it trains.
+            dropped: Whether its upload is lost.
+        """
         done = epochs_of(share, self._duration.work.epochs)
         arrival = self._tick + self._duration.ticks(client, done)
         off = self._online.period_end(client)
@@ -165,8 +177,8 @@ class AsynchronousTimetable:
             following = min(following, boundary)
         if following >= FOREVER:
             raise UserError(
-                f"time.availability: after round {self._version} no client comes on any "
-                f"more; rounds = {max(1, self._version)} is the most"
+                f"time.availability: after round {self._version} no client is available any "
+                f"more; set rounds to at most {max(1, self._version)}"
             )
         length = following - self._tick
         self._sum.busy += len(self._flights) * length
@@ -191,8 +203,8 @@ class AsynchronousTimetable:
         self._vain += 1
         if self._vain > VAIN * self._clients:
             raise UserError(
-                f"[time]: after round {self._version} no client finishes its work any more "
-                f"in {self._vain} tries; let them be on for longer, or drop fewer updates"
+                f"[time]: after round {self._version} no client finished its work in "
+                f"{self._vain} attempts; lengthen the clients' availability, or drop fewer updates"
             )
 
     def _taken(self) -> Step:

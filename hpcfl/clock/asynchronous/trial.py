@@ -1,10 +1,10 @@
-"""Trials of a method before asynchronous rounds: whether it can be played so, and
-whether clients that started from different models may be one fleet.
+"""Trials of a method before asynchronous rounds.
 
-In such a fleet each client gets its own row of what the server sent, as if it had been
-sent to it alone. A method that reads the round of a fleet, or expects one model for
-all, cannot be played so; its clients train only beside those that started from the same
-model.
+They determine whether the method supports asynchronous rounds, and whether clients that
+start from different models can form one fleet. In such a fleet each client receives a
+separate row of the server's message. A method that reads the round of a fleet, or
+expects one model for all clients, does not support this; its clients train only with
+clients that start from the same model.
 """
 
 import warnings
@@ -27,14 +27,14 @@ from hpcfl.errors import UserError, is_shortage
 from hpcfl.simulation.dry_round import record_two_rounds, shrink
 from hpcfl.simulation.prepare import Prepared
 
-AWAY = 0.01  # by which the models of a trial differ in every number
+AWAY = 0.01  # difference of the models of a trial in every number
 
 
 def try_asynchronous(prepared: Prepared, communicator: Communicator) -> bool:
-    """Return whether clients with different start models train side by side, on all
-    ranks alike. Collective call.
+    """Return whether clients with different start models can train side by side, the
+    same on all ranks. Collective.
 
-    Raises UserError where the method cannot be played asynchronously.
+    Raises UserError if the method does not support asynchronous rounds.
     """
     possible = True
     with agreed(communicator):
@@ -45,8 +45,9 @@ def try_asynchronous(prepared: Prepared, communicator: Communicator) -> bool:
 
 
 def refuse(prepared: Prepared) -> None:
-    """Raise UserError where the method cannot be played asynchronously. To be called on
-    a rank that hosts clients.
+    """Raise UserError if the method does not support asynchronous rounds.
+
+    Only ranks with clients may call it.
     """
     method = prepared.method
     reasons = [method.only_synchronous]
@@ -55,23 +56,28 @@ def refuse(prepared: Prepared) -> None:
     for reason in reasons:
         if reason:
             raise UserError(
-                f"time.mode = 'asynchronous': {method.name} cannot, because {reason}; "
-                "take mode = 'synchronous'"
+                f"time.mode = 'asynchronous': {method.name} does not support it, because "
+                f"{reason}; set mode = 'synchronous'"
             )
 
 
 def needs_a_round(sent: Message, returned: Message) -> str:
-    """Return why messages need the clients of one round together, or "". A message that
-    is more than a mean of what the server sent does.
+    """Return the reason why messages need the clients of one round together, or "".
+
+    Uploads may only be means of values that the server sent.
+
+    Args:
+        sent: message of the server.
+        returned: uploads of the clients.
     """
     for name, value in sent.items():
         models = isinstance(value, Pool | Mixture)
         if models or not wrap_entries({name: value})[name].shared:
-            return f"its server sends clients a '{name}' of their own"
+            return f"its server sends each client a different '{name}'"
     down = wrap_entries(sent)
     for name, entry in wrap_entries(returned).items():
         if isinstance(entry, Field):
-            return f"its server needs each client's own '{name}' and not their mean"
+            return f"its server needs the '{name}' of each client, not only their mean"
         if entry.weights.dim() == 2:
             return (
                 f"only some of a round's clients contribute to the mean of '{name}', and "
@@ -79,14 +85,14 @@ def needs_a_round(sent: Message, returned: Message) -> str:
             )
         if name not in down or down[name].tensor.shape != entry.tensor.shape[1:]:
             return (
-                f"its server receives a '{name}' that it has not sent, so a late upload "
-                "has no start to be a change from"
+                f"its server receives a '{name}' that it has not sent, so the change of a "
+                "late upload is undefined"
             )
     return ""
 
 
 def stack_inboxes(messages: Sequence[Inbox]) -> Inbox:
-    """Stack the messages of clients into one inbox [n, width], in their order."""
+    """Return the messages of clients as one inbox [n, width], in the given order."""
     return {
         name: torch.stack([message[name] for message in messages])
         for name in messages[0]
@@ -94,12 +100,11 @@ def stack_inboxes(messages: Sequence[Inbox]) -> Inbox:
 
 
 def can_mix(prepared: Prepared) -> bool:
-    """Return whether two clients of a small federation make the same, to the last bit on
-    a CPU, in one fleet and each in its own, if they start from different models in
-    different rounds.
+    """Return whether two clients of a small federation compute the same in one fleet as
+    each alone, if they start from different models in different rounds.
 
-    A rank that hosts clients calls it. Errors that do not come from a fleet with a
-    message for each client are raised.
+    Results must be bit-identical on a CPU. Only ranks with clients may call it. Errors
+    that are not caused by a fleet with a message per client are raised.
     """
     if prepared.setup.clients < 2 or prepared.data.shifts is not None:
         return False
@@ -121,11 +126,10 @@ def can_mix(prepared: Prepared) -> bool:
 
 
 def _make_together(small: Prepared, messages: list[Inbox]) -> dict[str, Tensor] | None:
-    """Return what both clients make in one fleet; None if the method does not expect a
-    message for each client.
+    """Return the results of both clients in one fleet.
 
-    A method may fail in any way then, and fails in the same way again. Any other error
-    is raised.
+    The result is None if the method does not support a message per client: it then
+    raises an exception of the same type in two attempts. Other errors are raised.
     """
     try:
         return train_small(small, [0, 1], messages)
@@ -157,8 +161,14 @@ def _make_messages(small: Prepared) -> list[Inbox]:
 def train_small(
     small: Prepared, clients: list[int], messages: list[Inbox]
 ) -> dict[str, Tensor]:
-    """Return the results of clients 0 and 1, or of one, [n, …] by name. Client i trains
-    from message i in round i + 1.
+    """Return the results of clients 0 and 1, or of one of them, [n, …] by name.
+
+    Client i trains from message i in round i + 1.
+
+    Args:
+        small: small federation.
+        clients: numbers of the clients, 0, 1 or both.
+        messages: two messages of the server.
     """
     inbox = dict(messages[clients[0]])
     if len(clients) > 1:

@@ -1,5 +1,7 @@
-"""Changed pixels: corruptions, noise by client, turned hues and tints (heterogeneity.md
-H3). All are computed in float32 on values of which 1 is white.
+"""Changed pixels: corruptions, noise by client, rotated hues and tints
+(heterogeneity.md H3).
+
+All are computed in float32 on the scale 0 … 1.
 """
 
 from collections.abc import Callable
@@ -28,36 +30,35 @@ Name = Literal[
     "jpeg",
     "pixelate",
 ]
-# Pixels float32 [n, *shape] and the samples' numbers [n] → pixels.
+# (pixels float32 [n, *shape], sample numbers [n]) → changed pixels.
 OfPixels = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Corruption(Shift):
-    """Corrupted images: noise, blur, contrast, brightness, compression, of a severity
-    from 1 to 5, by group or by client (heterogeneity.md H3).
+    """Corrupted images: noise, blur, contrast, brightness or compression with a
+    severity from 1 to 5, by group or by client (heterogeneity.md H3).
 
-    Operations and constants are those of CIFAR-C, by the size of the images of
-    Tiny-ImageNet-C or ImageNet-C (``corruptions.py``). Noise is drawn once for each
-    sample, keyed by its number, so every client that has the sample sees the same. FedRC
-    (Guo et al., ICML 2024) gives 20 % of the clients a random corruption of a random
-    severity each: ``corruption = "random"``, ``severity = "random"``, ``groups =
+    Operations and constants are those of CIFAR-C, Tiny-ImageNet-C or ImageNet-C,
+    depending on the size of the images (``corruptions.py``). The noise of a sample
+    depends only on its number, so all clients with the sample see the same noise. FedRC
+    (Guo et al., ICML 2024) gives 20 % of the clients a random corruption of random
+    severity: ``corruption = "random"``, ``severity = "random"``, ``groups =
     "clients"``, ``share = 0.2``.
     """
 
     kind: str = "corruption"
     corruption: Name | Literal["random"] = Field(
-        "gaussian-noise", description="what becomes of images; random: drawn by group"
+        "gaussian-noise", description="corruption of images; random: drawn by group"
     )
     severity: Annotated[int, Field(ge=0, le=5)] | Literal["random"] = Field(
-        3, description="0 leaves images as they are; random: 1 to 5, drawn by group"
+        3, description="severity, 0 for none; random: 1 to 5, drawn by group"
     )
     among: list[Name] = Field(
         default_factory=list,
-        description="the corruptions that random draws from; default: all that these images "
-        "can have",
+        description="corruptions from which random draws; default: all that fit the images",
     )
     groups: PositiveInt | Literal["clients"] = Field(
-        1, description="how many; clients: each client is one of its own"
+        1, description="number of groups; clients: one group per client"
     )
 
     untouched = "clean"
@@ -83,14 +84,14 @@ class Corruption(Shift):
         if name in OF_BYTES:
             require_bytes(facts, "corruption", name)
         if name == "jpeg" and facts.shape[0] not in (1, 3):
-            raise facts.wrong("corruption", "'jpeg' needs one channel or three")
+            raise facts.wrong("corruption", "'jpeg' needs one or three channels")
         c = corruptions.constant(name, severity, facts.shape)
         change = partial(corrupt, name, c, facts.generator)
         return Concept(f"{name} {severity}", on_pixels(change, facts))
 
 
 def _list_possible(facts: Facts) -> list[str]:
-    """List the corruptions that images like these can have."""
+    """Return the corruptions that fit the number of channels."""
     channels = facts.shape[0]
     impossible = set()
     if channels != 3:
@@ -101,13 +102,13 @@ def _list_possible(facts: Facts) -> list[str]:
 
 
 class NoiseLevel(Shift):
-    """Ever more noise from client to client: client i of M has normal noise of standard
+    """Noise that increases by client: client i of M has normal noise of standard
     deviation noise·i/(M − 1) on values in [0, 1] (heterogeneity.md H3).
 
     Li et al., "Federated learning on non-IID data silos: an experimental study", ICDE
-    2022, with noise = 0.1 and ten clients. Their code takes it for the standard
-    deviation, as here, though its README says variance, and draws it anew at every
-    access; here it is drawn once.
+    2022, with noise = 0.1 and ten clients. Their code uses it as standard deviation, as
+    here, though their README calls it variance. Their code draws noise at every access;
+    here it is drawn once.
     """
 
     kind: str = "noise-level"
@@ -129,12 +130,12 @@ class NoiseLevel(Shift):
 
 
 class Hue(Shift):
-    """Turned hues: the colours of group g of k go round by 360°·g/k (heterogeneity.md
-    H3); no paper has fixed numbers.
+    """Rotated hues: group g of k rotates colours by 360°·g/k (heterogeneity.md H3); no
+    paper states numbers.
     """
 
     kind: str = "hue"
-    groups: int = Field(2, ge=2, le=360, description="how many")
+    groups: int = Field(2, ge=2, le=360, description="number of groups")
 
     untouched = "hue + 0°"
 
@@ -156,13 +157,13 @@ def _turn_hue(share: float, x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 class Tint(Shift):
-    """Tinted images: in each group every channel is multiplied by a factor of its own,
-    drawn from [1 − c, 1 + c] (heterogeneity.md H3); no paper has fixed numbers.
+    """Tinted images: each group multiplies each channel by a factor drawn from [1 − c,
+    1 + c] (heterogeneity.md H3); no paper states numbers.
     """
 
     kind: str = "tint"
-    c: float = Field(0.5, ge=0, le=1, description="how far factors lie around 1")
-    groups: int = Field(2, ge=1, le=1000, description="how many")
+    c: float = Field(0.5, ge=0, le=1, description="largest deviation of factors from 1")
+    groups: int = Field(2, ge=1, le=1000, description="number of groups")
 
     untouched = "no tint"
 
@@ -183,7 +184,7 @@ def _multiply(factors: np.ndarray, x: np.ndarray, numbers: np.ndarray) -> np.nda
 
 
 def on_pixels(change: OfPixels, facts: Facts) -> Transform:
-    """Return a change of pixels as a transformation of raw samples."""
+    """Return a transformation of raw samples that applies a change of pixels."""
 
     def transform(x: Tensor, numbers: np.ndarray) -> Tensor:
         pixels = x.float().div(facts.scale).numpy()
@@ -194,14 +195,22 @@ def on_pixels(change: OfPixels, facts: Facts) -> Transform:
 
 
 def require_bytes(facts: Facts, key: str, name: str) -> None:
-    """Raise UserError where samples are not bytes, whose black and white are known."""
+    """Raise UserError if samples are not uint8, whose black and white are known.
+
+    Args:
+        facts: facts about the data.
+        key: key of the shift, for the message.
+        name: name of the transformation, for the message.
+    """
     if facts.dtype != torch.uint8:
-        told = f"'{name}' needs images of bytes; these are {facts.dtype}"
+        told = f"'{name}' needs uint8 images; these are {facts.dtype}"
         raise facts.wrong(key, told)
 
 
 def require_colour(facts: Facts, key: str, name: str) -> None:
-    """Raise UserError where images do not have three channels."""
+    """Raise UserError if images do not have three channels. Arguments as in
+    ``require_bytes``.
+    """
     require_bytes(facts, key, name)
     channels = facts.shape[0]
     if channels != 3:

@@ -1,11 +1,11 @@
-"""Rotated clients: the images of each group are turned counter-clockwise by an angle of
-its own (heterogeneity.md H1).
+"""Rotated images: each group of clients rotates images counter-clockwise by an angle
+(heterogeneity.md H1).
 
 Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020:
-MNIST turned by 0, 90, 180 and 270 degrees, CIFAR-10 by 0 and 180. There, and in FedLab,
+MNIST rotated by 0, 90, 180 and 270 degrees, CIFAR-10 by 0 and 180. There and in FedLab
 every group has the whole data set, as here with ``replicate``; by default a sample has
-one owner. Quarter turns move pixels and are exact; other angles are bilinear about the
-centre with zeros around it, in float32.
+one owner. Multiples of 90 degrees are exact. Other angles use bilinear interpolation
+about the centre, padded with zeros, in float32.
 """
 
 from functools import partial
@@ -24,7 +24,7 @@ class Rotation(Shift):
         [0.0, 90.0, 180.0, 270.0],
         min_length=1,
         max_length=360,
-        description="degrees counter-clockwise of each group",
+        description="angle of each group, in degrees counter-clockwise",
     )
 
     untouched = "0°"
@@ -40,7 +40,7 @@ class Rotation(Shift):
         height, width = facts.shape[1:]
         if height != width and angle != 180:
             raise facts.wrong(
-                "angles", f"images of {height}×{width} pixels turn by 0 and 180 alone"
+                "angles", f"images of {height}×{width} pixels allow only 0 and 180"
             )
         if angle % 90:
             return Concept(name, partial(_interpolate, angle, facts.scale))
@@ -52,7 +52,7 @@ def _turn_quarters(times: int, x: Tensor, numbers: np.ndarray) -> Tensor:
 
 
 def _interpolate(angle: float, scale: float, x: Tensor, numbers: np.ndarray) -> Tensor:
-    # takes long to import and is needed for few angles
+    # a slow import that only some angles need
     from scipy.ndimage import rotate
 
     pixels = x.float().div(scale).numpy()

@@ -1,10 +1,11 @@
 """AG News (Zhang et al., NeurIPS 2015): 120,000 + 7,600 news items in 4 classes, 200
 token ids each.
 
-Encoded as at FedALA's time (protocols.md C): title and description of an item, cut into
-the tokens of torchtext's "basic_english"; a vocabulary of the merged files ordered by
-frequency, ties alphabetically; 0 for unknown words and padding; cut or padded on the
-right. The test file alone is enough to run, with a note.
+The encoding is that of FedALA's code (protocols.md C). Title and description of an item
+are cut into the tokens of torchtext's "basic_english". The vocabulary covers training
+and test file, ordered by frequency and then alphabetically. Unknown words and padding
+are 0. Items are cut or padded on the right. The test file alone suffices for a run,
+which then prints a note.
 """
 
 import csv
@@ -22,13 +23,13 @@ from hpcfl.files import untrusted_files
 
 POSITIONS = 200
 LABELS = ("1", "2", "3", "4")
-_BREAKS = re.compile(r"<br />|[;:]")  # read as blanks
-_TOKEN = re.compile(r"['.,()!?]|[^\s'.,()!?]+")  # these marks are tokens of their own
+_BREAKS = re.compile(r"<br />|[;:]")  # replaced by blanks
+_TOKEN = re.compile(r"['.,()!?]|[^\s'.,()!?]+")  # each punctuation mark is a token
 
 
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text: lower case without double quotes, cut at blanks and
-    punctuation.
+    """Return the tokens of a text: lower case, without double quotes, split at blanks
+    and punctuation.
     """
     return _TOKEN.findall(_BREAKS.sub(" ", text.lower().replace('"', "")))
 
@@ -36,11 +37,17 @@ def tokens(text: str) -> list[str]:
 def encode(
     texts: list[list[str]], positions: int = POSITIONS, known: int | None = None
 ) -> tuple[np.ndarray, int]:
-    """Return the token ids of tokenised ``texts``, int32 [texts, positions], and the
-    number of different ones.
+    """Encode tokenised texts as token ids.
 
-    known: how many of the texts, from the first, the vocabulary is made of; all of them
-    where it is left out.
+    Args:
+        texts: tokens of each text.
+        positions: length of an encoded text; longer texts are cut, shorter ones padded
+            with 0.
+        known: number of texts, from the first, that the vocabulary is made from; None
+            for all.
+
+    Returns:
+        The token ids, int32 [texts, positions], and the number of different ids.
     """
     frequencies = Counter(word for text in texts[:known] for word in text)
     ordered = sorted(frequencies, key=lambda word: (-frequencies[word], word))
@@ -53,8 +60,8 @@ def encode(
 
 
 class CsvFiles(CheckedFiles):
-    """Two csv files, the training file listed first, with rows of class (1 … 4), title,
-    description.
+    """Training and test file in CSV format, in this order, with the columns class
+    (1 … 4), title and description.
     """
 
     def read(self, name: str, root: Path) -> Dataset:
@@ -67,8 +74,8 @@ class CsvFiles(CheckedFiles):
         rows = [row for part in parts for row in part]
         ids, vocabulary = encode([tokens(" ".join(row[1:])) for row in rows])
         notes = (
-            f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of "
-            f"{test} alone",
+            f"{root / self.folder}: {train} is missing; the data set has only the "
+            f"{len(rows):,} samples of {test}",
         )
         return Dataset.from_arrays(
             name,
@@ -82,7 +89,7 @@ class CsvFiles(CheckedFiles):
 
 
 def _parse_rows(path: Path, content: bytes) -> list[list[str]]:
-    """Parse the rows of a csv file. Raises UserError where one does not begin with a
+    """Return the rows of a CSV file. Raises UserError if a row does not begin with a
     class.
     """
     with untrusted_files.refuse_unreadable(path, "csv"):

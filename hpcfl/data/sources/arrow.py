@@ -1,5 +1,7 @@
-"""Columns of Arrow's tables as arrays: numbers, texts, lists of numbers, and images as
-Hugging Face stores them; and the names and types that tables state about themselves.
+"""Read columns of Arrow tables as arrays, with the metadata that the tables contain.
+
+Columns hold numbers, texts, lists of numbers, or images in the format of Hugging Face.
+The metadata name classes, categorical columns and pandas' index.
 """
 
 import io
@@ -19,13 +21,14 @@ from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files, wording
 from hpcfl.files.atomic import Damaged
 
-# Keys of a schema's metadata, JSON: Hugging Face's kinds of columns, and pandas' index.
+# Keys of a schema's metadata, whose values are JSON: Hugging Face's types of columns;
+# pandas' columns and index.
 HUGGING_FACE, PANDAS = b"huggingface", b"pandas"
 SHARD = re.compile(r"(.*)-\d+-of-(\d+)\b.*")  # such as train-00000-of-00002.parquet
 
 
 def import_pyarrow() -> Any:
-    """Import the library, which is an extra. Raises UserError where it is missing."""
+    """Import pyarrow, an optional dependency. Raises UserError if it is missing."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -39,8 +42,13 @@ def import_pyarrow() -> Any:
 
 
 class File(NamedTuple):
-    """A file of a table: the part of the data that it belongs to, if any, and the number
-    of its client.
+    """A file of a table.
+
+    Attributes:
+        path: the file.
+        table: the table in it, a ``pyarrow.Table``.
+        part: part of the data set, such as "train"; None if the file belongs to none.
+        client: number of the file's client.
     """
 
     path: Path
@@ -50,9 +58,10 @@ class File(NamedTuple):
 
 
 class ArrowColumns(Columns):
-    """A table in several files, one after the other, with the same columns.
+    """A table in one or more files with the same columns; their rows are joined.
 
-    clients: the names of the files' clients, if they have any.
+    ``clients`` of the constructor: names of the clients by ``File.client``; empty if
+    the files have no clients.
     """
 
     def __init__(
@@ -79,8 +88,8 @@ class ArrowColumns(Columns):
             self.split = np.repeat(np.array(parts, object), self.rows_by_file)
         elif set(parts) != {None}:
             raise UserError(
-                f"{self._files[parts.index(None)].path}: is named by no part of the data, other "
-                "files by train or test; name all so, or none"
+                f"{self._files[parts.index(None)].path}: the name contains neither train nor "
+                "test, but names of other files do; rename all files like this, or none"
             )
         if clients:
             of = np.repeat([file.client for file in self._files], self.rows_by_file)
@@ -107,7 +116,7 @@ class ArrowColumns(Columns):
         shapes = sorted({part.shape[1:] for part in parts})
         if len(shapes) > 1:
             raise UserError(
-                f"{self._root}: column '{name}': all rows must have one shape; it has "
+                f"{self._root}: column '{name}': all rows must have the same shape; it has "
                 f"{shapes[0]} and {shapes[1]}"
             )
         return np.concatenate(parts)
@@ -120,13 +129,16 @@ class ArrowColumns(Columns):
 
 
 def _read_values(where: str, array: Any, row: int) -> np.ndarray:
-    """Return the values of a piece of a column, the first of which is in row ``row``.
+    """Return the values in a chunk of a column. Raises UserError.
 
-    Raises UserError.
+    Args:
+        where: file and column, for messages.
+        array: the chunk, a ``pyarrow.Array``.
+        row: number of its first row in the file, from 1.
     """
     arrow = import_pyarrow()
     if isinstance(array, arrow.ExtensionArray):
-        array = array.storage  # such as datasets' Array2D, where datasets is imported
+        array = array.storage  # such as Array2D, if the process has imported datasets
     if arrow.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.null_count:
@@ -141,15 +153,15 @@ def _read_values(where: str, array: Any, row: int) -> np.ndarray:
     while hasattr(array.type, "value_type"):
         sizes = arrow.compute.list_value_length(array).unique().to_pylist()
         if len(sizes) != 1 or not sizes[0]:
-            raise UserError(f"{where}: lists must have as many numbers each")
+            raise UserError(f"{where}: all lists must have the same length")
         shape.append(sizes[0])
         array = array.flatten()
     types = arrow.types
     is_number = types.is_integer(array.type) or types.is_floating(array.type)
     if array.null_count or not (is_number or types.is_boolean(array.type)):
         raise UserError(
-            f"{where}: {kind} is not read, or lacks a number; numbers, texts, lists of numbers "
-            "and images are; convert it, or leave it out by data.features"
+            f"{where}: {kind} is not supported, or a number is missing; supported are numbers, "
+            "texts, lists of numbers and images; convert it, or omit it from data.features"
         )
     numbers: np.ndarray = array.to_numpy(zero_copy_only=False).reshape(shape)
     checks.refuse_infinite(where, numbers, row)
@@ -157,31 +169,32 @@ def _read_values(where: str, array: Any, row: int) -> np.ndarray:
 
 
 def _decode_pictures(where: str, contents: list[bytes | None], row: int) -> np.ndarray:
-    """Decode images that lie in the table itself, uint8 [rows, channels, height,
-    width].
+    """Decode images stored in the table, uint8 [rows, channels, height, width].
 
-    The files that their paths name are not opened. Raises UserError.
+    Paths in the table are not opened. Raises UserError.
     """
     images: list[np.ndarray] = []
     for number, content in enumerate(contents, start=row):
         place = f"{where}: row {number}"
         if content is None:
-            raise UserError(f"{place} has no bytes of an image; a path is not opened")
+            raise UserError(
+                f"{place} contains no image data; paths of image files are not opened"
+            )
         image = pictures.decode(io.BytesIO(content), place, "PNG", "JPEG", mode=None)
         if images and image.shape != images[0].shape:
             raise UserError(
-                f"{place} has the shape {image.shape}, row {row} {images[0].shape}; all must be "
-                "alike"
+                f"{place} has the shape {image.shape}, row {row} {images[0].shape}; all images "
+                "must have the same shape"
             )
         images.append(image)
     return np.stack(images)
 
 
 def _index_columns(schema: Any) -> set[str]:
-    """Return the columns that pandas wrote as an index of the rows."""
+    """Return the columns that pandas wrote as index of the rows."""
     index = {name for name in schema.names if features.is_index(name)}
     for entry in _read_description(schema, "index_columns"):
-        # an index that only counts the rows is described by a table, not by a column
+        # pandas describes an index that only counts rows by a dictionary, not a column
         if isinstance(entry, str):
             index.add(entry)
     return index
@@ -198,20 +211,17 @@ def _find_categorical(schema: Any) -> set[str]:
 
 
 def _read_description(schema: Any, key: str) -> list[Any]:
-    """Return a list in pandas' description of its columns; empty without one."""
+    """Return a list from pandas' description of the columns; empty without it."""
     try:
         described = untrusted_files.parsed((schema.metadata or {}).get(PANDAS, b"{}"))
     except Damaged:
-        return []  # nothing else in the file depends on this description
+        return []  # the columns can be read without this description
     listed = described.get(key) if isinstance(described, dict) else None
     return listed if isinstance(listed, list) else []
 
 
 def _read_class_names(file: File) -> dict[str, list[str]]:
-    """Return the names of classes by column, as Hugging Face describes them.
-
-    Raises UserError.
-    """
+    """Return the class names by column from Hugging Face's metadata. Raises UserError."""
     metadata = (file.table.schema.metadata or {}).get(HUGGING_FACE)
     if metadata is None:
         return {}
@@ -222,7 +232,7 @@ def _read_class_names(file: File) -> dict[str, list[str]]:
         described = untrusted_files.parsed(metadata)["info"]["features"]
         for column, feature in described.items():
             while isinstance(feature, list | dict) and "names" not in feature:
-                # a ClassLabel may be in lists
+                # a ClassLabel may be nested in lists
                 inner = (
                     feature if isinstance(feature, list) else [feature.get("feature")]
                 )
@@ -235,7 +245,7 @@ def _read_class_names(file: File) -> dict[str, list[str]]:
 
 
 def _refuse_other_classes(first: File, file: File) -> None:
-    """Raise UserError where two files number the classes in another way."""
+    """Raise UserError if two files number the classes differently."""
     names, others = _read_class_names(first), _read_class_names(file)
     if names != others:
         raise UserError(
@@ -250,9 +260,10 @@ def _list_classes(names: dict[str, list[str]]) -> str:
 
 
 def _refuse_other_columns(first: File, file: File) -> None:
-    """Raise UserError where two files have other columns or types; the order may differ.
+    """Raise UserError if two files have different columns or types, in any order.
 
-    Index columns are not compared: pandas writes one only where rows were chosen.
+    Index columns are not compared, because pandas writes one only if rows were
+    selected.
     """
     columns, others = _describe_columns(first), _describe_columns(file)
     if columns != others:
@@ -263,9 +274,9 @@ def _refuse_other_columns(first: File, file: File) -> None:
 
 
 def _describe_columns(file: File) -> list[str]:
-    """Return the names and types of a file's columns but its index, sorted by name.
+    """Return names and types of a file's columns without its index, sorted by name.
 
-    A type is that of the values, however they are stored.
+    Types are those of the decoded values.
     """
     arrow = import_pyarrow()
     schema = file.table.schema
@@ -285,7 +296,9 @@ def _describe_columns(file: File) -> list[str]:
 
 
 def refuse_missing_shards(folder: Path, names: Iterable[str]) -> None:
-    """Raise UserError where names of files say that there are more of them."""
+    """Raise UserError if a name such as train-00000-of-00002 announces more files than
+    exist.
+    """
     shards: dict[tuple[str, str], set[str]] = {}
     for name in names:
         if found := SHARD.fullmatch(name):
@@ -293,6 +306,6 @@ def refuse_missing_shards(folder: Path, names: Iterable[str]) -> None:
     for (_, total), present in shards.items():
         if len(present) < int(total):
             raise UserError(
-                f"{folder}: {min(present)} is one of {int(total):,} files, of which "
-                f"{len(present):,} are there"
+                f"{folder}: {min(present)} is one of {int(total):,} files, but the folder "
+                f"has only {len(present):,}"
             )

@@ -15,9 +15,11 @@ from hpcfl.data.sources.base import Source
 
 @cache
 def _read_table() -> np.ndarray:
-    """Read pixels and class of each sample, float64 [1797, 65], once a process."""
-    # from the file, because to import scikit-learn takes longer than the first rounds
-    # of a small run
+    """Return pixels and class of each sample, float64 [1797, 65], read once per
+    process.
+    """
+    # read from the file, because importing scikit-learn takes longer than the first
+    # rounds of a small run
     package = importlib.util.find_spec("sklearn")
     assert package is not None and package.origin is not None
     folder = Path(package.origin).parent / "datasets" / "data"

@@ -1,5 +1,5 @@
-"""Images in torchvision's ``ImageFolder`` layout: a folder (``data.file``) with a folder
-for each class.
+"""Images in torchvision's ``ImageFolder`` layout: a folder (``data.file``) that
+contains a folder for each class.
 
 | folders in ``data.file`` | keys |
 |---|---|
@@ -7,10 +7,10 @@ for each class.
 | train/CLASS and test/CLASS | none |
 | CLIENT/CLASS, or CLIENT/train/CLASS and CLIENT/test/CLASS | ``data.clients = "folder"`` |
 
-``data.owners`` names a CSV file with the columns ``file`` (below ``data.file``) and
-``client``, a row for each image. Classes are matched by name and numbered in the order of
-their names. All images have one size, or are brought to ``data.size``; all are grey or
-all are coloured, or ``data.channels`` says it.
+Alternatively ``data.owners`` names a CSV file with the columns ``file`` (relative to
+``data.file``) and ``client``, and a row for each image. Classes are matched by name and
+numbered alphabetically. All images must have one size, or ``data.size`` resizes them.
+All must be grey or all coloured, or ``data.channels`` converts them.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ KINDS = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP")  # Pillow's names
 MODES = {None: None, 1: "L", 3: "RGB"}  # by ``data.channels``
 COLUMNS = ["client", "file"]
 PARTS = ["test", "train"]
-# Names that folders of a part have elsewhere; as a class or client they are refused.
+# Common names of folders of parts, which are refused as names of classes or clients.
 OTHER_PARTS = {*PARTS, "testing", "training", "val", "valid", "validation"}
 SYSTEM_FILES = ("Thumbs.db", "desktop.ini")
 
@@ -39,8 +39,13 @@ Size = Pixels | Annotated[list[Pixels], Field(min_length=2, max_length=2)]
 
 
 class Image(NamedTuple):
-    """An image file: the name of its class, its client ("" for none), and whether it is
-    in test/.
+    """An image file.
+
+    Attributes:
+        path: the file.
+        word: name of its class.
+        client: name of its client; "" without clients.
+        is_test: Whether the image is in test/.
     """
 
     path: Path
@@ -60,7 +65,9 @@ class ImageFolder(Source):
         *,
         clients: Annotated[
             Literal["folder"] | None,
-            Field(description="folder: the first folders are clients, classes in them"),
+            Field(
+                description="folder: data.file holds client folders with class folders"
+            ),
         ] = None,
         owners: Annotated[
             str | None,
@@ -68,11 +75,11 @@ class ImageFolder(Source):
         ] = None,
         size: Annotated[
             Size | None,
-            Field(description="pixels of a side, or [height, width], to resize to"),
+            Field(description="side in pixels, or [height, width], of resized images"),
         ] = None,
         channels: Annotated[
             Literal[1, 3] | None,
-            Field(description="1: make all images grey, 3: coloured"),
+            Field(description="1: convert all images to grey, 3: to RGB"),
         ] = None,
     ) -> Dataset:
         if clients is not None and owners is not None:
@@ -110,12 +117,12 @@ class ImageFolder(Source):
 
 
 def _find_clients(root: Path) -> list[Image]:
-    """Find the images in a folder of clients. Raises UserError."""
+    """Return the images in a folder of clients. Raises UserError."""
     folders = _list_folders(root)
     if _has_parts(folders):
         raise UserError(
-            f"{root}: data.clients = 'folder' needs a folder for each client; train/ and "
-            "test/ must be in the clients' folders"
+            f"{root}: data.clients = 'folder' needs a folder for each client; move train/ and "
+            "test/ into the clients' folders"
         )
     images = []
     split: dict[bool, str] = {}  # a client's name, by whether it has train/ and test/
@@ -126,21 +133,21 @@ def _find_clients(root: Path) -> list[Image]:
     if len(split) > 1:
         raise UserError(
             f"{root}: client '{split[True]}' has images in test/, client "
-            f"'{split[False]}' has none; all clients must be alike"
+            f"'{split[False]}' has none; either all clients or no client must have test/"
         )
     return images
 
 
 def _find_parts(folder: Path, client: str = "") -> list[Image]:
-    """Find the images below a folder of classes, or of train/ and test/."""
+    """Return the images in a folder of classes, or in its folders train/ and test/."""
     folders = _list_folders(folder)
     if not _has_parts(folders):
         return _find_classes(folder, client, is_test=False)
     names = [path.name for path in folders]
     if names != PARTS:
         raise UserError(
-            f"{folder}: holds the folders {wording.list_names(names)}; it must be train "
-            "and test alone, or classes alone"
+            f"{folder}: holds the folders {wording.list_names(names)}; it must hold only train "
+            "and test, or only classes"
         )
     train = _find_classes(folder / "train", client, is_test=False)
     return train + _find_classes(folder / "test", client, is_test=True)
@@ -152,16 +159,16 @@ def _has_parts(folders: list[Path]) -> bool:
 
 
 def _find_classes(folder: Path, client: str, is_test: bool) -> list[Image]:
-    """Find the images in a folder of classes, by torchvision."""
+    """Return the images in a folder of classes, listed by torchvision."""
     for path in _list_folders(folder):
         deeper = [inner.name for inner in path.iterdir() if inner.is_dir()]
         if deeper:
             raise UserError(
-                f"{path}: is a class by its place, but holds the folder '{deeper[0]}'; "
-                "put images into the folders of classes, and where the first folders are "
-                "clients set data.clients = 'folder'"
+                f"{path}: is read as a class, but holds the folder '{deeper[0]}'; "
+                "put images directly into folders of classes, or set "
+                "data.clients = 'folder' if the outer folders are clients"
             )
-    # torchvision takes a second to import and is needed here only.
+    # importing torchvision takes a second, and only this function needs it
     from hpcfl.data.vision import torchvision
 
     may_be_empty = is_test or client != ""
@@ -178,24 +185,27 @@ def _find_classes(folder: Path, client: str, is_test: bool) -> list[Image]:
 
 
 def _list_folders(folder: Path) -> list[Path]:
-    """List the folders in a folder, by name. Raises UserError where there is none, or
-    an image beside them.
+    """Return the folders in a folder, sorted by name.
+
+    Raises UserError if it has no folder, or if an image is in the folder itself.
     """
     with untrusted_files.refuse_unreadable(folder, "a folder of images"):
         paths = sorted(folder.iterdir())
     folders = [path for path in paths if path.is_dir()]
     for path in paths:
         if path in folders and path.name.startswith((".", "__")):
-            raise UserError(f"{path}: would be a class or client; remove it")
+            raise UserError(f"{path}: would be read as a class or client; remove it")
         if path not in folders and path.suffix.lower() in _list_extensions():
-            raise UserError(f"{path}: is an image in no folder of a class")
+            raise UserError(
+                f"{path}: is an image outside the folders of classes; move it into one"
+            )
     if not folders:
         raise UserError(f"{folder}: must hold a folder for each class; it holds none")
     return folders
 
 
 def _list_extensions() -> tuple[str, ...]:
-    """Return how the names of images end."""
+    """Return file name extensions of images."""
     from hpcfl.data.vision import torchvision
 
     extensions: tuple[str, ...] = torchvision.datasets.folder.IMG_EXTENSIONS
@@ -203,8 +213,9 @@ def _list_extensions() -> tuple[str, ...]:
 
 
 def _is_image(path: str) -> bool:
-    """Return whether a file is an image, not one of a file browser's own. Raises
-    UserError for a format that is not read.
+    """Return whether a file is an image; a file browser's system files are ignored.
+
+    Raises UserError for other formats.
     """
     file = Path(path)
     if file.name.startswith(".") or file.name in SYSTEM_FILES:
@@ -212,26 +223,25 @@ def _is_image(path: str) -> bool:
     extensions = _list_extensions()
     if file.suffix.lower() not in extensions:
         raise UserError(
-            f"{path}: is in no format that is read ({', '.join(extensions)}); convert it, "
+            f"{path}: unsupported format, supported are {', '.join(extensions)}; convert it, "
             "or move it out of the folder"
         )
     return True
 
 
 def _list_classes(root: Path, images: list[Image]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of the classes, and a note on those without an image in test/,
-    where there is a test/.
+    """Return the class names, and a note if test/ lacks images of some classes.
 
-    Raises UserError for a class of test/ alone, or one that is spelled in two ways.
+    Raises UserError for a class without training images, or with two spellings.
     """
     trained = sorted({image.word for image in images if not image.is_test})
     tested = {image.word for image in images if image.is_test}
     if not trained:
-        raise UserError(f"{root}: holds no image to train on")
+        raise UserError(f"{root}: holds no training image")
     untrained = sorted(tested - set(trained))
     if untrained:
         raise UserError(
-            f"{root}: no image to train on has the class {wording.list_names(untrained)}; "
+            f"{root}: no training image has the class {wording.list_names(untrained)} of test/; "
             f"classes in train/: {wording.list_names(trained)}"
         )
     by_spelling: dict[str, str] = {}
@@ -239,8 +249,8 @@ def _list_classes(root: Path, images: list[Image]) -> tuple[list[str], tuple[str
         other = by_spelling.setdefault(wording.fold(word), word)
         if other != word:
             raise UserError(
-                f"{root}: the classes '{other}' and '{word}' differ in case or spaces "
-                "alone; give one class one name"
+                f"{root}: the classes '{other}' and '{word}' differ only in case or "
+                "spaces; use one spelling"
             )
     untested = [word for word in trained if tested and word not in tested]
     notes = [f"{root}: test/ has no image of {wording.list_names(untested)}"]
@@ -250,11 +260,18 @@ def _list_classes(root: Path, images: list[Image]) -> tuple[list[str], tuple[str
 def _decode(
     images: list[Image], resized: tuple[int, int] | None, mode: str | None
 ) -> np.ndarray:
-    """Decode all images, uint8 [n, channels, height, width]. Raises UserError where two
-    differ in form.
+    """Decode all images.
 
-    resized: the width and height that they are brought to, and ``mode`` what they are
-    converted to, as of ``pictures.decode``.
+    Args:
+        images: files of the images.
+        resized: width and height of the result, or None.
+        mode: mode of the result, as in ``pictures.decode``.
+
+    Returns:
+        The pixels, uint8 [n, channels, height, width].
+
+    Raises:
+        UserError: Two images have different shapes.
     """
     pixels = np.empty(0, np.uint8)
     for position, image in enumerate(images):
@@ -265,14 +282,14 @@ def _decode(
             raise UserError(
                 f"{images[0].path} is {_describe_form(pixels[0])}, and {image.path} is "
                 f"{_describe_form(own)}; set data.channels = 1 (grey) or 3 (coloured), or "
-                "data.size to the height and width that all are brought to"
+                "set data.size to the height and width of all images"
             )
         pixels[position] = own
     return pixels
 
 
 def _describe_form(pixels: np.ndarray) -> str:
-    """Describe the form of an image [channels, height, width]."""
+    """Return a description of the shape of an image [channels, height, width]."""
     channels, height, width = pixels.shape
     kind = "grey" if channels == 1 else "coloured"
     return f"{kind}, {height}×{width} pixels"
@@ -292,12 +309,12 @@ def _compute_statistics(
         mean = float(counts @ values / counts.sum())
         variance = float(counts @ (values - mean) ** 2 / counts.sum())
         means.append(mean)
-        deviations.append(variance**0.5 or 1.0)  # of one value, which becomes 0
+        deviations.append(variance**0.5 or 1.0)  # a constant channel is normalised to 0
     return tuple(means), tuple(deviations)
 
 
 def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
-    """Read the client of each image. Raises UserError where an image has none, or two."""
+    """Read the client of each image. Raises UserError if an image has none or two."""
     table = csv.plugin.open(path)
     if sorted(table.names) != COLUMNS:
         raise UserError(f"{path}: the first line must be 'file,client'")
@@ -312,7 +329,7 @@ def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
     differing = sorted(set(files) ^ set(by_file))
     if differing:
         raise UserError(
-            f"{path}: must name a client of each image in {root}, and nothing else; it differs in "
+            f"{path}: must have a row for each image in {root} and no other; the two differ in "
             f"{wording.list_names(differing)}"
         )
     return number_owners(np.array([by_file[file] for file in files]))

@@ -1,12 +1,13 @@
-"""Omniglot (Lake et al. 2015): 32,460 images 1×28×28 of 1,623 characters in 50 alphabets,
-each drawn by 20 people, as PNG files in two archives.
+"""Omniglot (Lake et al. 2015): 32,460 images 1×28×28 of 1,623 characters in 50
+alphabets, each drawn by 20 people, as PNG files in two archives.
 
-People are the clients of ``partition.scheme = "by-client"``: the number after the line in
-a file's name. Images are shrunk from 105×105, ink black. Classes are the alphabets, or with
-``label = "character"`` the characters, of which each person drew each once.
+With ``partition.scheme = "by-client"`` each person is a client; the number after the
+underscore in a file's name identifies the person. Images are reduced from 105×105, with
+black ink. Classes are alphabets, or characters with ``label = "character"``; each
+person drew each character once.
 
-PFLlib takes the place of a file in an unsorted listing for the person, so that its clients
-are mixed, and differ from machine to machine (heterogeneity.md D10).
+PFLlib identifies the person by a file's position in an unsorted listing. Its clients
+therefore mix people and differ between machines (heterogeneity.md D10).
 """
 
 import io
@@ -29,7 +30,7 @@ DRAWING = re.compile(r"[^/]+/([^/]+)/(character\d\d)/\d{4}_(\d\d)\.png")
 
 
 class Omniglot(CheckedFiles):
-    """Two zip files of FOLDER/ALPHABET/characterNN/NNNN_DD.png, where DD is the person."""
+    """Two zip archives of FOLDER/ALPHABET/characterNN/NNNN_DD.png; DD is the person."""
 
     def read(
         self,
@@ -38,7 +39,7 @@ class Omniglot(CheckedFiles):
         *,
         label: Annotated[
             Literal["alphabet", "character"],
-            Field(description="what the classes are"),
+            Field(description="classes: alphabets or characters"),
         ] = "alphabet",
     ) -> Dataset:
         images = []
@@ -81,7 +82,8 @@ class Omniglot(CheckedFiles):
 
 
 def _decode_drawing(content: bytes, where: str) -> np.ndarray:
-    """Decode a drawing as grey values, uint8 [1, 28, 28], each the mean of its area.
+    """Return a drawing as grey values, uint8 [1, 28, 28], each the mean of its area.
+
     Raises UserError.
     """
     return pictures.decode(

@@ -1,9 +1,9 @@
 """FedNH's spiral (protocols.md B7): 6 arms in the plane, 3,000 training and 100 test
-points each; generated.
+points per class, generated.
 
-The angles are those of the reference code: class k runs from 2πk/6 to 2π(k+1)/6 while
-the radius grows from 1 to 10, plus uniform noise. The formula printed in the paper
-gives class 0 no sweep and noise that mixes the arms.
+Angles follow the reference code: the angle of class k runs from 2πk/6 to 2π(k+1)/6
+while the radius grows from 1 to 10, plus uniform noise. The formula in the paper gives
+class 0 a constant angle, and noise that mixes the arms.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,12 @@ NOISE = 0.5  # radians
 
 @dataclass(frozen=True)
 class Spiral(Source):
-    """train: training points of each class; all classes have 100 test points."""
+    """A spiral data set.
+
+    Attributes:
+        train: number of training points of each class; each class has 100 test points.
+        about: one-sentence description.
+    """
 
     train: Sequence[int] = (3000,) * CLASSES
     about: str = field(default="", kw_only=True)
@@ -50,7 +55,7 @@ class Spiral(Source):
 
 
 def _draw_arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
-    """Return the points of class ``k``, from the centre outwards, float64 [points, 2]."""
+    """Return the points of class ``k`` from the centre outwards, float64 [points, 2]."""
     step = np.linspace(0, 1, points)
     radius = 1 + 9 * step
     noise = NOISE * generator.random(points)
@@ -61,7 +66,7 @@ def _draw_arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray
 plugins = {
     "spiral": Spiral(
         about="FedNH's spiral (protocols.md B7): 6 arms in the plane, 3,000 training and "
-        "100 test points each; generated."
+        "100 test points per class, generated."
     ),
     "spiral-imbalanced": Spiral(
         tuple(3000 // 2**k for k in range(CLASSES)),
