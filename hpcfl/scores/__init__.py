@@ -1,3 +1,3 @@
-"""Scores: metrics of a model on its client's test samples. ``base.py`` has the
-contract.
+"""Scores: metrics of a model on its client's test samples. ``base.py`` has the base
+class.
 """

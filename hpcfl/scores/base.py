@@ -1,10 +1,10 @@
-"""The contract of a score: a metric of a model on test samples, and its summary over
+"""Base classes of scores: metrics of a model on test samples, and their summaries over
 clients.
 
 A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score*
-is a metric of this model. A score turns blocks of test samples into sums, and the sums
-into one number for each client. Its summaries turn the clients' numbers into the
-round's.
+is a metric of this model. A score computes sums over blocks of test samples, and from
+the sums one number for each client. Its summaries combine the clients' numbers to the
+numbers of a round.
 """
 
 import math
@@ -27,14 +27,15 @@ KINDS = ("mean", "std", "worst_tenth")
 
 @dataclass
 class Block:
-    """b test samples of each of L clients; all scores share the counts derived from
-    them.
+    """Predictions for b test samples of each of L clients, and counts that all scores
+    share.
 
     Attributes:
-        logits: [L, b, outputs], with at least as many outputs as classes.
-        labels: int64 [L, b].
-        mask: bool [L, b], False for padding samples, which must not count.
-        classes: The number of classes.
+        logits: Outputs of the models, [L, b, outputs]; there may be more outputs than
+            classes, but not fewer.
+        labels: Classes of the samples, int64 [L, b].
+        mask: Mask of the samples, bool [L, b]; False for padding, which must not count.
+        classes: Number of classes.
     """
 
     logits: Tensor
@@ -44,7 +45,7 @@ class Block:
 
     @cached_property
     def samples(self) -> Tensor:
-        """Number of samples that count, float64 [L]."""
+        """Number of samples without padding, float64 [L]."""
         return self.mask.double().sum(dim=1)
 
     @cached_property
@@ -54,7 +55,7 @@ class Block:
 
     @cached_property
     def right(self) -> Tensor:
-        """Mask of the samples that count and are predicted correctly, bool [L, b]."""
+        """Mask of the correctly predicted samples, bool [L, b]; False for padding."""
         return (self.predicted == self.labels) & self.mask
 
     @cached_property
@@ -77,19 +78,19 @@ class Block:
 
         Args:
             chosen: The class of each sample, int64 [L, b].
-            counted: True for the samples that count, bool [L, b].
+            counted: Mask of the samples to count, bool [L, b].
         """
-        # A model may have, and so predict, more outputs than there are classes.
+        # A model with more outputs than classes may predict one of the others.
         outputs = self.logits.shape[2]
         return sum_in_bins(chosen, counted.double(), outputs)[:, : self.classes]
 
 
 def sum_in_bins(bins: Tensor, weights: Tensor, count: int) -> Tensor:
-    """Return the sums of weights that fall into each bin, float64 [L, count].
+    """Return the sum of the weights in each bin, float64 [L, count].
 
     Args:
-        bins: int64 [L, n], from 0 to count − 1.
-        weights: float64 [L, n].
+        bins: The bin of each weight, int64 [L, n], from 0 to count − 1.
+        weights: The weights, float64 [L, n].
         count: The number of bins.
     """
     sums = torch.zeros(len(bins), count, dtype=torch.float64, device=bins.device)
@@ -99,21 +100,21 @@ def sum_in_bins(bins: Tensor, weights: Tensor, count: int) -> Tensor:
 class Score(ABC):
     """Base class of scores; a subclass must define ``sums`` and ``number``.
 
-    A score is made without arguments and keeps no state. Its name in the results is the
-    one in the experiment: that of a built-in score (``built_in.py``), or
-    ``module:Class`` for a user's own. ``clients/COLUMN/NAME`` has each client's number,
-    ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std`` and
-    ``COLUMN/NAME_worst_tenth`` further summaries.
+    A score is created without arguments and has no state. Results use its name in the
+    experiment: the name of a built-in score (``built_in.py``), or ``module:Class`` for
+    a user's score. ``clients/COLUMN/NAME`` has each client's number, ``COLUMN/NAME``
+    the mean over clients, ``COLUMN/NAME_std`` and ``COLUMN/NAME_worst_tenth`` further
+    summaries.
 
     Attributes:
-        unit: "%" for numbers in [0, 1] that are displayed times 100. Any other short
-            text, or "", leaves numbers as they are.
-        better: The direction of better numbers, "up" or "down".
-        summaries: The summaries over clients, from ``KINDS`` unless
-            ``summary`` computes others. The score's name alone means the first one.
-        shared_test: True if all clients must be tested on the same samples.
-        scored_on: The samples: "test", or "patched" for those that an attack changes,
-            with the class that the attackers want.
+        unit: Unit of the numbers. "%" is for numbers in [0, 1], which are multiplied by
+            100 for display; numbers with any other short text, or "", are unchanged.
+        better: Direction of better numbers, "up" or "down".
+        summaries: Summaries over clients, from ``KINDS`` unless ``summary`` computes
+            others. The score's name without a summary refers to the first one.
+        shared_test: Whether all clients must be tested on the same samples.
+        scored_on: Samples to score: "test", or "patched" for test samples with the
+            patch of a backdoor and its target class as label.
     """
 
     unit: ClassVar[str] = "%"
@@ -129,10 +130,10 @@ class Score(ABC):
 
         The engine adds the contributions of a client's blocks in float64, so they must
         be sums over samples. Samples that ``block.mask`` excludes must not count. A
-        client's samples may change only its own contribution.
+        client's contribution must depend only on its samples.
 
         Returns:
-            ``[L, width]``, of any width.
+            The contributions ``[L, width]``, with any width.
         """
 
     @abstractmethod
@@ -140,34 +141,33 @@ class Score(ABC):
         """Return each client's number.
 
         Args:
-            sums: ``[n, width]``, the contributions of all test samples of each client.
-            trained: float64 ``[n, classes]``, the number of training samples of each
-                class.
+            sums: The contributions of all test samples of each client, ``[n, width]``.
+            trained: The number of training samples of each class, float64 ``[n,
+                classes]``.
 
         Returns:
-            ``[n]``; NaN for a client without a number.
+            The numbers ``[n]``; NaN for a client without a number.
         """
 
     def numbers(self, name: str, sums: Tensor, trained: Tensor) -> dict[str, Tensor]:
-        """Return the recorded numbers of each client, [n] by the name in
-        ``clients/COLUMN/…``.
-
-        By default this is its ``number``.
+        """Return the numbers [n] to record for each client, by the name after
+        ``clients/COLUMN/``; by default the ``number`` under the score's ``name``.
         """
         return {name: self.number(sums, trained)}
 
     def of_clients(self, name: str, numbers: Mapping[str, Numbers]) -> Numbers:
-        """Return each client's number [clients] from the recorded ``numbers`` of a
-        column.
+        """Return each client's number [clients]; NaN for a client without a number.
 
-        A client without a number has NaN.
+        Args:
+            name: The score's name in the experiment.
+            numbers: The recorded numbers of a column, as ``self.numbers`` names them.
         """
         return numbers[name]
 
     def summary(self, name: str, numbers: Mapping[str, Numbers]) -> dict[str, float]:
-        """Return the round's summaries of a column by recorded name.
+        """Return the summaries of a column in a round, by their recorded names.
 
-        numbers: the recorded numbers of the column, as ``self.numbers`` names them.
+        The arguments are those of ``of_clients``.
         """
         by_client = self.of_clients(name, numbers)
         summaries = {}
@@ -178,26 +178,23 @@ class Score(ABC):
         return summaries
 
     def recorded_as(self, name: str, kind: str) -> str:
-        """Return the name of the summary ``kind`` in the results, after ``COLUMN/``."""
+        """Return the recorded name of the summary ``kind``, after ``COLUMN/``."""
         return name if kind == self.summaries[0] else f"{name}_{kind}"
 
     def described(self, name: str) -> Described:
-        """Return the score's description for the header of results.
-
-        name: the score's name in the experiment.
-        """
+        """Return the description of the score ``name`` for the header of results."""
         recorded = {kind: self.recorded_as(name, kind) for kind in self.summaries}
         return {"unit": self.unit, "better": self.better, "recorded": recorded}
 
 
 class Ratio(Score):
-    """A sum over a client's test samples, divided by their number; NaN without any.
+    """A mean over a client's test samples; NaN for a client without test samples.
 
-    A subclass's ``sums`` returns these two, [L, 2]. Both are recorded, as
-    ``clients/COLUMN/PART`` and ``clients/COLUMN/total``.
+    ``sums`` of a subclass returns the sum and the number of the samples, [L, 2]. Both
+    are recorded, as ``clients/COLUMN/PART`` and ``clients/COLUMN/total``.
 
     Attributes:
-        part: The name PART of the first.
+        part: Name PART of the recorded sum.
     """
 
     part: ClassVar[str]
@@ -214,12 +211,10 @@ class Ratio(Score):
 
 
 def summarise(kind: str, numbers: Numbers, better: str = "up") -> float:
-    """Return a summary of the clients' numbers [clients], or NaN if all of them are
-    NaN.
-
-    Numbers that are NaN do not count.
+    """Return a summary of the clients' numbers without NaN; NaN if all are NaN.
 
     Args:
+        numbers: The clients' numbers [clients].
         kind: One of KINDS. "mean" is the mean with equal weights and "std" the
             population standard deviation. "worst_tenth" is the mean over the worst
             tenth of clients, at least one client.

@@ -11,8 +11,8 @@ from hpcfl.scores.base import KINDS, Block, Numbers, Ratio, Score, sum_in_bins
 
 TOP = 5
 CONFIDENCE_BINS = 15
-LARGEST = 16  # log-odds
-STEPS = 64  # for each of them
+LARGEST = 16  # upper limit of absolute log-odds
+STEPS = 64  # number of steps per unit of log-odds
 ODDS_BINS = 2 * LARGEST * STEPS
 
 
@@ -46,12 +46,11 @@ class Accuracy(Ratio):
 
 
 class BalancedAccuracy(Score):
-    """Balanced accuracy: the mean recall over the classes that a client has among its test
-    samples.
+    """Balanced accuracy: the mean recall over the classes in a client's test samples.
 
     The score is ``1/|C| · Σ_{c ∈ C} correct_c / tested_c``, with C the classes with
     test samples. See Brodersen et al., "The balanced accuracy and its posterior
-    distribution", ICPR 2010, here for any number of classes. scikit-learn has it as
+    distribution", ICPR 2010, here for any number of classes. It equals scikit-learn's
     ``balanced_accuracy_score``.
     """
 
@@ -64,17 +63,16 @@ class BalancedAccuracy(Score):
 
 
 class MacroF1(Score):
-    """Macro F1: the mean F1 (of precision and recall) over the classes that a client has
-    in its test set.
+    """Macro F1: the mean F1 score over the classes in a client's test samples.
 
     The score is ``1/|C| · Σ_{c ∈ C} 2·correct_c / (predicted_c + tested_c)``, with C
     the classes with test samples. It is the mean of the classes' F1, not the F1 of mean
     precision and recall. Opitz & Burst, "Macro F1 and macro F1", arXiv 1911.03347,
     compare both. A class of C that is never predicted counts with 0.
 
-    scikit-learn's ``f1_score(average="macro")`` is the same number with ``labels`` set
-    to C. Without ``labels``, its mean includes predicted classes without test samples
-    as 0, which counts such mistakes twice.
+    It equals scikit-learn's ``f1_score(average="macro")`` with ``labels`` set to C.
+    Without ``labels``, scikit-learn's mean includes predicted classes without test
+    samples as 0, so that these mistakes count twice.
     """
 
     def sums(self, block: Block) -> Tensor:
@@ -90,10 +88,10 @@ class MacroF1(Score):
 
 
 class Top5(Ratio):
-    """Top-5 accuracy: the share of a client's test samples whose class is among the five
-    with the largest logits.
+    """Top-5 accuracy: the share of a client's test samples whose class has one of the
+    five largest logits.
 
-    Classes with a logit equal to that of the sample's class do not count against it.
+    A sample is correct if fewer than five classes have a larger logit than its class.
     With five classes or fewer the score is 1.
     """
 
@@ -110,8 +108,8 @@ class Loss(Ratio):
     """Loss: the mean cross-entropy of a client's test samples, in nats.
 
     ``clients/COLUMN/loss`` is the sum over a client's samples and
-    ``clients/COLUMN/total`` their number. ``COLUMN/loss`` is the mean over clients of
-    their mean losses.
+    ``clients/COLUMN/total`` their number. ``COLUMN/loss`` is the mean of the clients'
+    mean losses.
     """
 
     unit = "nats"
@@ -129,10 +127,10 @@ class Loss(Ratio):
 
 class AttackSuccess(Score):
     """Attack success: the share of a client's test samples of other classes that are
-    predicted as the target of a backdoor, when they have its patch.
+    predicted as the target class of a backdoor after adding its patch.
 
-    Bagdasaryan et al., "How to backdoor federated learning", AISTATS 2020. The run
-    computes it where ``attack.kind`` is a backdoor.
+    Bagdasaryan et al., "How to backdoor federated learning", AISTATS 2020. A run
+    computes it if ``attack.kind`` is a backdoor.
     """
 
     better = "down"
@@ -146,8 +144,8 @@ class AttackSuccess(Score):
 
 
 class CalibrationError(Score):
-    """Expected calibration error: the difference between a client's model's confidence and
-    its accuracy.
+    """Expected calibration error: the mean difference between confidence and accuracy
+    of a client's model.
 
     The score is ``Σ_b |right_b − confidence_b| / n`` over 15 bins of the largest
     softmax probability, ``((b−1)/15, b/15]``. The sums run over the n test samples in
@@ -173,21 +171,23 @@ class CalibrationError(Score):
 
 
 class AreaUnderCurve(Score):
-    """Area under the ROC curve of a client's model, micro-averaged one class against the
-    rest.
+    """Area under the ROC curve of a client's model, one class against the rest,
+    micro-averaged.
 
-    A pair consists of a probability for a sample's own class and one for a wrong class,
-    over all test samples of a client. The score is the share of pairs in which the
-    former is larger; equal ones count half.
+    A pair consists of the probability of a sample's true class and the probability of a
+    wrong class for any sample, over all test samples of a client. The score is the
+    share of pairs in which the former is larger; equal probabilities count half.
 
-    It is scikit-learn's ``roc_auc_score(average="micro")`` of one-hot labels, as PFLlib
-    reports it, up to rounding. Sums over samples have no room for sorted probabilities.
-    So the log-odds are counted in steps of 1/64 between −16 and 16, and pairs within a
-    step count half.
+    Up to rounding it equals scikit-learn's ``roc_auc_score(average="micro")`` of
+    one-hot labels, which PFLlib reports. Sums over samples cannot contain sorted
+    probabilities. The log-odds are therefore counted in steps of 1/64 between −16 and
+    16, and pairs in the same step count half.
     """
 
     def sums(self, block: Block) -> Tensor:
-        """Count the probabilities of right and of wrong classes in each step."""
+        """Return the numbers of probabilities of true and of wrong classes in each
+        step, [L, 2 · steps].
+        """
         log_p = block.logits.double().log_softmax(dim=2)
         log_p = log_p[:, :, : block.classes]
         log_odds = log_p - torch.log(-torch.expm1(log_p))
@@ -212,7 +212,7 @@ class AreaUnderCurve(Score):
 
 
 class Personalised(Score):
-    """Accuracy with the client's own class weights α: Σ_c α_c · correct_c / Σ_c α_c ·
+    """Accuracy with class weights α of the client: Σ_c α_c · correct_c / Σ_c α_c ·
     tested_c.
 
     The score is NaN if all weights are zero. Dai et al., "Tackling data heterogeneity
@@ -223,8 +223,8 @@ class Personalised(Score):
 
     @abstractmethod
     def weights(self, trained: Tensor) -> Tensor:
-        """Return α [n, classes] from the numbers of training samples ``trained`` [n,
-        classes].
+        """Return the weights α [n, classes] for the numbers of training samples
+        ``trained`` [n, classes].
         """
 
     def sums(self, block: Block) -> Tensor:

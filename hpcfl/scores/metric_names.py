@@ -1,6 +1,7 @@
 """Names of metrics in results, and the descriptions of scores.
 
-All other rooms pass these names on; files and the paths within them use these texts.
+All other rooms take names from here; files and the paths inside them contain these
+texts.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,11 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-CLIENTS = "clients"  # as a column's number: the number of clients with a value
+CLIENTS = "clients"  # prefix of names; as a column's number, the clients with a value
 VALIDATION = "validation"
 NEWCOMERS, ATTACKERS = "newcomers", "attackers"
-# columns whose numbers are no scores: phases of a round, values recorded by methods,
-# the clients' own time, and changes of updates
+# Columns whose numbers are not scores: phases of a round, values recorded by methods,
+# the clients' virtual time, and changes of updates.
 SECONDS, RECORDED = "seconds", "recorded"
 TIME, STALENESS, PARTICIPATION = "time", "staleness", "participation"
 PRIVACY, AGGREGATION = "privacy", "aggregation"
@@ -22,10 +23,10 @@ NO_SCORES = (
     *(SECONDS, RECORDED, TIME, STALENESS, PARTICIPATION),
     *(PRIVACY, AGGREGATION),
 )
-# the number of sample gradients of a client in a round; without a client, the sum over
-# clients
+# Number of sample gradients of a client in a round; without a client, the sum over
+# clients.
 SAMPLE_GRADIENTS = "sample_gradients"
-# those of them that were computed for scores alone; only rounds with any have the number
+# Number of sample gradients that only scores needed; recorded in rounds with any.
 SCORING_GRADIENTS = "scoring_sample_gradients"
 
 
@@ -40,8 +41,8 @@ class MetricName:
         number: The measured or counted quantity, such as ``weighted`` or
             ``floats_down``.
         column: The scored models, such as ``pre`` or ``validation/pre`` (see
-            ``held_out``), or one of ``NO_SCORES``; "" for any other number.
-        of_clients: True where each client has its own number, False for one number of
+            ``name_held_out``), or one of ``NO_SCORES``; "" for any other number.
+        of_clients: Whether each client has a number; otherwise there is one number for
             the round.
     """
 
@@ -56,7 +57,7 @@ class MetricName:
 
     @classmethod
     def parse(cls, text: str) -> "MetricName":
-        """Parse the text of a name."""
+        """Parse a name from its text."""
         *path, number = text.split("/")
         of_clients = path[:1] == [CLIENTS]
         column = path[1:] if of_clients else path
@@ -77,52 +78,50 @@ def is_held_out(column: str) -> bool:
 
 
 def strip_held_out(column: str) -> str:
-    """Return the scored models of a column, without the samples that they were scored
-    on.
-    """
+    """Return the name of a column without the mark of held-out samples."""
     return column.removeprefix(f"{VALIDATION}/")
 
 
 def name_tuned(epochs: int | str) -> str:
-    """Return the column of start models after some epochs of plain training at scoring."""
+    """Return the column of start models after fine-tuning for a number of epochs."""
     return f"tuned_{epochs}"
 
 
 def name_newcomers(column: str) -> str:
-    """Return the column of models of clients that never took part in training."""
+    """Return the column of the same models of newcomers, clients that never trained."""
     return f"{NEWCOMERS}/{column}"
 
 
 def is_of_newcomers(column: str) -> bool:
-    """Return whether a column has models of clients that never took part in training."""
+    """Return whether a column has models of newcomers, clients that never trained."""
     return column.startswith(f"{NEWCOMERS}/")
 
 
 def name_attackers(column: str) -> str:
-    """Return the column of the same models of clients that attack."""
+    """Return the column of the same models of attackers."""
     return f"{ATTACKERS}/{column}"
 
 
 def has_scores(column: str) -> bool:
-    """Return whether a column has the scores of models, also of clients that attack."""
+    """Return whether a column has scores of models, including those of attackers."""
     return column.removeprefix(name_attackers("")) not in ("", *NO_SCORES)
 
 
-# the number of floats that each client sends in a round
+# Number of floats that each client sends in a round.
 FLOATS_UP = str(MetricName("floats_up", of_clients=True))
 
 
 @with_config(ConfigDict(extra="allow"))
 class Described(TypedDict):
-    """Description of a score in the header of results; readers need no import of the
-    score.
+    """Description of a score in the header of results, with which results can be read
+    without importing the score.
 
     Attributes:
-        unit: The unit, as ``Score.unit``.
-        better: The direction of better numbers.
-        recorded: The name NAME of each summary over clients, recorded as
-            ``COLUMN/NAME``. The
-            score's name alone means the first one.
+        unit: Unit, as in ``Score``.
+        better: Direction of better numbers.
+        recorded: Name NAME of each summary over clients, recorded as ``COLUMN/NAME``,
+            by the kind of the summary. The score's name without a summary refers to the
+            first one.
     """
 
     unit: Annotated[str, Field(max_length=20)]
@@ -137,7 +136,7 @@ class Measure:
     Attributes:
         score: The score's name.
         kind: The kind of the summary, such as "mean".
-        recorded: The summary is recorded as ``COLUMN/recorded``.
+        recorded: The name of the summary in results, after ``COLUMN/``.
         unit: The unit, as in ``Described``.
         better: The direction of better numbers, as in ``Described``.
     """
@@ -154,7 +153,7 @@ class Measure:
 
     @property
     def factor(self) -> int:
-        """Factor from a recorded number to the displayed one."""
+        """Factor of the displayed number over the recorded number."""
         return 100 if self.is_percent else 1
 
     @property
@@ -163,7 +162,7 @@ class Measure:
         return f" ({self.unit})" if self.unit else ""
 
     def rank(self, number: float) -> float:
-        """Return a value to order numbers by, higher for a better one."""
+        """Return the sort key of a number, which is higher for a better number."""
         return number if self.better == "up" else -number
 
     def shown(self, number: float) -> str:
@@ -172,23 +171,24 @@ class Measure:
 
 
 def parse_score(wanted: str) -> str:
-    """Return the score in SCORE or SCORE/SUMMARY."""
+    """Return SCORE from a text SCORE or SCORE/SUMMARY."""
     return wanted.partition("/")[0]
 
 
 def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
-    """Return the measure for a name, or None if there is none.
+    """Return the measure for a name, or None if no score has it.
 
-    wanted: SCORE, SCORE/SUMMARY or the name of a recorded number.
+    Args:
+        wanted: SCORE, SCORE/SUMMARY or the name of a recorded number.
+        scores: The descriptions of the scores by name.
     """
     for score, described in scores.items():
         for place, (kind, recorded) in enumerate(described["recorded"].items()):
             if wanted in (f"{score}/{kind}", recorded) or (
                 wanted == score and place == 0
             ):
-                better = (
-                    "down" if kind == "std" else described["better"]
-                )  # a smaller spread is better
+                # A smaller spread is better for every score.
+                better = "down" if kind == "std" else described["better"]
                 return Measure(
                     score=score,
                     kind=kind,
