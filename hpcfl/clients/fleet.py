@@ -140,6 +140,11 @@ class Results:
     data_losses: Tensor | None = None
 
 
+def train_as_asked(task: training.Task) -> training.Task:
+    """Return the training that a method asks for."""
+    return task
+
+
 @dataclass
 class Fleet:
     """n clients of one rank, for one call of a method's hook.
@@ -167,7 +172,7 @@ class Fleet:
             completes, [n] in [0, 1]. Every client completes at least one epoch. None if
             all clients complete all epochs.
         adjust: function that changes each training before it begins, such as to fewer
-            epochs; None for no change.
+            epochs.
     """
 
     ids: np.ndarray
@@ -179,7 +184,7 @@ class Fleet:
     resources: Resources
     results: Results = field(init=False)
     pace: np.ndarray | None = None
-    adjust: Callable[[training.Task], training.Task] | None = None
+    adjust: Callable[[training.Task], training.Task] = train_as_asked
     _phases: set[str] = field(default_factory=set)
     _in_trial: bool = False
 
@@ -304,7 +309,10 @@ class Fleet:
             ValueError: A shape does not fit, or the phase was already trained.
         """
         start = self._make_start(rows, options)
-        return self._train(self._make_task(options), start, options).rows
+        task = self._make_task(options)
+        trained = training.train(self.adjust(task), self.resources, start)
+        self._keep(task, trained, options)
+        return trained.rows
 
     def train_by(
         self,
@@ -339,7 +347,8 @@ class Fleet:
         task = self._make_task(options)
         task = replace(task, step=step, batches=batches, frozen=frozen)
         start = self._make_start(rows, options)
-        trained = self._train(task, start, options)
+        trained = training.train(self.adjust(task), self.resources, start)
+        self._keep(task, trained, options)
         variables: Any = NamedTensors(start.variables | trained.changed, "variables")
         return trained.rows, variables
 
@@ -758,18 +767,16 @@ class Fleet:
             variables=self._variables(options.get("variables")),
         )
 
-    def _train(
-        self, task: training.Task, start: training.Start, options: TrainOptions
-    ) -> training.Trained:
-        """Train after ``adjust``; store buffers and losses, and record the request."""
-        adjusted = self.adjust(task) if self.adjust else task
-        trained = training.train(adjusted, self.resources, start)
+    def _keep(
+        self, task: training.Task, trained: training.Trained, options: TrainOptions
+    ) -> None:
+        """Store the buffers and losses of a training, and record the request."""
         self.keep_buffers(options.get("model", "model"), trained.buffers)
         results = self.results
         results.losses, results.data_losses = trained.losses.unbind(dim=1)
         results.sample_gradients += trained.sample_gradients
         if task.is_trial:
-            return trained
+            return
         noisy = trained.noisy_batches
         taken = np.flatnonzero(noisy.sum(axis=0))
         gradients = int(taken.max(initial=0))
@@ -778,7 +785,6 @@ class Fleet:
         if self.resources.privacy is not None:
             before = results.noisy_batches
             results.noisy_batches = noisy if before is None else before + noisy
-        return trained
 
     def _list_names(self, params: Sequence[Group]) -> list[str]:
         """Return the names of the parameters in groups.
