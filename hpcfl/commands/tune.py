@@ -341,7 +341,7 @@ class Player(SearchResults):
                 self.keep(cell, part, known)
             after, played = known, rounds
         if after["failure"] is None and (not played or after["gradients"] > share):
-            failure = f"needs more than {share:,} sample gradients"
+            failure = f"needs more than {share:,} gradients of training"
             after = after | {"score": None, "rank": None, "failure": failure}
         return after
 

@@ -447,6 +447,6 @@ def describe_refusal(plan: Plan, method: str, measured: int) -> str:
     otherwise = "" if plan.section.is_capped else ", or tune.overspend = true"
     return (
         f"{plan.source}: tune.budget = {plan.section.budget}: the first rounds of all "
-        f"trials of {method} take {needed:,} sample gradients, but its search may take "
-        f"{budget:,}; set tune.budget = {enough} or more{otherwise}"
+        f"trials of {method} take {needed:,} gradients of samples, but its search may "
+        f"take {budget:,}; set tune.budget = {enough} or more{otherwise}"
     )
