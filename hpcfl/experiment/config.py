@@ -5,7 +5,7 @@ line of a ``UserError`` with the file, the key, the value, the allowed values an
 nearest valid name.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -49,7 +49,6 @@ from hpcfl.experiment.sections import (
     Time,
     Training,
     TransformSection,
-    changed,
 )
 
 Made = TypeVar("Made")
@@ -160,13 +159,7 @@ class Config(Section):
             lines.append(
                 f"newcomers.epochs = {self.newcomers.epochs}: has no effect with newcomers.clients = 0"
             )
-        if unread := self._unread_of_time():
-            lines.append(
-                f"{', '.join(unread)}: not read with time.mode = '{self.time.mode}'"
-            )
-        if unread := self.adapter.unread:
-            keys = ", ".join(f"adapter.{key}" for key in unread)
-            lines.append(f"{keys}: not read with adapter.kind = '{self.adapter.kind}'")
+        lines += self._describe_unread()
         for place, shift in enumerate(self.shift):
             if late := [round for round in shift.at if round > self.rounds + 1]:
                 lines.append(
@@ -188,14 +181,15 @@ class Config(Section):
             )
         return lines
 
-    def _unread_of_time(self) -> list[str]:
-        """Return the changed keys of ``[time]`` that its mode does not read."""
-        keys = changed(self.time) - {"mode"}
-        if self.time.mode != "none":
-            others = {**self.time.of_mode}
-            del others[self.time.mode]
-            keys &= {key for of_other in others.values() for key in of_other}
-        return [f"time.{key}" for key in sorted(keys)]
+    def _describe_unread(self) -> Iterator[str]:
+        """Yield a line for each choice that leaves changed keys of its section unread."""
+        for name in ("model", "adapter", "participation", "time"):
+            section: Section = getattr(self, name)
+            for choice, keys in section.find_unread().items():
+                if keys:
+                    unread = ", ".join(f"{name}.{key}" for key in keys)
+                    value = getattr(section, choice)
+                    yield f"{unread}: not read with {name}.{choice} = '{value}'"
 
     def resolved(self) -> dict[str, Any]:
         """Return all keys with their values as a table for JSON, nested like an

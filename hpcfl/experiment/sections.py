@@ -23,17 +23,25 @@ from pydantic import (
 # The largest integer allowed except for seeds; larger sizes would exhaust the memory
 # before any check.
 LARGEST = 10_000_000
+# by key and its value, the keys of the same section that only some of the values read
+Readers = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 class Section(BaseModel):
     """A table of the experiment file.
 
     Unknown keys, wrong types, NaN and infinities are errors.
+
+    Attributes:
+        readers: Keys that are read for some values of another key alone, by that key and
+            its value.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False
     )
+
+    readers: ClassVar[Readers] = {}
 
     @field_validator("*")
     @classmethod
@@ -41,6 +49,19 @@ class Section(BaseModel):
         if info.field_name != "seed" and _find_greatest(value) > LARGEST:
             raise ValueError(f"must be at most {LARGEST:,}")
         return value
+
+    def find_unread(self) -> dict[str, list[str]]:
+        """Return the changed keys without effect, by the key whose value leaves them
+        unread.
+        """
+        unread = {}
+        given = changed(self)
+        for choice, by_value in self.readers.items():
+            of_others = set().union(*by_value.values())
+            of_others -= set(by_value.get(getattr(self, choice), ()))
+            unread[choice] = sorted(given & of_others)
+            given -= of_others
+        return unread
 
 
 def changed(section: Section) -> set[str]:
@@ -258,14 +279,13 @@ class Model(Section):
         description="further keys of the model: the parameters of its callable",
     )
 
+    readers = {"head": {"cosine": ("head_scale",)}}
+
 
 class Adapter(Section):
     """Adapter: the trained part of a model above a frozen base that all clients share.
 
     The specification is ``models/adapters.md``.
-
-    Attributes:
-        of_kind: Keys that only one kind reads, by kind.
     """
 
     kind: Literal["none", "lora", "bottleneck", "prompt", "head", "bias"] = Field(
@@ -325,11 +345,22 @@ class Adapter(Section):
     )
     norms: bool = Field(False, description="bias: also train layer norm")
 
-    of_kind: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "lora": ("targets", "rank", "alpha", "scale", "dropout", "train_a"),
-        "bottleneck": ("targets", "width"),
-        "prompt": ("tokens",),
-        "bias": ("norms",),
+    readers = {
+        "kind": {
+            "lora": (
+                "train",
+                "targets",
+                "rank",
+                "alpha",
+                "scale",
+                "dropout",
+                "train_a",
+            ),
+            "bottleneck": ("train", "targets", "width"),
+            "prompt": ("train", "tokens"),
+            "head": ("train",),
+            "bias": ("train", "norms"),
+        }
     }
 
     @property
@@ -337,24 +368,18 @@ class Adapter(Section):
         """Return whether the model has an adapter, or a base from files."""
         return self.kind != "none" or self.base is not None
 
-    @property
-    def unread(self) -> list[str]:
-        """Return the changed keys that the adapter's kind does not read."""
-        if self.kind == "none":
-            return sorted(changed(self) - {"base", "names", "init"})
-        of_kinds = {key for keys in self.of_kind.values() for key in keys}
-        of_others = of_kinds - set(self.of_kind.get(self.kind, ()))
-        return sorted(changed(self) & of_others)
-
     @model_validator(mode="after")
     def _of_its_kind(self) -> Self:
         # With kind = "none" the other keys may stay, so that changing one key is enough
         # to switch the adapter off.
-        if self.kind != "none" and self.unread:
-            key = self.unread[0]
-            kinds = [kind for kind, keys in self.of_kind.items() if key in keys]
+        unread = self.find_unread()["kind"]
+        if self.kind != "none" and unread:
+            by_kind = self.readers["kind"]
+            kinds = [kind for kind, keys in by_kind.items() if unread[0] in keys]
             known = " and ".join(f"'{kind}'" for kind in kinds)
-            raise ValueError(f"{key} belongs to kind = {known}, not '{self.kind}'")
+            raise ValueError(
+                f"{unread[0]} belongs to kind = {known}, not '{self.kind}'"
+            )
         return self
 
 
@@ -649,6 +674,8 @@ class Participation(Section):
         "from 1 to training.epochs",
     )
 
+    readers = {"scheme": {"fixed": ("rounding",)}}
+
     def count(self, clients: int) -> int:
         """Return the number of clients selected per round from a total of ``clients``."""
         share = self.fraction * clients
@@ -657,12 +684,13 @@ class Participation(Section):
         return max(1, int(share + 1e-9))
 
 
+# keys of ``[time]`` that all devices read but those of a file
+DRAWN = ("sample_ms", "down", "up", "down_sigma", "up_sigma")
+
+
 class Time(Section):
     """Virtual time of the clients, computed from their work and never measured
     (``clock/time.md``).
-
-    Attributes:
-        of_mode: Keys that only one mode reads, by mode.
     """
 
     mode: Literal["none", "synchronous", "asynchronous"] = Field(
@@ -797,21 +825,47 @@ class Time(Section):
         None, description="asynchronous: largest τ; staler updates are dropped"
     )
 
-    of_mode: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "synchronous": ("over_selection", "deadline", "least", "late"),
-        "asynchronous": (
-            "rule",
-            "concurrency",
-            "buffer",
-            "period",
-            "staleness",
-            "a",
-            "b",
-            "alpha",
-            "server_lr",
-            "max_staleness",
-        ),
+    readers = {
+        "mode": {
+            "synchronous": ("over_selection", "deadline", "least", "late"),
+            "asynchronous": (
+                "rule",
+                "concurrency",
+                "buffer",
+                "period",
+                "staleness",
+                "a",
+                "b",
+                "alpha",
+                "server_lr",
+                "max_staleness",
+            ),
+        },
+        "devices": {
+            "equal": DRAWN,
+            "lognormal": (*DRAWN, "sigma"),
+            "zipf": (*DRAWN, "exponent"),
+            "pareto": (*DRAWN, "exponent", "slowest"),
+            "classes": (*DRAWN, "shares", "factors"),
+            "file": ("file",),
+        },
+        "availability": {
+            "day": ("hours", "zones"),
+            "markov": ("on", "off"),
+            "file": ("availability_file",),
+        },
+        "rule": {
+            "fedbuff": ("buffer", "server_lr"),
+            "fedasync": ("buffer", "alpha"),
+            "semi": ("period", "server_lr"),
+        },
+        "staleness": {"polynomial": ("a",), "hinge": ("a", "b")},
     }
+
+    def find_unread(self) -> dict[str, list[str]]:
+        if self.mode == "none":
+            return {"mode": sorted(changed(self) - {"mode"})}
+        return super().find_unread()
 
 
 class Newcomers(Section):

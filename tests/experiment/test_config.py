@@ -388,9 +388,40 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
     """``verify`` plays such, and ``hpcfl run`` a file that a tuning chose."""
     table = config.parse({"method": {"name": "fedavg"}}).resolved()
     assert config.parse(table).notes == []
-    table["time"]["buffer"] = 3
-    [note] = config.parse(table).notes
-    assert note.startswith("time.buffer: ") and "time.mode = 'none'" in note
+
+
+@pytest.mark.parametrize(
+    ("unread", "choice"),
+    [
+        ({"time": {"buffer": 3}}, "time.mode = 'none'"),
+        (
+            {"time": {"mode": "synchronous", "file": "traces.json"}},
+            "time.devices = 'lognormal'",
+        ),
+        (
+            {
+                "time": {
+                    "mode": "synchronous",
+                    "devices": "file",
+                    "file": "a",
+                    "up": 1.0,
+                }
+            },
+            "time.devices = 'file'",
+        ),
+        (
+            {"time": {"mode": "synchronous", "availability_file": "traces.json"}},
+            "time.availability = 'always'",
+        ),
+        ({"time": {"mode": "asynchronous", "alpha": 0.4}}, "time.rule = 'fedbuff'"),
+        ({"model": {"head_scale": 3.0}}, "model.head = 'linear'"),
+        ({"adapter": {"rank": 4}}, "adapter.kind = 'none'"),
+    ],
+)
+def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
+    [note] = config.parse({"method": {"name": "fedavg"}, **unread}).notes
+    [(section, keys)] = unread.items()
+    assert note == f"{section}.{list(keys)[-1]}: not read with {choice}"
 
 
 @pytest.mark.parametrize(
