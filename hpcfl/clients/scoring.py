@@ -178,8 +178,11 @@ def score(
                 f"expected [{logits.shape[1]}, {classes}], samples × classes"
             )
         block = Block(logits, y, mask, classes)
+        # the largest of NaN and numbers is NaN, so such a sample would be of class 0
+        diverged = (logits.isnan().any(dim=2) & mask).any(dim=1)
         for name, metric in scores.items():
             sums_of_block = metric.sums(block).double()
+            sums_of_block = sums_of_block.masked_fill(diverged[:, None], torch.nan)
             sums[name] = add_rows(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
     # A single transfer waits for the device only once.

@@ -38,6 +38,19 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
 
 
 @every_kernel
+def test_a_client_whose_model_is_nan_has_no_numbers(make_fleet, rows_of, lanes):
+    """The class with the largest logit would be 0, whose samples would be right."""
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    fleet.score("all", rows)
+    fleet.score("some", rows.index_fill(0, torch.tensor([3]), torch.nan))
+    for name, sums in fleet.results.scores["some"].items():
+        assert sums[3].isnan().all()
+        others = [0, 1, 2, 4]
+        assert torch.equal(sums[others], fleet.results.scores["all"][name][others])
+
+
+@every_kernel
 def test_one_row_stands_for_all_clients(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     row = rows_of(fleet)[0]
