@@ -25,8 +25,10 @@ def refuse_unusable(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if problem := _find_parameter_problem(parameter):
             raise Unusable(f"the parameter '{name}' {problem}")
+    registered = set(module.parameters())
     for name, part in module.named_modules():
-        if problem := _find_layer_problem(part):
+        problem = _find_layer_problem(part) or _find_held_problem(part, registered)
+        if problem:
             raise Unusable(f"{_name_place(name, part)} {problem}")
     for name, buffer in module.named_buffers():
         if buffer.is_meta:
@@ -49,13 +51,28 @@ def _find_layer_problem(part: nn.Module) -> str:
             "keeps no statistics (track_running_stats = False), so that the prediction of a "
             "sample depends on the samples beside it; keep them, or use nn.GroupNorm"
         )
-    for value in vars(part).values():
+    return ""
+
+
+def _find_held_problem(part: nn.Module, registered: set[nn.Parameter]) -> str:
+    """Return the mistake of tensors and layers that are plain attributes; "" without one.
+
+    registered: the parameters of the whole model, as torch finds them.
+    """
+    for name, value in vars(part).items():
         if isinstance(value, Tensor) and not value.is_leaf:
             return (
                 "has torch.nn.utils.weight_norm or another tensor computed from "
                 "parameters, which cannot be copied; use "
                 "torch.nn.utils.parametrizations.weight_norm"
             )
+        held = [*value.values()] if isinstance(value, dict) else value
+        for layer in held if isinstance(held, list | tuple) else ():
+            if isinstance(layer, nn.Module) and set(layer.parameters()) - registered:
+                return (
+                    f"has layers in the plain {type(value).__name__} '{name}', so nothing would "
+                    "train them; make it an nn.ModuleList or nn.ModuleDict"
+                )
     return ""
 
 
@@ -111,18 +128,14 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
                 "lost; change it in place, as by copy_()"
             )
         if not torch.equal(buffer, copies[name]):
-            _refuse_type(name, buffer)
+            is_whole = not (buffer.is_floating_point() or buffer.is_complex())
+            if buffer.dtype != torch.float32 and not is_whole:
+                raise Unusable(
+                    f"the buffer '{name}', which the forward pass changes, is "
+                    f"{_name_dtype(buffer.dtype)}; it must be float32"
+                )
             changed.add(name)
     return changed
-
-
-def _refuse_type(name: str, buffer: Tensor) -> None:
-    whole = not (buffer.is_floating_point() or buffer.is_complex())
-    if buffer.dtype != torch.float32 and not whole:
-        raise Unusable(
-            f"the buffer '{name}', which the forward pass changes, is {_name_dtype(buffer.dtype)}; "
-            "it must be float32"
-        )
 
 
 def _name_dtype(dtype: torch.dtype) -> str:

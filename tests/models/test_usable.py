@@ -65,6 +65,12 @@ def module_with(layer):
     return module
 
 
+def holding(parts):
+    module = nn.Identity()
+    module.held = parts
+    return module
+
+
 def weight_norm():
     with pytest.warns(FutureWarning):
         return nn.utils.weight_norm(nn.Linear(5, 5))
@@ -86,6 +92,8 @@ def weight_norm():
             r"'1' \(BatchNorm1d\) keeps no statistics",
         ),
         (lambda: torch.ao.nn.quantized.ReLU6(), r"'1' \(ReLU6\) is quantised"),
+        (lambda: holding([nn.Linear(5, 5)]), "'1' .* in the plain list 'held'"),
+        (lambda: holding({"a": nn.Linear(5, 5)}), "in the plain dict 'held'"),
     ],
 )
 def test_a_layer_that_cannot_be_trained_is_named(make, place):
@@ -98,6 +106,12 @@ def test_a_sparse_parameter_is_named():
     module.table = nn.Parameter(torch.eye(3).to_sparse())
     with pytest.raises(Unusable, match="'table'"):
         refuse_unusable(module)
+
+
+def test_a_list_may_hold_registered_layers_and_those_without_parameters():
+    module = module_with(nn.ReLU())
+    module.held = [module[0], nn.Tanh(), (3, "a")]
+    refuse_unusable(module)
 
 
 def test_frozen_parameters_may_have_any_type():
