@@ -398,24 +398,8 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
             {"time": {"mode": "synchronous", "file": "traces.json"}},
             "time.devices = 'lognormal'",
         ),
-        (
-            {
-                "time": {
-                    "mode": "synchronous",
-                    "devices": "file",
-                    "file": "a",
-                    "up": 1.0,
-                }
-            },
-            "time.devices = 'file'",
-        ),
-        (
-            {"time": {"mode": "synchronous", "availability_file": "traces.json"}},
-            "time.availability = 'always'",
-        ),
         ({"time": {"mode": "asynchronous", "alpha": 0.4}}, "time.rule = 'fedbuff'"),
         ({"model": {"head_scale": 3.0}}, "model.head = 'linear'"),
-        ({"adapter": {"rank": 4}}, "adapter.kind = 'none'"),
     ],
 )
 def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):

@@ -57,24 +57,9 @@ def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federa
 
 @pytest.mark.slow
 def test_a_round_in_which_everyone_diverges_leaves_the_server_as_it_is(federate):
-    before = federate(
-        {
-            "name": "tiny:Diverges",
-            "everyone": True,
-            "since": 3,
-        },
-        training=EXCLUDE,
-        rounds=2,
-    )
-    after = federate(
-        {
-            "name": "tiny:Diverges",
-            "everyone": True,
-            "since": 3,
-        },
-        training=EXCLUDE,
-        rounds=3,
-    )
+    method = {"name": "tiny:Diverges", "everyone": True, "since": 3}
+    before = federate(method, training=EXCLUDE, rounds=2)
+    after = federate(method, training=EXCLUDE, rounds=3)
     assert torch.equal(before.server["model"], after.server["model"])
     assert torch.equal(before.clients["rounds"], after.clients["rounds"])
     assert before.digest == after.digest

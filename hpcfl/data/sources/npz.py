@@ -180,7 +180,9 @@ def _describe_mistake(arrays: Arrays) -> str:
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or not len(y) or 0 in x.shape:
         return f"x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n], n at least 1"
     if y.dtype.kind not in integers or y.min() < 0:
-        return f"y must hold class numbers 0, 1, …; it is {y.dtype} from {y.min()}"
+        return (
+            f"y must hold class numbers 0, 1, …; it is {y.dtype} from {np.sort(y)[0]}"
+        )
     if client is not None and (
         client.shape != y.shape or client.dtype.kind not in f"{integers}U"
     ):

@@ -60,6 +60,7 @@ NAN = np.array([[0, 0], [0, np.nan], [0, 0]])
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "(0, 2)"),
         ({"y": np.array([0, np.nan, 1])}, "it is float64"),
         ({"y": np.array([0, -1, 2])}, "it is int64 from -1"),
+        ({"y": np.array(["b", "a", "c"])}, "it is <U1 from a"),
         ({"y": np.array([0, 1, 10**9])}, "1,000,000,000; it must be below 100,000"),
         ({"y": np.array([0, 1, 2**64 - 1], np.uint64)}, "18,446,744,073,709,551,615"),
         ({"x": NAN}, "x[1, 1] is nan"),
