@@ -11,7 +11,6 @@ Python objects. Therefore the whole file is checked before any data are read.
 import hashlib
 import io
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,7 +111,7 @@ def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the datasets and attributes that were passed to ``encode``. Raises
     Damaged.
     """
-    with _opened(io.BytesIO(data), len(data)) as (file, datasets):
+    with _opened(io.BytesIO(data)) as (file, datasets):
         arrays = {name: dataset[()] for name, dataset in datasets.items()}
         return arrays, read_texts(file, len(data))
 
@@ -131,7 +130,7 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
     """
     with (
         untrusted_files.opened(path) as source,
-        _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets),
+        _opened(source) as (_, datasets),
     ):
         return {
             name: _read_whole(dataset) if rows is None else np.asarray(dataset[rows])
@@ -153,7 +152,7 @@ def read_into(path: Path, name: str, target: np.ndarray) -> None:
     """
     with (
         untrusted_files.opened(path) as source,
-        _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets),
+        _opened(source) as (_, datasets),
     ):
         dataset = datasets[name]
         found = (dataset.dtype, dataset.shape)
@@ -163,15 +162,13 @@ def read_into(path: Path, name: str, target: np.ndarray) -> None:
 
 
 @contextmanager
-def _opened(
-    source: BinaryIO, size: int
-) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """Open a file of ``size`` bytes, and yield it with its datasets, which are safe to
-    read.
+def _opened(source: BinaryIO) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
+    """Open a file, and yield it with its datasets, which are safe to read.
 
     Exceptions of h5py in the block become Damaged. A broken file can raise each of the
     types below.
     """
+    size = source.seek(0, io.SEEK_END)
     try:
         # Locks are unnecessary, because published files never change, and some file
         # systems lack them.
