@@ -11,7 +11,7 @@ a node map into memory. Without that file every rank decodes the images itself.
 """
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -49,9 +49,7 @@ STATISTICS = (
 )
 
 
-class _Entry(NamedTuple):
-    path: Path
-    label: int
+Entry = tuple[Path, int]  # image, class
 
 
 class Cinic10(DecodedPictures):
@@ -60,9 +58,7 @@ class Cinic10(DecodedPictures):
     record = RECORD
     archive = URL, MD5, FOLDER
 
-    looked_for = tuple(
-        f"{FOLDER}/{part}/CLASS/*.png" for part in ("train", "valid", "test")
-    )
+    looked_for = tuple(f"{FOLDER}/{part}/CLASS/*.png" for part in PARTS)
 
     def read(
         self,
@@ -90,7 +86,7 @@ class Cinic10(DecodedPictures):
             owners=Owners(ORIGINS, records["imagenet"].astype(np.int64)),
         )
 
-    def list_entries(self, folder: Path) -> list[_Entry]:
+    def list_entries(self, folder: Path) -> list[Entry]:
         """Return the entries of all images, ordered by part, class and name."""
         entries = []
         for part in PARTS:
@@ -101,13 +97,14 @@ class Cinic10(DecodedPictures):
                         f"{folder / part / word}: must hold {EACH:,} .png files; it holds "
                         f"{len(paths):,}"
                     )
-                entries += [_Entry(path, label) for path in paths]
+                entries += [(path, label) for path in paths]
         return entries
 
-    def decode(self, entry: _Entry) -> tuple[np.ndarray, int, bool]:
+    def decode(self, entry: Entry) -> tuple[np.ndarray, int, bool]:
         """Return the record of an image; grey images are converted to RGB."""
-        image = pictures.read(entry.path, "PNG", size=(SIDE, SIDE))
-        return image, entry.label, not entry.path.name.startswith("cifar")
+        path, label = entry
+        image = pictures.read(path, "PNG", size=(SIDE, SIDE))
+        return image, label, not path.name.startswith("cifar")
 
 
 plugin = Cinic10()
