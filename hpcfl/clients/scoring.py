@@ -179,10 +179,10 @@ def score(
             )
         block = Block(logits, y, mask, classes)
         # the largest of NaN and numbers is NaN, so such a sample would be of class 0
-        diverged = (logits.isnan().any(dim=2) & mask).any(dim=1)
+        diverged = (logits.isnan().any(dim=2) & mask).any(dim=1, keepdim=True)
         for name, metric in scores.items():
-            sums_of_block = metric.sums(block).double()
-            sums_of_block = sums_of_block.masked_fill(diverged[:, None], torch.nan)
+            exact = metric.sums(block).double()
+            sums_of_block = exact.masked_fill(diverged, torch.nan)
             sums[name] = add_rows(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
     # A single transfer waits for the device only once.
