@@ -49,6 +49,7 @@ from hpcfl.experiment.sections import (
     Time,
     Training,
     TransformSection,
+    changed,
 )
 
 Made = TypeVar("Made")
@@ -120,8 +121,8 @@ class Config(Section):
         """Return whether a section changes the clients' updates or their mean."""
         forges = self.attack is not None and self.attack.changes_updates
         given = self.compression, self.aggregation
-        changed = any(section is not None for section in given)
-        return forges or changed or bool(self.transform) or self.hides_clients
+        is_given = any(section is not None for section in given)
+        return forges or is_given or bool(self.transform) or self.hides_clients
 
     @property
     def hides_clients(self) -> bool:
@@ -160,6 +161,10 @@ class Config(Section):
                 f"newcomers.epochs = {self.newcomers.epochs}: has no effect with newcomers.clients = 0"
             )
         lines += self._describe_unread()
+        if self.privacy and not (self.privacy.noise or self.privacy.epsilon):
+            lines.append(
+                "privacy: without noise ε is infinite; set privacy.noise or privacy.epsilon"
+            )
         for place, shift in enumerate(self.shift):
             if late := [round for round in shift.at if round > self.rounds + 1]:
                 lines.append(
@@ -172,8 +177,7 @@ class Config(Section):
                 )
         if unheeded := [
             f"training.{key} = {getattr(training, key)!r}"
-            for key in self.method.unheeded
-            if getattr(training, key) != Training.model_fields[key].default
+            for key in sorted(changed(training).intersection(self.method.unheeded))
         ]:
             lines.append(
                 f"{', '.join(unheeded)}: ignored in the separate plain SGD steps of "
@@ -184,7 +188,7 @@ class Config(Section):
     def _describe_unread(self) -> Iterator[str]:
         """Yield a line for each choice that leaves changed keys of its section unread."""
         for name in ("model", "adapter", "participation", "time"):
-            section: Section = getattr(self, name)
+            section = getattr(self, name)
             for choice, keys in section.find_unread().items():
                 if keys:
                     unread = ", ".join(f"{name}.{key}" for key in keys)
@@ -485,8 +489,8 @@ def _drop_seed_word(given: dict[str, Any]) -> dict[str, Any]:
 
 def _change(config: Config, section: str, **values: Any) -> Config:
     """Return the configuration with changed values in a section."""
-    changed = getattr(config, section).model_copy(update=values)
-    return config.model_copy(update={section: changed})
+    copy = getattr(config, section).model_copy(update=values)
+    return config.model_copy(update={section: copy})
 
 
 def _add_partition_seed(config: Config) -> Config:

@@ -23,8 +23,6 @@ from pydantic import (
 # The largest integer allowed except for seeds; larger sizes would exhaust the memory
 # before any check.
 LARGEST = 10_000_000
-# by key and its value, the keys of the same section that only some of the values read
-Readers = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 class Section(BaseModel):
@@ -41,7 +39,7 @@ class Section(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False
     )
 
-    readers: ClassVar[Readers] = {}
+    readers: ClassVar[Mapping[str, Mapping[str | bool, tuple[str, ...]]]] = {}
 
     @field_validator("*")
     @classmethod
@@ -57,8 +55,8 @@ class Section(BaseModel):
         unread = {}
         given = changed(self)
         for choice, by_value in self.readers.items():
-            of_others = set().union(*by_value.values())
-            of_others -= set(by_value.get(getattr(self, choice), ()))
+            read = by_value.get(getattr(self, choice), ())
+            of_others = set().union(*by_value.values()) - set(read)
             unread[choice] = sorted(given & of_others)
             given -= of_others
         return unread
@@ -232,11 +230,8 @@ class Shift(Section):
         """Return the first conflict between keys, "" without one."""
         if self.at:
             return self._problem_of_drift()
-        of_drift = ("who", "gradual", "score", "table")
-        fields = type(self).model_fields
-        if without := [
-            key for key in of_drift if getattr(self, key) != fields[key].default
-        ]:
+        without = sorted(changed(self) & {"who", "gradual", "score", "table"})
+        if without:
             return f"{without[0]} describes a drift, which needs at = [rounds]"
         if self.cells is None:
             return ""
@@ -374,8 +369,8 @@ class Adapter(Section):
         # to switch the adapter off.
         unread = self.find_unread()["kind"]
         if self.kind != "none" and unread:
-            by_kind = self.readers["kind"]
-            kinds = [kind for kind, keys in by_kind.items() if unread[0] in keys]
+            by_kind = self.readers["kind"].items()
+            kinds = [kind for kind, keys in by_kind if unread[0] in keys]
             known = " and ".join(f"'{kind}'" for kind in kinds)
             raise ValueError(
                 f"{unread[0]} belongs to kind = {known}, not '{self.kind}'"
@@ -454,13 +449,6 @@ class AttackSection(Section):
     changes_updates: ClassVar[bool] = True
 
 
-# Keys of ``[privacy]`` that only unit = "client" reads.
-CLIENT_KEYS = {
-    *("clip_per", "accountant", "local"),
-    *("adaptive_clip", "clip_quantile", "clip_rate", "clip_noise"),
-}
-
-
 class Privacy(Section):
     """Differential privacy of clients (``updates/updates.md``, U1) or of samples (U2)."""
 
@@ -521,14 +509,27 @@ class Privacy(Section):
         "updates below the clip; default: a 20th of the expected cohort",
     )
 
+    readers = {
+        "unit": {
+            "client": (
+                "accountant",
+                "adaptive_clip",
+                "clip_noise",
+                "clip_per",
+                "clip_quantile",
+                "clip_rate",
+                "local",
+            )
+        },
+        "adaptive_clip": {True: ("clip_noise", "clip_quantile", "clip_rate")},
+    }
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.unit == "sample":
-            of_clients = CLIENT_KEYS & changed(self)
-            if of_clients:
-                raise ValueError(
-                    f"{min(of_clients)} belongs to unit = 'client'; leave it out"
-                )
+        unread = self.find_unread()
+        if unread["unit"]:
+            key = unread["unit"][0]
+            raise ValueError(f"{key} belongs to unit = 'client'; leave it out")
         if self.noise is not None and self.epsilon is not None:
             raise ValueError(
                 "noise and epsilon exclude each other; leave one of them out"
@@ -541,9 +542,8 @@ class Privacy(Section):
         for key, is_set in needs_clip.items():
             if is_set and self.clip is None:
                 raise ValueError(f"{key} needs clip, the maximal norm of an update")
-        unread = sorted(changed(self) & {"clip_noise", "clip_quantile", "clip_rate"})
-        if unread and not self.adaptive_clip:
-            raise ValueError(f"{unread[0]} needs adaptive_clip = true")
+        if unread["adaptive_clip"]:
+            raise ValueError(f"{unread['adaptive_clip'][0]} needs adaptive_clip = true")
         if self.local and self.adaptive_clip:
             raise ValueError("local and adaptive_clip exclude each other")
         if self.local and self.epsilon is not None:
@@ -997,11 +997,8 @@ class LaneTable(BaseModel):
 
     def select(self, model: str, precision: str) -> Self:
         """Return the table with only the rows of a model and a ``runtime.precision``."""
-        measured = PRECISIONS[precision]
-        rows = []
-        for row in self.rows:
-            if (row.model, row.precision) == (model, measured):
-                rows.append(row)
+        kind = model, PRECISIONS[precision]
+        rows = [row for row in self.rows if (row.model, row.precision) == kind]
         return self.model_copy(update={"rows": rows})
 
     def fastest(self, most: int, form: Form | None) -> LaneRow | None:
@@ -1013,10 +1010,9 @@ class LaneTable(BaseModel):
             most: Maximal number of lanes.
             form: Form of convolutions, None for any.
         """
-        rows = []
-        for row in self.rows:
-            if row.lanes <= most and form in (None, row.form):
-                rows.append(row)
+        rows = [
+            row for row in self.rows if row.lanes <= most and form in (None, row.form)
+        ]
         return min(
             rows, key=lambda row: (row.seconds_per_sample, -row.lanes), default=None
         )

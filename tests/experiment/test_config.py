@@ -408,6 +408,14 @@ def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
     assert note == f"{section}.{list(keys)[-1]}: not read with {choice}"
 
 
+@pytest.mark.parametrize(("noise", "notes"), [(0.0, 1), (1.0, 0)])
+def test_privacy_without_noise_is_noted(noise, notes):
+    privacy = {"unit": "client", "clip": 1.0, "noise": noise}
+    table = {"method": {"name": "fedavg"}, "privacy": privacy}
+    found = config.parse(table).notes
+    assert len(found) == notes and all("ε is infinite" in note for note in found)
+
+
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if "momentum" in kind(name).unheeded]
 )
