@@ -1,28 +1,28 @@
 """Models, one file each, found by the file's name (``model.name``).
 
-A file's ``plugin`` is called as ``plugin(shape, classes, *, own keys)``: ``shape`` is
-that of one sample, without the batch, and the keyword parameters become validated keys
-of ``[model]``. It returns a plain ``nn.Module`` for ONE client, with
+A file's ``plugin`` is called as ``plugin(shape, classes, *, own keys)``. ``shape`` is
+the shape of one sample, without the batch, and the keyword parameters become validated
+keys of ``[model]``. It returns a plain ``nn.Module`` for ONE client, with
 
 * ``head``: the output layer, last in registration order;
 * ``features(x)``: the head's input [batch, width], and ``forward(x) =
   head(features(x))``;
 * its layers as direct children in order, because "the upper p layers" counts children
-  that hold parameters.
+  with parameters.
 
 Parameters frozen by ``requires_grad_(False)`` are never trained and never sent. All
 clients share their values, those of the initial model.
 
 ``forward`` should run under ``torch.func.vmap``, which trains clients side by side. It
-should have no ``.item()``, no branch on values and no ``nn.RNN``. A model with any of
-these is trained for one client after the other, with a note. On a CPU the same holds
-for layers whose batched result is not bit-identical. Examples are batch norm, a
-convolution and most activations except ReLU, tanh and GELU. A model of tokens has the
-key ``vocabulary``; its default is the data set's.
+should therefore have no ``.item()``, no branch on values and no ``nn.RNN``. A model
+with any of these is trained for one client after the other, and a note is printed. The
+same applies on a CPU to layers whose batched result is not bit-identical: batch norm,
+convolutions and most activations except ReLU, tanh and GELU. A model of tokens has the
+key ``vocabulary``; the default is the data set's vocabulary.
 
 A model of sequences may have the attribute ``width`` and a method ``through_blocks(x,
-mask=None)``. The method returns tokens [batch, tokens, width] behind all blocks;
-``mask`` is added to attention's scores. Such a model can have a prompt
+mask=None)``. The method passes tokens [batch, tokens, width] through all blocks;
+``mask`` is added to the scores of attention. Such a model can have a prompt
 (``adapter.kind``).
 """
 
@@ -55,10 +55,10 @@ class Parts(Protocol):
 
 
 class Classifier(nn.Module):
-    """A model whose child ``head`` makes logits of its features.
+    """A model whose child ``head`` computes logits from its features.
 
     Attributes:
-        features: the method that returns the head's input [batch, d].
+        features: Method that returns the head's input [batch, d].
     """
 
     head: nn.Module
@@ -84,8 +84,10 @@ def build(
     """Build the module of one client for ``[model]``, freshly initialised.
 
     Args:
+        model: The section ``[model]``.
         shape: The shape of one sample.
-        vocabulary: The data set's number of tokens, if it has tokens.
+        classes: The number of classes.
+        vocabulary: The data set's number of tokens; None if it has no tokens.
 
     Raises:
         UserError: The model does not fit the samples or cannot have the requested head.
@@ -114,7 +116,7 @@ def build(
 
 
 def _refuse_tokens(model: Model) -> None:
-    """Raise UserError where a built-in model takes numbers, not token ids."""
+    """Raise UserError if the model is a built-in one that does not take token ids."""
     if "vocabulary" in model.options or ":" in model.name:
         return
     raise UserError(

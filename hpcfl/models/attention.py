@@ -1,10 +1,10 @@
 """Attention that batches over clients: softmax(q kᵀ/√d + mask) v by matrix products
 (adapters.md §2).
 
-torch's own ``scaled_dot_product_attention`` has no batching rule for several clients on
-a CPU, and draws its dropout from a stream. The classes here compute the same as torch's
-of the same names, with the same parameters. ``replace_layers`` substitutes them for
-torch's.
+torch's ``scaled_dot_product_attention`` has no batching rule for several clients on a
+CPU, and draws its dropout from a stream. The classes here compute the same results as
+torch's classes with the same names and parameters. ``replace_layers`` replaces torch's
+classes by them.
 """
 
 import math
@@ -28,8 +28,11 @@ def attend(
     ``[…, tokens of q, tokens of k]``.
 
     Args:
-        q, k, v: ``[…, tokens, d]``; ``k`` and ``v`` have the same number of tokens.
-        mask: Added to the scores ``[…, tokens of q, tokens of k]``.
+        q: The queries, ``[…, tokens of q, d]``.
+        k: The keys, ``[…, tokens of k, d]``.
+        v: The values, ``[…, tokens of k, width of v]``.
+        mask: Numbers added to the scores ``[…, tokens of q, tokens of k]``; None for no
+            mask.
         dropout: The dropout of the weights.
     """
     scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-2, -1)
@@ -40,8 +43,8 @@ def attend(
 
 
 def make_causal_mask(tokens: int, device: torch.device) -> Tensor:
-    """Return the mask with which a token sees itself and those before it, [tokens,
-    tokens].
+    """Return the causal mask [tokens, tokens], with which a token attends to itself and
+    to earlier tokens.
     """
     return torch.full((tokens, tokens), -torch.inf, device=device).triu(1)
 
@@ -49,15 +52,15 @@ def make_causal_mask(tokens: int, device: torch.device) -> Tensor:
 def gelu(x: Tensor) -> Tensor:
     """Compute the exact GELU, x Φ(x), by erf.
 
-    torch's own uses another formula for the last few numbers of a tensor. A client's
-    result would depend on the other clients (``lane_independence.py``).
+    torch's operator uses another formula for the last few numbers of a tensor, so that
+    a client's result would depend on the other clients (``lane_independence.py``).
     """
     return x * (0.5 + 0.5 * torch.erf(x * math.sqrt(0.5)))
 
 
 def gelu_by_tanh(x: Tensor) -> Tensor:
-    """Compute the approximation x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))), for the
-    reason in ``gelu``.
+    """Compute the approximation x/2 (1 + tanh(√(2/π) (x + 0.044715 x³))) of GELU, with
+    the same formula for all numbers, as in ``gelu``.
     """
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     return x * (0.5 + 0.5 * torch.tanh(inner))
@@ -156,8 +159,9 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
         k].
 
         Args:
-            padding: [batch, tokens of key].
-            attention: [tokens of q, tokens of key], or [batch · heads, …] of these.
+            padding: The mask of the padding, [batch, tokens of key].
+            attention: The mask of pairs of tokens, [tokens of q, tokens of key] or
+                [batch · heads, tokens of q, tokens of key].
         """
         mask = None
         if attention is not None:
@@ -173,7 +177,7 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
 
 
 def _make_additive(mask: Tensor) -> Tensor:
-    """Return a mask as numbers to add; a boolean mask hides tokens where it is true."""
+    """Return a mask as numbers to add. A boolean mask hides the tokens with True."""
     if mask.dtype != torch.bool:
         return mask
     zeros = torch.zeros_like(mask, dtype=torch.get_default_dtype())
@@ -224,8 +228,8 @@ class TransformerEncoderLayer(nn.TransformerEncoderLayer):
 class TransformerEncoder(nn.TransformerEncoder):
     """torch's encoder, without its branches on the values of masks.
 
-    torch's reads a mask's values to detect a causal one. It makes tensors of varying
-    length where tokens are padding.
+    torch's encoder reads a mask's values to detect a causal mask, and creates tensors
+    of varying length if there is padding.
     """
 
     def forward(

@@ -43,7 +43,7 @@ class Embeddings(nn.Module):
     ):
         super().__init__()
         self.first_position = first_position
-        # the names of the published files
+        # These are the names in the published files.
         self.word_embeddings = Tokens(vocabulary, width)
         self.position_embeddings = Tokens(positions, width)
         self.token_type_embeddings = Tokens(types, width)
@@ -75,15 +75,16 @@ class Pooler(nn.Module):
 
 
 class Bert(Transformer):
-    """Post-norm blocks in which every token sees all but the padding.
+    """Post-norm blocks in which every token attends to all tokens except padding.
 
     Outside the blocks the parameters have the names of the published files. In a block
     one layer holds queries, keys and values. ``adapter.names = "bert"`` maps all names.
     RoBERTa (Liu et al., 2019) is ``positions = 514, first_position = 2, types = 1,
     padding = 1, norm_eps = 1e-5`` and ``adapter.names = "roberta"``.
 
-    Raises UserError for samples that are no tokens and for texts longer than the number
-    of positions. It also does where heads do not share the width evenly.
+    Raises:
+        UserError: The samples are not tokens, a text is longer than the number of
+            positions, or the width is not a multiple of the number of heads.
     """
 
     def __init__(
@@ -99,10 +100,13 @@ class Bert(Transformer):
         dropout: Dropout = 0.1,
         positions: Longest = 512,
         first_position: Annotated[
-            int, Field(ge=0, description="that of a text's first token")
+            int, Field(ge=0, description="position of a text's first token")
         ] = 0,
         types: Annotated[
-            int, Field(ge=1, le=1 << 10, description="kinds of sentences in a file")
+            int,
+            Field(
+                ge=1, le=1 << 10, description="number of kinds of sentences in the file"
+            ),
         ] = 2,
         padding: Padding = 0,
         norm_eps: NormEps = 1e-12,
@@ -136,7 +140,7 @@ class Bert(Transformer):
     def features(self, x: Tensor) -> Tensor:
         """Return the head's input [batch, width] for token ids [batch, positions]."""
         vectors = self.embeddings(x)
-        # not -∞, with which a text of padding alone would become NaN
+        # With -∞, a text that consists of padding would become NaN.
         lowest = torch.finfo(vectors.dtype).min
         added = torch.zeros_like(x, dtype=vectors.dtype)
         added = added.masked_fill(x == self.padding, lowest)

@@ -14,11 +14,12 @@ Size = Annotated[int, Field(ge=1, le=1 << 14)]
 
 
 class CharLSTM(Classifier):
-    """Characters as vectors, two layers of cells, and the head, which reads the last
-    output.
+    """An embedding of characters, layers of LSTM cells, and a head on the last output.
 
-    The parts have torch's default initialisation. Raises UserError for samples that are
-    no tokens.
+    All parts have torch's default initialisation.
+
+    Raises:
+        UserError: The samples are not tokens.
     """
 
     def __init__(
@@ -27,11 +28,9 @@ class CharLSTM(Classifier):
         classes: int,
         *,
         vocabulary: Vocabulary = None,
-        width: Annotated[Size, Field(description="numbers of a character")] = 8,
-        hidden: Annotated[Size, Field(description="cells of a layer")] = 256,
-        depth: Annotated[
-            int, Field(ge=1, le=100, description="how many layers of cells")
-        ] = 2,
+        width: Annotated[Size, Field(description="width of a character's vector")] = 8,
+        hidden: Annotated[Size, Field(description="number of cells per layer")] = 256,
+        depth: Annotated[int, Field(ge=1, le=100, description="number of layers")] = 2,
     ):
         super().__init__()
         tokens = count_tokens("char-lstm", shape, vocabulary)

@@ -21,14 +21,16 @@ from hpcfl.models.transformer import (
 
 
 class CharTransformer(Transformer):
-    """Pre-norm blocks with causal attention over characters; the head reads the last
+    """Pre-norm blocks with causal attention over characters, and a head on the last
     one.
 
-    FedTP's code has a post-norm encoder in which every character sees all, and predicts
-    the next one at every place. Here a sample has one label, the character after it.
-    Tokens and positions start as a truncated normal of 0.02.
+    FedTP's code has a post-norm encoder in which every character attends to all, and
+    predicts the next character at every position. Here a sample has one label, the
+    character after it. Tokens and positions are initialised from a truncated normal
+    distribution with standard deviation 0.02.
 
-    Raises UserError for samples that are no tokens.
+    Raises:
+        UserError: The samples are not tokens.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""Base of the papers' small image models: two convolutions with pooling, then linear
-layers.
+"""Base class of the papers' small image models: two convolutions with pooling, then
+linear layers.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ SMALLEST = 16
 
 
 class TwoConvolutions(Classifier):
-    """Twice (5×5 convolution, ReLU, 2×2 pooling), then linear layers with ReLU and the
-    output layer.
+    """Two stages of 5×5 convolution, ReLU and 2×2 pooling, then linear layers with ReLU
+    and the output layer.
 
     A subclass is one paper's model. Parameters have torch's default initialisation.
 
     Attributes:
         channels: The channels of the two convolutions.
         widths: The widths of the linear layers.
-        head_bias: True if the output layer has a bias.
-        side: The number of pixels to which shorter sides of an image are padded evenly
-            with zeros; 0 for no padding.
+        head_bias: Whether the output layer has a bias.
+        side: The number of pixels to which shorter sides of an image are padded with
+            zeros on both ends; 0 for no padding.
 
     Raises:
-        UserError: The samples are no images, or too small.
+        UserError: The samples are not images, or are too small.
     """
 
     channels: ClassVar[tuple[int, int]]

@@ -15,9 +15,11 @@ class FastText(Classifier):
     """The mean of the embeddings, a linear layer without activation and the output
     layer.
 
-    The mean includes all positions, with padding. Token 0 stands for unknown words and
-    padding; its embedding is zero and stays so. Raises UserError for samples that are
-    no tokens.
+    The mean includes all positions, also padding. Token 0 represents unknown words and
+    padding; its embedding is always zero.
+
+    Raises:
+        UserError: The samples are not tokens.
     """
 
     def __init__(

@@ -23,14 +23,15 @@ from hpcfl.models.transformer import (
 
 
 class GPT(Transformer):
-    """Pre-norm blocks with causal attention; the head reads a text's last token before
+    """Pre-norm blocks with causal attention, and a head on a text's last token before
     the padding.
 
     Outside the blocks the parameters have the names of the published files, which
     ``adapter.names = "gpt2"`` maps.
 
-    Raises UserError for samples that are no tokens and for texts longer than the number
-    of positions. It also does where heads do not share the width evenly.
+    Raises:
+        UserError: The samples are not tokens, a text is longer than the number of
+            positions, or the width is not a multiple of the number of heads.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class GPT(Transformer):
         places = self.wpe.weight[: x.shape[1]]
         vectors = self.wte(x) + places
         # A frozen layer has no dropout. This dropout applies to the vectors of tokens
-        # and positions, so it is off where both are frozen.
+        # and positions, so it is off if both are frozen.
         if self.wte.training or self.wpe.training:
             vectors = self.dropout(vectors)
         mask = make_causal_mask(x.shape[1], x.device)

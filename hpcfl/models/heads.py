@@ -1,4 +1,4 @@
-"""Output layers that replace a model's own, for ``model.head`` or a method."""
+"""Output layers that replace a model's head, for ``model.head`` or a method."""
 
 from typing import Literal
 

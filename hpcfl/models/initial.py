@@ -11,10 +11,15 @@ from hpcfl.files import untrusted_files, wording
 
 
 def read(file: str, module: nn.Module) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file by name; they must be finite and those of
-    the module.
+    """Read the tensors of a safetensors file for a module, by name.
 
-    Raises UserError.
+    Args:
+        file: The path of the file.
+        module: The module, whose tensors the file must have.
+
+    Raises:
+        UserError: The file is unreadable, its tensors differ from the module's in
+            names, types or shapes, or a tensor is not finite.
     """
     given = load(f"model.init = '{file}'", Path(file))
     own = module.state_dict()
@@ -26,7 +31,7 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
     if unknown := sorted(given.keys() - own.keys()):
         raise UserError(
             f"model.init = '{file}' has a tensor '{wording.shorten(unknown[0])}', which "
-            f"the model has not; its are {wording.list_names(sorted(own))}"
+            f"the model does not have; it has {wording.list_names(sorted(own))}"
         )
     for name, tensor in own.items():
         if describe_form(given[name]) != describe_form(tensor):
@@ -38,9 +43,14 @@ def read(file: str, module: nn.Module) -> dict[str, Tensor]:
 
 
 def load(where: str, path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file by name, which must be finite.
+    """Read the tensors of a safetensors file by name.
 
-    where: the key and its value, for errors. Raises UserError.
+    Args:
+        where: The key and its value, for error messages.
+        path: The path of the file.
+
+    Raises:
+        UserError: The file is unreadable, or a tensor is not finite.
     """
     tensors = {}
     with untrusted_files.refuse_unreadable(where, "safetensors"), opened(path) as file:
@@ -52,7 +62,7 @@ def load(where: str, path: Path) -> dict[str, Tensor]:
 
 def opened(path: Path) -> Any:
     """Open a safetensors file, as a context. Raises OSError, SafetensorError."""
-    # a pipe, which would block, is refused
+    # This refuses a pipe, which would block.
     untrusted_files.open_user_file(path).close()
     return safe_open(path, framework="pt")
 

@@ -1,12 +1,12 @@
 """Models in mixed precision (``runtime.precision = "bf16"``, adapters.md §5) by torch's
 autocast.
 
-Mixed precision applies to the model and not to the step: to its forward pass, its
-features and its head. Their outputs are float32. So losses, scores and methods compute
-with float32 features and logits for every caller of the model.
+Mixed precision applies to the forward pass, the features and the head of a model. Their
+outputs are float32, so losses, scores and methods compute with float32 features and
+logits.
 
-A module's class changes to one with a mixin, because torch's hooks cannot put a context
-around a forward pass, and a wrapper would change the names of all parameters.
+A module's class changes to a class with a mixin, because torch's hooks cannot put a
+context around a forward pass, and a wrapper would change the names of all parameters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +48,7 @@ def _autocast(arguments: Sequence[Any], keywords: dict[str, Any]) -> torch.autoc
     """Return mixed precision on the device of the model's inputs."""
     given = [*arguments, *keywords.values()]
     device = next(value.device for value in given if isinstance(value, Tensor))
-    # The cache would reuse the bfloat16 form of a weight for other lanes and other
-    # modes.
+    # The cache would reuse the bfloat16 copy of a weight for other lanes and modes.
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
@@ -78,8 +77,8 @@ def _join(module: nn.Module, kind: type[Mixed]) -> None:
 def stored(module: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a module's frozen values as they are stored: weights in bfloat16.
 
-    Biases, norms and values of other layers, such as positions, keep their type: they
-    are few.
+    Biases, norms and values of other layers, such as positions, keep their type,
+    because they need little memory.
     """
     weights = set[str]()
     for path, layer in module.named_modules():

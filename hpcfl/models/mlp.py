@@ -21,8 +21,10 @@ MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 
 class MLP(Classifier):
     """Linear layers with ReLU between them, on the flattened sample.
 
-    Without hidden layers it is a linear classifier. Raises UserError for too many
-    layers or parameters.
+    Without hidden layers it is a linear classifier.
+
+    Raises:
+        UserError: There are too many layers or parameters.
     """
 
     def __init__(

@@ -1,10 +1,11 @@
 """Layers that draw random numbers as functions of a key (adapters.md §1).
 
-A client draws the same numbers alone and beside others, on any device, recorded or not.
-A number is a function of a key of two words and of its place among all draws of the
-layer for ONE client's mini-batch. Each client draws with its own keys, all in one call.
+A client draws the same numbers alone and together with others, on any device, with and
+without CUDA graphs. A number is a function of a key of two words and of its index among
+all draws of the layer for ONE client's mini-batch. Each client has separate keys, and
+one call draws for all clients.
 
-torch's own layers draw from a stream, which ``torch.func.vmap`` refuses to share.
+torch's layers draw from a stream, which ``torch.func.vmap`` does not support.
 ``replace_layers`` replaces them in the models of clients.
 """
 
@@ -22,7 +23,7 @@ LOWEST_SELU = -1.0507009873554805 * 1.6732632423543772
 def _shift(words: Tensor, bits: int) -> Tensor:
     """Shift ``words`` to the right and fill with zeros.
 
-    torch's own shift of int32 fills with copies of the highest bit.
+    torch's shift of int32 fills with copies of the highest bit.
     """
     kept = (1 << (32 - bits)) - 1
     return torch.bitwise_right_shift(words, bits) & kept
@@ -46,8 +47,8 @@ def draw_words(key: Tensor, places: Tensor) -> Tensor:
     Both words of a key must be random: consecutive keys give similar masks.
 
     Args:
-        key: int32 [2].
-        places: int32, the index of each number among the layer's draws.
+        key: The key, int32 [2].
+        places: The index of each number among the layer's draws, int32.
     """
     first, second = key.unbind()
     return _mix(_mix(places ^ first) + second)
@@ -115,9 +116,8 @@ def _scale(x: Tensor, kept: Tensor, p: float) -> Tensor:
 class _Keyed(RandomLayer):
     """Mixin for the class of a dropout layer of torch.
 
-    Outside of a step that trains clients the layer computes torch's own dropout. It
-    never changes its input in place, and dropped values are 0 even where they are not
-    finite.
+    Outside of training steps of clients the layer computes torch's dropout. It never
+    changes its input in place, and dropped values are 0 even if they are not finite.
     """
 
     p: float
@@ -193,17 +193,17 @@ class FeatureAlphaDropout(_Alpha, _Channels, nn.FeatureAlphaDropout):
 
 
 def list_random_layers(module: nn.Module) -> list[RandomLayer]:
-    """Return the layers of a model that draw by keys, in the order of ``modules()``."""
+    """Return the random layers of a model, in the order of ``modules()``."""
     return [layer for layer in module.modules() if isinstance(layer, RandomLayer)]
 
 
 def derive_sample_keys(keys: Tensor, place: Tensor) -> Tensor:
-    """Return keys of layers for ONE sample, int32 [layers, 2], so that each sample of a
-    mini-batch draws for itself.
+    """Return the keys of layers for ONE sample, int32 [layers, 2], so that each sample
+    of a mini-batch has separate draws.
 
     Args:
-        keys: of the mini-batch, int32 [layers, 2].
-        place: the sample's place in the mini-batch, int32.
+        keys: The keys of the mini-batch, int32 [layers, 2].
+        place: The sample's index in the mini-batch, int32.
     """
     places = torch.stack([2 * place, 2 * place + 1])
     return torch.stack([draw_words(key, places) for key in keys.unbind()])
@@ -211,8 +211,11 @@ def derive_sample_keys(keys: Tensor, place: Tensor) -> Tensor:
 
 @contextmanager
 def keyed(layers: Sequence[RandomLayer], keys: Tensor | None) -> Iterator[None]:
-    """Set the ``keys`` of layers within a block, int32 [layers, 2]; None changes
-    nothing.
+    """Set the keys of random layers inside a ``with`` block.
+
+    Args:
+        layers: The random layers of a model.
+        keys: Their keys, int32 [layers, 2]; None changes nothing.
     """
     if keys is None:
         yield

@@ -1,8 +1,8 @@
 """LSTM and GRU that batch over clients, with torch's parameters: a loop over time
 (adapters.md §2).
 
-torch's own layers have no batching rule for several clients. A single client runs
-through torch's operator, which is faster on a CPU.
+torch's layers have no batching rule for several clients. A single client uses torch's
+operator, which is faster on a CPU.
 """
 
 from typing import Any
@@ -136,7 +136,7 @@ class _Recurrent(RandomLayer):
     ) -> tuple[Tensor, list[Tensor]]:
         """Compute ``_run_direction`` by torch's operator."""
         first = [part[None].contiguous() for part in state]
-        # one layer without dropout, in one direction, and the batch is not first
+        # One layer without dropout, in one direction, and the batch is not first.
         output, *last = self._operator(
             x,
             first if len(first) > 1 else first[0],

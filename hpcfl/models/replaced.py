@@ -1,8 +1,8 @@
 """Replacements for layers of torch that cannot run for many clients in one call.
 
-``replace_layers`` replaces layers of torch in a user's module as well. A layer remains
-the same object, with its parameters, names and hooks, because a module may refer to its
-layers from anywhere: only its class changes to a subclass of torch's. torch's own
+``replace_layers`` also replaces layers of torch in a user's module. A layer remains the
+same object, with its parameters, names and hooks, because a module may refer to its
+layers from anywhere. Only its class changes, to a subclass of torch's class. torch's
 parametrizations change classes in the same way.
 """
 
@@ -17,7 +17,8 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# By the name of torch's layer: the file of this folder that has its replacement, of the same name.
+# File of this folder with the replacement, by the name of torch's layer and of the
+# replacement.
 FILES = {
     "Dropout": "random",
     "Dropout1d": "random",
@@ -47,7 +48,7 @@ IN_LANES = ContextVar("in_lanes", default=False)
 class Embedding(nn.Embedding):
     """torch's embedding, with the padding's gradient removed by a mask.
 
-    Under vmap torch removes it for the first client alone.
+    Under vmap torch removes it only for the first client.
     """
 
     def forward(self, input: Tensor) -> Tensor:

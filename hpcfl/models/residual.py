@@ -50,11 +50,11 @@ class ResidualNetwork(Classifier):
     Args:
         widths: The channels of each stage.
         blocks: The number of blocks of a stage.
-        large_stem: True for a 7×7 convolution and a 3×3 pooling, both of stride 2;
-            False for a 3×3 convolution of stride 1.
+        large_stem: Whether the stem is a 7×7 convolution and a 3×3 pooling, both with
+            stride 2; otherwise it is a 3×3 convolution with stride 1.
 
     Raises:
-        UserError: The samples are no images.
+        UserError: The samples are not images.
     """
 
     def __init__(

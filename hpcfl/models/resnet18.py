@@ -23,7 +23,10 @@ class ResNet18(ResidualNetwork):
         classes: int,
         *,
         norm: Annotated[
-            Norm, Field(description="batch: torchvision's form; group, none: FedNH's")
+            Norm,
+            Field(
+                description="norm layers; batch: torchvision's form; group or none: FedNH's"
+            ),
         ] = "batch",
     ):
         large = norm == "batch"

@@ -18,15 +18,17 @@ from hpcfl.models.transformer import (
 
 
 class TextTransformer(Transformer):
-    """Post-norm blocks with ReLU over a text's tokens and a class token, which the head
-    reads.
+    """Post-norm blocks with ReLU over a text's tokens and a class token, and a head on
+    the class token.
 
     Padding counts as a token. The model follows PFLlib's code with two differences:
-    positions are learned instead of sines, and tokens and positions start as a
-    truncated normal of 0.02. The default width is fastText's; PFLlib's is 512.
+    positions are learned instead of sines, and tokens and positions are initialised
+    from a truncated normal distribution with standard deviation 0.02. The default width
+    is fastText's; PFLlib's is 512.
 
-    Raises UserError for samples that are no tokens, and where heads do not share the
-    width evenly.
+    Raises:
+        UserError: The samples are not tokens, or the width is not a multiple of the
+            number of heads.
     """
 
     def __init__(

@@ -13,44 +13,48 @@ from hpcfl.errors import UserError
 from hpcfl.models import Classifier
 from hpcfl.models.attention import attend, gelu
 
-STD = 0.02  # standard deviation of initial tokens and positions, a truncated normal
-MOST_PARAMETERS = 1_000_000_000  # of one client's model, 4 GB
+STD = 0.02  # standard deviation of initial tokens and positions (truncated normal)
+MOST_PARAMETERS = 1_000_000_000  # limit for one client's model, 4 GB
 
-Width = Annotated[int, Field(ge=1, le=1 << 16, description="numbers of a token")]
-Depth = Annotated[int, Field(ge=1, le=1000, description="how many blocks")]
-Heads = Annotated[int, Field(ge=1, le=1 << 10, description="of a block's attention")]
-HeadWidth = Annotated[int, Field(ge=1, le=1 << 16, description="numbers of a head")]
+Width = Annotated[int, Field(ge=1, le=1 << 16, description="width of a token's vector")]
+Depth = Annotated[int, Field(ge=1, le=1000, description="number of blocks")]
+Heads = Annotated[
+    int, Field(ge=1, le=1 << 10, description="number of attention heads per block")
+]
+HeadWidth = Annotated[
+    int, Field(ge=1, le=1 << 16, description="width of an attention head")
+]
 Hidden = Annotated[
     int, Field(ge=1, le=1 << 20, description="width of a block's hidden layer")
 ]
-Dropout = Annotated[
-    float, Field(ge=0, lt=1, description="the share that dropout leaves out")
-]
+Dropout = Annotated[float, Field(ge=0, lt=1, description="dropout rate")]
 
 NormEps = Annotated[
-    float, Field(gt=0, le=1, description="what layer norm adds to variances")
+    float, Field(gt=0, le=1, description="ε that layer norm adds to variances")
 ]
 Padding = Annotated[
-    int, Field(ge=0, description="the token that fills up texts; models ignore it")
+    int, Field(ge=0, description="id of the padding token, which models ignore")
 ]
 Longest = Annotated[
-    int, Field(ge=1, le=1 << 20, description="tokens of a text, at most")
+    int, Field(ge=1, le=1 << 20, description="maximal number of tokens in a text")
 ]
 
 Vocabulary = Annotated[
     PositiveInt | None,
-    Field(description="how many tokens there are; left out, the data set's"),
+    Field(description="number of tokens; default: the data set's"),
 ]
 
 
 def count_tokens(name: str, shape: tuple[int, ...], vocabulary: int | None) -> int:
-    """Return the vocabulary. Raises UserError for samples that are no tokens."""
+    """Return the size of the vocabulary. Raises UserError for samples that are not
+    tokens.
+    """
     if len(shape) != 1 or vocabulary is None:
         size = "×".join(map(str, shape))
         missing = "" if vocabulary else " and no vocabulary"
         raise UserError(
-            f"model.name = '{name}' needs token ids [positions], such as 'leaf' or "
-            f"'ag-news' has; a sample here has the shape {size}{missing}"
+            f"model.name = '{name}' needs token ids [positions], as in 'leaf' or "
+            f"'ag-news'; a sample here has the shape {size}{missing}"
         )
     return vocabulary
 
@@ -76,7 +80,7 @@ class SelfAttention(nn.Module):
     """Attention of a sequence to itself; ``qkv`` computes queries, keys and values of
     all heads at once.
 
-    dropout: the dropout of the attention's weights.
+    ``dropout`` is the dropout rate of the attention's weights.
     """
 
     def __init__(
@@ -129,11 +133,17 @@ class Block(nn.Module):
         """Make the layers.
 
         Args:
-            dropout: The dropout of the outputs of attention and each linear layer.
-            attention_dropout: The dropout of the attention's weights.
-            inner_dropout: True if the first linear layer's output has dropout, too.
-            bias: True if queries, keys and values have one.
-            norm_eps: Added to variances by layer norm.
+            width: The width of a token.
+            heads: The number of attention heads.
+            head_width: The width of a head.
+            hidden: The width of the first linear layer.
+            dropout: The dropout rate of the outputs of attention and the linear layers.
+            norm_first: Whether norms precede attention and the linear layers.
+            activation: The activation after the first linear layer.
+            attention_dropout: The dropout rate of the attention's weights.
+            inner_dropout: Whether the first linear layer's output also has dropout.
+            bias: Whether queries, keys and values have a bias.
+            norm_eps: The ε that layer norm adds to variances.
         """
         super().__init__()
         self.width = width
@@ -169,10 +179,8 @@ class Block(nn.Module):
 
 
 class Positions(nn.Module):
-    """Learned position vectors, added to each token, and an optional class token in
-    front.
-
-    tokens: the largest number of input tokens.
+    """Learned position vectors, added to the tokens, and an optional class token before
+    them. ``tokens`` is the maximal number of input tokens.
     """
 
     def __init__(self, tokens: int, width: int, class_token: bool, dropout: float):
@@ -216,16 +224,20 @@ class Transformer(Classifier):
         hidden: int,
         head_width: int | None = None,
     ):
-        """Set the sizes of the blocks, before anything is made.
+        """Set the sizes of the blocks without allocating them.
 
         Args:
-            name: The model's name, for errors.
-            vectors: The number of vectors, for positions and vocabulary together.
-            head_width: By default all heads share the width evenly.
+            name: The model's name, for error messages.
+            vectors: The number of vectors for positions and vocabulary together.
+            width: The width of a token.
+            depth: The number of blocks.
+            heads: The number of attention heads per block.
+            hidden: The width of a block's hidden layer.
+            head_width: The width of a head; by default ``width / heads``.
 
         Raises:
-            UserError: Heads do not share the width evenly, or there are too many
-                parameters.
+            UserError: The width is not a multiple of the number of heads, or there are
+                too many parameters.
         """
         super().__init__()
         if head_width is None:

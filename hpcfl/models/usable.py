@@ -17,7 +17,7 @@ NUMBERS = (bool, int, float)
 
 
 class Unusable(ValueError):
-    """A property of a module that hpcfl cannot train; the text names its place."""
+    """A module that hpcfl cannot train; the text names the part and the reason."""
 
 
 def refuse_unusable(module: nn.Module) -> None:
@@ -48,8 +48,8 @@ def _find_layer_problem(part: nn.Module) -> str:
         return "is quantised, so it cannot be trained; use the layer of torch.nn"
     if isinstance(part, BATCH_NORMS) and part.running_mean is None:
         return (
-            "keeps no statistics (track_running_stats = False), so that the prediction of a "
-            "sample depends on the samples beside it; keep them, or use nn.GroupNorm"
+            "keeps no statistics (track_running_stats = False), so that the prediction for a "
+            "sample depends on the mini-batch; keep statistics, or use nn.GroupNorm"
         )
     return ""
 
@@ -83,14 +83,14 @@ def _find_parameter_problem(parameter: nn.Parameter) -> str:
             "number of inputs"
         )
     if parameter.is_meta:
-        return "has no values (device 'meta'); make the layer on the CPU"
+        return "has no values (device 'meta'); create the layer on the CPU"
     if parameter.layout != torch.strided:
         return "is sparse; parameters must be dense"
     expected = torch.get_default_dtype()
     if parameter.requires_grad and parameter.dtype != expected:
         return (
             f"is {_name_dtype(parameter.dtype)}, but trained parameters must be {_name_dtype(expected)}; "
-            "make it so (.float()), or freeze it (requires_grad_(False))"
+            "convert it (.float()), or freeze it (requires_grad_(False))"
         )
     return ""
 
@@ -98,12 +98,18 @@ def _find_parameter_problem(parameter: nn.Parameter) -> str:
 def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
     """Return the names of the buffers that a forward pass in training mode changes.
 
-    Buffers of torch's norms are excluded: they are statistics by their type. The module
-    changes.
+    Buffers of torch's norm layers are excluded, because they are always statistics. The
+    forward passes change the module.
+
+    Args:
+        module: One client's module.
+        x: A mini-batch of samples.
+        seed: The seed of random numbers in the forward passes.
 
     Raises:
-        Unusable: The module has state that hpcfl cannot keep: replaced buffers, buffers
-            of another type than float32 or integer, or attributes that are no buffers.
+        Unusable: The forward pass changes state that hpcfl cannot store: replaced
+            buffers, buffers of another type than float32 or integer, or attributes that
+            are not buffers.
     """
     buffers = dict(list_own_buffers(module))
     copies = {name: buffer.clone() for name, buffer in buffers.items()}
@@ -115,7 +121,7 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
     for name, value in attributes.items():
         if name in after and not _are_equal(value, after[name]):
             raise Unusable(
-                f"the forward pass changes the attribute '{name}', which is no buffer, so that "
+                f"the forward pass changes the attribute '{name}', which is not a buffer, so that "
                 "all clients would share it; make it a float32 buffer (register_buffer) and "
                 "change it in place"
             )
@@ -125,7 +131,7 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
         if now.get(name) is not buffer:
             raise Unusable(
                 f"the forward pass replaces the buffer '{name}', so that its value would be "
-                "lost; change it in place, as by copy_()"
+                "lost; change it in place, for example by copy_()"
             )
         if not torch.equal(buffer, copies[name]):
             is_whole = not (buffer.is_floating_point() or buffer.is_complex())

@@ -22,10 +22,10 @@ from hpcfl.models.transformer import (
 
 
 class Patches(nn.Module):
-    """An image as tokens: its square patches, each through one linear layer.
+    """Tokens of an image: its square patches, each transformed by one linear layer.
 
-    This equals a convolution whose stride is its size, in a form that runs side by side
-    on a CPU.
+    The layer is equivalent to a convolution with a stride equal to its kernel size, but
+    trains several clients side by side on a CPU.
     """
 
     def __init__(self, channels: int, side: int, width: int):
@@ -44,15 +44,17 @@ class Patches(nn.Module):
 
 
 class ViT(Transformer):
-    """Pre-norm blocks over the patches of an image and a class token, which the head
-    reads.
+    """Pre-norm blocks over the patches of an image and a class token, and a head on the
+    class token.
 
     As in FedTP's code the attention weights have no dropout, and queries, keys and
     values have no bias. Published files need ``bias = true``, ``norm_eps = 1e-12`` and
-    ``adapter.names = "vit"``. Tokens and positions start as a truncated normal of 0.02;
-    FedTP's start as a normal of 1.
+    ``adapter.names = "vit"``. Tokens and positions are initialised from a truncated
+    normal distribution with standard deviation 0.02; FedTP's standard deviation is 1.
 
-    Raises UserError for samples that are no images, or not made of whole patches.
+    Raises:
+        UserError: The samples are not images, or their sides are not multiples of the
+            side of a patch.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class ViT(Transformer):
         classes: int,
         *,
         patch: Annotated[
-            int, Field(ge=1, le=1 << 10, description="pixels of a patch's side")
+            int, Field(ge=1, le=1 << 10, description="side of a patch in pixels")
         ] = 4,
         width: Width = 128,
         depth: Depth = 6,
@@ -70,7 +72,7 @@ class ViT(Transformer):
         hidden: Hidden = 256,
         dropout: Dropout = 0.1,
         bias: Annotated[
-            bool, Field(description="whether queries, keys and values have one")
+            bool, Field(description="add biases to queries, keys and values")
         ] = False,
         norm_eps: NormEps = 1e-5,
     ):
