@@ -1,10 +1,10 @@
-"""Adapters: trained parts of a model above one frozen base of all clients
+"""Adapters: trained parts of a model whose frozen base is the same for all clients
 (``[adapter]``, adapters.md §3).
 
 ``kinds.py`` inserts an adapter, and ``base.py`` reads the base from files. The engine
 receives both as a ``ModelAdapter`` and imports neither. Frozen parameters are constants
-of the experiment (``rows/constants.py``) and lie in no row. Layouts, messages, means,
-checkpoints and methods need no code for them.
+of the experiment (``rows/constants.py``) and not part of a row, so layouts, messages,
+means, checkpoints and methods need no code for them.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from hpcfl.simulation.prepared_model import ModelAdapter
 def make_adapter(adapter: Adapter) -> ModelAdapter | None:
     """Return the adapter of an experiment for the engine; None without one.
 
-    The modules of adapters are imported where an experiment asks for them.
+    The modules of adapters are imported only if an experiment uses them.
     """
     if not adapter.is_used:
         return None

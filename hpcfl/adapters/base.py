@@ -1,8 +1,8 @@
 """The base of an adapter from files (``adapter.base``, adapters.md §3).
 
-The files are safetensors files, which contain no code. The library checks the header
-first: length, types and offsets must fit the file. Then it maps the numbers, so that
-errors are found before any memory is allocated.
+The files are safetensors files, which contain no code. The library first checks that
+length, types and offsets in the header fit the file. Then it maps the numbers, so that
+errors are found before memory is allocated.
 """
 
 import math
@@ -32,8 +32,8 @@ class Base(NamedTuple):
     """Tensors of a base from files.
 
     Attributes:
-        tensors: By the model's names, in the model's types and shapes.
-        notes: Messages for the user about parameters and tensors without a counterpart.
+        tensors: Tensors by the model's names, in the model's types and shapes.
+        notes: Notes about parameters and tensors without a counterpart.
     """
 
     tensors: dict[str, Tensor]
@@ -41,13 +41,16 @@ class Base(NamedTuple):
 
 
 def read(adapter: Adapter, module: nn.Module) -> Base:
-    """Read the tensors of the base for a model without an adapter, and insert the
-    adapter.
+    """Read the tensors of the base for a model, and insert the adapter.
+
+    Args:
+        adapter: The section ``[adapter]``.
+        module: One client's module, without an adapter.
 
     Raises:
-        UserError: A file is unreadable, or a frozen parameter has no tensor. A tensor
-            has another shape or a type of more digits, or holds a not-a-number or
-            infinity.
+        UserError: A file is unreadable, a frozen parameter has no tensor, or a tensor
+            has another shape, a type of higher precision, or a value that is not
+            finite.
     """
     own: dict[str, Tensor] = module.state_dict(keep_vars=True)
     file = f"{KEY} = '{adapter.base}'"
@@ -56,7 +59,7 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
         there = {name: found[name] for name in own if name in found}
         used = {piece.tensor for pieces in there.values() for piece in pieces}
         unused = wording.list_names([tensor for tensor in files if tensor not in used])
-        # a file has one tensor for tied parameters
+        # A file has one tensor for tied parameters.
         known = {id(own[name]) for name in there}
         drawn = [name for name in own if id(own[name]) not in known]
         trained = _list_trained(module, adapter)
@@ -65,8 +68,8 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
         ):
             aside = f"; not used: {unused}" if unused else ""
             raise UserError(
-                f"{file} has nothing for {missing}{aside}; {names.KEY} says which tensor "
-                "is which parameter, and what adapter.train names need not be there"
+                f"{file} has no tensor for {missing}{aside}; map tensors to parameters by "
+                f"{names.KEY}, or train the parameters by adapter.train"
             )
         tensors, unfit = {}, []
         for name, pieces in there.items():
@@ -85,10 +88,10 @@ def read(adapter: Adapter, module: nn.Module) -> Base:
     notes = []
     if drawn:
         notes.append(
-            f"{KEY}: drawn, because the file has not: {wording.list_names(drawn)}"
+            f"{KEY}: initialised randomly, because the file lacks them: {wording.list_names(drawn)}"
         )
     if unused:
-        notes.append(f"{KEY}: not used of the file: {unused}")
+        notes.append(f"{KEY}: unused tensors of the file: {unused}")
     return Base(tensors, notes)
 
 
@@ -96,7 +99,7 @@ def describe(base: str) -> list[str]:
     """Return a line for each file of a base: its SHA-256, tensors, parameters and
     types.
 
-    Raises UserError.
+    Raises UserError for an unreadable file.
     """
     lines = []
     for path in _find_paths(base):
@@ -118,8 +121,8 @@ def describe(base: str) -> list[str]:
 
 
 def _list_trained(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Return the names of an adapter's trained parameters; without one, those of the
-    output layer.
+    """Return the names of the adapter's trained parameters; without an adapter, the
+    names of the output layer's parameters.
     """
     if adapter.kind == "none":
         head = lay_out_parameters(module).head_name
@@ -134,10 +137,10 @@ def _list_trained(module: nn.Module, adapter: Adapter) -> set[str]:
 def _make_parameter(
     pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
 ) -> Tensor | None:
-    """Return a parameter in the model's type and shape, made of its pieces in the
+    """Return a parameter in the model's type and shape, composed of its pieces in the
     files.
 
-    The result is None where the pieces have another shape, or a conversion would lose
+    The result is None if the pieces have another shape, or if a conversion would lose
     digits.
     """
     parts = []
@@ -146,7 +149,7 @@ def _make_parameter(
             tensor = files[piece.tensor].get_tensor(piece.tensor)
             parts.append(piece.cut(tensor, own.shape))
         made = parts[0] if len(parts) == 1 else torch.cat(parts)
-        # torch has no common type for two kinds of 8-bit floats
+        # torch raises an error for two kinds of 8-bit floats.
         exact = torch.promote_types(made.dtype, own.dtype) == own.dtype
     except (SafetensorError, RuntimeError, IndexError):
         return None
@@ -159,7 +162,7 @@ def _make_parameter(
 def _describe_difference(
     name: str, pieces: Sequence[Piece], files: Mapping[str, Any], own: Tensor
 ) -> str:
-    """Describe the files' pieces of a parameter, and the parameter."""
+    """Return a description of a parameter and its pieces in the files."""
     there = []
     for piece in pieces:
         part = files[piece.tensor].get_slice(piece.tensor)
@@ -174,7 +177,7 @@ def _describe_difference(
 
 
 def _find_paths(base: str) -> list[Path]:
-    """Return the files of a base. Raises UserError where there is none."""
+    """Return the files of a base. Raises UserError if there are none."""
     path = Path(base)
     paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not paths:
@@ -187,7 +190,7 @@ def _open_files(base: str) -> Iterator[dict[str, Any]]:
     """Open the files of a base and yield the open file of each tensor, by the tensors'
     names.
 
-    Raises UserError.
+    Raises UserError for an unreadable file, or for two tensors with the same name.
     """
     with ExitStack() as stack:
         files: dict[str, Any] = {}

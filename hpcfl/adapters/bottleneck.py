@@ -1,16 +1,16 @@
-"""Bottlenecks: narrow trained layers behind the blocks of a frozen model (adapters.md
+"""Bottlenecks: narrow trained layers after the blocks of a frozen model (adapters.md
 §3).
 
 Houlsby et al., "Parameter-efficient transfer learning for NLP", ICML 2019, section 2.1:
 a layer's output y [d] becomes y + W_up·f(W_down·y) with W_down [m, d] and W_up [d, m].
 The bottleneck is the identity at the start; the paper's is nearly so.
 
-The paper has two bottlenecks a block, behind attention and behind the second linear
-layer, before the residual is added. Here a block has one, behind its whole output.
-``adapter.targets = ["*.attention.out", "*.linear2"]`` selects the paper's places in the
-built-in transformers. The paper only says that f is nonlinear, and its code uses GELU;
-here f is ReLU. The paper's biases are left out. ``adapter.train`` can add the layer
-norms, which the paper trains as well.
+The paper has two bottlenecks per block, after attention and after the second linear
+layer, before the residual is added. Here a block has one, after its output.
+``adapter.targets = ["*.attention.out", "*.linear2"]`` selects the paper's positions in
+the built-in transformers. The paper only says that f is nonlinear, and its code uses
+GELU; here f is ReLU. The paper's biases are left out. ``adapter.train`` can add the
+layer norms, which the paper trains as well.
 """
 
 import math
@@ -32,13 +32,13 @@ CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # containers without a forward pass
 
 
 def insert(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Insert a bottleneck behind each target and return the names of the trained
+    """Insert a bottleneck after each target and return the names of the trained
     parameters.
 
     W_down is drawn uniformly within ±1/√d, and W_up is zero.
 
     Raises:
-        UserError: There is no target, or a target has no known width.
+        UserError: There is no target, or the width of a target is unknown.
     """
     trained = set[str]()
     for name in _find_targets(module, adapter):
@@ -60,10 +60,10 @@ def _follow(layer: Any, given: Any, output: Tensor) -> Tensor:
 
 
 def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
-    """Return the names of the layers before bottlenecks; of nested layers the
-    outermost.
+    """Return the names of the layers that a bottleneck follows; of nested layers only
+    the outermost.
 
-    Raises UserError where there is none.
+    Raises UserError if there are none.
     """
     head = lay_out_parameters(module).head_name
     possible = dict[str, nn.Module]()
@@ -82,20 +82,19 @@ def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
     ]
     if not blocks:
         raise UserError(
-            "adapter.targets: the model has no blocks of a transformer that hpcfl knows; "
+            "adapter.targets: the model has no transformer blocks of a known type; "
             f"name the layers that bottlenecks follow{suggest('', possible)}"
         )
     return blocks
 
 
 def _find_width(layer: nn.Module, name: str) -> int:
-    """Return the number of outputs of a layer for a token.
+    """Return the number of outputs of a layer per token.
 
     Raises UserError for a layer without a known width.
     """
-    width: Any = getattr(
-        layer, "width", None
-    )  # an attribute of our blocks and of users' layers
+    # Built-in blocks have this attribute, and users' layers may have it.
+    width: Any = getattr(layer, "width", None)
     if isinstance(layer, TORCHS):
         width = layer.norm1.normalized_shape[-1]
     elif type(layer) is nn.LayerNorm:
@@ -104,8 +103,8 @@ def _find_width(layer: nn.Module, name: str) -> int:
         width = layer.out_features
     if not isinstance(width, int):
         raise UserError(
-            f"adapter.targets: '{name}', of {type(layer).__name__}, does not say how many "
-            "numbers it gives for a token; let it have this as its attribute width, or "
-            "name a linear layer or layer norm"
+            f"adapter.targets: the output width of '{name}' ({type(layer).__name__}) is "
+            "unknown; set it as the attribute width of the layer, or name a linear layer or "
+            "layer norm"
         )
     return width

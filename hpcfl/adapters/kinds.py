@@ -1,9 +1,9 @@
 """Insertion of an adapter of any kind into a model.
 
 An adapter only inserts its layers and selects the trained parameters by
-``requires_grad_``. A user's own module may do so as well; the adapter replaces its
-choice. The kinds "lora", "bottleneck" and "prompt" are files of this folder, whose
-``insert`` changes a model and returns the names of the trained parameters.
+``requires_grad_``, which overrides the selection of a user's module. The kinds "lora",
+"bottleneck" and "prompt" are files of this folder, whose ``insert`` changes a model and
+returns the names of the trained parameters.
 """
 
 import importlib
@@ -17,14 +17,14 @@ from hpcfl.rows.layout import lay_out_parameters
 
 
 def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
-    """Insert an adapter into a module, freeze all but the adapter and the head, and
-    return the module.
+    """Insert an adapter into a module, freeze all other parameters except the head's,
+    and return the module.
 
-    Raises UserError where the module has no place for the adapter.
+    Raises UserError if the module has no layers for the adapter.
     """
     if adapter.kind == "none":
         return module
-    trained = set[str]()  # kind "head": the head alone
+    trained = set[str]()  # kind "head": no parameters but the head's
     if adapter.kind == "bias":
         trained = _find_biases(module, adapter)
     elif adapter.kind != "head":
@@ -40,10 +40,10 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
 
 
 def _find_biases(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Return the names of the biases, and of layer norm's scales with
-    ``adapter.norms``.
+    """Return the names of the biases, with ``adapter.norms`` also of the parameters of
+    layer norms.
 
-    Raises UserError where there is none.
+    Raises UserError if there are none.
     """
     names = set[str]()
     for path, layer in module.named_modules():

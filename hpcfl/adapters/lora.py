@@ -6,8 +6,9 @@ embedding start at zero, so that the model starts equal to its base. rsLoRA
 (Kalajdzievski, 2023) scales by s = α/√r.
 
 A layer remains the same object, with its parameters, names and hooks. Only its class
-changes to a subclass of torch's with the parameters ``A`` and ``B``. A wrapper would
-change the names, and torch cannot remove a hook from a copied module, as merging needs.
+changes, to a subclass of torch's class with the parameters ``A`` and ``B``. A wrapper
+would change the names. Merging would have to remove a hook from a copied module, which
+torch cannot do.
 """
 
 import math
@@ -44,9 +45,10 @@ class LowRank(nn.Module):
     """Mixin for the class of an adapted layer.
 
     Attributes:
-        A: [rank, in].
-        B: [out, rank].
-        factor: The factor s of the correction.
+        A: Matrix [rank, in].
+        B: Matrix [out, rank].
+        weight: Weight of the adapted layer.
+        factor: Factor s of the correction.
     """
 
     A: Tensor
@@ -60,7 +62,7 @@ class LowRank(nn.Module):
 
 
 class LowRankLinear(LowRank, nn.Linear):
-    """An ``nn.Linear`` with a correction and dropout of A's input."""
+    """An ``nn.Linear`` with a correction, and dropout on the input of A."""
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = super().forward(x)
@@ -74,7 +76,7 @@ class LowRankLinear(LowRank, nn.Linear):
 
 
 class LowRankEmbedding(LowRank, Embedding):
-    """An ``nn.Embedding`` with a correction, except for the row of the padding."""
+    """An ``nn.Embedding`` with a correction of all rows except the padding's."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         output: Tensor = super().forward(tokens)
@@ -98,7 +100,7 @@ ADAPTED: dict[type[nn.Module], type[LowRank]] = {
 
 
 def insert(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Add a correction of low rank to each target and return the names of the trained
+    """Add a low-rank correction to each target and return the names of the trained
     parameters.
 
     Raises:
@@ -108,17 +110,17 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
         correct(module.get_submodule(name), name, adapter)
     names = set[str]()
     for name, layer in layers(module).items():
-        # The matrix of zeros must be trained: with constant zeros no other gradient is
-        # nonzero.
+        # The matrix of zeros must be trained, because otherwise all gradients of the
+        # other matrix are zero.
         zeros = "B" if isinstance(layer, nn.Linear) else "A"
         names |= {f"{name}.A", f"{name}.B"} if adapter.train_a else {f"{name}.{zeros}"}
     return names
 
 
 def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
-    """Return the names of the layers that get a correction.
+    """Return the names of the layers to correct.
 
-    Raises UserError where there is none.
+    Raises UserError if there are none.
     """
     head = lay_out_parameters(module).head_name
     possible = []
@@ -134,8 +136,8 @@ def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
     found = [name for name in possible if name.rpartition(".")[2] in QUERIES_AND_VALUES]
     if not found:
         raise UserError(
-            "adapter.targets: the model has no layers that are named as queries and values "
-            f"are; name the layers to adapt{suggest('', possible)}"
+            "adapter.targets: no layer of the model has a usual name of queries or "
+            f"values; name the layers to adapt{suggest('', possible)}"
         )
     return found
 
@@ -147,7 +149,9 @@ def correct(layer: nn.Module, name: str, adapter: Adapter) -> None:
     embedding A is zero and B standard normal, as in the library PEFT.
 
     Args:
-        name: The layer's name, for errors.
+        layer: The layer, whose class changes.
+        name: The layer's name, for error messages.
+        adapter: The section ``[adapter]``.
 
     Raises:
         UserError: The rank is larger than the layer.
@@ -191,14 +195,13 @@ def merge(module: nn.Module) -> nn.Module:
     """Add the corrections to the weights, restore torch's own layer classes, and return
     the module.
 
-    Tied weights become separate where only one of the layers has a correction.
+    Tied weights become separate if only one of the layers has a correction.
     """
     plain: dict[type[nn.Module], type[nn.Module]] = {}
     for original, adapted in ADAPTED.items():
         plain[adapted] = original
     for layer in layers(module).values():
-        # a new parameter, because another layer may share the weight without the
-        # correction
+        # A new parameter, because a layer without the correction may share the weight.
         corrected = layer.weight + layer.correction()
         layer.weight = Parameter(corrected, requires_grad=layer.weight.requires_grad)
         del layer.A, layer.B, layer.factor

@@ -1,16 +1,17 @@
 r"""Rules that map the names of a file's tensors to a model's names (``adapter.names``,
 adapters.md §3).
 
-A rule is a pattern, which must match a whole name, and one or several new names:
+A rule consists of a pattern, which must match a whole name, and one or several new
+names:
 
-* ``*`` in a pattern stands for one part of a dotted name, and ``**``, at most once, for
-  any number of parts, also none;
-* ``\1`` in a name stands for the text of the first of these, ``\1+1`` for the number
-  after it;
-* ``transposed NAME`` is a parameter whose transposed matrix the file has;
-* ``reshaped NAME`` is a parameter with the file's numbers in the same order and another
-  shape;
-* with several names each gets a piece of the tensor, in order along its first
+* ``*`` in a pattern matches one part of a dotted name, and ``**``, at most once, matches
+  any number of parts, including none;
+* ``\1`` in a name is replaced by the text of the first wildcard, ``\1+1`` by the number
+  in this text plus one;
+* ``transposed NAME`` means that the file has the transposed matrix of a parameter;
+* ``reshaped NAME`` means that the file has a parameter's numbers in the same order and
+  another shape;
+* with several names, each parameter is a piece of the tensor, in order along the first
   dimension; a rule without a name skips the tensor;
 * tensors with the same new name are joined along their first dimension, in the order of
   the rules.
@@ -35,14 +36,15 @@ CHANGES = ("", "transposed", "reshaped")
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor of a file as a parameter of the model, or as a part of one.
+    """A file's tensor, or a piece of it, that is a parameter of the model or a part of
+    one.
 
     Attributes:
-        tensor: Its name in the file.
-        rule: The number of the rule.
-        change: "transposed", "reshaped" or "".
-        number: The index of the piece within the tensor.
-        pieces: The number of pieces of the tensor.
+        tensor: Name of the tensor in the file.
+        rule: Number of the rule.
+        change: Change of the tensor, "transposed", "reshaped" or "".
+        number: Index of the piece within the tensor.
+        pieces: Number of pieces of the tensor.
     """
 
     tensor: str
@@ -54,7 +56,7 @@ class Piece:
     def cut(self, tensor: Tensor, shape: Sequence[int]) -> Tensor:
         """Return this piece of the file's tensor, for a parameter of a ``shape``.
 
-        Raises RuntimeError or IndexError where the tensor has no such piece.
+        Raises RuntimeError or IndexError if the tensor does not have this piece.
         """
         if self.change == "transposed":
             tensor = tensor.t()
@@ -76,7 +78,7 @@ def find_all_pieces(
         names: Rules, or the name of a published model.
 
     Raises:
-        UserError: There are no rules of this name, or a rule is invalid.
+        UserError: No published model has this name, or a rule is invalid.
     """
     rules = _check_rules(names)
     found: dict[str, list[Piece]] = {}
@@ -89,7 +91,7 @@ def find_all_pieces(
             if one.rule == other.rule:
                 raise UserError(
                     f"{KEY}: both '{one.tensor}' and '{other.tensor}' become '{name}' by "
-                    "one rule; two rules say which comes first where they are to be joined"
+                    "one rule; to join them, write two rules in their order"
                 )
     return found
 
@@ -118,7 +120,7 @@ def _find_pieces(tensor: str, rules: Mapping[str, Sequence[str]]) -> dict[str, P
 
 
 def _match(pattern: str, tensor: str) -> list[str] | None:
-    """Return the texts that the wildcards stand for, or None without a match."""
+    """Return the texts that the wildcards match, or None without a match."""
     wanted, parts = pattern.split("."), tensor.split(".")
     if "**" in wanted and len(parts) >= len(wanted) - 1:
         start = wanted.index("**")
@@ -154,28 +156,31 @@ def _check(pattern: str) -> None:
     is_odd = any("*" in part or "\\" in part for part in parts if part not in WILDCARDS)
     if is_odd or parts.count("**") > 1:
         raise UserError(
-            f"{KEY}: '{pattern}': a pattern is a dotted name whose parts may be * for one "
-            "part and once ** for any parts, such as 'encoder.*.q.*'"
+            f"{KEY}: '{pattern}': a pattern is a dotted name with * for one part and at "
+            "most one ** for any number of parts, such as 'encoder.*.q.*'"
         )
 
 
 def _fill(name: str, texts: Sequence[str]) -> str:
     """Fill the texts of wildcards into a name.
 
-    Raises UserError for a missing text, and where ``+1`` follows one that is no number.
+    Raises UserError for a missing text, and for ``+1`` after a text that is not a
+    number.
     """
 
     def value(found: re.Match[str]) -> str:
         number = int(found[1])
         if not 1 <= number <= len(texts):
             raise UserError(
-                f"{KEY}: '{name}' has \\{number}, and its pattern {len(texts)} wildcards"
+                f"{KEY}: '{name}' has \\{number}, but its pattern has {len(texts)} wildcards"
             )
         text = texts[number - 1]
         if not found[2]:
             return text
         if not text.isdecimal():
-            raise UserError(f"{KEY}: '{name}' counts from '{text}', which is no number")
+            raise UserError(
+                f"{KEY}: '{name}' adds 1 to '{text}', which is not a number"
+            )
         return str(int(text) + 1)
 
     return re.sub(r"\\(\d)(\+1)?", value, name)

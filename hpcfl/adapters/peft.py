@@ -1,17 +1,16 @@
-"""Corrections of low rank as files of the library PEFT, which other libraries read,
-too.
+"""Low-rank corrections as files of the library PEFT, which other libraries also read.
 
 Names and shapes are those of PEFT 0.21 (``utils/save_and_load.py``, ``utils/other.py``,
-``tuners/lora/layer.py``). A model's folder holds its configuration and the tensors,
-under names that begin with ``base_model.model.``:
+``tuners/lora/layer.py``). A model's folder contains its configuration and the tensors,
+with names that begin with ``base_model.model.``:
 
 * a linear layer has ``lora_A.weight`` [r, in] and ``lora_B.weight`` [out, r];
 * an embedding has ``lora_embedding_A`` [r, n] and ``lora_embedding_B`` [d, r]. PEFT has
   no padding without a correction, so the padding's column of A is zero;
-* other trained layers, such as the head, are saved whole (``modules_to_save``). PEFT
-  finds these by the end of their names. Single parameters are saved by their own names
-  if another name has the same end, and in layers with corrections. PEFT loads these
-  into the base.
+* other trained layers, such as the head, are saved completely (``modules_to_save``).
+  PEFT finds them by the end of their names. In layers with corrections, and if another
+  name has the same end, parameters are saved separately by their names. PEFT loads
+  these into the base.
 """
 
 import json
@@ -42,14 +41,14 @@ LEAVES = {
 
 @dataclass(frozen=True)
 class Corrections:
-    """Trained parts of a model with corrections of low rank.
+    """Trained parts of a model with low-rank corrections.
 
     Attributes:
-        targets: The names of the layers with a correction.
-        alike: The names of further layers that PEFT would take for targets, because
-            their names end alike.
-        saved: The names of the layers that are saved whole.
-        tensors: Copies, by PEFT's names.
+        targets: Names of the layers with a correction.
+        alike: Names of further layers that PEFT would treat as targets, because their
+            names have the same end.
+        saved: Names of the layers that are saved completely.
+        tensors: Copies of the tensors, by PEFT's names.
     """
 
     targets: list[str]
@@ -60,9 +59,9 @@ class Corrections:
 
 @torch.no_grad()
 def corrections(module: nn.Module) -> Corrections | None:
-    """Return the trained parts of a model whose frozen numbers are all parameters.
+    """Return the trained parts of a model; None if no layer has a correction.
 
-    The result is None where no layer has a correction.
+    All frozen numbers of the model must be parameters.
     """
     layers = lora.layers(module)
     if not layers:
@@ -101,17 +100,17 @@ def files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
 
 
 class Start:
-    """The corrections with which all clients begin, from a folder of PEFT."""
+    """Initial corrections of all clients, from a folder in PEFT's format."""
 
     def __init__(self, folder: str) -> None:
-        """Read the file. Raises UserError."""
+        """Read the file. Raises UserError for an unreadable file."""
         self.key = f"adapter.init = '{folder}'"
         tensors = initial.load(f"{self.key}: {TENSORS}", Path(folder) / TENSORS)
         self.tensors = {_strip_prefix(name): tensor for name, tensor in tensors.items()}
 
     def fill(self, module: nn.Module) -> nn.Module:
-        """Put the tensors into a model with corrections and return it. Raises UserError
-        where the file has others than the model.
+        """Load the tensors into a model with corrections and return it. Raises
+        UserError if tensors of file and model have different names or shapes.
         """
         own: dict[str, Tensor] = module.state_dict()
         corrections = {
@@ -135,13 +134,15 @@ class Start:
     def add_tensors(
         self, found: dict[str, Tensor], notes: list[str]
     ) -> tuple[dict[str, Tensor], list[str]]:
-        """Add the tensors to those of the base, so that the run's digest has them."""
+        """Return the base's tensors ``found`` together with those of the adapter, for
+        the run's digest, and the base's ``notes``.
+        """
         of_file = {f"adapter.{name}": tensor for name, tensor in self.tensors.items()}
         return found | of_file, notes
 
 
 def _strip_prefix(name: str) -> str:
-    """Return the name in the model of a tensor of PEFT's."""
+    """Return the model's name of a tensor from its name in PEFT's file."""
     own = name.removeprefix(BASE).replace(".base_layer.", ".")
     for end, leaf in LEAVES.items():
         own = own.removesuffix(end) + leaf if own.endswith(end) else own
@@ -152,7 +153,7 @@ def _make_config(known: Corrections, adapter: Adapter) -> dict[str, Any]:
     """Return the contents of ``adapter_config.json``, by the keys of PEFT's
     ``LoraConfig``.
     """
-    # Readers in other languages expect a whole number for α.
+    # Readers in other languages expect an integer α.
     whole = adapter.alpha.is_integer()
     biases = [name for name in known.tensors if name.endswith(".base_layer.bias")]
     return {
@@ -184,7 +185,7 @@ def _name_factors(name: str, layer: lora.LowRank) -> dict[str, Tensor]:
 
 
 def _list_further(layer: nn.Module) -> dict[str, Tensor]:
-    """Return a layer's own trained parameters other than its correction, by name."""
+    """Return a layer's direct trained parameters except its correction, by name."""
     apart = ("A", "B") if isinstance(layer, lora.LowRank) else ()
     return {
         name: parameter
@@ -208,8 +209,8 @@ def _list_parameters(name: str, layer: nn.Module) -> dict[str, Tensor]:
 
 
 def _is_found_by_name(name: str, names: Sequence[str], targets: Sequence[str]) -> bool:
-    """Return whether PEFT finds this layer alone by its name, and no target is or lies
-    inside it.
+    """Return whether PEFT finds only this layer by its name, and the layer neither is
+    nor contains a target.
     """
     found = [other for other in names if other.endswith(name)]
     holds = any(_is_inside(target, [name]) for target in targets)
@@ -222,5 +223,5 @@ def _ends_with(name: str, endings: Sequence[str]) -> bool:
 
 
 def _is_inside(name: str, layers: Sequence[str]) -> bool:
-    """Return whether a name belongs to a part of one of the layers."""
+    """Return whether a name is inside one of the layers."""
     return any(name.startswith(f"{layer}.") for layer in layers)

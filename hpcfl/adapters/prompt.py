@@ -6,23 +6,24 @@ vectors. Li and Liang, ACL 2021, train such a prefix for every block. Jia et al.
 "Visual prompt tuning", ECCV 2022, apply it to images: prompts have no positions, and
 their outputs are dropped ("shallow").
 
-The same holds here for all models, which need no code for it:
+The same applies here to all models, which need no code for it:
 
-* X are the vectors with the same positions as without a prompt, and the class token if
-  there is one;
-* behind the blocks the tokens have their original places again, so that a model can
-  read the first or the last one;
-* every token sees the prompt. A padding mask hides the same tokens as before. A mask
-  over pairs of tokens is extended: a token of the prompt sees itself and those before
-  it, as in a causal model, and no token of the sequence.
+* X are the vectors with the same positions as without a prompt, including a class
+  token;
+* after the blocks the prompt is removed, so that a model can read the first or the last
+  token;
+* every token attends to the prompt. A padding mask hides the same tokens as before. A
+  mask over pairs of tokens is extended: a token of the prompt attends to itself and to
+  earlier tokens of the prompt, as in a causal model, but not to the sequence.
 
-In the paper on images the prompt follows the class token, which makes no difference to
-attention. Fully frozen layers are in evaluation mode, as in every model: here all but
-the head, so that they have no dropout. A prompt starts like other tokens, as a
-truncated normal of 0.02. Lester's starts uniformly within ±0.5 or as words.
+In the paper on images the prompt follows the class token, which is equivalent for
+attention. Completely frozen layers are in evaluation mode, as in every model. With a
+prompt these are all layers except the head, so they have no dropout. A prompt is
+initialised like other tokens, from a truncated normal distribution with standard
+deviation 0.02; Lester's is uniform within ±0.5, or words.
 
-The model's class changes to a subclass, because torch has hooks around ``forward`` alone
-and none around ``through_blocks``.
+The model's class changes to a subclass, because torch has hooks for ``forward`` but not
+for ``through_blocks``.
 """
 
 from typing import Any
@@ -42,15 +43,14 @@ class Prompted(nn.Module):
     """Mixin for the class of a model with ``through_blocks``.
 
     Attributes:
-        prompt: [n, width].
+        prompt: Trained tokens [n, width].
     """
 
     prompt: Tensor
 
     def through_blocks(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pass tokens [batch, tokens, width] and the prompt through all blocks.
-
-        The result has the tokens without the prompt.
+        """Pass the prompt and tokens [batch, tokens, width] through all blocks, and
+        return the tokens without the prompt.
         """
         count = len(self.prompt)
         prompt = self.prompt.expand(x.shape[0], -1, -1)
@@ -65,21 +65,22 @@ def with_prompt(mask: Tensor | None, count: int) -> Tensor | None:
     """Extend the mask of a sequence by a prompt of ``count`` tokens.
 
     Args:
-        mask: Added to scores, [tokens, tokens] or any shape that broadcasts to [batch,
-            heads, tokens, tokens].
+        mask: Numbers added to scores, [tokens, tokens] or any shape that broadcasts to
+            [batch, heads, tokens, tokens]; None for no mask.
+        count: The number of tokens in the prompt.
     """
     if mask is None:
         return None
     rows = functional.pad(mask, (count, 0))
     if mask.shape[-2] == 1:
-        return rows  # one row for all tokens of q
+        return rows  # the row applies to all queries
     of_prompt = make_causal_mask(rows.shape[-1], mask.device)[:count]
     of_prompt = of_prompt.expand(*rows.shape[:-2], -1, -1)
     return torch.cat([of_prompt, rows], dim=-2)
 
 
 def insert(module: nn.Module, adapter: Adapter) -> set[str]:
-    """Put a prompt in front of the sequence and return the name of its parameter.
+    """Insert a prompt before the sequence and return the name of its parameter.
 
     Raises:
         UserError: The model has no ``through_blocks`` or no width.
@@ -88,9 +89,8 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
     known = hasattr(module, "through_blocks") and isinstance(width, int)
     if not known or hasattr(module, "prompt"):
         raise UserError(
-            "adapter.kind = 'prompt': the model does not say where its sequence of tokens "
-            "is; it needs a method through_blocks(x, mask) for tokens [batch, tokens, "
-            "width], the attribute width, and none named prompt"
+            "adapter.kind = 'prompt': the model needs a method through_blocks(x, mask) for "
+            "tokens [batch, tokens, width], an attribute width, and no attribute prompt"
         )
     prompt = torch.empty(adapter.tokens, width)
     module.prompt = Parameter(nn.init.trunc_normal_(prompt, std=STD))

@@ -1,8 +1,8 @@
-"""Rules from the names in published files to those of the built-in models (see
-``names.py``).
+"""Rules that map the names in published files to those of the built-in models
+(``names.py``).
 
-The library transformers writes these files. A prefix such as ``bert.`` is present in
-files with a head.
+The files have the format of the library transformers. Files with a head have a prefix
+such as ``bert.``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ BERT: Rules = {
 
 _DECODER = "**.h.*"
 
-GPT2: Rules = {  # its layers have a class of their own, with matrices [in, out]
+GPT2: Rules = {  # the published layers have matrices [in, out]
     f"{_DECODER}.ln_1.*": r"block\2+1.norm1.\3",
     f"{_DECODER}.ln_2.*": r"block\2+1.norm2.\3",
     f"{_DECODER}.attn.c_attn.weight": r"transposed block\2+1.attention.qkv.weight",
@@ -50,7 +50,7 @@ GPT2: Rules = {  # its layers have a class of their own, with matrices [in, out]
 VIT: Rules = {
     "**.embeddings.cls_token": "reshaped positions.token",
     "**.embeddings.position_embeddings": "reshaped positions.position",
-    # a convolution with a stride equal to its kernel size
+    # The published layer is a convolution with a stride equal to its kernel size.
     "**.embeddings.patch_embeddings.projection.*": r"reshaped patches.linear.\2",
     f"{_ENCODER}.layernorm_before.*": r"block\2+1.norm1.\3",
     f"{_ENCODER}.attention.attention.query.*": r"block\2+1.attention.qkv.\3",
@@ -63,7 +63,7 @@ VIT: Rules = {
     "**.layernorm.*": r"norm.\2",
 }
 
-# by the value of ``adapter.names``
+# Rules by the value of ``adapter.names``.
 PUBLISHED: dict[str, Rules] = {
     "bert": BERT,
     "gpt2": GPT2,

@@ -210,12 +210,12 @@ def test_every_built_in_transformer_reads_a_prompt(name):
         (
             OwnTransformer(Own()),
             {"kind": "bottleneck", "targets": ["blocks.*"]},
-            "'blocks.0', of Own, .* width",
+            "'blocks.0' .Own. .* width",
         ),
         (
             OwnTransformer(Own()),
             {"kind": "bottleneck", "targets": ["*.out_proj"]},
-            "'blocks.0.attention.out_proj', of NonDynamicallyQuantizableLinear, .* width",
+            "'blocks.0.attention.out_proj' .NonDynamicallyQuantizableLinear. .* width",
         ),
         (
             OwnTransformer(nn.TransformerEncoderLayer(4, 1, 7)),
