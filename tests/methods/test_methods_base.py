@@ -21,7 +21,7 @@ from hpcfl.methods.base import Overlay
 
 @pytest.mark.slow
 def test_the_example_of_the_contract_prints_what_it_says(tmp_path, monkeypatch, capsys):
-    example = base.__doc__.partition("half::\n")[2].partition("\nThe last number")[0]
+    example = base.__doc__.partition("models::\n")[2].partition("\nThe last number")[0]
     source = textwrap.dedent(example)
     (tmp_path / "halfway.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
