@@ -15,7 +15,7 @@ from hpcfl.communication.communicator import Communicator, agreed, require_equal
 from hpcfl.communication.connection import read_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import experiment_file, measures, user_code
+from hpcfl.experiment import experiment_file, measures, plugins, user_code
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import output
@@ -51,6 +51,8 @@ OF_HOST = (
 
 # Minimum seconds of silence to allow before round 1, because imports send no heartbeats.
 PREPARING = 15.0
+# Key of the SHA-256 of the user's files with plugins, by the module's name.
+OWN_FILES = "own files"
 # Seconds between writes of the metrics file; one write takes as long as a short round.
 PUBLISH_EVERY = 1.0
 
@@ -256,6 +258,7 @@ class ClaimedRun:
             "ranks": self.communicator.size,
             "commit": origin["commit"],
             "failure": claim.failure,
+            OWN_FILES: plugins.hash_own_files(self.prepared.config.resolved()),
         }
         header = {
             results.RUN: self.prepared.config.fingerprint(),
@@ -304,6 +307,7 @@ class ClaimedRun:
             ],
             "gpus": list(self.prepared.gpus) or None,
             "ranks": self.communicator.size if self.prepared.gpus else None,
+            OWN_FILES: plugins.hash_own_files(config.resolved()),
         }
 
 
@@ -546,13 +550,15 @@ def require_same_settings(
     for cell, config in cells.items():
         for key, value in list_computed_keys(config).items():
             asked[cell + key] = value
+        for name, content in plugins.hash_own_files(config.resolved()).items():
+            asked[f"{name}.py"] = content
     packages = {
         f"version of {name}": is_ for name, is_ in provenance.collect_versions().items()
     }
     require_equal(
         communicator,
         asked | packages | provenance.collect_settings(),
-        "all ranks of a job need the same configuration, packages and settings; a script "
+        "all ranks of a job need the same configuration, files, packages and settings; a script "
         "must not draw a value on each rank",
     )
 
@@ -586,9 +592,9 @@ def check_world(communicator: Communicator) -> None:
 
 def _list_changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     """Return a line for each setting that affects the last bits and differs from the
-    checkpoint.
+    checkpoint, and for each file of the user that has changed.
     """
-    return [
+    changes = [
         f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
         "the last bits of results may differ from an undisturbed run"
         for key in (
@@ -602,3 +608,11 @@ def _list_changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
         )
         if restored.meta.get(key) != meta[key]
     ]
+    before = restored.meta.get(OWN_FILES, meta[OWN_FILES])
+    for name, content in meta[OWN_FILES].items():
+        if before.get(name) != content:
+            changes.append(
+                f"{name}.py has changed: the rounds up to {restored.round} were computed "
+                "by an earlier version; to compute all rounds with this one: --fresh"
+            )
+    return changes

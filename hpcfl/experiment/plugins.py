@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import user_code
-from hpcfl.files.untrusted_files import refuse_unreadable
+from hpcfl.files.untrusted_files import compute_sha256, refuse_unreadable
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -401,6 +401,24 @@ def find_own_names(table: Mapping[str, Any]) -> set[str]:
         tables = given if isinstance(given, list) else [given]
         names += [one.get(key) for one in tables]
     return {name for name in names if ":" in str(name)}
+
+
+def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
+    """Return the SHA-256 of each file with a user's plugin, by the module's name.
+
+    Modules that such a file imports are not included.
+
+    Args:
+        table: Resolved configuration, whose plugins are imported.
+    """
+    hashes = {}
+    for name in sorted(find_own_names(table)):
+        module_name, _, _ = name.partition(":")
+        path = getattr(sys.modules.get(module_name), "__file__", None)
+        if path is not None:
+            with open(path, "rb") as file:
+                hashes[module_name] = compute_sha256(file)
+    return hashes
 
 
 def refuse_unnamed(table: Mapping[str, Any], own: Collection[str], run: object) -> None:

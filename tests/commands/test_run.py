@@ -67,3 +67,23 @@ def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
         loading.load_run(place).summary for place in (left, tmp_path / "undisturbed")
     )
     assert (one.digest, one.best) == (other.digest, other.best)
+
+
+def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
+    tmp_path, monkeypatch, capsys
+):
+    """A result of two versions would look like one of the last version."""
+    monkeypatch.chdir(tmp_path)
+    file = Path("edited_method.py")
+    file.write_text("from hpcfl.methods.fedavg import FedAvg as Edited\n")
+    table = tiny.table("edited_method:Edited", rounds=1)
+    run_alone(table, tmp_path / "run")
+    run_alone(table | {"rounds": 2}, tmp_path / "run")
+    assert file.name not in capsys.readouterr().out
+    file.write_text(file.read_text() + "# another version\n")
+    run_alone(table | {"rounds": 3}, tmp_path / "run")
+    assert f"{file.name} has changed" in capsys.readouterr().out
+    run = loading.load(tmp_path / "run", ["edited_method:Edited"])
+    starts = run.results.header["starts"]
+    first, second, third = (start["own files"] for start in starts)
+    assert first == second != third

@@ -35,6 +35,13 @@ if how == "sweep":
     run(sweep={"training.lr": [0.1, 0.2][: rank + 1]})
 if how == "variable":
     os.environ["MKL_CBWR"] = ["AUTO,STRICT", "AVX2"][rank]
+if how == "file":
+    own = f"{folder}-{rank}"
+    os.makedirs(own)
+    with open(f"{own}/of_rank.py", "w") as file:
+        file.write(f"from hpcfl.methods.fedavg import FedAvg as Own\nRANK = {rank}\n")
+    sys.path.insert(0, own)
+    run(method={"name": "of_rank:Own"})
 if how == "raises first" and rank == 1:
     raise ValueError("one rank has failed")
 if how == "raises with MPI":

@@ -33,6 +33,7 @@ def script(start, tmp_path):
     [
         ("seed", "seed: 0 on rank 0, 1 on rank 1"),
         ("sweep", "[sweep]: "),
+        ("file", "of_rank.py: "),
         ("variable", '$MKL_CBWR: "AUTO,STRICT" on rank 0, "AVX2" on rank 1'),
     ],
 )
