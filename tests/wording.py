@@ -30,6 +30,9 @@ HEADLESS = re.compile(
     r"(What|Who|Whose|Whoever|Which|Of|That|Where|Nobody|Somebody|Everybody"
     r"|How|Whether|Why)\b"
 )
+# A description of an argument that begins with one of these lacks its noun.
+NOUNLESS = re.compile(r"(what|who|whose|which|of|that|where|how|why)\b", re.IGNORECASE)
+DESCRIPTION = re.compile(r"(?:^ *|[.;] )[a-z_*`][\w*`, ]*: (\w.*)", re.MULTILINE)
 # Folders of Python code beside the package whose sentences are read too.
 CODE = ("hpcfl", "launch", "slurm")
 # Words that say nothing where they are the name of a file or a function.
@@ -93,6 +96,19 @@ def list_docstrings() -> Iterator[tuple[str, str]]:
                 line = getattr(node, "lineno", 1)
                 if text:
                     yield f"{shorten(path)}:{line}", text.splitlines()[0]
+
+
+def list_nounless() -> list[str]:
+    """Return the place of each description of an argument that begins without a noun."""
+    found = []
+    for path, nodes in list_modules(*CODE):
+        for node in nodes:
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                for text in DESCRIPTION.findall(ast.get_docstring(node) or ""):
+                    if NOUNLESS.match(text):
+                        line = getattr(node, "lineno", 1)
+                        found.append(f"{shorten(path)}:{line}: {text[:70]}")
+    return found
 
 
 def list_comments() -> Iterator[tuple[str, str]]:
@@ -196,6 +212,7 @@ def list_all() -> dict[str, list[str]]:
         "headless docstrings": find_headless(list_docstrings()),
         "headless comments": find_headless(list_comments()),
         "headless headings and cells": find_headless(list_headings_and_cells()),
+        "descriptions without noun": list_nounless(),
         "docstrings without imperative": list_docstrings_without_verb(),
         "banned names": list_banned_names(),
         "private names used by other rooms": list_private_uses(),
