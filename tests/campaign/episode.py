@@ -117,10 +117,10 @@ class Stage:
 
     def _experiment(self, method: str) -> tuple[Path, Undisturbed]:
         """Its file, and what it comes to undisturbed, once."""
-        if method not in self._find_known:
+        if method not in self._known:
             file = scene.write(
                 self.zygote.folder, method, sorted(self.methods).index(method)
             )
             place = Path(tempfile.mkdtemp(dir=self.zygote.folder))
-            self._find_known[method] = file, scene.undisturbed(self.zygote, file, place)
-        return self._find_known[method]
+            self._known[method] = file, scene.undisturbed(self.zygote, file, place)
+        return self._known[method]

@@ -95,7 +95,7 @@ def test_a_run_is_finished_and_one_without_a_job_waits(sweep):
         (
             ("OUT_OF_MEMORY", "OutOfMemory", 0),
             "failed",
-            "OUT_OF_MEMORY is all that Slurm says; the log is in {}/jobs",
+            "Slurm reports only OUT_OF_MEMORY; see the log in {}/jobs",
         ),
     ],
 )

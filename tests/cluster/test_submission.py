@@ -81,7 +81,7 @@ def test_the_same_without_slurm(forked, here, name):
     [
         (
             "local",
-            "the ranks ended with code 1: {}; submitted again it continues from round 0",
+            "the ranks ended with code 1: {}; a new submission continues from round 0",
         ),
         ("debug", "{}"),
     ],
@@ -101,7 +101,7 @@ def test_what_would_be_refused_is_not_sent(here):
     (here / "out").mkdir()
     (here / "out" / "seed=0").write_text("in the way")
     refused, finished = send(here, "debug")
-    assert refused.startswith("seed=0: refused, ") and refused.endswith(" --out")
+    assert refused.startswith("seed=0: not submitted, ") and refused.endswith(" --out")
     assert finished == "seed=1: finished"
     with expect_refusal(rf"^{here}/out/seed=0: .* --out$"):
         send(here, "debug", "sweep.seed=[0]")

@@ -167,7 +167,7 @@ def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
         (
             TOO_EARLY,
             60,
-            "before the ranks could take it (the ranks ended with code 138)",
+            "(the ranks ended with code 138)",
         ),
         (AT_THE_SECOND, 60, "stopped in time"),
     ],
@@ -226,7 +226,7 @@ def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
     code, said = supervise(tmp_path, "exit 75")
     assert (
         code == 75
-        and "job 7 stopped in time\nhpcfl: job 7 is ended by scancel or scontrol requeue"
+        and "job 7 stopped in time\nhpcfl: job 7 was ended by scancel or scontrol requeue"
         in said
     )
     assert calls(tmp_path) == [] and noted(tmp_path)["failure"] is None
@@ -254,7 +254,7 @@ def test_what_a_rank_said_first_is_noted_in_one_line_and_nothing_of_an_earlier_j
         ended, said = supervise(tmp_path, command)
         code = command.rpartition(" ")[2]
         assert noted(tmp_path)["failure"] == (
-            f"the ranks ended with code {code}{why}; submitted again it continues from round 0"
+            f"the ranks ended with code {code}{why}; a new submission continues from round 0"
         )
         assert ended == 1 and said.count("a bug") == 3 * bool(why)
 

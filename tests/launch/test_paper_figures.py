@@ -83,7 +83,7 @@ def test_cosines_are_those_of_the_prototypes(played):
         .get_xlabel()
         .startswith("first component, ")
     )
-    with expect_refusal(r"client 99; .* 0 … 4$"):
+    with expect_refusal(r"client 99 .* 0 … 4 "):
         representations.draw([run], Sheet(7), client=99)
     with expect_refusal(r"/run: fednh .*blend"):
         weight_learning.losses(run, 0)

@@ -106,5 +106,5 @@ def test_own_models_never_leave(federate):
 def test_says_that_averaged_statistics_are_shared(federate):
     part = {"rounds": 1, "model": {"name": "tiny:normalised"}}
     played = federate("fml", **part, training={"buffers": "average"})
-    assert any("private models' statistics" in note for note in played.prepared.notes)
+    assert any("training.buffers" in note for note in played.prepared.notes)
     assert federate("fml", **part).prepared.notes != played.prepared.notes

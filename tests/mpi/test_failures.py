@@ -190,7 +190,7 @@ def test_a_report_that_fails_changes_no_code(ended, tmp_path):
         for line in output.splitlines()
         if "their report failed (ModuleNotFoundError" in line
     ]
-    assert note.endswith(f"hpcfl show {tmp_path / 'out'} shows them")
+    assert note.endswith(f"hpcfl show {tmp_path / 'out'}")
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"local", "fedavg"}
 
 

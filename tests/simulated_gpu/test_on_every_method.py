@@ -52,7 +52,7 @@ def test_a_method_ends_as_on_the_cpu(
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
     # test_on_graphs.py compares
     monkeypatch.setattr(
-        cuda_graphs.Graphed, "_checked", lambda self, graph, tensors: graph(tensors)
+        cuda_graphs.Graphed, "_check", lambda self, graph, tensors: graph(tensors)
     )
     settings = ServerModel.adaptive_aggregation
     monkeypatch.setattr(

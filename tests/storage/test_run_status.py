@@ -379,7 +379,7 @@ def test_a_state_that_damage_took_is_called_lost(finished, capsys):
     run = loading.load_run(folder, ["tiny:blobs"])
     tables.show(folder, [run])
     assert "state: lost" in capsys.readouterr().out
-    lost = r"round 4 .* round 1 .*manifest-00000003\.json: "
+    lost = r"round 4 .* 1 .*manifest-00000003\.json: "
     for ask in (lambda: run.model(0), lambda: run.models.of_server()):
         with expect_refusal(lost):
             ask()

@@ -103,9 +103,9 @@ def test_averaged_statistics_go_with_the_global_model(played):
 
 
 CANNOT_BE_HAD = [
-    ({"client": 9}, "client 9; "),
+    ({"client": 9}, "client 9 "),
     ({"client": 0, "moment": "past"}, "'past' "),
-    ({"client": 0, "at": "lst"}, "at = 'lst'; "),
+    ({"client": 0, "at": "lst"}, "at = 'lst'"),
     ({"client": "class 0"}, "'class 0'"),
     ({"client": "global"}, "training.buffers = 'average'"),
     ({"client": 0, "moment": "post"}, "client 0 "),
