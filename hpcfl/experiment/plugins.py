@@ -412,10 +412,10 @@ def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
         table: Resolved configuration, whose plugins are imported.
     """
     hashes = {}
-    for name in sorted(find_own_names(table)):
-        module_name, _, _ = name.partition(":")
-        path = getattr(sys.modules.get(module_name), "__file__", None)
-        if path is not None:
+    for name in find_own_names(table):
+        module_name = name.partition(":")[0]
+        path = getattr(sys.modules.get(module_name), "__file__", "")
+        if Path(path).is_file():
             with open(path, "rb") as file:
                 hashes[module_name] = compute_sha256(file)
     return hashes
