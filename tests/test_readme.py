@@ -27,7 +27,7 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
     import table
 
     benchmarks = ROOT / "results" / "benchmarks"
-    measured = table.measured(benchmarks)
+    measured = table.read_measurements(benchmarks)
     assert table.render_short(measured) in README
     page = (benchmarks / "README.md").read_text(encoding="utf-8")
     assert table.render(measured) in page
@@ -41,7 +41,7 @@ def test_a_benchmark_of_an_installed_package_has_a_table(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
     import table
 
-    measured = table.measured(ROOT / "results" / "benchmarks")
+    measured = table.read_measurements(ROOT / "results" / "benchmarks")
     measured["W1"] = {**measured["W1"], "commit": None}
     version = measured["W1"]["versions"]["hpcfl"]
     assert f"hpcfl {version} as installed (W1)" in table.render_details(measured)

@@ -1,5 +1,7 @@
-"""The table of ``results/benchmarks/README.md`` and the lines on speed in the project's
-README, from the measured values.
+"""Write the speed tables of ``results/benchmarks`` and the lines on speed in the
+project's README from the measured values.
+
+``python tests/benchmarks/table.py`` writes all of them.
 """
 
 import json
@@ -16,8 +18,15 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class Target:
-    """A line of the table: ``ratio`` of a row's values and the bound that it should
-    keep.
+    """One line of the table: a ratio of measured values and its bound.
+
+    Attributes:
+        row: name of the measurement in ``cpu.json`` or ``gpu.json``.
+        what: label of the line.
+        ratio: function that computes the ratio from the measured values.
+        bound: largest ratio that meets the target.
+        least: Whether the bound is the smallest ratio that meets the target.
+        page: page with the medians, or an empty string if the line shows them.
     """
 
     row: str
@@ -25,7 +34,7 @@ class Target:
     ratio: Callable[[Values], float]
     bound: float
     least: bool = False
-    page: str = ""  # the page with the medians, if they are too many
+    page: str = ""
 
     @property
     def asked(self) -> str:
@@ -33,18 +42,18 @@ class Target:
         return f"{'≥' if self.least else '≤'} {self.bound:.3g}"
 
     def value(self, results: dict[str, dict]) -> float | None:
-        """Return the ratio, None for a row or a contender that was not measured."""
+        """Return the ratio, or None if the row or a contender was not measured."""
         try:
             return self.ratio(results[self.row]["values"])
         except KeyError:
             return None
 
     def is_missed(self, value: float) -> bool:
-        """Whether a ratio breaks the bound."""
+        """Return whether a ratio misses the target."""
         return value < self.bound if self.least else value > self.bound
 
     def short(self, results: dict[str, dict]) -> str:
-        """Return the row's name, its target and its ratio."""
+        """Return the cells with the label, the target and the ratio."""
         start = f"| {self.what} | {self.asked} |"
         value = self.value(results)
         if value is None:
@@ -53,13 +62,13 @@ class Target:
         return f"{start} **{value:.3g}**{missed} |"
 
     def reasoned(self, results: dict[str, dict]) -> str:
-        """Return the same with the reason of a row that breaks its bound."""
+        """Return the line of README.md, with the reason of a missed target."""
         value = self.value(results)
         is_missed = value is not None and self.is_missed(value)
         return f"{self.short(results)} {REASONS.get(self.what, 'not examined') if is_missed else '–'} |"
 
     def line(self, results: dict[str, dict]) -> str:
-        """Return the same with the medians and the load of the machine."""
+        """Return the line of details.md, with medians and the load of the machine."""
         if self.row not in results:
             return f"{self.short(results)} | |"
         found = results[self.row]
@@ -74,70 +83,75 @@ class Target:
         )
 
 
-# Why a row breaks its bound; the details are in details.md.
+# Reasons of missed targets by label; details.md explains them at length.
 REASONS = {
-    "W1, training only, against by hand": "0.004 above; days differ by more",
+    "W1, training only, against by hand": "0.004 above; ratios of two days differ by more",
     "W1, start and trained models scored, against the reference": (
-        "scoring 17,500 samples by two models takes 0.8 s"
+        "scoring 17,500 samples with two models takes 0.8 s"
     ),
     "784-64-10, 100 clients of 60 samples, one process, CPU seconds, against by hand": (
-        "gradients are stored before the update, which keeps the bits"
+        "gradients are stored before the update to keep the same bits"
     ),
     "64-32-10, 100 clients of 6 samples, one process, CPU seconds, against by hand": (
-        "exact means, draws by key and checks take fixed time a round"
+        "exact means, keyed draws and checks take a fixed time per round"
     ),
     "fedala's first activation, to convergence, on W1, against FedAvg": (
-        "epochs until the loss settles; 2.85 to 3.69 on other days"
+        "epochs until the loss converges; 2.85 to 3.69 on other days"
     ),
-    "cwfedavg on W1, against FedAvg": "the regulariser's gradient; 1.05 on another day",
+    "cwfedavg on W1, against FedAvg": "gradient of the regulariser; 1.05 on another day",
     "fednh on W1, against FedAvg": "a forward pass over all samples for class means",
     "fedala on W1, against FedAvg": "one more epoch over 80 % of the samples",
     "ditto, one personal epoch on W1, against FedAvg": (
-        "five passes over the weights for each personal step"
+        "five passes over the weights per personal step"
     ),
-    "per-fedavg on W1, against FedAvg": "two gradients for each mini-batch",
-    "pfedme, K = 5 on W1, against FedAvg": "five inner steps, five passes each",
-    "apple on W1, against FedAvg": "it reads all core models twice a mini-batch",
+    "per-fedavg on W1, against FedAvg": "two gradients per mini-batch",
+    "pfedme, K = 5 on W1, against FedAvg": "five inner steps per mini-batch, five weight passes each",
+    "apple on W1, against FedAvg": "all core models are read twice per mini-batch",
     "784-64-10, 100 clients of 60 samples, two workers, against one process": (
-        "a round of 0.1 s has three meetings of the ranks"
+        "three collective exchanges in a round of 0.1 s"
     ),
-    "hpcfl table of it, seconds": "the imports of pandas and numpy take 0.3 of it",
+    "`hpcfl table` of the first experiment, seconds": "imports of pandas and numpy take 0.3 s",
     "a tenth of W1, CPU seconds, median method, two workers, against one process of PFLlib": (
-        "0.007 above; gradients of the CNN, by the same operators in both"
+        "0.007 above; the CNN's gradients, which both compute by the same operators"
     ),
     "64-32-10, 100 clients of 6 samples, two workers, against one process": (
         "a note before round 1 says that one process is faster"
     ),
-    "two convolutions, two dropouts, one process against one, against pfl-research": (
-        "convolutions and products, the same in both"
+    "two convolutions, two dropouts, one process against one process, against pfl-research": (
+        "convolutions and products, which are the same in both"
     ),
     "two convolutions, two dropouts, two workers against two processes, against "
     "pfl-research": "a cohort is not spread evenly over two workers",
     "server step of diversifed, against copying all models": (
-        "two float64 products, arithmetic and not memory"
+        "two float64 products; limited by arithmetic, not by memory"
     ),
-    "1 % of 10,000 stateful clients, against 100 of 100: time": (
-        "a round's states are read from files"
+    "1 % of 10,000 stateful clients, against 100 of 100 clients: time": (
+        "the states of the cohort are read from files"
     ),
 }
 
 
 def against(contender: str, yardstick: str) -> Callable[[Values], float]:
+    """Return the function that divides one measured value by another."""
     return lambda values: values[contender] / values[yardstick]
 
 
 def ratio(values: Values) -> float:
+    """Return a ratio that was measured as such."""
     return values["ratio"]
 
 
 def seconds(command: str) -> Callable[[Values], float]:
+    """Return the function that selects the seconds of a command."""
     return lambda values: values[command]
 
 
 def find_ratios(values: Values, kind: str) -> dict[str, float]:
-    """Return the ratio to PFLlib of each method that was measured.
+    """Return the ratio to PFLlib of each measured method.
 
-    kind: "" for wall seconds, " CPU" for CPU seconds.
+    Args:
+        values: measured seconds by method and simulator.
+        kind: "" for wall seconds, " CPU" for CPU seconds.
     """
     found = {}
     for name, theirs in values.items():
@@ -147,11 +161,11 @@ def find_ratios(values: Values, kind: str) -> dict[str, float]:
     return found
 
 
-def of_methods(
-    choose: Callable[[list[float]], float], kind: str
+def reduce_methods(
+    statistic: Callable[[list[float]], float], kind: str
 ) -> Callable[[Values], float]:
-    """Return the function that chooses one of the ratios to PFLlib."""
-    return lambda values: choose(list(find_ratios(values, kind).values()))
+    """Return the function that computes a statistic of all ratios to PFLlib."""
+    return lambda values: statistic(list(find_ratios(values, kind).values()))
 
 
 METHODS = {
@@ -185,7 +199,12 @@ TARGETS = [
     Target(
         "W3", "W3, scored, against the reference", against("hpcfl", "reference"), 0.17
     ),
-    Target("W3", "the same in one process", against("one process", "reference"), 0.15),
+    Target(
+        "W3",
+        "W3, scored, one process, against the reference",
+        against("one process", "reference"),
+        0.15,
+    ),
     Target(
         "dense",
         "784-64-10, 100 clients of 60 samples, one process, CPU seconds, against by hand",
@@ -200,7 +219,7 @@ TARGETS = [
     ),
     Target(
         "first-rounds",
-        "first 200 rounds of W3 in one process, CPU seconds, against later ones",
+        "first 200 rounds of W3 in one process, CPU seconds, against later rounds",
         against("first 200", "later"),
         1.2,
     ),
@@ -221,9 +240,13 @@ TARGETS = [
         Target("commands", f"{what}, seconds", seconds(command), bound)
         for what, command, bound in (
             ("README's first experiment in one process", "one process", 3.0),
-            ("the same with a server and two workers", "server and two workers", 4.0),
-            ("hpcfl show of it", "show", 0.5),
-            ("hpcfl table of it", "table", 0.5),
+            (
+                "README's first experiment with a server and two workers",
+                "server and two workers",
+                4.0,
+            ),
+            ("`hpcfl show` of the first experiment", "show", 0.5),
+            ("`hpcfl table` of the first experiment", "table", 0.5),
         )
     ),
     Target(
@@ -257,11 +280,11 @@ TARGETS = [
         Target(
             "PFLlib",
             f"a tenth of W1, {what}, two workers, against one process of PFLlib",
-            of_methods(choose, kind),
+            reduce_methods(statistic, kind),
             bound,
             page="pfllib.md",
         )
-        for what, choose, kind, bound in (
+        for what, statistic, kind, bound in (
             ("slowest method", max, "", 0.6),
             ("CPU seconds, median method", statistics.median, " CPU", 0.8),
             ("CPU seconds, slowest method", max, " CPU", 1.0),
@@ -286,7 +309,7 @@ TARGETS = [
         )
         for what, ours, theirs in (
             (
-                "one process against one",
+                "one process against one process",
                 "one process",
                 "one process, pfl-research",
             ),
@@ -299,28 +322,27 @@ TARGETS = [
     ),
     Target(
         "exchange",
-        "exchange of 100 MB a rank, bare MPI's time against ours",
+        "exchange of 100 MB per rank, time of bare MPI against hpcfl",
         against("bare", "hpcfl"),
         0.70,
         least=True,
     ),
     Target(
         "rows",
-        "exchange of 20 rows of ResNet-18, 894 MB, against bare MPI with buffers that "
-        "are reused",
+        "exchange of 20 rows of ResNet-18, 894 MB, against bare MPI with reused buffers",
         against("hpcfl", "bare"),
         3.0,
     ),
     Target(
         "means",
-        "mean of 100 × 878,538 added up by three ranks, against gathering and averaging them",
+        "mean of 100 × 878,538 numbers as sums of three ranks, against gathering and averaging",
         against("added", "gathered"),
         0.65,
     ),
     *(
         Target(
             "server",
-            f"server step of {method}, 100 × 878,538, share of a round",
+            f"server step of {method}, 100 × 878,538 numbers, share of a round",
             against(method, "round"),
             0.05,
         )
@@ -338,25 +360,25 @@ TARGETS = [
     Target(
         "server",
         "server step of diversifed and a checkpoint, runtime.memory = 100: "
-        "MB beside files, share of it",
+        "MB outside files, share of the 100 MB",
         lambda values: values["MB of it"] / 100,
         1.0,
     ),
     Target(
         "scaling",
-        "a client's step among 1,000 clients, against 20",
+        "step of a client among 1,000 clients, against 20 clients",
         against("1000 clients", "20 clients"),
         1.10,
     ),
     Target(
         "few",
-        "1 % of 10,000 stateful clients, against 100 of 100: time",
+        "1 % of 10,000 stateful clients, against 100 of 100 clients: time",
         against("10000 clients", "100 clients"),
         1.10,
     ),
     Target(
         "few",
-        "the same: a worker's memory",
+        "1 % of 10,000 stateful clients, against 100 of 100 clients: memory of a worker",
         against("10000 clients MB", "100 clients MB"),
         1.25,
     ),
@@ -375,13 +397,13 @@ TARGETS = [
     ),
     Target(
         "GPU methods",
-        "one GPU, every method's final state against the CPU's",
+        "one GPU, final state of every method, difference to the CPU",
         lambda values: values["difference"],
         1e-3,
     ),
     Target(
         "GPU memory",
-        "one GPU, most memory, share of what check computes",
+        "one GPU, peak memory, share of the estimate of `hpcfl check`",
         lambda values: values["peak as a share of check"],
         1.0,
     ),
@@ -412,18 +434,18 @@ def render_details(results: dict[str, dict]) -> str:
     commits = [f"{source} ({', '.join(rows)})" for source, rows in rows_of.items()]
     head = [
         "",
-        f"Measured on: {'; '.join(machines)}.",
-        f"Commits, + with changes that were not committed: {'; '.join(commits)}.",
+        f"Machine: {'; '.join(machines)}.",
+        f"Commits (+: with uncommitted changes): {'; '.join(commits)}.",
         "",
-        "| row | target | ratio | medians, seconds a round | noise |",
+        "| row | target | ratio | medians, seconds per round | load |",
         "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *(target.line(results) for target in TARGETS), "", ""])
 
 
 def _source(found: dict[str, Any]) -> str:
-    """The short commit of the package that was measured, or the version of an installed
-    package, which has no commit.
+    """Return the short commit of the measured package, or its version if it was
+    installed from a wheel.
     """
     commit = found["commit"]
     if commit is None:
@@ -433,7 +455,7 @@ def _source(found: dict[str, Any]) -> str:
 
 
 def render_short(results: dict[str, dict]) -> str:
-    """Return the lines for the project's README, wins, ties and misses alike."""
+    """Return the lines of the project's README: wins, ties and misses."""
     w1 = results["W1"]["values"]
     pfl = results["pfl-research"]["values"]
     alone = pfl["one process"] / pfl["one process, pfl-research"]
@@ -442,44 +464,45 @@ def render_short(results: dict[str, dict]) -> str:
     gpu = [target for target in TARGETS if target.what.startswith("one GPU")]
     unmeasured = [target for target in gpu if target.row not in results]
     lines = [
-        "* A loop that an expert writes by hand for one experiment (MNIST, 20 clients, a "
-        f"CNN), FedAvg's training alone: {w1['hpcfl'] / w1['by hand']:.3f} of its time. "
-        "The loop has two processes of one thread, hpcfl a server and two workers of one "
-        "thread.",
+        "* Handwritten loop of an expert for one experiment (MNIST, 20 clients, CNN, "
+        "FedAvg without scoring): hpcfl takes "
+        f"{w1['hpcfl'] / w1['by hand']:.3f} of the loop's time. The loop runs two processes "
+        "with one thread each. hpcfl runs a server and two workers with one thread each.",
         *compare_with_pfllib(results),
         *compare_one_process(results),
-        "* pfl-research, two convolutions with dropout: "
-        f"{alone:.3f} of its time with one process against one, {two:.2f} with two "
-        "workers against two processes. hpcfl is not faster there.",
-        "* Small dense models, 100 clients side by side by hand, one process of one "
-        f"thread each, CPU seconds: {dense['hpcfl'] / dense['by hand']:.2g} times as long "
-        "for 784-64-10 with 60 samples a client, "
-        f"{tiny['hpcfl'] / tiny['by hand']:.2g} times for 64-32-10 with 6 samples. "
-        "hpcfl loses both.",
-        *missed(results),
-        f"* {len(unmeasured)} of {len(gpu)} measures on a GPU have not been taken yet.",
+        "* pfl-research, two convolutions with dropout: hpcfl takes "
+        f"{alone:.3f} of its time with one process on both sides, and {two:.2f} with two "
+        "workers against two processes. hpcfl is not faster here.",
+        "* Small dense models, handwritten batched loop over 100 clients, one process with "
+        "one thread each: hpcfl takes "
+        f"{dense['hpcfl'] / dense['by hand']:.2g} times its CPU seconds for 784-64-10 with "
+        f"60 samples per client, and {tiny['hpcfl'] / tiny['by hand']:.2g} times for "
+        "64-32-10 with 6 samples. hpcfl is slower in both.",
+        *count_misses(results),
+        f"* {len(unmeasured)} of {len(gpu)} GPU rows have not been measured yet.",
     ]
     return "\n".join(["", *lines, "", ""])
 
 
 def compare_with_pfllib(results: dict[str, dict]) -> list[str]:
-    """Return a line on the methods that both have, none if they were not measured."""
+    """Return a line on the methods of both simulators, or [] before a measurement."""
     if "PFLlib" not in results:
         return []
     values = results["PFLlib"]["values"]
     wall = sorted(find_ratios(values, "").values())
     processor = sorted(find_ratios(values, " CPU").values())
     return [
-        f"* PFLlib, {len(wall)} methods on a tenth of that experiment: {wall[0]:.2f} to "
-        f"{wall[-1]:.2f} of its time, median {statistics.median(wall):.2f}. PFLlib has one "
-        "process of one thread, hpcfl a server and two workers of one thread on two "
-        f"cores. In CPU seconds it is {processor[0]:.2f} to {processor[-1]:.2f}, median "
+        f"* PFLlib, {len(wall)} methods on a tenth of that experiment: hpcfl takes "
+        f"{wall[0]:.2f} to {wall[-1]:.2f} of its time, median "
+        f"{statistics.median(wall):.2f}. PFLlib runs one process with one thread. hpcfl "
+        "runs a server and two workers with one thread each on two cores. The ratio of "
+        f"CPU seconds is {processor[0]:.2f} to {processor[-1]:.2f}, median "
         f"{statistics.median(processor):.2f}."
     ]
 
 
 def compare_one_process(results: dict[str, dict]) -> list[str]:
-    """Return a line on each simulator that was measured in one process."""
+    """Return a line for each simulator measured in one process."""
     lines = []
     for peer in ("FL-bench", "fluke"):
         if peer not in results:
@@ -488,8 +511,9 @@ def compare_one_process(results: dict[str, dict]) -> list[str]:
         wall = values["hpcfl"] / values[peer]
         processor = values["hpcfl CPU"] / values[f"{peer} CPU"]
         lines.append(
-            f"* {peer}, FedAvg on a tenth of that experiment, one process of one thread "
-            f"each: {wall:.2f} of its time, {processor:.2f} of its CPU seconds."
+            f"* {peer}, FedAvg on a tenth of that experiment, one process with one thread "
+            f"each: hpcfl takes {wall:.2f} of its time and {processor:.2f} of its CPU "
+            "seconds."
         )
     return lines
 
@@ -518,31 +542,31 @@ def render_methods(results: dict[str, dict]) -> str:
     return f"\n{about}\n{pages.table(heads, rows)}"
 
 
-def missed(results: dict[str, dict]) -> list[str]:
-    """Return a line with the number of rows that break their bound, none where no row
-    does.
-    """
+def count_misses(results: dict[str, dict]) -> list[str]:
+    """Return a line with the number of missed targets, or [] if none is missed."""
     values = [(target, target.value(results)) for target in TARGETS]
     known = [(target, value) for target, value in values if value is not None]
     count = sum(target.is_missed(value) for target, value in known)
     if not count:
         return []
     return [
-        f"* {count} of {len(known)} measured rows miss their target; the table of all "
-        "rows names them with a reason."
+        f"* {count} of {len(known)} measured rows miss their target. The table of all rows "
+        "gives the reason for each."
     ]
 
 
-def measured(folder: Path) -> dict[str, dict]:
-    """All rows of ``cpu.json``, and of ``gpu.json`` if it is there."""
+def read_measurements(folder: Path) -> dict[str, dict]:
+    """Return all rows of ``cpu.json``, and of ``gpu.json`` if it exists."""
     results = json.loads((folder / "cpu.json").read_text())
     gpu = folder / "gpu.json"
     return results | (read_gpu(gpu) if gpu.exists() else {})
 
 
 def read_gpu(path: Path) -> dict[str, dict]:
-    """The rows of a file of gpu.sh that are ok, as "GPU" and their names, each with the
-    largest number of every column.
+    """Return the successful rows of a file of ``gpu.sh``.
+
+    A row is named "GPU" and its name in the file, and has the largest value of each
+    column.
     """
     whole = json.loads(path.read_text())
     machine = whole["machine"]
@@ -566,10 +590,8 @@ def read_gpu(path: Path) -> dict[str, dict]:
 
 
 def update(folder: Path) -> None:
-    """Replace what the folder's README.md and the project's say by the folder's
-    measurements.
-    """
-    results = measured(folder)
+    """Write the tables of a results folder and the lines of the project's README."""
+    results = read_measurements(folder)
     for readme, text in (
         (folder / "README.md", render(results)),
         (folder / "details.md", render_details(results)),
