@@ -143,22 +143,21 @@ class Hooks:
         own: Any = NamedTensors(inboxes[-1], "inbox")
         return [*inboxes[:-1], own]
 
-    def upload(self, fleet: Fleet, received: list[Inbox], returned: Message) -> Message:
-        """Return the message that the clients of a fleet send.
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        """Train the clients of a fleet, and return the message that they send.
 
         Args:
             fleet: fleet of the clients.
-            received: result of ``receive``.
-            returned: result of the method's ``update``.
+            inbox: messages received for these clients.
 
         Raises:
             MessageError: The message cannot be sent.
         """
-        clients = len(fleet.ids)
+        *of_overlays, own = self.receive(fleet, inbox)
+        returned, clients = self.method.update(fleet, own), len(fleet.ids)
         message = check_message("update", returned, clients, is_from_server=False)
-        of_overlays = reversed(received[:-1])
-        for overlay, inbox in zip(self.overlays, of_overlays, strict=True):
-            returned = overlay.upload(fleet, inbox, message)
+        for overlay, received in zip(self.overlays, reversed(of_overlays), strict=True):
+            returned = overlay.upload(fleet, received, message)
             name = f"{type(overlay).__name__}.upload"
             message = check_message(name, returned, clients, is_from_server=False)
         return message

@@ -231,14 +231,6 @@ class Round:
         groups = -(-len(own) // self.prepared.resources.clients_on_device)
         return np.array_split(own, max(1, groups))
 
-    def observe(self, fleet: Fleet, inbox: Inbox, hook: str = "observe") -> None:
-        """Score the clients of a fleet by a hook of the method."""
-        if not len(fleet.ids):
-            return
-        with self.name_clients(fleet):
-            own_inbox = self.prepared.hooks.receive(fleet, inbox)[-1]
-            getattr(self.prepared.method, hook)(fleet, own_inbox)
-
     def name_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
         """Return a context that names the clients of a fleet in errors."""
         return on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}")
@@ -270,46 +262,49 @@ def work(round: Round) -> None:
     """Train this rank's participants and score its observers."""
     plan = round.plan
     groups = round.group_by_memory(plan.cohort)
-    if len(groups) == 1:
-        round.work = train(round, groups[0])
-    else:
-        joined = JoinedWork(sum(map(len, groups)))
-        for ids in groups:
-            joined.add(train(round, ids))
-        round.work = joined.whole()
-    for ids in round.group_by_memory(np.setdiff1d(plan.audience, plan.cohort)):
+    joined = JoinedWork(sum(map(len, groups)))
+    for ids in groups:
+        fleet = round.make_fleet(ids)
+        fleet.pace = plan.pace(ids)
+        message: Message = {}
         if len(ids):
-            score(round, ids, "observe")
+            with round.name_clients(fleet):
+                message = round.prepared.hooks.update(fleet, round.select_inbox(fleet))
+        joined.add(conclude_training(round, fleet, message))
+        del message  # frees memory of the device for the next group
+    round.work = joined.whole()
+    observe(round, np.setdiff1d(plan.audience, plan.cohort))
 
 
-def train(round: Round, ids: np.ndarray) -> LocalWork:
-    """Train participants of this rank, and record their numbers.
+def conclude_training(round: Round, fleet: Fleet, message: Message) -> LocalWork:
+    """Return the results of participants of this rank, and record their numbers.
 
     Args:
         round: round in progress.
-        ids: ids of participants on this rank.
+        fleet: participants after their training.
+        message: their uploads.
     """
-    prepared = round.prepared
-    participants = round.make_fleet(ids)
-    participants.pace = round.plan.pace(ids)
-    message: Message = {}
-    if len(ids):
-        with round.name_clients(participants):
-            received = prepared.hooks.receive(
-                participants, round.select_inbox(participants)
-            )
-            returned = prepared.method.update(participants, received[-1])
-            message = prepared.hooks.upload(participants, received, returned)
-            del received  # frees memory of the device
-        prepared.store.check_state(len(ids), participants.state)
-    finite = record.find_finite(participants, message)
-    trained = record.compute_numbers(participants, message, finite)
-    if prepared.config.participation.by_losses:
+    round.prepared.store.check_state(len(fleet.ids), fleet.state)
+    finite = record.find_finite(fleet, message)
+    trained = record.compute_numbers(fleet, message, finite)
+    if round.prepared.config.participation.by_losses:
         trained["floats_up"] += 1
-    state, participants.state = participants.state, {}
-    round.fleets.append(participants)
-    round.numbers.append((ids, trained))
-    return LocalWork(ids, message, state, finite)
+    state, fleet.state = fleet.state, {}
+    round.fleets.append(fleet)
+    round.numbers.append((fleet.ids, trained))
+    return LocalWork(fleet.ids, message, state, finite)
+
+
+def observe(round: Round, ids: np.ndarray) -> None:
+    """Score clients that do not train, in groups whose rows fit on the device.
+
+    Args:
+        round: round in progress.
+        ids: ids of clients on any rank.
+    """
+    for group in round.group_by_memory(ids):
+        if len(group):
+            score(round, group, "observe")
 
 
 def score(round: Round, ids: np.ndarray, hook: str) -> None:
@@ -320,8 +315,12 @@ def score(round: Round, ids: np.ndarray, hook: str) -> None:
         ids: ids of clients on this rank.
         hook: name of the hook.
     """
-    observers = round.make_fleet(ids)
-    round.observe(observers, round.select_inbox(observers), hook)
+    observers, prepared = round.make_fleet(ids), round.prepared
+    if len(ids):
+        with round.name_clients(observers):
+            inbox = round.select_inbox(observers)
+            *_, own_inbox = prepared.hooks.receive(observers, inbox)
+            getattr(prepared.method, hook)(observers, own_inbox)
     observers.state = {}  # it has not changed; its memory is free for the next group
     round.fleets.append(observers)
     round.numbers.append((ids, record.compute_numbers(observers, None, None)))
@@ -330,7 +329,8 @@ def score(round: Round, ids: np.ndarray, hook: str) -> None:
 class JoinedWork:
     """Results of groups of clients, joined in tensors on the CPU.
 
-    The tensors have a row for every client and may be larger than memory.
+    The tensors have a row for every client and may be larger than memory. The results
+    of a single group are not copied.
 
     Attributes:
         clients: total number of clients in all groups.
@@ -338,6 +338,7 @@ class JoinedWork:
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
+        self._only: LocalWork | None = None
         self._ids: list[np.ndarray] = []
         self._finite: list[Tensor] = []
         self._state: dict[str, Tensor] = {}
@@ -346,6 +347,9 @@ class JoinedWork:
 
     def add(self, work: LocalWork) -> None:
         """Copy the results of the next group."""
+        if len(work.ids) == self.clients:
+            self._only = work
+            return
         for name, tensor in work.state.items():
             self._put(self._state, name, tensor)
         for name, entry in wrap_entries(work.message).items():
@@ -364,6 +368,8 @@ class JoinedWork:
 
     def whole(self) -> LocalWork:
         """Return the results of all groups as one."""
+        if self._only is not None:
+            return self._only
         message: dict[str, Field | Mean] = {}
         for name, rows in self._rows.items():
             message[name] = Field(rows)

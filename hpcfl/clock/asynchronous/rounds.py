@@ -16,13 +16,13 @@ for bit. The method applies any further step, such as that of an adaptive server
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.fleet import Fleet
 from hpcfl.clock.asynchronous.in_flight import InFlight
 from hpcfl.clock.asynchronous.staleness import Staleness
 from hpcfl.clock.asynchronous.timetable import AsynchronousTimetable
@@ -37,13 +37,17 @@ from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, SCORING_GRADIENTS
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
+    AGGREGATE,
     COLLECT,
+    COMPOSE,
     REFUSE,
+    SEND,
+    STORE,
     UPLOAD,
+    WORK,
     LocalWork,
     Round,
-    store_state,
-    take_step,
+    observe,
 )
 from hpcfl.simulation.round_schedule import is_scored
 from hpcfl.simulation.stages import Stage
@@ -112,20 +116,16 @@ class AsynchronousCalendar(Calendar):
         """Return the stages of a round whose cohort is the arriving clients."""
         arrivals = Arrivals(self, round)
         return (
-            Stage("compose", "send", "the server's message", arrivals.compose),
-            Stage(
-                "send",
-                "send",
-                "the server's message",
-                arrivals.send,
-                is_collective=True,
-            ),
-            Stage("work", "train", "local work", arrivals.work),
+            COMPOSE,
+            replace(SEND, run=arrivals.send),
+            replace(WORK, run=arrivals.work),
             COLLECT,
             REFUSE,
             UPLOAD,
-            Stage("store", "store", "the clients' private state", arrivals.store),
-            Stage("aggregate", "aggregate", "aggregation", arrivals.aggregate),
+            STORE,
+            Stage("weigh", "aggregate", "aggregation", arrivals.weigh),
+            AGGREGATE,
+            Stage("forget", "store", "late uploads", arrivals.forget),
         )
 
     def state(self) -> State:
@@ -159,15 +159,11 @@ class Arrivals:
         largest = int(self.prepared.setup.counts.sum(dim=1).max())
         self.staleness = Staleness.from_largest_weight(calendar.config.time, largest)
 
-    def compose(self, round: Round) -> None:
-        """Make the message of this version of the server's model."""
-        if round.communicator.is_server:
-            message = round.make_message("send", self.plan.audience)
-            self.flights.keep_message(self.version, message)
-            round.floats_down = exchange.count_floats(message)
-
     def send(self, round: Round) -> None:
-        """Send all messages to all ranks that lack them."""
+        """Retain the server's message, and send all messages to ranks that lack them."""
+        if round.communicator.is_server:
+            self.flights.keep_message(self.version, round.message)
+            round.floats_down = exchange.count_floats(round.message)
         for version in [*self.awaited, self.version]:
             if version not in self.flights.inboxes:
                 message = self.flights.sent.get(version, {})
@@ -180,14 +176,16 @@ class Arrivals:
         observers.
         """
         for jobs, scored in self.groups(self.flights.take_untrained(self.step)):
-            round.fleets.append(self.train(round, jobs, scored))
-        audience = self.plan.audience if self.plan.is_scored else self.plan.audience[:0]
-        observers = round.make_fleet(audience)
-        round.observe(observers, round.inbox)
-        round.fleets.append(observers)
+            self.train(round, jobs, scored)
+        if self.plan.is_scored:
+            observe(round, self.plan.audience)
         own: np.ndarray = self.plan.cohort[self.prepared.store.hosts(self.plan.cohort)]
         round.work = self.arrive(own)
-        round.numbers.extend(self.numbers(own, observers))
+        arrived = self.flights.numbers(own)
+        for observed, scored_numbers in round.numbers:
+            add_gradients(scored_numbers, observed, arrived, own)
+        # A client's number from scoring replaces its number of the same name here.
+        round.numbers.insert(0, (own, arrived))
 
     def groups(self, starts: list[tuple[int, Job]]) -> list[tuple[list[Job], bool]]:
         """Group the jobs of this rank's clients into fleets.
@@ -229,8 +227,8 @@ class Arrivals:
         setup, round = self.prepared.setup, version + 1
         return setup.learning_rate(round), setup.plain_rate(round)
 
-    def train(self, round: Round, jobs: list[Job], scored: bool) -> Fleet:
-        """Train clients side by side, retain their results, and return their fleet.
+    def train(self, round: Round, jobs: list[Job], scored: bool) -> None:
+        """Train clients side by side, and retain their results.
 
         Args:
             round: the current round.
@@ -249,14 +247,11 @@ class Arrivals:
         fleet.scoring.scores_starts = False
         fleet.pace = list_shares(jobs)
         with round.name_clients(fleet):
-            received = self.prepared.hooks.receive(fleet, inbox)
-            returned = self.prepared.method.update(fleet, received[-1])
-            message = self.prepared.hooks.upload(fleet, received, returned)
-            del received  # frees memory of the device
+            message = self.prepared.hooks.update(fleet, inbox)
         self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_made(fleet, message)
         fleet.state = {}  # frees memory of the device for the next fleet
-        return fleet
+        round.fleets.append(fleet)
 
     def arrive(self, own: np.ndarray) -> LocalWork:
         """Return the results of this rank's arriving clients, with all weights.
@@ -276,28 +271,14 @@ class Arrivals:
         private, finite = self.flights.private(own), self.flights.finite(own)
         return LocalWork(own, message, private, finite)
 
-    def numbers(self, own: np.ndarray, observers: Fleet) -> record.OfFleets:
-        """Return the metrics of this rank's arriving and observed clients."""
-        arrived = self.flights.numbers(own)
-        scored = record.compute_numbers(observers, None, None)
-        both = np.isin(observers.ids, own)
-        if both.any():
-            # gradients for scoring are added to those of training
-            for name in arrived.keys() & scored.keys() & GRADIENTS:
-                counted = scored[name]
-                counted[both] += np.nan_to_num(arrived[name])
-                arrived[name] = counted[both]
-        return [(own, arrived), (observers.ids, scored)]
-
-    def store(self, round: Round) -> None:
-        """Store the private state of the cohort, which has arrived."""
-        store_state(round)
-        self.flights.forget(round.work.ids)
-
-    def aggregate(self, round: Round) -> None:
-        """Take the server's step, and forget messages on which no client trains."""
+    def weigh(self, round: Round) -> None:
+        """Apply the server's step size to the means of arrived uploads."""
         if round.uploads is not None:
-            take_step(round, round.cohort, self.uplink(round.cohort, round.uploads))
+            round.uploads = self.uplink(round.cohort, round.uploads)
+
+    def forget(self, round: Round) -> None:
+        """Forget the uploads that arrived, and messages on which no client trains."""
+        self.flights.forget(round.work.ids)
         self.flights.forget_messages(self.step.awaited)
 
     def uplink(self, cohort: np.ndarray, uploads: State) -> State:
@@ -329,6 +310,25 @@ class Arrivals:
                 rate=rate,
             )
         return stepped
+
+
+def add_gradients(
+    scored: record.Numbers,
+    observed: np.ndarray,
+    arrived: record.Numbers,
+    own: np.ndarray,
+) -> None:
+    """Add the numbers of gradients of training to those of scoring.
+
+    Args:
+        scored: numbers of observers by name, which change.
+        observed: ids of the observers, ascending.
+        arrived: numbers of arriving clients by name.
+        own: ids of the arriving clients, ascending.
+    """
+    both = np.isin(observed, own)
+    for name in arrived.keys() & scored.keys() & GRADIENTS:
+        scored[name][both] += np.nan_to_num(arrived[name][np.isin(own, observed)])
 
 
 def step_of(
