@@ -28,7 +28,7 @@ def refusal(dataset, place, **keys):
 def owned(data):
     """Return the sample numbers of each natural client."""
     return {
-        name: np.flatnonzero(data.owners.of == number).tolist()
+        name: np.flatnonzero(data.owners.numbers == number).tolist()
         for number, name in enumerate(data.owners.names)
     }
 

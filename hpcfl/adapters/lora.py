@@ -21,7 +21,7 @@ from torch.nn import Parameter
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment.sections import Adapter
-from hpcfl.models.replaced import Embedding
+from hpcfl.models.layer_replacements import Embedding
 from hpcfl.rows import layout
 from hpcfl.rows.layout import lay_out_parameters
 

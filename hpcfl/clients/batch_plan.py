@@ -159,7 +159,7 @@ def count_pool(samples: int, share: float) -> int:
     return max(1, int(share * samples))
 
 
-class AskedTraining(NamedTuple):
+class TrainingRequest(NamedTuple):
     """The number of steps that a method requested for a local training.
 
     Attributes:

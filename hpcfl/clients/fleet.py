@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients import head_gradients, scoring, training
-from hpcfl.clients.batch_plan import AskedTraining
+from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.losses import (
     Frozen,
     Loss,
@@ -133,7 +133,7 @@ class Results:
     scoring_gradients: np.ndarray
     scores: dict[str, Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
-    trainings: list[AskedTraining] = field(default_factory=list)
+    trainings: list[TrainingRequest] = field(default_factory=list)
     noisy_batches: np.ndarray | None = None
     epsilon: np.ndarray | None = None
     losses: Tensor | None = None
@@ -781,7 +781,7 @@ class Fleet:
         taken = np.flatnonzero(noisy.sum(axis=0))
         gradients = int(taken.max(initial=0))
         asked = task.epochs, task.batches, task.steps, task.share, gradients
-        results.trainings.append(AskedTraining(*asked))
+        results.trainings.append(TrainingRequest(*asked))
         if self.resources.privacy is not None:
             before = results.noisy_batches
             results.noisy_batches = noisy if before is None else before + noisy

@@ -191,7 +191,7 @@ def compute_features(
     assert resources.head is not None
     features = resources.compute_outputs(rows, buffers, pools, _compute_features)
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
-    samples = resources.samples.replaced(
+    samples = resources.samples.replace_samples(
         torch.cat(features), resources.samples.y[index]
     )
     starts = np.cumsum([0, *map(len, pools)]).tolist()

@@ -32,8 +32,8 @@ from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Form, Training
 from hpcfl.files import heartbeat
+from hpcfl.models.layer_replacements import batching_clients
 from hpcfl.models.random import list_random_layers
-from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout, lay_out_parameters
 from hpcfl.scores.base import Score
@@ -510,7 +510,7 @@ def _count_saved_bytes(module: nn.Module, x: Tensor) -> int:
     for layer in list_random_layers(module):
         layer.train()  # saves its mask of dropped elements
     with (
-        side_by_side(),
+        batching_clients(),
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
         loss = functional.cross_entropy(
@@ -534,7 +534,7 @@ def _count_largest_result(module: nn.Module, sample: Tensor) -> int:
                 address = tensor.untyped_storage().data_ptr()
                 sizes.append((address, tensor.nbytes))
 
-    with side_by_side(), OperatorObserver(note):
+    with batching_clients(), OperatorObserver(note):
         module(sample)
     module.train()
     weights = {tensor.untyped_storage().data_ptr() for tensor in _list_weights(module)}

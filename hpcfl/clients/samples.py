@@ -167,7 +167,7 @@ class Samples:
         kinds, _ = self._shifts.kinds()
         return kinds[list(clients)]
 
-    def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
+    def redistribute(self, pools: dict[int, np.ndarray]) -> "Samples":
         """Return the same samples with one pool per client for all parts.
 
         The parts are training, tests and validation.
@@ -177,7 +177,7 @@ class Samples:
         other._shifts = None
         return other
 
-    def replaced(self, x: Tensor, y: Tensor) -> "Samples":
+    def replace_samples(self, x: Tensor, y: Tensor) -> "Samples":
         """Return a copy with other samples, without normalisation or augmentation.
 
         Args:

@@ -206,7 +206,7 @@ class OnlineClients:
         """Return the tick at which an online client goes offline."""
         return int(self._end[client])
 
-    def next_on(self, among: np.ndarray) -> int:
+    def find_next_online(self, among: np.ndarray) -> int:
         """Return the next tick after the last call at which one of the clients comes
         online.
 

@@ -30,7 +30,7 @@ def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """A selected client of a round.
 
     Attributes:
@@ -62,9 +62,12 @@ class SynchronousTimetable:
         """Return the next round. Raises UserError if no client will be online again."""
         self._number += 1
         started = self._tick
-        on = self._someone_on()
+        online = self._wait_for_online_clients()
         tick = self._tick
-        asked = [self._asked(client, share) for client, share in self._drawn(on)]
+        asked = [
+            self._schedule_job(client, share)
+            for client, share in self._draw_cohort(online)
+        ]
         arriving = [one.job for one in asked if not one.is_lost]
         arriving.sort(key=lambda job: (job.ended, job.client))
         if self._deadline is not None:
@@ -85,17 +88,17 @@ class SynchronousTimetable:
             jobs=sorted(counted, key=lambda job: job.client),
             busy=busy,
             wasted=busy - useful,
-            present=int(on.sum()) * (end - tick),
+            present=int(online.sum()) * (end - tick),
             lost=len(asked) - len(counted),
         )
 
-    def _someone_on(self) -> np.ndarray:
+    def _wait_for_online_clients(self) -> np.ndarray:
         """Wait until a client is online, and return whether each is, bool [clients]."""
-        on = self._online.advance(self._tick)
-        if on.any():
-            return on
+        online = self._online.advance(self._tick)
+        if online.any():
+            return online
         everybody = np.ones(self._clients, bool)
-        next_tick = self._online.next_on(everybody)
+        next_tick = self._online.find_next_online(everybody)
         if next_tick >= FOREVER:
             raise UserError(
                 f"time.availability: no client is available in round {self._number} or later; "
@@ -104,19 +107,19 @@ class SynchronousTimetable:
         self._tick = next_tick
         return self._online.advance(next_tick)
 
-    def _drawn(self, on: np.ndarray) -> list[tuple[int, float]]:
+    def _draw_cohort(self, online: np.ndarray) -> list[tuple[int, float]]:
         """Return the selected clients, each with its share of the epochs."""
         # the tolerance 1e-9 covers rounding: 1.1 · 10 exceeds 11 in floating point
         count = ceil(self._time.over_selection * self._wanted - 1e-9)
         key = (self._number,)
-        drawn = self._draws.choose(on, count, key)
+        drawn = self._draws.choose(online, count, key)
         chosen = np.sort(self._draws.drop_lost(drawn, key))
         shares = self._draws.epoch_shares(chosen, key)
         if shares is None:
             shares = np.ones(len(chosen))
         return list(zip(chosen.tolist(), shares.tolist(), strict=True))
 
-    def _asked(self, client: int, share: float) -> _Asked:
+    def _schedule_job(self, client: int, share: float) -> _Request:
         """Return the job of a client that starts now.
 
         Args:
@@ -139,9 +142,9 @@ class SynchronousTimetable:
             ended=min(ended, off),
             share=share,
         )
-        return _Asked(job, off < ended)
+        return _Request(job, off < ended)
 
-    def _end(self, counted: list[Job], asked: list[_Asked]) -> int:
+    def _end(self, counted: list[Job], asked: list[_Request]) -> int:
         """Return the tick at which the server continues.
 
         It is the last awaited arrival, or the deadline, or the end of the last job.

@@ -112,14 +112,14 @@ class GpuNeeds:
 
     Attributes:
         clients: Number of clients whose rows are on the GPU at the same time.
-        side_by_side: Number of clients that train at the same time.
+        lane_count: Number of clients that train at the same time.
         samples, rows: Bytes of samples and of rows.
         lanes: Bytes of the lanes including activations.
         locked: Maximum bytes of page-locked copies on the host.
     """
 
     clients: int
-    side_by_side: int
+    lane_count: int
     samples: int
     rows: int
     lanes: int
@@ -166,16 +166,18 @@ def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
         return None
     module, private = resources.kernel.module, count_client_bytes(prepared)
     clients = min(hosted, resources.clients_on_device)
-    side_by_side = min(clients, count_at_once(prepared), resources.kernel.widest)
+    lane_count = min(
+        clients, count_concurrent_clients(prepared), resources.kernel.widest
+    )
     rows = clients * lane_memory.count_client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
     lane = lane_memory.count_lane_bytes(module, sample, resources.training, private)
     return GpuNeeds(
         clients=clients,
-        side_by_side=side_by_side,
+        lane_count=lane_count,
         samples=resources.samples.nbytes,
         rows=rows,
-        lanes=side_by_side * lane + constants.count_bytes(module),
+        lanes=lane_count * lane + constants.count_bytes(module),
         locked=min(rows, LOCKED_COPIES * mixing.LOCKED) + private,
     )
 
@@ -188,7 +190,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
     hosted = len(prepared.store.ids)
-    participants = count_at_once(prepared)
+    participants = count_concurrent_clients(prepared)
     limit = int(config.runtime.memory * 1e6)
     of_optimizer = len(list_slots(config.training))
     lanes = min(participants, resources.kernel.widest)
@@ -377,7 +379,7 @@ def count_cohort(config: Config) -> int:
     return min(config.time.concurrency or cohort, config.partition.clients)
 
 
-def count_at_once(prepared: Prepared) -> int:
+def count_concurrent_clients(prepared: Prepared) -> int:
     """Return the largest number of this rank's clients that train in a round.
 
     With an asynchronous server, clients with an update that waits for its round count
@@ -520,7 +522,7 @@ def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:
     """Describe the GPU of a rank that hosts ``hosted`` clients."""
     return (
         f"samples {format_size(gpu.samples)}; rows of {gpu.clients} of {hosted} clients "
-        f"at a time {format_size(gpu.rows)}; {gpu.side_by_side} clients side by side "
+        f"at a time {format_size(gpu.rows)}; {gpu.lane_count} clients side by side "
         f"{format_size(gpu.lanes)}; page-locked on its host at most {format_size(gpu.locked)}"
     )
 

@@ -394,7 +394,7 @@ class Player(SearchResults):
         if refused:
             tune_folder.remove(self.folder)
             raise UserError(*refused)
-        tune_folder.check_off(self.folder)
+        tune_folder.mark_checked(self.folder)
 
     def measure_trials(self, method: str) -> Steps[int]:
         """Return the gradients of the first rounds of all trials of a method."""

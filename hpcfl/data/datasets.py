@@ -102,13 +102,13 @@ class Owners:
 
     Attributes:
         names: names of the clients.
-        of: owner of each sample, a position in ``names``, int64 [samples].
+        numbers: owner of each sample, a position in ``names``, int64 [samples].
         unseen: number of clients, at the end of ``names``, that the data set reserves
             for testing; they can only be ``[newcomers]``.
     """
 
     names: tuple[str, ...]
-    of: np.ndarray
+    numbers: np.ndarray
     unseen: int = 0
 
     def held(self, official_test: int) -> list[Held]:
@@ -118,12 +118,12 @@ class Owners:
         clients. Without an official test split, or with ``unseen`` clients, samples are
         not separated.
         """
-        order = np.argsort(self.of, kind="stable")
-        counts = np.bincount(self.of, minlength=len(self.names))
+        order = np.argsort(self.numbers, kind="stable")
+        counts = np.bincount(self.numbers, minlength=len(self.names))
         lists = np.split(order, np.cumsum(counts)[:-1])
         if not official_test or self.unseen:
             return list(map(Held, self.names, lists))
-        first = len(self.of) - official_test
+        first = len(self.numbers) - official_test
         held = []
         for name, samples in zip(self.names, lists, strict=True):
             held.append(Held(name, samples[samples < first], samples[samples >= first]))
@@ -135,10 +135,10 @@ class Owners:
         Args:
             samples: number of samples of the data set.
         """
-        of = self.of
-        if len(of) != samples:
-            return f"owners has {len(of):,} entries for {samples:,} samples"
-        if of.min() < 0 or of.max() >= len(self.names):
+        numbers = self.numbers
+        if len(numbers) != samples:
+            return f"owners has {len(numbers):,} entries for {samples:,} samples"
+        if numbers.min() < 0 or numbers.max() >= len(self.names):
             return f"owners has a number that is no position in its {len(self.names)} names"
         names, counts = np.unique(self.names, return_counts=True)
         if counts.max() > 1:
@@ -152,8 +152,8 @@ def number_owners(owners: np.ndarray) -> Owners:
     Args:
         owners: number or name of each sample's client, [samples].
     """
-    names, of = np.unique(owners, return_inverse=True)
-    return Owners(tuple(map(str, names.tolist())), of)
+    names, numbers = np.unique(owners, return_inverse=True)
+    return Owners(tuple(map(str, names.tolist())), numbers)
 
 
 # The part of a client's samples that measures an attack's success: test samples with
@@ -223,7 +223,9 @@ class Dataset:
 
     def without_samples(self) -> "Dataset":
         """Return the data set with its attributes but without samples."""
-        owners = self.owners and replace(self.owners, of=self.owners.of[:0].copy())
+        owners = self.owners and replace(
+            self.owners, numbers=self.owners.numbers[:0].copy()
+        )
         return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone(), owners=owners)
 
     def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
@@ -240,7 +242,8 @@ class Dataset:
             x=self.x[index],
             y=self.y[index],
             official_test=official_test,
-            owners=self.owners and replace(self.owners, of=self.owners.of[chosen]),
+            owners=self.owners
+            and replace(self.owners, numbers=self.owners.numbers[chosen]),
         )
 
     def class_name(self, number: int) -> str:

@@ -58,12 +58,12 @@ class FedPer(PrivatePart):
         return rows.index_select(-1, columns.to(rows.device))
 
     def joined(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
-        side_by_side = super().joined(layout, shared, private)
+        concatenated = super().joined(layout, shared, private)
         if self.shared is None:
-            return side_by_side
+            return concatenated
         names = [*self.shared_names(layout), *self.private_names(layout)]
         places = layout.columns_of(names).argsort()
-        return side_by_side.index_select(-1, places.to(shared.device))
+        return concatenated.index_select(-1, places.to(shared.device))
 
 
 plugin = FedPer

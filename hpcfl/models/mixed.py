@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcfl.models.replaced import CONVOLUTIONS
+from hpcfl.models.layer_replacements import CONVOLUTIONS
 
 # Layers that read their weights in products or look-ups, so that the weights may be
 # bfloat16. A norm has float32 inputs and needs float32 parameters.

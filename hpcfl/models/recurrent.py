@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from hpcfl.models.layer_replacements import IN_BATCH_OF_CLIENTS
 from hpcfl.models.random import RandomLayer
-from hpcfl.models.replaced import IN_LANES
 
 
 def _sigmoid(x: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class _Recurrent(RandomLayer):
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Compute torch's forward pass, with torch's arguments and results."""
         drops = self._key is not None and self.dropout > 0 and self.num_layers > 1
-        if not isinstance(input, Tensor) or not (IN_LANES.get() or drops):
+        if not isinstance(input, Tensor) or not (IN_BATCH_OF_CLIENTS.get() or drops):
             return super().forward(input, hx)
         one_sample = input.dim() == 2
         x = input
@@ -116,7 +116,7 @@ class _Recurrent(RandomLayer):
         Returns:
             The outputs [time, batch, width] and the last states.
         """
-        if not IN_LANES.get():
+        if not IN_BATCH_OF_CLIENTS.get():
             return self._run_fused(x, state, weights)
         weight_ih, weight_hh, *others = weights
         bias_ih, bias_hh = others[:2] if self.bias else (None, None)

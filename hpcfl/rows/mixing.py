@@ -374,15 +374,15 @@ def compute_on_all_cores(
     _, cores, _ = get_place()
     in_main_thread = threading.current_thread() is threading.main_thread()
     several = device.type == "cpu" and cores > 1 and in_main_thread
-    at_once = 1
+    most_pending = 1
     for columns in islice(cuts, 1):
         first = work(columns)
         yield first
         if several:
             size = first.nbytes if isinstance(first, Tensor) else 0
             # One more than the number of cores, so that no core waits for the caller.
-            at_once = min(cores + 1, HELD // max(1, size))
-    if at_once < 2:
+            most_pending = min(cores + 1, HELD // max(1, size))
+    if most_pending < 2:
         yield from map(work, cuts)
         return
     pool = _make_pool(cores, torch.get_num_threads())
@@ -390,7 +390,7 @@ def compute_on_all_cores(
     try:
         for columns in cuts:
             under_way.append(pool.submit(work, columns))
-            if len(under_way) == at_once:
+            if len(under_way) == most_pending:
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()

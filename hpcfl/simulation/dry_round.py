@@ -324,7 +324,9 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     # One client trains; another client, if there are several, is only scored.
     taking_part = list(range(min(clients, 2)))
     pool = np.arange(min(samples, len(resources.samples.y)))
-    dealt = resources.samples.dealt(dict.fromkeys([*taking_part, *newcomers], pool))
+    dealt = resources.samples.redistribute(
+        dict.fromkeys([*taking_part, *newcomers], pool)
+    )
     counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
     setup = replace(prepared.setup, class_counts=counts[:clients])
     device = resources.device

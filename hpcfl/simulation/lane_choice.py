@@ -14,7 +14,7 @@ from hpcfl.clients.resources import LaneChoice, count_lanes, fit_clients
 from hpcfl.communication.exchange import Placement
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
-from hpcfl.models.replaced import has_convolutions
+from hpcfl.models.layer_replacements import has_convolutions
 from hpcfl.storage import provenance
 
 # Maximum number of lanes of a model with convolutions on a GPU without a measured

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from hpcfl.clients.batch_plan import AskedTraining
+from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator, OneProcess
@@ -150,9 +150,9 @@ def calibrate_noise(prepared: Prepared) -> Prepared:
 
 def merge(findings: Sequence[Tried]) -> Tried:
     """Merge the findings of all ranks."""
-    trainings: list[AskedTraining] = []
+    trainings: list[TrainingRequest] = []
     for found in findings:
-        of_rank = [AskedTraining(*one) for one in found.trainings]
+        of_rank = [TrainingRequest(*one) for one in found.trainings]
         # Ranks request the same trainings, possibly several equal ones.
         trainings = max(trainings, of_rank, key=len)
     dependent: set[str] = set()
@@ -254,7 +254,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
         return None, Tried()
     device = prepared.resources.device
     devices = [device] if device.type == "cuda" else []
-    trainings: list[AskedTraining] = []
+    trainings: list[TrainingRequest] = []
     header: list[list[Any]] = []
 
     def note_work(stage: str, round: Round) -> None:

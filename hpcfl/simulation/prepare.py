@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.batch_plan import AskedTraining
+from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring, name_buffers
 from hpcfl.clients.resources import (
@@ -77,7 +77,7 @@ class Tried:
         uploads: header of a client's message, from ``make_header``.
     """
 
-    trainings: tuple[AskedTraining, ...] = ()
+    trainings: tuple[TrainingRequest, ...] = ()
     dependent: tuple[str, ...] = ()
     unbatched: str = ""
     uploads: Sequence[list[Any]] = ()

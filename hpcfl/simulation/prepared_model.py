@@ -16,7 +16,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.experiment.experiment_file import MIXED
 from hpcfl.methods.base import Method
 from hpcfl.models import usable
-from hpcfl.models.replaced import replace_layers
+from hpcfl.models.layer_replacements import replace_layers
 from hpcfl.rows import constants, layout, randomness
 from hpcfl.storage.clients import digest_tensors
 

@@ -78,16 +78,16 @@ class StopRequest:
     thread; in other threads no signal is received.
     """
 
-    def __init__(self, at_once: Callable[[], None]):
+    def __init__(self, end_now: Callable[[], None]):
         """Begin without a signal.
 
         Args:
-            at_once: function called when another signal arrives later, except for
+            end_now: function called when another signal arrives later, except for
                 WARNINGS.
         """
         self.received: str | None = None
         self._received_at = 0.0
-        self._at_once = at_once
+        self._at_once = end_now
         self._before: dict[
             int, Callable[[int, FrameType | None], Any] | int | None
         ] = {}

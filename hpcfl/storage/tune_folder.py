@@ -73,7 +73,7 @@ def is_unchecked(folder: Path) -> bool:
     return (folder / UNCHECKED).exists() and not any(rungs)
 
 
-def check_off(folder: Path) -> None:
+def mark_checked(folder: Path) -> None:
     """Record that a tuning's first rounds fit its budget."""
     (folder / UNCHECKED).unlink()
 
@@ -83,7 +83,7 @@ def remove(folder: Path) -> None:
     for name in (*SWEEPS, MEASURED, RESULTS, CHOSEN):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / TUNE).unlink()
-    check_off(folder)
+    mark_checked(folder)
     with suppress(OSError):  # the folder holds other files
         folder.rmdir()
 

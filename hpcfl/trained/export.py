@@ -26,7 +26,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, user_code
 from hpcfl.files import atomic
 from hpcfl.models import mixed
-from hpcfl.models.replaced import restore_layers
+from hpcfl.models.layer_replacements import restore_layers
 from hpcfl.rows import constants, randomness
 from hpcfl.storage.clients import digest_tensors
 from hpcfl.trained.models import Models, Trained, predicted

@@ -12,7 +12,7 @@ from hpcfl.adapters.peft import Corrections
 from hpcfl.clients.losses import Lane, Predict, Tensors
 from hpcfl.clients.resources import Resources
 from hpcfl.models import mixed
-from hpcfl.models.replaced import restore_layers
+from hpcfl.models.layer_replacements import restore_layers
 from hpcfl.rows import constants
 from hpcfl.trained.replay import with_gradients
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
-FEWEST = 2  # number of first rounds that are left out of the cost of a round
+WARM_UP_ROUNDS = 2  # number of first rounds that are left out of the cost of a round
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def list_whole_runs(
 def count_measured_rounds(every: int) -> int:
     """Return the number of rounds that measure the cost of a run.
 
-    The rounds are FEWEST ones in which methods may do work only once, then a scored
+    The rounds are WARM_UP_ROUNDS ones in which methods may do work only once, then a scored
     round and, unless all rounds are scored, an unscored one. The last one is scored.
 
     Args:
         every: Number of rounds per scoring.
     """
-    least = FEWEST + min(every, 2)
+    least = WARM_UP_ROUNDS + min(every, 2)
     return every * ceil(least / every)
 
 
@@ -107,7 +107,7 @@ def count_rounds_within(
     if measured >= most:
         return most
     scored = gradients[-1]
-    unscored = gradients[max(FEWEST, measured - every) : -1]
+    unscored = gradients[max(WARM_UP_ROUNDS, measured - every) : -1]
     of_period = scored
     if every > 1:
         of_period += (every - 1) * sum(unscored) // len(unscored)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hpcfl.clients import Fleet
-from hpcfl.clients.batch_plan import MOST_GRADIENTS, AskedTraining
+from hpcfl.clients.batch_plan import MOST_GRADIENTS, TrainingRequest
 from hpcfl.clients.sample_privacy import SamplePrivacy
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
@@ -83,7 +83,7 @@ def _scale(sigma: float, batches: Sequence[int]) -> dict[float, int]:
 
 
 def count_batches(
-    trainings: Sequence[AskedTraining], samples: int, size: int
+    trainings: Sequence[TrainingRequest], samples: int, size: int
 ) -> list[int]:
     """Return, at index g, the number of mini-batches per round of which g gradients are
     taken.
@@ -228,7 +228,7 @@ def refuse_uncovered(config: Config, method: Method) -> None:
 def calibrate(
     config: Config,
     privacy: SamplePrivacy,
-    trainings: Sequence[AskedTraining],
+    trainings: Sequence[TrainingRequest],
     samples: np.ndarray,
 ) -> SamplePrivacy:
     """Return the clip and the noise with which each client spends ``privacy.epsilon``
@@ -263,7 +263,7 @@ def calibrate(
 def describe(
     config: Config,
     privacy: SamplePrivacy,
-    trainings: Sequence[AskedTraining],
+    trainings: Sequence[TrainingRequest],
     samples: np.ndarray,
     cohort: Callable[[int], np.ndarray],
 ) -> list[str]:

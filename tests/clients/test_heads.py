@@ -178,7 +178,7 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
     fleet = make_fleet(COUNTS)
     if augment:
         samples = fleet.resources.samples
-        samples.take = samples.dealt({}).take  # the samples are no images
+        samples.take = samples.redistribute({}).take  # the samples are no images
         samples.vary = lambda index, *key: index
         samples.augment = True
     fleet.train(rows_of(fleet), params=params)

@@ -161,9 +161,9 @@ def test_clients_are_on_at_ascending_ticks():
     online = OnlineClients(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
     everybody = np.array([True, True])
     assert online.advance(0).tolist() == [True, False]
-    assert online.next_on(everybody) == 5 and online.period_end(0) == 10
+    assert online.find_next_online(everybody) == 5 and online.period_end(0) == 10
     assert online.advance(7).tolist() == [True, True]
-    assert online.next_on(everybody) == FOREVER
+    assert online.find_next_online(everybody) == FOREVER
     assert online.advance(10).tolist() == [False, True]
-    assert online.next_on(everybody) == 30
-    assert online.next_on(np.array([False, True])) == FOREVER
+    assert online.find_next_online(everybody) == 30
+    assert online.find_next_online(np.array([False, True])) == FOREVER

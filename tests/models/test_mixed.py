@@ -6,8 +6,8 @@ from torch import nn
 from hpcfl.adapters import kinds, lora
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models import mixed
+from hpcfl.models.layer_replacements import replace_layers
 from hpcfl.models.mlp import MLP
-from hpcfl.models.replaced import replace_layers
 from hpcfl.models.vit import ViT
 from hpcfl.rows import constants
 

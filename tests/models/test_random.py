@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hpcfl.models import RandomLayer
+from hpcfl.models.layer_replacements import replace_layers, restore_layers
 from hpcfl.models.random import draw_words, keyed, list_random_layers
-from hpcfl.models.replaced import replace_layers, restore_layers
 
 DROPOUTS = [
     nn.Dropout,

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from hpcfl.models.layer_replacements import batching_clients, replace_layers
 from hpcfl.models.random import keyed, list_random_layers
-from hpcfl.models.replaced import replace_layers, side_by_side
 
 FORMS = {
     "plain": {},
@@ -46,13 +46,13 @@ def test_a_loop_over_time_is_torchs_operator(kind, keys):
     assert all(state.shape[1] == samples for state in first)
     begun = first[0] if kind == "GRU" else tuple(first)
     for given in ([x], [x, begun], [x[:, 0]]):
-        with side_by_side():
+        with batching_clients():
             got = flat(ours(*given))
         for one, other in zip(got, flat(theirs(*given)), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=2e-6)
     gradients = []
     for layer in (theirs, ours):
-        with side_by_side():
+        with batching_clients():
             loss = layer(x)[0].square().sum()
         gradients.append(torch.autograd.grad(loss, list(layer.parameters())))
     for one, other in zip(*gradients, strict=True):
@@ -63,7 +63,7 @@ def test_a_loop_over_time_is_torchs_operator(kind, keys):
 def test_a_projected_state_is_torchs():
     theirs, ours = pair("LSTM", num_layers=2, proj_size=2)
     x = torch.randn(5, 2, 3)
-    with side_by_side():
+    with batching_clients():
         got = flat(ours(x))
     for one, other in zip(got, flat(theirs(x)), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=2e-6)
@@ -83,11 +83,11 @@ def test_dropout_between_layers_is_keyed_alone_and_in_lanes(kind):
         with keyed(list_random_layers(ours), key):
             return functional_call(ours, own, (x,))[0]
 
-    with side_by_side():
+    with batching_clients():
         both = vmap(output)(tensors, keys)
     with keyed(list_random_layers(ours), keys[0]):
         torch.testing.assert_close(ours(x)[0], both[0], rtol=0, atol=2e-6)
-    with side_by_side():
+    with batching_clients():
         other = vmap(output)(tensors, keys.flip(0))
     assert (both[0] - other[0]).abs().max() > 1e-3
 

@@ -126,7 +126,7 @@ def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
     job = needs.compute_needs(prepared, OneProcess())
     [found] = job.gpus
     model = 4 * prepared.setup.layout.width
-    assert (found.clients, found.side_by_side) == (2, 2)
+    assert (found.clients, found.lane_count) == (2, 2)
     # received and sent, private state before and after the round
     assert found.rows == 2 * (2 * model + 2 * model)
     # a checkpoint fetches one client after the other

@@ -9,7 +9,7 @@ from playing import prepare_alone, run_table
 from refusals import expect_refusal
 from whole_runs import PART, is_the_same_elsewhere
 
-from hpcfl.clients.batch_plan import AskedTraining
+from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.losses import Batch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -99,9 +99,9 @@ def test_calibration_returns_its_target():
 
 def test_mini_batches_of_a_round():
     trainings = [
-        AskedTraining(2, 1, None, 1.0, 1),
-        AskedTraining(3, 1, 4, 1.0, 1),
-        AskedTraining(5, 1, None, 1.0, 2),
+        TrainingRequest(2, 1, None, 1.0, 1),
+        TrainingRequest(3, 1, 4, 1.0, 1),
+        TrainingRequest(5, 1, None, 1.0, 2),
     ]
     assert count_batches(trainings, 100, 32)[:3] == [0, 2 * 4 + 3 * 4, 5 * 4]
     assert count_batches(trainings, 400, 32)[1] == 2 * 13 + 3 * 4

@@ -28,7 +28,7 @@ from hpcfl.clients.execution.kernel import (
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver
 from hpcfl.experiment.sections import Form
-from hpcfl.models.replaced import has_convolutions, has_recurrent_layers
+from hpcfl.models.layer_replacements import has_convolutions, has_recurrent_layers
 
 # Bytes of models and their gradients side by side: about a CPU core's share of the
 # caches. The lanes are enough for arithmetic to outweigh the call overhead of a step.

@@ -35,9 +35,9 @@ from hpcfl.clients.losses import (
     wrap_samples,
 )
 from hpcfl.experiment.sections import Form
+from hpcfl.models.layer_replacements import batching_clients
 from hpcfl.models.mlp import MLP
 from hpcfl.models.random import keyed, list_random_layers
-from hpcfl.models.replaced import side_by_side
 from hpcfl.rows import mixing
 
 # Number of inputs or outputs of a layer. With torch 2.13 on AMD EPYC both products have
@@ -294,7 +294,7 @@ class BatchedKernel(Kernel):
         )
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         lanes = dict(zip(variable_names, values, strict=True))
-        with side_by_side(), convolve_in(self.form):
+        with batching_clients(), convolve_in(self.form):
             return (call_lanes(Program(self.module, predict), swapped, (x, lanes)),)
 
     def prepare(
@@ -436,7 +436,7 @@ class BatchedLoss(nn.Module):
         named |= expand_constants(self.model, len(x))
         lanes = dict(zip(self._variable_names, variables, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-        with side_by_side(), convolve_in(self._form):
+        with batching_clients(), convolve_in(self._form):
             outputs: Tensor = call_lanes(self, swapped, (x, y, lanes))
         if self._knows_gradient:
             if outputs.dim() != 3:

@@ -30,8 +30,8 @@ from hpcfl.clients.losses import (
     wrap_samples,
 )
 from hpcfl.experiment.sections import Form
+from hpcfl.models.layer_replacements import is_fast_channels_last
 from hpcfl.models.random import keyed, list_random_layers
-from hpcfl.models.replaced import is_fast_channels_last
 
 # Name of the variable with the keys of the model's random layers. The space prevents a
 # method from reading it as ``lane.NAME``.

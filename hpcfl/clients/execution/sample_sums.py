@@ -22,8 +22,8 @@ from hpcfl.clients.losses import (
     wrap_samples,
 )
 from hpcfl.errors import UserError
+from hpcfl.models.layer_replacements import batching_clients
 from hpcfl.models.random import derive_sample_keys, keyed, list_random_layers
-from hpcfl.models.replaced import side_by_side
 
 
 class SampleLane(Lane):
@@ -79,7 +79,7 @@ class SampleSums(nn.Module):
             piece = slice(start, start + PIECE)
             places = torch.arange(start, start + PIECE, device=y.device)
             samples = x[:, piece], y[:, piece], places.int()
-            with side_by_side():
+            with batching_clients():
                 by_name, of_samples = self._map(trained, others, *samples, variables)
             gradients = list(by_name.values())
             self._add(totals, gradients, held[:, piece])

@@ -171,7 +171,7 @@ class AsynchronousTimetable:
             following = self._flights[0].ended
         if len(self._flights) < self._places:
             waiting = self._idle & (self._from != self._version)
-            following = min(following, self._online.next_on(waiting))
+            following = min(following, self._online.find_next_online(waiting))
         if self._buffer and self._period:
             boundary = (self._tick // self._period + 1) * self._period
             following = min(following, boundary)

@@ -46,7 +46,7 @@ class ByDomain(MergedScheme):
         names = []
         attempts = 1
         for position, domain in enumerate(domains.names):
-            members = np.flatnonzero(domains.of[: len(labels)] == position)
+            members = np.flatnonzero(domains.numbers[: len(labels)] == position)
             if len(members) < self.clients_per_domain:
                 raise UserError(
                     f"partition.clients_per_domain = {self.clients_per_domain}: the domain "

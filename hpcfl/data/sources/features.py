@@ -19,7 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import wording
 
 MOST_CATEGORIES = 1_000  # limit for a column
-FEWEST = 10  # rows; with fewer, distinct values do not suggest an identifier
+MIN_ROWS = 10  # rows; with fewer, distinct values do not suggest an identifier
 # names of pandas' index: in Parquet, in CSV files after reading, in CSV files
 INDEX = re.compile(r"__index_level_\d+__|Unnamed: \d+|")
 RESET_INDEX = {"index", "level_0"}  # names from pandas' reset_index
@@ -206,7 +206,7 @@ def looks_like_identifier(
     is_called_so = name.lower() in RESET_INDEX or bool(words & IDENTIFIERS)
     if is_called_so and (all_differ or distinct > 2):
         return True
-    may_be_one = all_differ and len(values) >= FEWEST
+    may_be_one = all_differ and len(values) >= MIN_ROWS
     if may_be_one and words & NUMBERED:
         return True
     if values.dtype == object:
@@ -230,7 +230,7 @@ def find_identifiers(
 
 def _is_running(numbers: np.ndarray) -> bool:
     """Return whether numbers ascend by row, or are consecutive in any order."""
-    if len(numbers) < FEWEST:
+    if len(numbers) < MIN_ROWS:
         return False
     ordered = np.sort(numbers)
     ascend = bool((numbers[1:] > numbers[:-1]).all())

@@ -249,7 +249,7 @@ def _describe_scales(
     is_test = np.arange(len(x)) >= len(x) - official_test
     groupings = [(is_test.astype(int), ["training samples", "test samples"])]
     if owners is not None:
-        groupings.append((owners.of, [f"client '{one}'" for one in owners.names]))
+        groupings.append((owners.numbers, [f"client '{one}'" for one in owners.names]))
     notes = []
     for group, names in groupings:
         present = np.unique(group)

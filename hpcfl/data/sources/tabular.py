@@ -270,7 +270,7 @@ def _read_owners(
     """
     if name is None:
         given = table.clients
-        return None if given is None else replace(given, of=given.of[order])
+        return None if given is None else replace(given, numbers=given.numbers[order])
     values = table.as_written(name)
     if values.ndim != 1:
         raise UserError(

@@ -17,8 +17,8 @@ from hpcfl.clients.execution import (
 from hpcfl.clients.execution.lane_independence import OperatorObserver, SameBits
 from hpcfl.clients.losses import Batch
 from hpcfl.models import mixed
+from hpcfl.models.layer_replacements import replace_layers
 from hpcfl.models.random import draw_words
-from hpcfl.models.replaced import replace_layers
 
 LANES, WIDTH, CLASSES = 5, 54, 3
 # of 54 features, so that a lane ends anywhere in the vectors of a processor

@@ -12,9 +12,9 @@ from torch.nn import functional
 from hpcfl.clients.execution import NO_SAMPLE, Work, choose
 from hpcfl.clients.execution.sample_sums import PIECE
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch
+from hpcfl.models.layer_replacements import replace_layers
 from hpcfl.models.lenet import LeNet
 from hpcfl.models.mlp import MLP
-from hpcfl.models.replaced import replace_layers
 from hpcfl.models.text_transformer import TextTransformer
 
 CPU = torch.device("cpu")

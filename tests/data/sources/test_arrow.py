@@ -88,7 +88,7 @@ def test_clients_and_parts_may_be_class_numbers(tmp_path):
     one = labelled([2, 0], NAMES, "client", label=[0, 1])
     other = labelled([2, 1], NAMES, "client", label=[0, 1])
     data = load("parquet", save(tmp_path, a=one, b=other))
-    assert data.owners.of.tolist() == [2, 0, 2, 1]
+    assert data.owners.numbers.tolist() == [2, 0, 2, 1]
     parts = labelled([1, 0], ["test", "train"], "split", label=[0, 1])
     path = save(tmp_path, t=parts) / "t.parquet"
     assert load("parquet", path).official_test == 1

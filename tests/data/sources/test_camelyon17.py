@@ -53,9 +53,9 @@ def test_hospitals_are_clients(tmp_path, patches):
     # 32 of 96 columns are 10 whole ones of 32 and two thirds of the next
     assert data.x[:, 0, 0, 9:12].tolist() == [[10, 7, 0], [20, 13, 0], [30, 20, 0]]
     assert not data.x[:, 1:].any()
-    assert data.owners.names == ("0", "4") and data.owners.of.tolist() == [1, 0, 1]
+    assert data.owners.names == ("0", "4") and data.owners.numbers.tolist() == [1, 0, 1]
     slides = load("camelyon17", tmp_path, clients="slide").owners
-    assert slides.names == ("0", "7", "20") and slides.of.tolist() == [0, 2, 1]
+    assert slides.names == ("0", "7", "20") and slides.numbers.tolist() == [0, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_names_are_compared_as_they_are_written(path):
     lines = [f"0.{number},{number % 2},{name}" for number, name in enumerate(clients)]
     path.write_text("\n".join(["x,label,client", *lines]) + "\n")
     data = load("csv", path)
-    assert [data.owners.names[owner] for owner in data.owners.of] == clients
+    assert [data.owners.names[owner] for owner in data.owners.numbers] == clients
     labels = ["00", "0", "1", "01", "10", "True", "False", "True"]
     path.write_text("\n".join(["x,label", *(f"0.5,{label}" for label in labels)]))
     data = load("csv", path)

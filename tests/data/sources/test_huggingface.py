@@ -41,7 +41,7 @@ def test_folders_of_flower_are_clients_in_the_order_of_their_numbers(tmp_path):
         save(tmp_path / f"partition_{client}", femnist()[client % 3 : client % 3 + 2])
     data = load("huggingface", tmp_path, **NAMED)
     assert data.owners.names == tuple(f"partition_{client}" for client in range(11))
-    assert data.owners.of.tolist() == np.repeat(np.arange(11), 2).tolist()
+    assert data.owners.numbers.tolist() == np.repeat(np.arange(11), 2).tolist()
     assert data.x[:6, 0, 0, 0].tolist() == [0, 10, 10, 20, 20, 30]
     assert data.classes == 3 and data.official_test == 0
 

@@ -55,7 +55,7 @@ def test_clients_are_folders_and_classes_are_matched_by_name(tmp_path):
     write(tmp_path, "bob/dog/0.png", "bob/cat/0.png", "ann/dog/0.png", "ann/emu/0.png")
     data = load("image-folder", tmp_path, clients="folder")
     assert data.owners.names == ("ann", "bob")
-    assert data.owners.of.tolist() == [0, 0, 1, 1]
+    assert data.owners.numbers.tolist() == [0, 0, 1, 1]
     assert data.description.classes == ("cat", "dog", "emu")
     assert data.y.tolist() == [1, 2, 0, 1] and firsts(data) == [20, 30, 10, 0]
 
@@ -80,7 +80,11 @@ def test_a_csv_file_names_the_clients(tmp_path):
         "\ufefffile,client\ntrain/a/0.png,01\ntest/a/0.png,1\ntrain/b/0.png,01\n"
     )
     data = load("image-folder", root, owners=str(owners))
-    assert data.owners.names == ("01", "1") and data.owners.of.tolist() == [0, 0, 1]
+    assert data.owners.names == ("01", "1") and data.owners.numbers.tolist() == [
+        0,
+        0,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ FILES = {
     "TransformerEncoder": "attention",
     "LSTM": "recurrent",
     "GRU": "recurrent",
-    "Embedding": "replaced",
+    "Embedding": "layer_replacements",
     "GELU": "attention",
 }
 CONVOLUTIONS = (
@@ -42,7 +42,7 @@ CONVOLUTIONS = (
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
 )
-IN_LANES = ContextVar("in_lanes", default=False)
+IN_BATCH_OF_CLIENTS = ContextVar("in_lanes", default=False)
 
 
 class Embedding(nn.Embedding):
@@ -106,15 +106,15 @@ def is_fast_channels_last(module: nn.Module) -> bool:
 
 
 @contextmanager
-def side_by_side() -> Iterator[None]:
+def batching_clients() -> Iterator[None]:
     """Run many clients in one call within a block.
 
     In the block a user's ``scaled_dot_product_attention`` uses matrix products. Some of
     its other backends process the clients in a loop.
     """
     with sdpa_kernel(SDPBackend.MATH):
-        token = IN_LANES.set(True)
+        token = IN_BATCH_OF_CLIENTS.set(True)
         try:
             yield
         finally:
-            IN_LANES.reset(token)
+            IN_BATCH_OF_CLIENTS.reset(token)

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hpcfl.models.random import keyed, list_random_layers
-from hpcfl.models.replaced import (
+from hpcfl.models.layer_replacements import (
     FILES,
     is_fast_channels_last,
     replace_layers,
     restore_layers,
 )
+from hpcfl.models.random import keyed, list_random_layers
 
 # what torch says of an encoder with an odd number of heads
 NESTED = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
