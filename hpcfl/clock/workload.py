@@ -20,12 +20,8 @@ from hpcfl.clock.durations import Work
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Message, wrap_entries
 from hpcfl.errors import UserError
-from hpcfl.simulation.dry_round import (
-    AFTER_WORK,
-    Messages,
-    play_on_clients,
-    shrink,
-)
+from hpcfl.simulation.dry_round import AFTER_WORK, shrink
+from hpcfl.simulation.message_trial import Messages, play_on_clients
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import COMPOSE, SEND, Round, work
 from hpcfl.simulation.stages import RoundPlan, Stage

@@ -27,7 +27,7 @@ from hpcfl.report.metric_values import name_measure
 from hpcfl.report.text import plain
 from hpcfl.rows import constants, mixing
 from hpcfl.rows.layout import Layout
-from hpcfl.simulation import dry_round, score_check
+from hpcfl.simulation import dry_round, message_trial, score_check
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.storage import manifest, server_state
 from hpcfl.storage.manifest import Part
@@ -236,10 +236,10 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     fixed: set[str] = set()
     is_outline = isinf(dry_round.count_bytes(prepared))
     if is_outline:
-        messages = dry_round.outline_messages(prepared)
+        messages = message_trial.outline_messages(prepared)
     else:
-        fixed = dry_round.find_fixed(prepared)
-        messages = next(islice(dry_round.record_two_rounds(prepared), 1, None))
+        fixed = message_trial.find_fixed(prepared)
+        messages = next(islice(message_trial.record_two_rounds(prepared), 1, None))
     few, many = messages.clients, prepared.setup.clients
     # Widths of models in messages that do not belong to clients.
     widths_of_fixed = {messages.server[name].shape[-1] for name in fixed}

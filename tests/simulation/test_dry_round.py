@@ -1,4 +1,4 @@
-"""The server's state of a small federation, which stands for that of all clients."""
+"""Trials of a round with a small federation."""
 
 import pytest
 import tiny
@@ -70,18 +70,6 @@ def test_a_long_step_of_an_overlay_on_the_server_is_not_refused():
     table = tiny.table("fedavg") | {"overlay": [overlay]}
     prepared = prepare_alone(table)
     preflight.run(prepared, OneProcess())
-
-
-def test_messages_have_their_shapes_without_training():
-    """The server sends APFL's clients one model; a client returns it as it came."""
-    prepared = prepare_alone(tiny.table("apfl"))
-    width, rounds = prepared.setup.layout.width, 0
-    for messages in dry_round.record_two_rounds(prepared):
-        sent, returned = messages.sent["model"], messages.returned["model"].tensor
-        assert (sent.shape, returned.shape) == ((width,), (1, width))
-        assert torch.equal(returned[0], sent)
-        rounds += 1
-    assert rounds == 2
 
 
 def test_a_server_step_in_place_is_refused():

@@ -24,7 +24,8 @@ from hpcfl.communication.message import (
     wrap_entries,
 )
 from hpcfl.errors import UserError, is_shortage
-from hpcfl.simulation.dry_round import record_two_rounds, shrink
+from hpcfl.simulation.dry_round import shrink
+from hpcfl.simulation.message_trial import record_two_rounds
 from hpcfl.simulation.prepare import Prepared
 
 AWAY = 0.01  # difference of the models of a trial in every number
