@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from hpcfl.experiment import measures
 from hpcfl.files import atomic
 from hpcfl.scores.metric_names import (
-    CLIENTS,
     Described,
     Measure,
     MetricName,
@@ -166,43 +165,6 @@ def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Mea
     return column, measure or Measure(metric, "", metric)
 
 
-def describe_outcome(results: Results) -> dict[str, Any]:
-    """Return the header entry ``outcome`` with the primary metric at the reported
-    rounds, or {} if it is missing.
-    """
-    if "config" not in results.header:
-        return {}
-    column, measure = find_primary(results.header["config"]["evaluation"], results)
-    name = MetricName(measure.recorded, column)
-    numbers = results.series(name)
-    chosen_in = measures.chosen_in(results.header["config"], column)
-    chosen = results.series(MetricName(measure.recorded, chosen_in))
-    found = find_result_rounds(results.rounds, numbers, measure.rank, chosen)
-    if found is None:
-        return {}
-    clients = results.series(MetricName(CLIENTS, column))
-
-    def summarise(positions: list[int]) -> dict[str, Any]:
-        count = float(clients[positions].mean())
-        return {
-            "rounds": [
-                int(results.rounds[positions[0]]),
-                int(results.rounds[positions[-1]]),
-            ],
-            "value": float(numbers[positions].mean()),
-            "clients": count if np.isfinite(count) else None,
-        }
-
-    return {
-        "outcome": {
-            "name": str(name),
-            "best": summarise([found.best]),
-            "last": summarise([found.last]),
-            "tail": summarise(found.tail),
-        }
-    }
-
-
 class MetricsWriter:
     """Writer of a run's results: only on rank 0, and one at a time per folder."""
 
@@ -306,10 +268,7 @@ class MetricsWriter:
         whole = replace(
             results.merge(self._all), header=self._header, static=self._static
         )
-        header = {**self._header, **describe_outcome(whole)}
-        atomic.write(
-            self.folder / results.MERGED, results.encode(replace(whole, header=header))
-        )
+        atomic.write(self.folder / results.MERGED, results.encode(whole))
         self._all, self._waiting = [whole], []
         with atomic.explained(self.folder):
             for path in results.list_rounds(self.folder):

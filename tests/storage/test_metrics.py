@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import threading
 
@@ -278,58 +277,6 @@ def test_the_best_is_the_lowest_where_less_is_better():
 
 def test_nothing_is_known_of_no_numbers():
     assert find_result_rounds(np.array([1, 2]), np.array([NAN, NAN]), float) is None
-
-
-def test_the_metrics_say_what_came_out(tmp_path):
-    """Rounds 1 to 10 and the models after them, of five clients before and two after
-    local training.
-    """
-    header = {
-        "config": {
-            "name": "x",
-            "seed": 0,
-            "rounds": 10,
-            "data": {"dataset": "digits"},
-            "partition": {},
-            "model": {"name": "mlp"},
-            "method": {"name": "local"},
-            "evaluation": {"score": "method", "metric": "weighted"},
-        },
-        "primary": "post",
-    }
-    writer = MetricsWriter(tmp_path, header, {})
-    for round in range(1, 11):
-        writer.record(
-            round,
-            {"post/weighted": 0.9 if round == 4 else round / 20, "post/clients": 2.0},
-        )
-    writer.conclude(
-        11,
-        {
-            "pre/weighted": 0.8,
-            "pre/clients": 5.0,
-            "final": 1,
-        },
-    )
-    with h5py.File(tmp_path / "metrics.h5") as file:
-        assert json.loads(file.attrs["outcome"]) == {
-            "name": "post/weighted",
-            "best": {
-                "rounds": [4, 4],
-                "value": 0.9,
-                "clients": 2,
-            },
-            "last": {
-                "rounds": [10, 10],
-                "value": 0.5,
-                "clients": 2,
-            },
-            "tail": {
-                "rounds": [10, 10],
-                "value": 0.5,
-                "clients": 2,
-            },
-        }
 
 
 def test_a_folder_that_vanished_is_not_made_again(tmp_path):
