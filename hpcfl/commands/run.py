@@ -557,7 +557,7 @@ def require_same_settings(
     }
     require_equal(
         communicator,
-        asked | packages | provenance.collect_settings(),
+        asked | packages | provenance.collect_variables(),
         "all ranks of a job need the same configuration, files, packages and settings; a script "
         "must not draw a value on each rank",
     )

@@ -89,24 +89,12 @@ def digest_arithmetic() -> str:
     return digest.hexdigest()[:16]
 
 
-def collect_settings() -> dict[str, Any]:
-    """Return the settings of this process that affect computed numbers, by name.
+def collect_variables() -> dict[str, str]:
+    """Return VARIABLES that are set in the environment, by name.
 
-    They are torch's settings, and VARIABLES that are set in the environment.
+    A run sets torch's settings itself (``simulation/torch_settings.py``).
     """
-    smallest = torch.tensor([1e-45], dtype=torch.float32)
-    found = {
-        "torch.get_default_dtype()": str(torch.get_default_dtype()),
-        "torch.get_default_device()": str(torch.get_default_device()),
-        "torch.are_deterministic_algorithms_enabled()": (
-            torch.are_deterministic_algorithms_enabled()
-        ),
-        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
-        "torch.is_autocast_enabled('cpu')": torch.is_autocast_enabled("cpu"),
-        "torch.set_flush_denormal": not (smallest * 1).item(),
-        "torch.backends.mkldnn.enabled": bool(torch.backends.mkldnn.enabled),
-        "torch.backends.cudnn.enabled": torch.backends.cudnn.enabled,
-    }
+    found = {}
     for name in VARIABLES:
         if name in os.environ:
             found[f"${name}"] = os.environ[name]
