@@ -21,31 +21,25 @@ Keys = dict[str, dict[str, Any]]  # JSON schemas by key
 # An entry that JSON can store: ``name``, ``description`` and the fields of its kind.
 Entry = dict[str, Any]
 
-PACKAGES = {
-    "methods": "hpcfl.methods",
-    "models": "hpcfl.models",
-    "partitions": "hpcfl.data.partitions",
-    "shifts": "hpcfl.data.shifts",
-    "selections": "hpcfl.selection",
-    "transforms": "hpcfl.updates.transforms",
-    "rules": "hpcfl.updates.rules",
-    "attacks": "hpcfl.updates.attacks",
-    "scores": "hpcfl.scores",
-    "datasets": "hpcfl.data.sources",
+# By kind the section that selects a plugin.
+SECTIONS = {
+    "methods": "method",
+    "models": "model",
+    "partitions": "partition",
+    "shifts": "shift",
+    "selections": "participation",
+    "transforms": "compression",
+    "rules": "aggregation",
+    "attacks": "attack",
+    "datasets": "data",
 }
-# By kind the configuration key that selects a plugin.
-NAMED_BY = {
-    "methods": "method.name",
-    "models": "model.name",
-    "partitions": "partition.scheme",
-    "shifts": "shift.kind",
-    "selections": "participation.select",
-    "transforms": "compression.kind",
-    "rules": "aggregation.rule",
-    "attacks": "attack.kind",
-    "scores": "evaluation.scores",
-    "datasets": "data.dataset",
-}
+# By kind the package of the plugins, and the configuration key that selects one.
+PACKAGES, NAMED_BY = {}, {}
+for _kind, _section in SECTIONS.items():
+    _key, PACKAGES[_kind], _ = plugins.PLUGINS[_section]
+    NAMED_BY[_kind] = f"{_section}.{_key}"
+PACKAGES["scores"] = measures.PACKAGE
+NAMED_BY["scores"] = "evaluation.scores"
 # By kind the attributes of a plugin that its entry contains.
 ATTRIBUTES = {
     "methods": ("reference", "family", "primary"),

@@ -26,13 +26,6 @@ BOUNDS = {
 # By kind the columns of the overview after the name, as fields of the entries.
 COLUMNS = {
     "methods": ("reference", "family"),
-    "models": ("description",),
-    "partitions": ("description",),
-    "shifts": ("description",),
-    "selections": ("description",),
-    "transforms": ("description",),
-    "rules": ("description",),
-    "attacks": ("description",),
     "scores": ("unit", "better", "description"),
     "datasets": ("files", "licence", "description"),
 }
@@ -77,13 +70,14 @@ def make_overview(kind: str) -> Table:
     table = Table(
         box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False, header_style="bold"
     )
-    for heading in (kind.removesuffix("s"), *COLUMNS[kind]):
+    columns = COLUMNS.get(kind, ("description",))
+    for heading in (kind.removesuffix("s"), *columns):
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
     table.columns[0].min_width = max(len(entry["name"]) for entry in entries)
     for entry in entries:
         files = entry.get("files", "").partition(": ")[0]
         shown = entry | {"files": files}
-        table.add_row(*(shown[column] for column in ("name", *COLUMNS[kind])))
+        table.add_row(*(shown[column] for column in ("name", *columns)))
     return table
 
 
