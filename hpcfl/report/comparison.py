@@ -13,6 +13,7 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from hpcfl.errors import UserError, suggest
+from hpcfl.files.wording import list_first
 from hpcfl.report import search_spending
 from hpcfl.report.arrangement import SEARCH, Arrangement, Placed
 from hpcfl.report.inference import (
@@ -31,7 +32,7 @@ from hpcfl.report.metric_values import (
 )
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
-from hpcfl.report.text import list_first
+from hpcfl.report.text import NAMED
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.tune_folder import SPENT
 
@@ -196,7 +197,7 @@ def make_table(
     if counts[-1] == 1:
         notes.append(ONE_PARTITION)
     if unmatched:
-        rows_text = list_first(unmatched)
+        rows_text = list_first(unmatched, NAMED)
         notes.append(
             UNMATCHED.format(column=column, reference=reference, rows=rows_text)
         )

@@ -9,6 +9,7 @@ from pandas import DataFrame, Series
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
+from hpcfl.files.wording import list_first
 from hpcfl.report import comparison, search_spending, table_formats
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.comparison import Reference
@@ -25,9 +26,9 @@ from hpcfl.report.metric_values import (
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
+    NAMED,
     WIDEST,
     format_clients,
-    list_first,
     literal,
     make_console,
     plain,
@@ -348,7 +349,8 @@ def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
         labels = frame.dropna(subset=key).groupby(key, sort=False)["row"].unique()
         if len(labels) > 1 and key not in arranged.down:
             contents = (
-                f"{content} ({list_first(rows)})" for content, rows in labels.items()
+                f"{content} ({list_first(rows, NAMED)})"
+                for content, rows in labels.items()
             )
             notes.append(text.format(", ".join(contents), number=number))
     partitions = frame.groupby(["column", "row"])["partition"].agg(["size", "nunique"])
@@ -370,4 +372,4 @@ def _list_ended(arranged: Arrangement, at: float) -> list[str]:
         for placed in arranged.placed
         if read_virtual_seconds(placed.run, "post")[-1] < at
     )
-    return [f"ended before {at:g} s: {list_first(list(ended))}"] if ended else []
+    return [f"ended before {at:g} s: {list_first(list(ended), NAMED)}"] if ended else []

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from hpcfl.files import output
+from hpcfl.files.wording import list_first
 
 WIDEST = 10_000  # letters; a width for rich beyond any line
+NAMED = 3  # number of names that are listed in a note
 LONGEST = 1e11  # seconds; longer times are not formatted as hours
 
 
@@ -94,12 +96,7 @@ def warn_of_other_clients(clients: Mapping[str, str]) -> str:
     if len(names) < 2:
         return ""
     parts = [
-        f"{text} clients ({list_first(of_text)})" for text, of_text in names.items()
+        f"{text} clients ({list_first(of_text, NAMED)})"
+        for text, of_text in names.items()
     ]
     return f"these numbers cannot be compared, they come from {' and '.join(parts)}"
-
-
-def list_first(names: Sequence[str]) -> str:
-    """Return the first three names, followed by "…" if there are more."""
-    more = ", …" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
