@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+import numpy as np
+
 WARM_UP_ROUNDS = 2  # number of first rounds that are left out of the cost of a round
 
 
@@ -164,13 +166,9 @@ def expect_best(scores: Sequence[float]) -> list[float]:
     P(maximum ≤ v_i) = (i/n)^b for the i-th lowest v_i. The expectation is
     Σ_i v_i ((i/n)^b − ((i − 1)/n)^b).
     """
-    ascending = sorted(scores)
-    count = len(ascending)
+    shares = np.linspace(0, 1, len(scores) + 1)
     curve = []
-    for draws in range(1, count + 1):
-        total = 0.0
-        for place, score in enumerate(ascending, start=1):
-            is_highest = (place / count) ** draws - ((place - 1) / count) ** draws
-            total += score * is_highest
-        curve.append(total)
+    for draws in range(1, len(scores) + 1):
+        is_highest = np.diff(shares**draws)
+        curve.append(float(is_highest @ np.sort(scores)))
     return curve
