@@ -7,7 +7,6 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic, heartbeat, untrusted_files
@@ -53,12 +52,7 @@ class FolderLock:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not self._signed:
             self._remove_made()
         os.close(self._descriptor)

@@ -38,7 +38,6 @@ class RunStatus:
 
     Attributes:
         stage: stage of the run.
-        rounds_requested: number of rounds R of the run; None if unknown.
         done: number of rounds in the newest readable checkpoint, 0 without one.
         digest: digest of the state in that checkpoint, or None.
         completed: numbers of rounds after which the run was scored; several if it was
@@ -50,7 +49,6 @@ class RunStatus:
     """
 
     stage: Stage
-    rounds_requested: int | None
     done: int
     digest: str | None
     completed: list[int]
@@ -92,7 +90,6 @@ def look(
     stage = _find_stage(folder, rounds_requested, done, results)
     return RunStatus(
         stage=stage,
-        rounds_requested=rounds_requested,
         done=done,
         digest=checkpoint.digest if checkpoint else None,
         completed=results.completed,

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,12 +108,7 @@ class Tracking:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for queue in list(self._queues.values()):
             queue.put(None)
         end = time.monotonic() + PATIENCE

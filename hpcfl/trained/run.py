@@ -118,7 +118,7 @@ def summarise(run: "Run") -> Summary:
     of_clients = results.select_rounds(np.flatnonzero(played)).values.columns
     floats_up = of_clients.get(FLOATS_UP, np.zeros(0))
     floats_down = results.series(MetricName("floats_down"))
-    prolonged = status.finished and status.done != status.rounds_requested
+    prolonged = status.finished and status.done != config["rounds"]
     digest = None if prolonged else status.digest
     if results.is_packed:
         digest = results.header[DIGEST]
