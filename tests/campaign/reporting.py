@@ -1,5 +1,6 @@
-"""The report of a campaign run in one or several parts: a table in README.md, further
-ones in details.md, everything in events.json.
+"""Write the report of a campaign of one or several parts.
+
+README.md has the table of faults, details.md the other tables, and events.json all events.
 """
 
 import json
@@ -15,14 +16,25 @@ from faults import LATE
 
 from hpcfl.storage import provenance
 
-PROMISE = """\
-After every fault the job had to end in time. `show`, `status`, `table`, the disk and the exit code
-had to agree. A refused command had to leave every byte as it was. Afterwards every run had to
-finish with the digest and all numbers of an undisturbed run."""
+CHECKS = """\
+The campaign checks four conditions after every fault; a violation counts as a wrong outcome:
+
+* The job ends within its time limit.
+* `show`, `status`, `table`, the files on disk and the exit code agree.
+* A refused command leaves every byte unchanged.
+* The continued run finishes with the digest and all numbers of an undisturbed run.
+"""
 
 
 def add(folder: Path, events: list[Event], seconds: float, command: str) -> None:
-    """Add a part to what lies in the folder."""
+    """Add a part to the report in a folder.
+
+    Args:
+        folder: Folder of the report.
+        events: Events of the part.
+        seconds: Duration of the part.
+        command: Command of the part.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "events.json"
     parts = json.loads(file.read_text()) if file.exists() else []
@@ -52,17 +64,17 @@ def summarise(parts: list[dict[str, Any]]) -> list[str]:
         "",
         *_table(events),
         "",
-        PROMISE,
-        f"{late} of the {len(events)} faults came after the end of the run.",
+        CHECKS,
+        f"{late} of the {len(events)} faults happened after the end of the run.",
         "",
         "## Measurement",
         "",
         f"    {parts[0]['command']}",
         "",
-        "This command plays random faults at random moments and adds them to this page. The "
+        "This command causes random faults at random moments and adds them to this page. The "
         f"last part ran on {parts[-1]['cores']} cores of {parts[-1]['processor']} with Python "
         f"{parts[-1]['python']}.",
-        "[Details](details.md) has the wrong outcomes, the moments, the methods, and all parts "
+        "[Details](details.md) lists the wrong outcomes, the moments, the methods, and all parts "
         "with their commits.",
     ]
 
@@ -74,7 +86,8 @@ def detail(parts: list[dict[str, Any]]) -> list[str]:
     return [
         "# Random faults: details",
         "",
-        "[The table of faults](README.md) has the kinds of faults.",
+        "[The table of faults](README.md) is on a separate page. This page lists the wrong "
+        "outcomes with their options, and the numbers of faults by moment, method and part.",
         "",
         "## Wrong outcomes",
         "",
