@@ -464,20 +464,18 @@ def render_short(results: dict[str, dict]) -> str:
     gpu = [target for target in TARGETS if target.what.startswith("one GPU")]
     unmeasured = [target for target in gpu if target.row not in results]
     lines = [
-        "* Handwritten loop of an expert for one experiment (MNIST, 20 clients, CNN, "
-        "FedAvg without scoring): hpcfl takes "
-        f"{w1['hpcfl'] / w1['by hand']:.3f} of the loop's time. The loop runs two processes "
-        "with one thread each. hpcfl runs a server and two workers with one thread each.",
+        "* Handwritten loop of an expert for one experiment (MNIST, 20 clients, CNN, FedAvg without "
+        f"scoring): hpcfl takes {w1['hpcfl'] / w1['by hand']:.3f} of the loop's time. The loop runs two "
+        "processes with one thread each. hpcfl runs a server and two workers with one thread each.",
         *compare_with_pfllib(results),
         *compare_one_process(results),
         "* pfl-research, two convolutions with dropout: hpcfl takes "
         f"{alone:.3f} of its time with one process on both sides, and {two:.2f} with two "
         "workers against two processes. hpcfl is not faster here.",
-        "* Small dense models, handwritten batched loop over 100 clients, one process with "
-        "one thread each: hpcfl takes "
-        f"{dense['hpcfl'] / dense['by hand']:.2g} times its CPU seconds for 784-64-10 with "
-        f"60 samples per client, and {tiny['hpcfl'] / tiny['by hand']:.2g} times for "
-        "64-32-10 with 6 samples. hpcfl is slower in both.",
+        "* Small dense models, handwritten batched loop over 100 clients, one process with one thread "
+        f"each: hpcfl takes {dense['hpcfl'] / dense['by hand']:.2g} times its CPU seconds for 784-64-10 "
+        f"with 60 samples per client, and {tiny['hpcfl'] / tiny['by hand']:.2g} times for 64-32-10 with "
+        "6 samples. hpcfl is slower in both.",
         *count_misses(results),
         f"* {len(unmeasured)} of {len(gpu)} GPU rows have not been measured yet.",
     ]
@@ -492,12 +490,10 @@ def compare_with_pfllib(results: dict[str, dict]) -> list[str]:
     wall = sorted(find_ratios(values, "").values())
     processor = sorted(find_ratios(values, " CPU").values())
     return [
-        f"* PFLlib, {len(wall)} methods on a tenth of that experiment: hpcfl takes "
-        f"{wall[0]:.2f} to {wall[-1]:.2f} of its time, median "
-        f"{statistics.median(wall):.2f}. PFLlib runs one process with one thread. hpcfl "
-        "runs a server and two workers with one thread each on two cores. The ratio of "
-        f"CPU seconds is {processor[0]:.2f} to {processor[-1]:.2f}, median "
-        f"{statistics.median(processor):.2f}."
+        f"* PFLlib, {len(wall)} methods on a tenth of that experiment: hpcfl takes {wall[0]:.2f} to "
+        f"{wall[-1]:.2f} of its time, median {statistics.median(wall):.2f}. PFLlib runs one process with "
+        "one thread. hpcfl runs a server and two workers with one thread each on two cores. The ratio of CPU "
+        f"seconds is {processor[0]:.2f} to {processor[-1]:.2f}, median {statistics.median(processor):.2f}."
     ]
 
 
