@@ -1,6 +1,7 @@
 """Comparison of two methods that do the same."""
 
 import pytest
+import tiny
 import torch
 
 
@@ -9,17 +10,30 @@ def equal_runs(federate):
     """``equal_runs(one, other, …)`` plays two methods with some of the clients in each
     round and returns both runs, which must have the same bits.
 
-    server, clients: the names of the state to compare. columns: the scores. exact: False
-    where two different products have to agree.
+    server, clients: the names of the state to compare, those of clients as
+    ``first=second`` where they differ. columns: the scores. exact: False where two
+    different products have to agree.
     """
 
     def check(
-        one, other, *, server=("model",), clients=(), columns=(), exact=True, **sections
+        one,
+        other,
+        *,
+        server=("model",),
+        clients=(),
+        columns=(),
+        exact=True,
+        counts=tiny.COUNTS,
+        **sections,
     ):
         sections = {"participation": {"fraction": 0.6}, **sections}
-        first, second = federate(one, **sections), federate(other, **sections)
+        first, second = (
+            federate(method, counts, **sections) for method in (one, other)
+        )
         pairs = [(first.server[key], second.server[key]) for key in server]
-        pairs += [(first.clients[key], second.clients[key]) for key in clients]
+        for key in clients:
+            own, _, same = key.partition("=")
+            pairs.append((first.clients[own], second.clients[same or own]))
         for column in columns:
             name = f"clients/{column}/loss"
             losses = first.values[name], second.values[name]

@@ -1,7 +1,6 @@
 """APFL: Deng et al., Algorithm 1 and equation (10)."""
 
 import numpy as np
-import pytest
 import torch
 from by_hand import quadratic
 
@@ -36,20 +35,3 @@ def test_the_share_stays_between_zero_and_one(make_fleet):
     }
     APFL(name="apfl").update(fleet, {"model": torch.zeros(fleet.layout.width)})
     assert fleet.state["alpha"].item() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_shared_model_is_fedavgs(equal_runs, momentum):
-    equal_runs("apfl", "fedavg", exact=False, training={"momentum": momentum})
-
-
-def test_without_a_share_of_its_own_it_is_fedavg(equal_runs):
-    alone = {"name": "apfl", "alpha": 0.0, "adaptive": False}
-    equal_runs(alone, "fedavg", exact=False, columns=("pre", "post"))
-
-
-def test_with_all_of_its_own_it_is_local(federate):
-    own = federate({"name": "apfl", "alpha": 1.0, "adaptive": False})
-    local = federate("local")
-    torch.testing.assert_close(own.clients["personal"], local.clients["model"])

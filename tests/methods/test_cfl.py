@@ -35,13 +35,6 @@ def server(clients=4):
     }
 
 
-def test_without_splits_it_is_fedavg(federate):
-    part = {"participation": {"fraction": 0.4}}
-    never = {"name": "cfl", "eps1": 0.0, "quiet_rounds": 0}
-    found = federate(never, **part).server["models"]
-    assert torch.equal(found, federate("fedavg", **part).server["model"][None])
-
-
 def test_opposite_groups_are_separated_and_averaged_apart(cohort):
     state = server()
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE})

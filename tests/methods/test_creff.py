@@ -70,11 +70,6 @@ def test_the_batch_behind_a_gradient_matches_it(biased):
     assert mismatch(other, labels, classes, head, wanted) > 0.1
 
 
-@pytest.mark.slow
-def test_fedavgs_path_is_unchanged(equal_runs):
-    equal_runs(QUICK, "fedavg", columns=("post",))
-
-
 def test_features_of_absent_classes_are_unchanged(federate):
     played = federate(QUICK, [[3, 0, 0, 2], [0, 0, 0, 4]], rounds=2)
     features, setup = played.server["features"].view(4, 5, -1), played.prepared.setup

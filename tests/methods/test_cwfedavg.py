@@ -10,27 +10,6 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
 
 
-@pytest.mark.slow
-def test_no_regulariser_is_the_norm_variant(federate):
-    assert (
-        federate(
-            {
-                "name": "cwfedavg",
-                "distribution": "wdr",
-                "wdr": 0.0,
-            }
-        ).digest
-        == federate({"name": "cwfedavg", "distribution": "norm"}).digest
-        != federate(
-            {
-                "name": "cwfedavg",
-                "distribution": "wdr",
-                "wdr": 1.0,
-            }
-        ).digest
-    )
-
-
 def test_layers_are_named_exactly(federate):
     with expect_refusal(r"layers = 3.* 1 to 2"):
         federate({"name": "cwfedavg", "layers": 3})

@@ -16,12 +16,6 @@ def test_lambda_zero_is_local_training_beside_fedavg(federate):
     torch.testing.assert_close(free.clients["personal"], alone.clients["model"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_shared_model_is_fedavgs(equal_runs, momentum):
-    equal_runs("ditto", "fedavg", training={"momentum": momentum})
-
-
 def test_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     """In round 1 v = w, so the first personal step feels no proximal term whatever λ
     is.

@@ -59,11 +59,6 @@ def test_weights_stay_finite_for_far_equal_few_and_no_other_models():
     assert torch.equal(same, torch.eye(4).double())
 
 
-def test_lambda_zero_is_local(equal_runs):
-    still, columns = {"name": "diversifed", "lam": 0.0}, ("pre", "post")
-    equal_runs(still, "local", server=(), clients=("model",), columns=columns)
-
-
 def test_trains_from_its_own_model_towards_the_anchor(federate):
     """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F
     here, since lr·∇F is compared away.

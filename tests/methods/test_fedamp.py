@@ -46,13 +46,6 @@ def test_anchors_of_three_models_by_hand(cohort):
     assert anchor[:, 0].tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_lambda_zero_is_local(federate):
-    assert torch.equal(
-        federate({"name": "fedamp", "lam": 0.0}).clients["model"],
-        federate("local").clients["model"],
-    )
-
-
 def test_the_term_is_squared(make_fleet, rows_of):
     """One full batch: the step differs from Local's by lr·(λ/α)·(w − u)."""
     rows, anchors = (

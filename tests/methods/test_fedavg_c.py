@@ -7,40 +7,6 @@ import torch
 from hpcfl.clients import Fleet
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
-def test_no_fine_tuning_is_the_method_without_c(federate, method):
-    assert (
-        federate({"name": f"{method}-c", "tune_epochs": 0}).digest
-        == federate(method).digest
-    )
-
-
-@pytest.mark.slow
-def test_mu_zero_makes_fedprox_c_fedavg_c(federate):
-    short = {"tune_epochs": 2}
-    plain = federate({"name": "fedavg-c", **short}).digest
-    assert (
-        federate(
-            {
-                "name": "fedprox-c",
-                "mu": 0.0,
-                **short,
-            }
-        ).digest
-        == plain
-    )
-    assert (
-        federate(
-            {
-                "name": "fedprox-c",
-                "mu": 1.0,
-                **short,
-            }
-        ).digest
-        != plain
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "options", "model"),

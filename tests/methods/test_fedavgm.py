@@ -20,10 +20,6 @@ def steps(count, changes, **keys):
     return found
 
 
-def test_without_momentum_it_is_fedavg(equal_runs):
-    equal_runs({"name": "fedavgm", "momentum": 0.0}, "fedavg")
-
-
 def test_a_constant_change_by_hand():
     """β = 0.9, Δ = 1: v = 1, 0.9 + 1, 0.9·1.9 + 1; with η_s = ½ half of each."""
     assert steps(3, [1, 1, 1]) == pytest.approx([1, 1.9, 2.71])
@@ -59,11 +55,3 @@ class Diverges(FedAvgM):
     def local_train(self, fleet, rows, inbox):
         trained = super().local_train(fleet, rows, inbox)
         return trained * torch.nan if fleet.round == 2 else trained
-
-
-def test_a_single_client_does_what_local_does(federate):
-    one = [[6, 3, 2, 1]]
-    torch.testing.assert_close(
-        federate({"name": "fedavgm", "momentum": 0.0}, one).server["model"],
-        federate("local", one).clients["model"][0],
-    )

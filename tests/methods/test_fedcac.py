@@ -25,10 +25,6 @@ def aggregated(cohort, models, masks, round=1):
     return method.send(server, cohort(torch.ones(clients, 1), round=round + 1))["model"]
 
 
-def test_empty_masks_are_fedavg(equal_runs):
-    equal_runs({"name": "fedcac", "tau": 0.0}, "fedavg", columns=("pre",))
-
-
 def test_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
     # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty
     # mask overlaps with nothing

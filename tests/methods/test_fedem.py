@@ -15,13 +15,6 @@ def method(**keys):
     return FedEM(name="fedem", **keys)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_one_component_is_fedavg(equal_runs, momentum):
-    one = {"name": "fedem", "components": 1}
-    alone, _ = equal_runs(one, "fedavg", training={"momentum": momentum})
-    assert (alone.clients["mixture"] == 1).all()
-
-
 def test_expectation_by_hand():
     """Losses (0, ln 3), (ln 3, 0), (0, ln 3) and π = (½, ½): q ∝ (1, ⅓), (⅓, 1), (1, ⅓).
     With π = (¼, ¾) the first is (¼, ¼): even.

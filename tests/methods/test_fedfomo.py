@@ -113,20 +113,6 @@ def test_own_model_is_a_candidate(one):
     assert float(method().prepare(fleet, inbox)["omega"][0, 0]) > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "keys", [{"received": 0, "validation": 0.0}, {"validation": 0.0}]
-)
-def test_the_candidate_itself_alone_is_local(federate, keys):
-    """Also without validation samples: every loss is then 0 and no model better than
-    another.
-    """
-    assert torch.equal(
-        federate({"name": "fedfomo", **keys}).clients["model"],
-        federate("local").clients["model"],
-    )
-
-
 def test_validation_samples_are_not_trained_on_nor_counted(federate):
     counts = [[10, 5, 0, 0], [0, 20, 5, 5], [1, 0, 0, 1], [0, 0, 0, 1]]
     prepared = federate(

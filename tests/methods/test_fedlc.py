@@ -13,10 +13,6 @@ from hpcfl.methods.fedlc import FedLC
 METHOD = FedLC(name="fedlc")
 
 
-def test_without_margins_it_is_fedavg(federate):
-    assert federate({"name": "fedlc", "tau": 0.0}).digest == federate("fedavg").digest
-
-
 def test_two_classes_by_hand(make_fleet):
     """n = (16, 1), so margins 16^(−1/4) = ½ and 1; of logits 0 the loss is log(e^(−½) +
     e^(−1)) + ½ = 0.4741 for class 0 and half more for class 1. Absent classes count as

@@ -6,7 +6,6 @@ import torch
 
 from hpcfl.methods.fednova import FedNova
 
-EQUAL = [[4, 4, 0, 0], [0, 4, 4, 0], [0, 0, 4, 4]]
 COUNTS = [[8, 0, 0, 0], [0, 8, 8, 0], [0, 4, 0, 4]]  # 2, 4 and 2 steps of four samples
 
 
@@ -38,14 +37,6 @@ def test_the_effective_steps_are_the_weights_of_the_gradients(make_fleet, moment
     else:
         return
     np.testing.assert_allclose(effective, closed, rtol=1e-6)
-
-
-def test_with_equal_steps_it_is_fedavg(federate):
-    for training in ({}, {"momentum": 0.5}):
-        torch.testing.assert_close(
-            federate("fednova", EQUAL, training=training).server["model"],
-            federate("fedavg", EQUAL, training=training).server["model"],
-        )
 
 
 class Two(FedNova):

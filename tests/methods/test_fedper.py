@@ -13,11 +13,6 @@ def test_a_client_alone_trains_locally(federate):
     assert torch.equal(whole, federate("local", ONE).clients["model"][0])
 
 
-def test_an_empty_head_is_fedavg(equal_runs):
-    all_shared = {"name": "fedper", "shared": ["*"]}
-    equal_runs(all_shared, "fedavg", columns=("pre", "post", "global"))
-
-
 def test_heads_stay_private(federate):
     played = federate("fedper", rounds=1, participation={"fraction": 0.4})
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()

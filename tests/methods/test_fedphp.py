@@ -13,10 +13,6 @@ from hpcfl.methods.fedphp import FedPHP, discrepancy
 ONE = [[6, 3, 2, 1]]
 
 
-def test_lambda_zero_walks_with_fedavg(equal_runs):
-    equal_runs({"name": "fedphp", "lam": 0.0}, "fedavg", training={"momentum": 0.9})
-
-
 def test_discrepancy_by_hand():
     # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f
     # exp(−4/4f) and k(x, x) = 5

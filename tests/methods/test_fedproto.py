@@ -44,11 +44,6 @@ def aggregate(arrived, cohort):
     return step
 
 
-def test_lambda_zero_trains_as_local(equal_runs):
-    free = {"name": "fedproto", "lam": 0.0}
-    equal_runs(free, "local", server=(), clients=("model",))
-
-
 def test_no_term_in_round_1(federate):
     torch.testing.assert_close(
         federate("fedproto", rounds=1).clients["model"],

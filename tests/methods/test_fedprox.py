@@ -5,10 +5,6 @@ import torch
 from by_hand import loss_of, quadratic
 
 
-def test_mu_zero_is_fedavg(federate):
-    assert federate({"name": "fedprox", "mu": 0.0}).digest == federate("fedavg").digest
-
-
 def test_proximal_step_by_hand(make_fleet):
     # w = 2, anchor 0.5, F(w) = ½w², μ = 3, γ = 0.1: w − γ(w + μ(w − 0.5)) = 2 − 0.1(2 +
     # 4.5) = 1.35

@@ -22,11 +22,6 @@ def network_of(server):
     }
 
 
-def test_lambda_zero_trains_as_local(equal_runs):
-    free = {"name": "fedtgp", "lam": 0.0, "server_epochs": 1}
-    equal_runs(free, "local", server=(), clients=("model",))
-
-
 def test_no_term_in_round_1_and_every_class_afterwards(federate):
     """Clients know no prototype in round 1; then also those of classes that nobody
     holds.

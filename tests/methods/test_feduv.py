@@ -19,11 +19,6 @@ def draw(*shape):
     )
 
 
-def test_without_regularisers_it_is_fedavg(equal_runs):
-    plain, average = equal_runs({"name": "feduv", "lam": 0.0, "mu": 0.0}, "fedavg")
-    assert plain.digest == average.digest
-
-
 def test_variance_by_hand():
     # Two samples, two classes: a column (0.9, 0.5) has the unbiased standard deviation
     # 0.4/√2; 1/√2 − 0.4/√2 = 0.6/√2.

@@ -19,12 +19,6 @@ def everyone(models, clients):
     return {"models": Pool(models, torch.arange(len(models)).repeat(clients, 1))}
 
 
-def test_one_cluster_is_fedavg(federate):
-    part = {"participation": {"fraction": 0.4}}
-    one = federate({"name": "ifca", "clusters": 1}, **part).server["models"]
-    assert torch.equal(one, federate("fedavg", **part).server["model"][None])
-
-
 def test_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
     fleet = make_fleet()
     model = fleet.setup.initial()

@@ -14,13 +14,6 @@ def method(**keys):
     return KNNPer(name="knn-per", **keys)
 
 
-@pytest.mark.slow
-def test_lambda_zero_is_fedavg(equal_runs):
-    columns = "pre", "post", "global"
-    equal_runs({"name": "knn-per", "share": 0}, "fedavg", columns=columns)
-    equal_runs("knn-per", "fedavg", columns=("global",))
-
-
 def test_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
     """With λ = 1, k = 1 and the training samples as test samples all are right."""
     fleet = make_fleet(hidden=())  # its features are the samples, which differ

@@ -5,25 +5,12 @@ import torch
 
 from hpcfl.methods.lg_fedavg import LGFedAvg
 
-HALF = {"participation": {"fraction": 0.6}}
-
 
 class Apart(LGFedAvg):
     """LG-FedAvg that shares no layer."""
 
     def shared(self, layout):
         return slice(layout.width, layout.width)
-
-
-def test_all_layers_are_fedavg(equal_runs):
-    whole = {"name": "lg-fedavg", "layers": "all"}
-    equal_runs(whole, "fedavg", columns=("pre", "post"))
-
-
-def test_no_shared_layer_is_local(federate):
-    apart = federate("test_lg_fedavg:Apart", **HALF)
-    local = federate("local", **HALF)
-    assert torch.equal(apart.clients["body"], local.clients["model"])
 
 
 def test_a_client_starts_from_its_body_under_the_shared_layers(make_fleet, rows_of):

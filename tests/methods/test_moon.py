@@ -10,15 +10,6 @@ from hpcfl.methods.moon import Moon
 
 
 @pytest.mark.slow
-def test_without_weight_it_is_fedavg(federate):
-    for part in ({}, {"participation": {"fraction": 0.6}}):
-        assert torch.equal(
-            federate({"name": "moon", "mu": 0.0}, **part).server["model"],
-            federate("fedavg", **part).server["model"],
-        )
-
-
-@pytest.mark.slow
 def test_in_the_first_round_both_models_are_the_same_and_do_not_pull(federate):
     """z_w = z_i, so ℓ = log 2 whatever z is."""
     torch.testing.assert_close(

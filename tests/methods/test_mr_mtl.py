@@ -22,12 +22,6 @@ class Quadratic(MRMTL):
         return sum(away) / 2
 
 
-def test_lambda_zero_is_local(equal_runs):
-    free = {"name": "mr-mtl", "lam": 0.0}
-    columns = "pre", "post"
-    equal_runs(free, "local", server=(), clients=("model",), columns=columns)
-
-
 def test_quadratics_by_hand(federate):
     """With λ = 1 the minimum of ½(θ − c_i)² + ½(θ − w̄)² is (c_i + w̄)/2, which one step
     of rate ½ reaches from anywhere: w_i = (0.5, 2.5) and w̄ = 1.5; then (1.25, 3.25) and

@@ -25,20 +25,6 @@ MIXED = [
 ]
 
 
-def test_class_wise_fedavg_is_cwfedavg(federate):
-    assert (
-        federate({"name": "fedavg", "aggregation": "class-wise"}).digest
-        == federate("cwfedavg").digest
-    )
-
-
-def test_cwfedavg_with_averages_is_fedavg(federate):
-    assert (
-        federate({"name": "cwfedavg", "aggregation": "average"}).digest
-        == federate("fedavg").digest
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MIXED)
 def test_class_wise_aggregation_changes_the_start_models(federate, name):
@@ -134,14 +120,6 @@ class Elsewhere(FedAvg):
 def test_hooks_that_do_what_an_option_needs_may_have_it(federate, short_ala, kind):
     blended = federate({"name": f"{__name__}:{kind}", "ala": True}, rounds=3)
     assert (blended.clients["ala.weights"] < 1).any()
-
-
-def test_a_training_of_ones_own_that_knows_what_options_read_is_class_wise(federate):
-    own, known = (
-        federate({"name": name, "aggregation": "class-wise"}).digest
-        for name in (f"{__name__}:Knowing", "fedavg")
-    )
-    assert own == known
 
 
 def test_hooks_that_may_leave_an_option_out_are_named():

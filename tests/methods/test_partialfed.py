@@ -141,10 +141,6 @@ def test_strategy_follows_the_gradient(make_fleet, rows_of):
         assert slope.abs().min() > 1e-5
 
 
-def test_warm_up_is_fedavg(equal_runs):
-    equal_runs({"name": "partialfed", "warmup": 3}, "fedavg")
-
-
 def test_shares_out_the_batches_evenly():
     counts = torch.arange(1000)
     for share in (0.2, 0.5, 0.0):

@@ -17,12 +17,6 @@ def setup(make_fleet):
     return make_fleet().setup
 
 
-def test_a_warm_up_of_all_rounds_is_fedavg(equal_runs):
-    warm = {"name": "pfedsim", "warmup": 1.0}
-    played, average = equal_runs(warm, "fedavg")
-    assert (played.server["models"] == average.server["model"]).all()
-
-
 def test_weights_by_hand():
     """ψ = (0.9999, ½, 0): −ln(1 − ψ) = 9.210, 0.693, 0, of 9.903: 0.930, 0.070, 0. A
     similarity of 1 counts as much as oneself.

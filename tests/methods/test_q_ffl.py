@@ -7,7 +7,6 @@ from hpcfl.methods.base import Cohort
 from hpcfl.methods.q_ffl import QFFL
 
 PAIR = [[4, 0, 0, 0], [0, 4, 0, 0]]
-UNIFORM = {"name": "fedavg", "weights": "uniform"}
 
 
 @pytest.fixture
@@ -55,10 +54,6 @@ def test_no_power_is_too_small(moved):
     """
     found = moved(20.0, [0.0, 0.0], [0.5, 0.5])[0].item()
     assert found == pytest.approx(0.5e-10 / 5, rel=1e-5)
-
-
-def test_q_of_zero_is_fedavg_with_uniform_weights(equal_runs):
-    equal_runs({"name": "q-ffl", "q": 0.0}, UNIFORM, exact=False)
 
 
 def test_losses_are_those_of_the_received_model(make_fleet, monkeypatch):

@@ -7,8 +7,6 @@ from by_hand import quadratic
 
 from hpcfl.methods.scaffold import Scaffold
 
-ONE = [[6, 3, 2, 1]]
-
 
 def test_two_local_trainings_by_hand(make_fleet):
     """F = ½(y − 1)² in each parameter, η = 0.1, two steps from x = 0.
