@@ -466,14 +466,9 @@ class Fleet:
             )["loss"].T
             mean: Tensor = total / samples.clamp(min=1)
             return mean.to(self.resources.device)
-        losses = torch.full(
-            models.picks.shape,
-            torch.inf,
-            dtype=torch.float64,
-            device=self.resources.device,
-        )
+        losses = torch.zeros_like(models.picks, dtype=torch.float64)
         for column, picks in enumerate(models.picks.T):
-            losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)
+            losses[:, column] = self.loss_of(models.take(picks.clamp(min=0)), on, model)
         return losses.masked_fill(models.picks < 0, torch.inf)
 
     def _sums(

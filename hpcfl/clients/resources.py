@@ -50,6 +50,9 @@ ROWS_SHARE = 0.5  # largest fraction of that part for the rows of clients
 # in memory while a checkpoint in progress or the best round so far refers to them: at
 # most four times this fraction.
 STATE_SHARE = 0.05
+# Fraction for a pool of models. A method may copy the models before its clients train,
+# while the memory for lanes is free.
+POOL_SHARE = 0.1
 # Models per lane during a whole training: its weights, the copy that graphs read, and
 # its anchor if it has one.
 KEPT_MODELS = 3
@@ -231,6 +234,7 @@ class Resources:
         privacy: sample-level privacy of local training; None without it.
         clients_on_device: maximum number of clients whose rows are on the device at
             once. Rows of further clients are on the CPU.
+        pool_bytes: size in bytes of the largest pool that is copied to the device.
     """
 
     setup: Setup
@@ -244,6 +248,7 @@ class Resources:
     attackers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     privacy: "SamplePrivacy | None" = None
     clients_on_device: int = sys.maxsize
+    pool_bytes: int = sys.maxsize
 
     @property
     def training(self) -> Training:

@@ -1,7 +1,7 @@
 """Memory and disk space that an experiment needs, computed without training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from math import ceil, isinf, prod
 
@@ -28,6 +28,7 @@ from hpcfl.report.text import plain
 from hpcfl.rows import constants, mixing
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, message_trial, score_check
+from hpcfl.simulation.lane_choice import count_concurrent
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.storage import manifest, server_state
 from hpcfl.storage.manifest import Part
@@ -92,7 +93,7 @@ class ServerNeeds:
         state: Server state in each checkpoint.
         parts: Share of ``state`` that the ranks with clients write.
         part_files: Number of files of these parts.
-        pools: Models from which each client receives some; each GPU holds all of them.
+        pools: Models from which each client receives some; each rank holds all of them.
         is_outline: Whether the state is too large to be created for the estimate.
             Messages then count as one model per client.
     """
@@ -116,6 +117,7 @@ class GpuNeeds:
         samples, rows: Bytes of samples and of rows.
         lanes: Bytes of the lanes including activations.
         locked: Maximum bytes of page-locked copies on the host.
+        pool: Bytes of a pool of models; 0 for a larger pool, which stays on the host.
     """
 
     clients: int
@@ -124,6 +126,7 @@ class GpuNeeds:
     rows: int
     lanes: int
     locked: int
+    pool: int
 
 
 @dataclass(frozen=True)
@@ -146,23 +149,34 @@ class Needs:
 
 def compute_needs(prepared: Prepared, communicator: Communicator) -> Needs | None:
     """Return the needs of all ranks; None on ranks other than 0. Collective."""
-    server = vars(compute_server_needs(prepared)) if prepared.store.ids else None
-    gpu = compute_gpu_needs(prepared)
+    server = gpu = None
+    if prepared.store.ids:
+        server = vars(compute_server_needs(prepared))
+        gpu = compute_gpu_needs(prepared, server["pools"])
     of_ranks = communicator.gather(
-        [vars(compute_rank_needs(prepared)), server, None if gpu is None else vars(gpu)]
+        [vars(compute_rank_needs(prepared)), server, gpu and vars(gpu)]
     )
     if of_ranks is None:
         return None
-    ranks = [RankNeeds(**fields) for fields, *_ in of_ranks]
-    servers = [server for _, server, _ in of_ranks if server is not None]
-    gpus = [None if gpu is None else GpuNeeds(**gpu) for *_, gpu in of_ranks]
-    return Needs(ranks, ServerNeeds(**servers[0]), gpus)
+    ranks, servers, gpus = zip(*of_ranks, strict=True)
+    return Needs(
+        [RankNeeds(**rank) for rank in ranks],
+        ServerNeeds(**next(filter(None, servers))),
+        [gpu and GpuNeeds(**gpu) for gpu in gpus],
+    )
 
 
-def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
-    """Return the contents of this rank's GPU; None on a CPU and without clients."""
+def compute_gpu_needs(prepared: Prepared, pools: int = 0) -> GpuNeeds | None:
+    """Return the contents of this rank's GPU; None on a CPU.
+
+    The rank must host clients.
+
+    Args:
+        prepared: Prepared experiment.
+        pools: Bytes of the models from which each client receives some.
+    """
     resources, hosted = prepared.resources, len(prepared.store.ids)
-    if resources.device.type == "cpu" or not hosted:
+    if resources.device.type == "cpu":
         return None
     module, private = resources.kernel.module, count_client_bytes(prepared)
     clients = min(hosted, resources.clients_on_device)
@@ -178,7 +192,8 @@ def compute_gpu_needs(prepared: Prepared) -> GpuNeeds | None:
         samples=resources.samples.nbytes,
         rows=rows,
         lanes=lane_count * lane + constants.count_bytes(module),
-        locked=min(rows, LOCKED_COPIES * mixing.LOCKED) + private,
+        locked=min(rows + pools, LOCKED_COPIES * mixing.LOCKED) + private,
+        pool=pools if pools <= resources.pool_bytes else 0,
     )
 
 
@@ -252,7 +267,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
         state += prod(shape) * tensor.itemsize
         parts += make_parts(config, shape, tensor.dtype)
     in_parts = sum(part.size for part in parts)
-    cohort = count_cohort(config)
+    cohort = count_concurrent(config, many)
     audience = cohort if config.evaluation.clients == "cohort" else many
     sent = pools = 0
     for entry in messages.sent.values():
@@ -309,20 +324,10 @@ def compute_worker_share(needs: Needs) -> int:
     return ceil(needs.server.parts / max(1, workers))
 
 
-def scale_bytes(size: int, rows: int, few: int, many: int) -> int:
-    """Return the bytes of a tensor after scaling it to ``many`` clients.
-
-    Args:
-        size: Bytes of the tensor with ``few`` clients.
-        rows: Number of rows with ``few`` clients; other tensors keep their size.
-        few: Number of clients of the small federation.
-        many: Number of clients of the experiment.
-    """
-    return size * many // few if rows == few else size
-
-
 def count_sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
     """Return the bytes of an entry of the server's message.
+
+    A pool or mixture with a model of each client grows with their number.
 
     Args:
         entry: Entry in a federation of ``few`` clients.
@@ -331,7 +336,8 @@ def count_sent_bytes(entry: Sent, few: int, many: int, audience: int) -> int:
         audience: Number of clients that receive the message.
     """
     if isinstance(entry, Pool | Mixture):
-        return scale_bytes(entry.rows.nbytes, len(entry.rows), few, many)
+        models = len(entry.rows)
+        return entry.rows[:1].nbytes * (many if models == few else models)
     tensor = entry if isinstance(entry, Tensor) else entry.tensor
     shared = tensor.dim() == 1
     return tensor.nbytes if shared else tensor[:1].nbytes * audience
@@ -348,7 +354,8 @@ def count_file_bytes(prepared: Prepared, needs: Needs, rank: int) -> int:
     private += needs.ranks[rank].file - count_file_in_memory(needs.ranks[rank])
     if rank == 0:
         return private + needs.server.files
-    return private + max(0, compute_worker_share(needs) - limit)
+    received = compute_worker_share(needs) + needs.server.pools
+    return private + max(0, received - limit)
 
 
 def count_file_in_memory(rank: RankNeeds) -> int:
@@ -369,26 +376,16 @@ def count_received_bytes(entry: Entry, senders: int) -> int:
     return entry.tensor[:1].nbytes * senders
 
 
-def count_cohort(config: Config) -> int:
-    """Return the number of clients that train in a round, or concurrently with an
-    asynchronous server.
-    """
-    cohort = config.participation.count(config.partition.clients)
-    if config.time.mode != "asynchronous":
-        return cohort
-    return min(config.time.concurrency or cohort, config.partition.clients)
-
-
 def count_concurrent_clients(prepared: Prepared) -> int:
     """Return the largest number of this rank's clients that train in a round.
 
     With an asynchronous server, clients with an update that waits for its round count
     as well.
     """
-    config = prepared.config
-    most = count_cohort(config)
+    config, clients = prepared.config, prepared.config.partition.clients
+    most = count_concurrent(config, clients)
     if config.time.mode == "asynchronous":
-        most += config.participation.count(config.partition.clients)
+        most += config.participation.count(clients)
     return min(len(prepared.store.ids), most)
 
 
@@ -396,7 +393,9 @@ def count_kept_versions(config: Config) -> int:
     """Return the largest number of old server models that are kept for clients that
     train from them; 0 for a synchronous server.
     """
-    return count_cohort(config) if config.time.mode == "asynchronous" else 0
+    if config.time.mode != "asynchronous":
+        return 0
+    return count_concurrent(config, config.partition.clients)
 
 
 def count_kept_bytes(prepared: Prepared) -> int:
@@ -470,14 +469,13 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         "memory, without Python, torch and activations",
         "".join(f"{heading:>{CELL}}" for heading in HEADINGS),
     ]
+    limit = int(prepared.config.runtime.memory * 1e6)
     for rank, of_rank in enumerate(needs.ranks):
-        in_memory = replace(of_rank, file=count_file_in_memory(of_rank))
-        sizes = [size for name, size in vars(in_memory).items() if name != "clients"]
-        share = min(
-            int(prepared.config.runtime.memory * 1e6), compute_worker_share(needs)
-        )
-        sizes.append(share if rank else needs.server.memory)
-        cells = [str(rank), str(of_rank.clients)]
+        clients, *sizes, _ = vars(of_rank).values()
+        received = min(limit, compute_worker_share(needs) + needs.server.pools)
+        from_server = received if rank else needs.server.memory
+        sizes += [count_file_in_memory(of_rank), from_server]
+        cells = [str(rank), str(clients)]
         cells += map(format_size, [*sizes, sum(sizes)])
         lines.append("".join(f"{cell:>{CELL}}" for cell in cells))
     for rank, gpu in enumerate(needs.gpus):
@@ -485,7 +483,8 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
             hosted = needs.ranks[rank].clients
             lines.append(f"GPU of rank {rank}: {describe_gpu(gpu, hosted)}")
             if pools := needs.server.pools:
-                lines[-1] += f"; pool of models {format_size(pools)}"
+                place = "" if gpu.pool else " on its host, copied in blocks"
+                lines[-1] += f"; pool of models {format_size(pools)}{place}"
     of_server, *of_others = [
         count_file_bytes(prepared, needs, rank) for rank in range(len(needs.ranks))
     ]

@@ -27,6 +27,7 @@ from hpcfl.communication.message import (
     Mean,
     Message,
     Mixture,
+    Pool,
     describe_composed,
     name_dtype,
     split,
@@ -104,7 +105,7 @@ def send(
 
     A field with a row for each client is received as the rows of this rank's clients,
     in the order of ``ids``; so is a mixture. A shared field is received as [width]. A
-    pool has all its rows and the picks of this rank's clients.
+    pool has all its rows, on the CPU, and the picks of this rank's clients.
 
     Args:
         communicator: communicator of all ranks.
@@ -126,22 +127,23 @@ def send(
     rows, header = {}, []
     for name, field in outgoing.items():
         rows[name] = make_array(field.tensor, communicator.takes_gpu)
+        place = "cpu" if isinstance(lighter.get(name), Pool) else None
         dtype = name_dtype(field.tensor.dtype)
-        header.append([name, field.shared, field.tensor.shape[-1], dtype])
+        header.append([name, place, field.shared, field.tensor.shape[-1], dtype])
     owner, arrived = placement.owner[ids], {}
-    empty = choose_allocator(device, communicator.takes_gpu)
     with communicator.collective_block():
-        header, of_two = communicator.bcast([header, describe_composed(lighter)])
-        for name, shared, width, dtype in header:
-            own = rows.get(name)
+        header, composed = communicator.bcast([header, describe_composed(lighter)])
+        for name, place, shared, width, dtype in header:
+            own, target = rows.get(name), torch.device(place or device)
+            empty = choose_allocator(target, communicator.takes_gpu)
             if shared:
                 received = communicator.bcast_row(own, width, dtype, empty)
             else:
                 received = communicator.scatter_rows(
                     own, owner, width=width, dtype=dtype, empty=empty
                 )
-            arrived[name] = mixing.move_to_device(torch.as_tensor(received), device)
-    return unwrap(arrived, of_two), count_floats(lighter)
+            arrived[name] = mixing.move_to_device(torch.as_tensor(received), target)
+    return unwrap(arrived, composed), count_floats(lighter)
 
 
 def count_floats(message: Message) -> float:

@@ -44,7 +44,8 @@ class Field:
 class Pool:
     """Models of the server, of which each client receives some.
 
-    The models are sent once to each rank.
+    The models are sent once to each rank. A large pool stays on the CPU, also if the
+    clients are on a GPU; ``take`` copies some of its models to the clients.
 
     Attributes:
         rows: models ``[q, width]``.
@@ -61,6 +62,16 @@ class Pool:
             clients: positions of the clients [k].
         """
         return Pool(self.rows, self.picks[clients])
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the clients."""
+        return self.picks.device
+
+    def take(self, positions: Tensor) -> Tensor:
+        """Return copies of the models at ``positions`` [k], on the clients' device."""
+        models = self.rows[positions.to(self.rows.device)]
+        return mixing.move_to_device(models, self.device)
 
     def count_floats(self) -> Tensor:
         """Return the number of floats of each client's models [n], without the picks."""
@@ -160,14 +171,14 @@ class Mean:
 Entry = Field | Mean  # the two forms of an entry that ``wrap_entries`` returns
 Message = Mapping[str, Tensor | Field | Pool | Mixture | Mean]
 Inbox = dict[str, Any]  # received values: a Tensor, or a Pool if a Pool was sent
-PICKS, WEIGHTS = ".picks", ".weights"
+CHOICE = ".choice"  # suffix of the picks of a pool and of the weights of a mixture
 
 
 def wrap_entries(message: Message) -> dict[str, Entry]:
     """Return a message with every entry as a Field or a Mean, sorted by name.
 
-    A pool becomes two entries: NAME, its concatenated rows [q·width], and NAME.picks. A
-    mixture becomes NAME and NAME.weights.
+    A pool or mixture becomes two entries: NAME, its concatenated rows [q·width], and
+    NAME.choice, the picks or weights.
 
     Raises:
         ValueError: A tensor is neither ``[n, width]`` nor ``[width]``.
@@ -176,11 +187,8 @@ def wrap_entries(message: Message) -> dict[str, Entry]:
     for name, value in sorted(message.items()):
         if isinstance(value, Pool | Mixture):
             wrapped[name] = Field(value.rows.flatten(), value.count_floats())
-            wrapped |= (
-                {name + PICKS: Field(value.picks, 0)}
-                if isinstance(value, Pool)
-                else {name + WEIGHTS: Field(value.weights, 0)}
-            )
+            choice = value.picks if isinstance(value, Pool) else value.weights
+            wrapped[name + CHOICE] = Field(choice, 0)
         else:
             wrapped[name] = Field(value) if isinstance(value, Tensor) else value
     for name, entry in wrapped.items():
@@ -252,11 +260,11 @@ def unwrap(
     """
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():
-        rows = arrived[name].view(count, -1)
+        rows, choice = arrived[name].view(count, -1), inbox.pop(name + CHOICE)
         inbox[name] = (
-            Pool(rows, inbox.pop(name + PICKS))
+            Pool(rows, choice)
             if dtype is None
-            else Mixture(rows, inbox.pop(name + WEIGHTS), getattr(torch, dtype)).mix()
+            else Mixture(rows, choice, getattr(torch, dtype)).mix()
         )
     return inbox
 
@@ -271,22 +279,26 @@ def select(inbox: Inbox, clients: Tensor) -> Inbox:
     return {
         name: value
         if isinstance(value, Tensor) and value.dim() == 1
-        else value[clients.to(_find_device(value))]
+        else value[clients.to(value.device)]
         for name, value in inbox.items()
     }
 
 
-def move(inbox: Inbox, device: torch.device) -> Inbox:
-    """Return an inbox with all tensors on a device."""
+def move(inbox: Inbox, device: torch.device, pool_bytes: float) -> Inbox:
+    """Return an inbox on a device.
+
+    Args:
+        inbox: received values.
+        device: device of the clients.
+        pool_bytes: size in bytes of the largest pool whose models are moved.
+    """
     moved: Inbox = {}
     for name, value in inbox.items():
         if isinstance(value, Pool):
-            rows = mixing.move_to_device(value.rows, device)
+            rows = value.rows
+            if rows.nbytes <= pool_bytes:
+                rows = mixing.move_to_device(rows, device)
             moved[name] = Pool(rows, value.picks.to(device))
         else:
             moved[name] = mixing.move_to_device(value, device)
     return moved
-
-
-def _find_device(value: Tensor | Pool) -> torch.device:
-    return value.device if isinstance(value, Tensor) else value.picks.device

@@ -96,17 +96,17 @@ class Apple(Method):
         """Add the clients' ``ids`` [n] and ``itself``, bool [n, M], with True at each
         client's own number.
         """
-        cores = inbox["cores"].rows
+        cores = inbox["cores"]
         ids = torch.from_numpy(fleet.ids).to(cores.device)
         return {
             **inbox,
             "ids": ids,
-            "itself": torch.nn.functional.one_hot(ids, len(cores)).bool(),
+            "itself": torch.nn.functional.one_hot(ids, len(cores.rows)).bool(),
         }
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         # A client's core is its last upload.
-        cores: Tensor = inbox["cores"].rows[inbox["ids"]]
+        cores: Tensor = inbox["cores"].take(inbox["ids"])
         return cores
 
     def client_model(
@@ -123,9 +123,9 @@ class Apple(Method):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.prepare(fleet, inbox)
         cores = inbox["cores"].rows
-        target = shares(fleet.setup).to(cores)
         rate = self.relation_lr
         own = self.start(fleet, inbox)
+        target = shares(fleet.setup).to(own)
         penalty = self.mu * self.fading(fleet)
         gain = len(cores) if self.times_clients else 1
         self.score(fleet, inbox, own)

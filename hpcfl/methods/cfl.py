@@ -92,7 +92,7 @@ class CFL(ServerModel):
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         models: Pool = inbox["models"]
-        return models.rows[models.picks[:, 0]]
+        return models.take(models.picks[:, 0])
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         # One row for each client, because the server needs the angles between updates.

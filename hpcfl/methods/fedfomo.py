@@ -129,7 +129,7 @@ class FedFomo(Method):
         pool_losses = fleet.loss_of(pool, "validation")
         own_losses = fleet.loss_of(models, "validation")
         base_losses = fleet.loss_of(base, "validation")
-        ids = torch.from_numpy(fleet.ids).to(pool.picks.device)
+        ids = torch.from_numpy(fleet.ids).to(pool.device)
         start = models.clone()
         # One client at a time, because a client's bits must not depend on its
         # neighbours.
@@ -139,7 +139,7 @@ class FedFomo(Method):
             picks = pool.picks[i][received]
             # The received models, and the client's last model.
             others = [pool.rows[pick] for pick in picks.tolist()]
-            candidates = torch.stack([*others, models[i]])
+            candidates = mixing.stack_on_device([*others, models[i]], pool.rows.device)
             losses = torch.cat([pool_losses[i][received], own_losses[client]])
             candidate_ids = torch.cat([inbox["senders"][picks], ids[client]])
             distances = mixing.compute_distances(base[client], candidates)[0]

@@ -72,7 +72,7 @@ class IFCA(ServerModel):
         }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        chosen: Tensor = inbox["models"].rows[inbox["cluster"]]
+        chosen: Tensor = inbox["models"].take(inbox["cluster"])
         return chosen
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:

@@ -102,15 +102,22 @@ def multiply_lanes(matrix: Tensor, rows: Tensor) -> Tensor:
 
     On a CPU the product is computed row by row, so that a lane's bits do not depend on
     other lanes. On a GPU equal bits are guaranteed only for equal lanes, so one product
-    reads ``rows`` once.
+    reads ``rows`` once. Rows on the CPU are copied to the GPU in blocks of columns.
 
     Args:
         matrix: coefficients of the lanes, ``[a, n]``.
-        rows: rows to combine, ``[n, width]``.
+        rows: rows to combine, ``[n, width]``, on the CPU or on the device of
+            ``matrix``.
     """
-    if matrix.is_cuda:
+    device = matrix.device
+    if device.type == "cpu":
+        return torch.stack([row @ rows for row in matrix])
+    if rows.device == device:
         return matrix @ rows
-    return torch.stack([row @ rows for row in matrix])
+    products = []
+    for columns in cut_blocks(rows.shape[1], len(rows), device):
+        products.append(matrix @ move_to_device(rows[:, columns], device))
+    return torch.cat(products, dim=1)
 
 
 def average(weights: Tensor, rows: Tensor) -> Tensor:
@@ -498,9 +505,8 @@ def move_to_device(tensor: Tensor, device: torch.device) -> Tensor:
     is_direct = device.type == "cpu" or tensor.is_cuda or tensor.is_pinned()
     if is_direct or tensor.nbytes > LOCKED:
         return tensor.to(device)
-    staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
-        tensor
-    )
+    # A transposed tensor keeps its layout, so that the copy is sequential.
+    staged = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
     return staged.to(device, non_blocking=True)
 
 

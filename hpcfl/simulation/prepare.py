@@ -18,6 +18,7 @@ from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.execution import choose
 from hpcfl.clients.fleet import Fleet, Scoring, name_buffers
 from hpcfl.clients.resources import (
+    POOL_SHARE,
     STATE_SHARE,
     LaneChoice,
     Resources,
@@ -524,6 +525,7 @@ def _make_resources(
         attackers=parts.data.attackers,
         privacy=privacy,
         clients_on_device=choice.clients_on_device,
+        pool_bytes=int(POOL_SHARE * rank_device.memory),
     )
 
 

@@ -186,12 +186,14 @@ class Round:
         return self.prepared.make_fleet(ids, self.plan.number, self.plan.is_scored)
 
     def make_message(self, hook: str, ids: np.ndarray) -> Message:
-        """Return the message of a hook of the method to some clients, on rank 0.
+        """Return the message of a hook of the method to some clients; {} on workers.
 
         Args:
             hook: name of the hook.
             ids: ids of the clients.
         """
+        if not self.communicator.is_server:
+            return {}
         audience = self.prepared.make_audience(ids, self.plan.number)
         return self.prepared.hooks.compose(hook, self.server, audience)
 
@@ -215,7 +217,7 @@ class Round:
             communicator=self.communicator,
             placement=self.prepared.placement,
             ids=ids,
-            message=message if self.communicator.is_server else None,
+            message=message,
             device=device,
         )
 
@@ -239,17 +241,16 @@ class Round:
         """Return the part of this rank's inbox for a fleet, on the device."""
         owner = self.prepared.placement.owner[self.plan.audience]
         receivers = self.plan.audience[owner == self.communicator.rank]
-        part = self.inbox
+        part, resources = self.inbox, self.prepared.resources
         if len(receivers) != len(fleet.ids):
             positions = np.searchsorted(receivers, fleet.ids)
             part = part_of(part, torch.from_numpy(positions))
-        return move(part, self.prepared.resources.device)
+        return move(part, resources.device, resources.pool_bytes)
 
 
 def compose(round: Round) -> None:
     """Make the method's message to the audience, on rank 0."""
-    if round.communicator.is_server:
-        round.message = round.make_message("send", round.plan.audience)
+    round.message = round.make_message("send", round.plan.audience)
 
 
 def send(round: Round) -> None:
@@ -494,9 +495,7 @@ def score_newcomers(round: Round) -> None:
     newcomers = round.plan.newcomers
     if not len(newcomers):
         return
-    message: Message = {}
-    if round.communicator.is_server:
-        message = round.make_message("send_to_newcomers", newcomers)
+    message = round.make_message("send_to_newcomers", newcomers)
     inbox, _ = round.deliver(newcomers, message)
     fleet = round.prepared.make_newcomers()
     if len(fleet.ids):

@@ -45,6 +45,10 @@ def prepared(method, time=None, memory=8000.0, updates=None, **training):
     return prepare_alone(table)
 
 
+def compute(method, **sections):
+    return needs.compute_server_needs(prepared(method, **sections))
+
+
 def test_what_the_single_process_needs():
     job = needs.compute_needs(prepared("fedavg"), OneProcess())
     assert job.ranks == [
@@ -61,7 +65,7 @@ def test_what_the_single_process_needs():
 
 
 def test_the_server_holds_rows_where_rows_travel():
-    assert needs.compute_server_needs(prepared("fedamp")).memory == FEDAMP_SERVER
+    assert compute("fedamp").memory == FEDAMP_SERVER
 
 
 def test_a_message_to_the_cohort_alone_has_fewer_rows():
@@ -78,9 +82,7 @@ def test_a_message_to_the_cohort_alone_has_fewer_rows():
 def test_copies_of_rows_are_counted():
     """Four clients take part; mixing makes float64, an attack two copies."""
     median = {"rule": "median"}
-    plain = needs.compute_server_needs(
-        prepared("fedavg", updates={"aggregation": median})
-    )
+    plain = compute("fedavg", updates={"aggregation": median})
     for extra, attack, copies in [
         ({"mixing": "nnm", "f": 1}, None, 4 * 5200),
         ({"mixing": "bucketing", "bucket": 3}, None, 2 * 5200),
@@ -89,7 +91,7 @@ def test_copies_of_rows_are_counted():
         updates = {"aggregation": {**median, **extra}}
         if attack:
             updates["attack"] = attack
-        more = needs.compute_server_needs(prepared("fedavg", updates=updates))
+        more = compute("fedavg", updates=updates)
         assert more.memory == plain.memory + copies
 
 
@@ -99,14 +101,14 @@ def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch
     """
     whole = prepared("ifca")
     ifca = needs.compute_server_needs(whole)
-    gpu = needs.GpuNeeds(10, 1, samples=0, rows=0, lanes=0, locked=0)
+    gpu = needs.GpuNeeds(10, 1, samples=0, rows=0, lanes=0, locked=0, pool=0)
     job = needs.Needs([needs.compute_rank_needs(whole)], ifca, [gpu])
     shown = needs.describe_needs(whole, job)
-    assert "pool of models 5.2 kB" in shown
+    assert "pool of models 5.2 kB on its host" in shown
     monkeypatch.setattr(dry_round, "FLOATS", 2 * 650)
-    assert needs.compute_server_needs(prepared("fedamp")).memory == FEDAMP_SERVER
-    assert needs.compute_server_needs(prepared("fedavg")).memory == FEDAVG_SERVER
-    assert needs.compute_server_needs(prepared("ifca")) == ifca
+    assert compute("fedamp").memory == FEDAMP_SERVER
+    assert compute("fedavg").memory == FEDAVG_SERVER
+    assert compute("ifca") == ifca
 
 
 def test_private_state_and_the_optimisers():

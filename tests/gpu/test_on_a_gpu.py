@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hpcfl.rows import mixing
-from hpcfl.simulation import lane_choice
+from hpcfl.simulation import lane_choice, prepare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("a_gpu")]
 
@@ -45,11 +45,12 @@ def test_products_in_blocks_on_two_streams_have_the_bits_of_the_cpu(monkeypatch)
         mixing.use_device(torch.device("cpu"))
 
 
-@pytest.mark.parametrize("together", [1, 3])
-def test_groups_of_clients_end_as_on_the_cpu(together, tmp_path, monkeypatch):
-    """The rows of other groups are on the CPU meanwhile."""
+@pytest.mark.parametrize(("method", "together"), [("apple", 1), ("fedfomo", 3)])
+def test_groups_of_clients_end_as_on_the_cpu(method, together, tmp_path, monkeypatch):
+    """The rows of other groups are on the CPU meanwhile, and so are pools."""
     monkeypatch.setattr(lane_choice, "fit_clients", lambda *_: together)
-    case = "ditto", {}, "mlp", {}
+    monkeypatch.setattr(prepare, "POOL_SHARE", 0)
+    case = method, {}, "mlp", {}
     assert on_gpu.on_both(case, tmp_path) < on_gpu.TOLERANCE
 
 

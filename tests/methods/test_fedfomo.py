@@ -52,11 +52,12 @@ def constant(fleet, *values):
 @pytest.fixture
 def one(make_fleet):
     """One client with base 0 and own model 2 that receives the models 1 and 4 of
-    clients 1 and 2; √P = r.
+    clients 1 and 2; √P = r. Losses are those of the base, of these and of its own.
     """
 
-    def make(losses):
-        fleet = judged(make_fleet([[4, 4, 0, 0]]), losses)
+    def make(*losses):
+        by_model = dict(zip((0, 1, 4, 2), losses, strict=True))
+        fleet = judged(make_fleet([[4, 4, 0, 0]]), by_model)
         fleet.state.update(model=constant(fleet, 2), base=constant(fleet, 0))
         object.__setattr__(
             fleet.setup, "class_counts", torch.ones(3, 4).double()
@@ -70,14 +71,7 @@ def one(make_fleet):
 def test_usefulness_of_two_candidates_by_hand(one):
     # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 −
     # 0.6)/2r: positive 0.5 and 0.2.
-    fleet, inbox = one(
-        {
-            0: 1.0,
-            1: 0.5,
-            4: 2.0,
-            2: 0.6,
-        }
-    )
+    fleet, inbox = one(1.0, 0.5, 2.0, 0.6)
     opened = method().prepare(fleet, inbox)
     start, omega = opened["start"], opened["omega"]
     r = fleet.layout.width**0.5
@@ -87,30 +81,13 @@ def test_usefulness_of_two_candidates_by_hand(one):
     )
 
 
-def test_without_a_better_candidate_the_own_model_stays(one):
-    """The authors' code would go back to the base."""
-    fleet, inbox = one(
-        {
-            0: 1.0,
-            1: 1.5,
-            4: 2.0,
-            2: 1.0,
-        }
-    )
-    assert torch.equal(method().prepare(fleet, inbox)["start"], fleet.state["model"])
-
-
-def test_own_model_is_a_candidate(one):
-    fleet, inbox = one(
-        {
-            0: 1.0,
-            1: 1.5,
-            4: 2.0,
-            2: 0.5,
-        }
-    )
-    assert torch.equal(method().prepare(fleet, inbox)["start"], fleet.state["model"])
-    assert float(method().prepare(fleet, inbox)["omega"][0, 0]) > 0
+@pytest.mark.parametrize("own", [1.0, 0.5])
+def test_without_a_better_model_of_others_the_own_model_stays(one, own):
+    """The authors' code would go back to the base. The own model is a candidate."""
+    fleet, inbox = one(1.0, 1.5, 2.0, own)
+    opened = method().prepare(fleet, inbox)
+    assert torch.equal(opened["start"], fleet.state["model"])
+    assert bool(opened["omega"][0, 0] > 0) == (own < 1)
 
 
 def test_validation_samples_are_not_trained_on_nor_counted(federate):

@@ -14,10 +14,12 @@ from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, explain
 from hpcfl.experiment import config
+from hpcfl.rows import mixing
 from hpcfl.simulation import lane_choice, prepare
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
+WIDE = {"name": "mlp", "hidden": [3000]}
 UNEVEN = [[count, count, 0, 0] for count in range(2, 14)]
 ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
 # whose local training has more models at hand than the one that is trained
@@ -30,6 +32,8 @@ SEVERAL = {
     "per-fedavg",
     "scaffold",
 }
+# Models in the pool of a round of eight clients.
+IN_POOLS = {"apple": 8, "cfl": 1, "ditto": 0, "fedfomo": 8, "fedrep": 0, "ifca": 2}
 METHODS = [
     pytest.param({"name": name, **options}, EVEN, training, 2, id=name)
     for name, options, _, training in PLAYED
@@ -42,9 +46,9 @@ METHODS += [pytest.param("apfl", UNEVEN, {"batch_size": 4}, 3, id="lanes that en
 @pytest.mark.parametrize(
     ("method", "model", "training", "form"),
     [
-        ("fedavg", {"name": "mlp", "hidden": [3000]}, ADAM, "grouped"),
-        ("ditto", {"name": "mlp", "hidden": [3000]}, {}, "grouped"),
-        ("apple", {"name": "mlp", "hidden": [3000]}, {"momentum": 0.9}, "grouped"),
+        ("fedavg", WIDE, ADAM, "grouped"),
+        ("ditto", WIDE, {}, "grouped"),
+        ("apple", WIDE, {"momentum": 0.9}, "grouped"),
         ("fedavg", {"name": "cnn"}, ADAM, "grouped"),
         ("fedavg", {"name": "cnn"}, ADAM, "loop"),
         ("fedavg", {"name": "resnet8"}, {"momentum": 0.9}, "grouped"),
@@ -76,7 +80,7 @@ def test_nor_with_several_models_at_hand(
 
 
 def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, on_cpu, capfd):
-    sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 1}
+    sections = {"model": WIDE, "rounds": 1}
     fits = on_cpu("ditto", EVEN, **sections)
     needed = {}
     for lanes in (2, LANES):
@@ -94,18 +98,22 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, on_cpu, c
     assert torch.equal(played.server["model"].cpu(), fits.server["model"])
 
 
-@pytest.mark.parametrize("method", ["ditto", "fedrep"])
-def test_rows_of_clients_travel_in_groups_that_fit(
-    gpu, federate, on_cpu, monkeypatch, method
+@pytest.mark.parametrize(("method", "models"), IN_POOLS.items())
+def test_rows_and_pools_lie_there_as_far_as_they_fit(
+    gpu, federate, on_cpu, monkeypatch, method, models
 ):
-    """In groups of two the device holds two rows and more of six clients less."""
-    sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 2}
+    """In groups of two the device holds two rows and more of six clients less, and then
+    the pool, of which several blocks are copied.
+    """
+    sections = {"model": WIDE, "rounds": 2}
     sections["evaluation"] = {"clients": "all", "every": 1}
     counts = [[4, 4, 0, 0]] * 8
     expected = on_cpu(method, counts, **sections)
+    monkeypatch.setattr(mixing, "GPU_BLOCK_FLOATS", 1 << 15)
     peaks = []
-    for together in (8, 2):
+    for together, share in (8, 1), (2, 1), (2, 0):
         monkeypatch.setattr(lane_choice, "fit_clients", lambda *_, n=together: n)
+        monkeypatch.setattr(prepare, "POOL_SHARE", share)
         gc.collect()
         begun = gpu.memory.begin()
         runtime = {"device": "cuda", "lanes": 2}
@@ -114,7 +122,11 @@ def test_rows_of_clients_travel_in_groups_that_fit(
         assert played.prepared.resources.clients_on_device == together
         for name, tensor in played.state.items():
             assert apart(tensor, expected.state[name]) < TOLERANCE
-    assert peaks[1] < peaks[0] - 6 * 4 * played.prepared.setup.layout.width
+        model = 4 * played.prepared.setup.layout.width
+        found = needs.compute_gpu_needs(played.prepared, models * model)
+        assert found.pool == share * models * model
+    assert peaks[1] < peaks[0] - 6 * model
+    assert peaks[2] <= peaks[1] - models * model
 
 
 def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
@@ -138,7 +150,7 @@ def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
 
 def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
     sections = {
-        "model": {"name": "mlp", "hidden": [3000]},
+        "model": WIDE,
         "runtime": {"device": "cuda"},
     }
     # the model, its copy for heads, the row that arrives, but none to train
