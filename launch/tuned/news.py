@@ -1,7 +1,7 @@
 """AG News with a small vocabulary, for ``text.toml``.
 
-With it fastText is as small as the models of the other settings, so that 52 methods can
-be tuned on a few cores.
+With this vocabulary fastText is as small as the models of the other settings. 52 methods
+can therefore be tuned on a few cores.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ class News(Source):
 
 @cache
 def shortened(root: Path) -> Dataset:
-    """Return the data set. The result is cached, because every run of a search reads it."""
+    """Return the data set with short texts, cached because every run of a search reads it."""
     whole = datasets.find("ag-news").read("ag-news", root)
     tokens = whole.x[:, :POSITIONS]
     known = torch.where(tokens < WORDS, tokens, 0)

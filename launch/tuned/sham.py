@@ -43,7 +43,7 @@ class Eight(FedAvg):
 
 @dataclass(frozen=True)
 class EvenClasses(ClassWise):
-    """Class-wise aggregation that assumes equal class shares for all clients."""
+    """Class-wise aggregation with equal class shares for all clients."""
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
         """Return equal shares, [n, K]."""
@@ -51,7 +51,7 @@ class EvenClasses(ClassWise):
 
 
 class OneClass(CwFedAvg):
-    """cwFedAvg whose class models all equal the mean of all clients."""
+    """cwFedAvg with class models that all equal the mean of all clients."""
 
     def class_wise(self) -> ClassWise:
         """Return the class-wise aggregation without its regulariser."""

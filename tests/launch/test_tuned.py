@@ -122,8 +122,8 @@ def test_a_published_page_has_the_numbers_of_its_csv_and_of_all_settings(name):
         gain = of_settings[SETTINGS.index(name)]
         assert gain.strip("*") == rows[method][3]
         bold += gain.startswith("**")
-    more, less = re.search(rf"{name}: (\d+) more, (\d+) less", of_own_models).groups()
-    assert bold == int(more) + int(less)
+    found = re.search(rf"{name} (\d+) better, (\d+) worse", of_own_models)
+    assert bold == sum(map(int, found.groups()))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_settings_page_says_what_the_tables_say(writer, packs):
         gain = float(own) - float(rows["local"][1])
         assert hurt.startswith(f"{100 * share_hurt(runs, method):.0f} ± ")
         assert float(beside_local.split(" ")[0]) == pytest.approx(gain, abs=0.011)
-    assert lines[-3].startswith("After Holm's correction tuning gives ")
+    assert lines[-3].startswith("* After Holm's correction tuning ")
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_the_settings_stand_beside_tuned_and_untuned_local(writer, across, packs
     for method in ("fedavg", "fedrep"):
         assert own[method][0].strip("*") == page[method][3]
         assert untuned[method][0].strip("*") == page[method][-1]
-    assert text.count("Estimates above 0 in all settings: ") == 3
+    assert text.count("Methods with gains above 0 in all settings: ") == 3
 
 
 def share_hurt(runs, method):
@@ -238,7 +238,7 @@ def share_hurt(runs, method):
 def test_a_correlation_leaves_out_what_one_side_lacks(writer):
     first = pandas.DataFrame({0: [1.0, 2, 3, 9], 1: [1.0, 2, 3, 9]}, list("abcd"))
     second = pandas.DataFrame({0: [30.0, 2, 1], 1: [math.nan, 2, 1]}, list("abc"))
-    assert writer.correlation(first, second) == "-1.00 (-1.00 to -1.00)"
+    assert writer.correlate(first, second) == "-1.00 (-1.00 to -1.00)"
 
 
 @pytest.mark.slow
@@ -253,19 +253,21 @@ def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkey
     runs = loading.list_runs(packs / "made-untuned.tar.xz")
     first = [run for run in runs if run.config["seed"] == 0]
     packed.write(first, packs / "made-twice.tar.xz")
-    monkeypatch.setattr(writer, "verdicts", all_better)
+    monkeypatch.setattr(writer, "find_verdicts", all_better)
     writer.main("made", packs)
-    *_, changed, ahead = (packs / "made.md").read_text("utf-8").splitlines()
-    assert changed.startswith("With twice the rounds 0 of 3 methods have more")
+    *_, changed, best, ahead = (packs / "made.md").read_text("utf-8").splitlines()
+    assert changed.startswith(
+        "* With twice the rounds 0 of 3 methods are more accurate"
+    )
     before = percentages(loading.list_runs(packs / "made.tar.xz"))
     after = percentages(first)
     for method in ("fedavg", "local"):
         assert f"{method} {after[method] - before[method]:+.1f}" in changed
-    best = sorted(after, key=after.get, reverse=True)
-    order = ", ".join(f"{method} {after[method]:.1f}" for method in best)
-    assert ahead.startswith(f"The first there are then {order}.")
+    ranked = sorted(after, key=after.get, reverse=True)
+    order = ", ".join(f"{method} {after[method]:.1f}" for method in ranked)
+    assert best.endswith(f" are {order}.")
     gains = [before["fedavg"] - before["local"], after["fedavg"] - after["local"]]
-    assert f"fedavg {gains[0]:+.1f}, {gains[1]:+.1f}" in ahead
+    assert f"fedavg {gains[0]:+.1f} and {gains[1]:+.1f}" in ahead
 
 
 def percentages(runs):
@@ -294,8 +296,8 @@ def test_settings_side_by_side_say_what_their_tables_say(across, packs):
                 gain = float(values[column].strip("*").split(" ")[0])
                 beside = 100 * (means[method] - means["local"])
                 assert gain == pytest.approx(beside, abs=0.006)
-        assert "Than training alone, of 2: made: " in part
-        assert "of the orders: made and made-untuned " in part
+        assert "of 2 methods: made " in part
+        assert "between settings: made and made-untuned " in part
 
 
 def means_of(pack, metric):
