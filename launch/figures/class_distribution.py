@@ -1,14 +1,14 @@
 """Draw a client's estimates of its class distribution during its first training.
 
-The figure repeats round 1 for this client. After each mini-batch the estimates are the
-norms of the output layer's rows divided by their sum (cwFedAvg, Figures 2 and 5).
+Round 1 is repeated for this client. After each mini-batch the estimates are the norms of
+the output layer's rows divided by their sum (cwFedAvg, Figures 2 and 5).
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from steps import step_recorder
+from steps import make_step_recorder
 
 from hpcfl.clients import StepContext
 from hpcfl.methods.overlays.class_wise import norm_distribution
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """Draw a panel for each run with a line for each class.
+    """Draw one panel per run with one line per class.
 
     A last panel compares the final estimates with the true class shares.
 
@@ -42,8 +42,8 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     methods = [run.summary.method for run in arranged.runs]
     looks = choose_looks(dict(zip(labels, methods, strict=True)))
     for run, label, panel in zip(arranged.runs, labels, panels[:-1], strict=True):
-        estimated = estimates(run, client)
-        truth = shares(run, client)
+        estimated = compute_estimates(run, client)
+        truth = compute_shares(run, client)
         _draw_classes(panel, estimated, truth)
         panel.set(title=sheet.title(label), xlabel="mini-batch of round 1")
         panels[-1].plot(
@@ -81,7 +81,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
 
 
 def _draw_classes(panel: "Axes", estimated: np.ndarray, truth: np.ndarray) -> None:
-    """Draw a line for each class; classes of the client are drawn last, on top."""
+    """Draw one line per class, with the classes of the client on top."""
     mini_batches = np.arange(1, len(estimated) + 1)
     for label in np.argsort(truth):
         look = make_look(int(label))
@@ -96,7 +96,7 @@ def _draw_classes(panel: "Axes", estimated: np.ndarray, truth: np.ndarray) -> No
 
 
 def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
-    """Draw a legend of runs, and of classes if each class has a unique look."""
+    """Draw a legend of the runs, and of the classes if they have distinct styles."""
     lines = dict(zip(*panels[0].get_legend_handles_labels()[::-1], strict=True))
     marks = dict(zip(*panels[-1].get_legend_handles_labels()[::-1], strict=True))
     classes = sorted(lines, key=lambda label: int(label.split()[1]))
@@ -109,8 +109,8 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
     sheet.legend(figure, list(shown.values()), list(shown))
 
 
-def estimates(run: Run, client: int) -> np.ndarray:
-    """Return a client's estimates after each mini-batch, [mini-batches, classes]."""
+def compute_estimates(run: Run, client: int) -> np.ndarray:
+    """Return the class shares estimated after each mini-batch, [mini-batches, classes]."""
     again = run.models.replay
     columns = again.prepared.setup.layout.columns("head.weight")
     classes = again.prepared.setup.classes
@@ -121,13 +121,13 @@ def estimates(run: Run, client: int) -> np.ndarray:
             head = context.rows()[0, columns].double().view(classes, -1)
             seen.append(norm_distribution(head))
 
-    for _ in again.play(1, False, [client], step_recorder(look)):
+    for _ in again.play(1, False, [client], make_step_recorder(look)):
         pass
     estimated: np.ndarray = torch.stack(seen).cpu().numpy()
     return estimated
 
 
-def shares(run: Run, client: int) -> np.ndarray:
+def compute_shares(run: Run, client: int) -> np.ndarray:
     """Return the share of each class in a client's training samples, [classes]."""
     counts = find_counts(run, "train")[client]
     of_classes: np.ndarray = counts / counts.sum()

@@ -1,4 +1,4 @@
-"""Draw clients' scores as shades: a row for each method, a column for each client.
+"""Draw the scores of clients as shades, one row per method and one column per client.
 
 Repetitions with the same partition are averaged. Other partitions have different
 clients, so each seed has separate columns after a gap.
@@ -33,7 +33,7 @@ def draw(
     at: str = "best",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """Draw the scores, the best mean at the top; clients without a score are hatched.
+    """Draw the scores with the best mean at the top, and hatch clients without a score.
 
     Args:
         runs: Runs, at least one.
@@ -46,7 +46,7 @@ def draw(
     figure, places = clients.make_panels(sheet, scores, shares_x=False)
     low, high = scores.numbers["number"].agg(["min", "max"])
     for place, panel in zip(places, scores.panels, strict=True):
-        table = cells(scores, panel)
+        table = tabulate_scores(scores, panel)
         place.patch.set(hatch="////", edgecolor="#e4e4e4")
         image = place.imshow(table, aspect="auto", vmin=low, vmax=high)
         place.grid(False)
@@ -58,8 +58,8 @@ def draw(
     return figure
 
 
-def cells(scores: Rows, panel: str) -> pandas.DataFrame:
-    """Return a panel's scores with a line for each row and a column for each client.
+def tabulate_scores(scores: Rows, panel: str) -> pandas.DataFrame:
+    """Return the scores of a panel with one line per row and one column per client.
 
     Each partition has separate columns, with a column of NaN between partitions.
     """
@@ -84,7 +84,7 @@ def cells(scores: Rows, panel: str) -> pandas.DataFrame:
 
 
 def _name_columns(place: "Axes", columns: list[tuple[str, int]]) -> None:
-    """Write ids of some clients below the panel, and names of partitions above it."""
+    """Write some client ids below the panel and the seeds of partitions above it."""
     step = 1 + len(columns) // TICKS
     numbered = [n for n, (_, one) in enumerate(columns) if one >= 0 and one % step == 0]
     place.set_xticks(numbered, [str(columns[n][1]) for n in numbered])

@@ -1,4 +1,4 @@
-"""Draw gains in a score over the runs with one value of a key (FedNH, Figure 4)."""
+"""Draw gains in a score over the runs with a reference value of a key (FedNH, Figure 4)."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ def draw(
     metric: str = "",
     at: str = "last",
 ) -> "Figure":
-    """Draw a line for each method, or for other keys that separate rows.
+    """Draw one line per method, or per value of other keys that define rows.
 
     Args:
         runs: Runs, at least one.

@@ -1,4 +1,4 @@
-"""FedALA that starts as FedAvg."""
+"""FedALA with the first rounds of FedAvg."""
 
 from pydantic import PositiveInt
 

@@ -24,7 +24,7 @@ PANELS = ("models that are pulled together", "models that are pushed apart")
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Draw a panel for attracted and one for repelled pairs: mean distances over seeds."""
+    """Draw mean distances over seeds, one panel for attracted and one for repelled pairs."""
     arranged = arrange(runs)
     method = arranged.runs[0].summary.method
     numbers = []
@@ -32,7 +32,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         tau = run.config["method"].get("tau", np.nan)
         numbers += [
             (title, method, method, tau, distance)
-            for title, distance in zip(PANELS, distances(run), strict=True)
+            for title, distance in zip(PANELS, compute_distances(run), strict=True)
         ]
     line = ["panel", "row", "method", "x"]
     frame = pandas.DataFrame(numbers, columns=[*line, "y"]).sort_values("x")
@@ -50,11 +50,11 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     )
 
 
-def distances(run: Run) -> tuple[float, float]:
-    """Return the mean distance of attracted and of repelled pairs of clients' models.
+def compute_distances(run: Run) -> tuple[float, float]:
+    """Return the mean distances of attracted and of repelled pairs of models.
 
     Raises:
-        UserError: If the method has no such forces.
+        UserError: If the method neither attracts nor repels models.
     """
     again = run.models.replay
     method = again.prepared.method

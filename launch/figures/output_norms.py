@@ -1,7 +1,7 @@
-"""Draw the norms of the output layer's rows, which reveal a model's training classes.
+"""Draw the norms of the output layer's rows, which depend on the training classes.
 
-Heatmaps show the norms by model (of a client or class) and class, next to the clients'
-samples (cwFedAvg, Figures 4, 6 and 7).
+Heatmaps show the norms by model (of a client or a class) and by class, next to the samples
+of the clients (cwFedAvg, Figures 4, 6 and 7).
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ FEW = 4  # maximum number of runs for which all panels are drawn
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Draw the samples, then the models of each run.
+    """Draw the samples of the clients, then the models of each run.
 
     For at most ``FEW`` runs further panels show the trained models, if all clients start
     from one model, and the class models.
@@ -34,7 +34,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     for run, _, label, _ in arranged.placed:
         panels |= {
             f"{label}{what}": table
-            for what, table in of_run(run, len(arranged.runs) <= FEW).items()
+            for what, table in compute_panels(run, len(arranged.runs) <= FEW).items()
         }
     rows = max(len(table) for table in panels.values())
     figure, places = sheet.panels(
@@ -53,7 +53,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     return figure
 
 
-def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
+def compute_panels(run: Run, whole: bool) -> dict[str, np.ndarray]:
     """Return the panels [models, classes] of a run by title.
 
     Args:
@@ -61,12 +61,12 @@ def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
         whole: Whether to include trained models and class models.
     """
     everyone = run.models.everyone
-    judged = norms(run, run.models.of_clients(everyone))
+    judged = compute_norms(run, run.models.of_clients(everyone))
     panels = {"": judged}
     if not whole:
         return panels
     if (judged == judged[0]).all():
-        trained = norms(run, run.models.of_clients(everyone, "post"))
+        trained = compute_norms(run, run.models.of_clients(everyone, "post"))
         panels |= {
             ", after training": trained,
             ": change by training": trained - judged,
@@ -79,12 +79,12 @@ def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
         if name.startswith("class ")
     ]
     if names:
-        panels[": class models"] = norms(run, run.models.of_server(names))
+        panels[": class models"] = compute_norms(run, run.models.of_server(names))
     return panels
 
 
-def norms(run: Run, models: Iterable[Trained]) -> np.ndarray:
-    """Return the norms of the output layers' rows, without biases, [models, classes]."""
+def compute_norms(run: Run, models: Iterable[Trained]) -> np.ndarray:
+    """Return the norms of the output layer's rows without biases, [models, classes]."""
     head = f"{run.models.replay.prepared.setup.layout.head_name}.weight"
     rows = [one.module.state_dict()[head].double().norm(dim=1) for one in models]
     table: np.ndarray = torch.stack(rows).numpy()

@@ -1,8 +1,8 @@
-"""Draw the clients that took part over virtual time.
+"""Draw the participation of clients over virtual time.
 
-A circle stands for the updates of a client in an interval of time; its area shows their
-number. Bars next to the panel show totals. Clients are sorted by speed. With many
-clients several share a row, and a circle shows their average.
+The area of a circle is the number of updates of a client in an interval of time. Bars next
+to the panel show totals. Clients are sorted by speed. With many clients several share a
+row, and a circle shows their average.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,17 @@ STRETCHES = 60  # maximum number of intervals of time
 SIZES = 5  # number of sizes of circles
 LARGEST = 8.0  # largest diameter of a circle in points
 UPDATES = MetricName("updates", of_clients=True)
-PACE = "device_pace"  # static array with the time that each client needs
+PACE = "device_pace"  # static array with the relative training time of each client
 
 
 @dataclass(frozen=True)
 class Turns:
-    """Clients that took part over time.
+    """Participation of clients by round.
 
     Attributes:
         seconds: Virtual seconds at the end of each round, ascending, ``[T]``.
-        counted: Whether each client's update counted in each round, bool ``[T,
-            clients]``; the fastest clients come first.
+        counted: Whether the server counted an update of a client in a round, bool ``[T,
+            clients]``, fastest clients first.
     """
 
     seconds: np.ndarray
@@ -44,22 +44,22 @@ class Turns:
 
 
 def draw(runs: list[Run], sheet: Sheet, *, group: Sequence[str] = ()) -> "Figure":
-    """Draw a panel for each method, or other ``group``, and data set.
+    """Draw one panel per data set and method, or per value of ``group``.
 
-    Of several seeds only the first is drawn.
+    Only the first of several seeds is drawn.
     """
     arranged = arrange(runs, group, unfinished=True, options="--group")
     panels = {}
     for (row, column), cell in arranged.cells.items():
         title = f"{row}, {column}" if len(arranged.columns) > 1 else row
-        panels[title] = turns(cell[0].run)
+        panels[title] = read_turns(cell[0].run)
     sheet.notes += arranged.notes
     sheet.notes.append("one run each; clients by their speed, the fastest first")
     return draw_panels(sheet, panels)
 
 
-def turns(run: Run) -> Turns:
-    """Return the clients that took part over time.
+def read_turns(run: Run) -> Turns:
+    """Return the participation of clients in a run.
 
     Raises:
         UserError: If virtual time was not recorded.
@@ -74,14 +74,14 @@ def turns(run: Run) -> Turns:
 
 
 def draw_panels(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
-    """Draw a panel of circles and a panel of totals for each title."""
+    """Draw one panel of circles and one panel of totals per title."""
     figure, places = sheet.panels(
         2 * len(panels), most=2, height=3.0, width_ratios=[5, 1], sharey="row"
     )
     pairs = zip(places[::2], places[1::2], strict=True)
     for (title, of_panel), (left, right) in zip(panels.items(), pairs, strict=True):
         left.set_title(sheet.title(title))
-        times, rows, updates = binned(of_panel)
+        times, rows, updates = count_updates(of_panel)
         _draw_turns(left, times, rows, updates)
         right.barh(
             rows[:-1],
@@ -95,7 +95,7 @@ def draw_panels(sheet: Sheet, panels: Mapping[str, Turns]) -> "Figure":
     return figure
 
 
-def binned(of_panel: Turns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def count_updates(of_panel: Turns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Count updates by intervals of time and rows of clients.
 
     Returns:
@@ -116,7 +116,7 @@ def binned(of_panel: Turns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _draw_turns(
     place: "Axes", times: np.ndarray, rows: np.ndarray, updates: np.ndarray
 ) -> None:
-    """Draw the circles of a panel, with little overlap."""
+    """Draw the circles of a panel with little overlap."""
     x = (times[:-1] + times[1:]) / 2
     y = (rows[:-1] + rows[1:]) / 2
     diameter = min(LARGEST, 150 / len(y), 360 / len(x))

@@ -1,4 +1,4 @@
-"""Projection of points to the plane of their two principal components."""
+"""Project points to the plane of their two principal components."""
 
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ class Plane(NamedTuple):
         }
 
 
-def principal(rows: np.ndarray) -> Plane:
-    """Return the projection of points to their principal plane.
+def project_to_plane(rows: np.ndarray) -> Plane:
+    """Return the projection of points to the plane of their principal components.
 
     Args:
         rows: Points [n, P], with n ≥ 2 and P ≥ 2.

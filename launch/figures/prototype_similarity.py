@@ -1,4 +1,4 @@
-"""Draw the similarity of classes in a global model: cosines of output-layer rows.
+"""Draw the cosines between the output layer's rows of a global model.
 
 Classes of CIFAR-100 are sorted by super-class, which frames mark (FedNH, Figure 3).
 """
@@ -33,12 +33,12 @@ SUPER_CLASSES = np.array(
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Draw a panel for each run with the same colours, leaving out the diagonal."""
+    """Draw one panel per run with a common colour scale and an empty diagonal."""
     arranged = arrange(runs)
     figure, places = sheet.panels(
         len(arranged.runs), height=0.85 * sheet.width / min(2, len(arranged.runs))
     )
-    tables = [cosines(run) for run in arranged.runs]
+    tables = [compute_cosines(run) for run in arranged.runs]
     order = np.arange(len(tables[0]))
     if all(run.summary.dataset == "cifar-100" for run in arranged.runs):
         order = np.argsort(SUPER_CLASSES, kind="stable")
@@ -59,7 +59,7 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         if len(order) == len(SUPER_CLASSES):
             for start in range(0, len(order), 5):
                 place.add_patch(_frame(start))
-            within, other = contrast(table)
+            within, other = compute_contrast(table)
             sheet.notes.append(
                 f"{row}: mean cosine {within:.3f} within a super-class, {other:.3f} outside"
             )
@@ -67,8 +67,8 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     return figure
 
 
-def cosines(run: Run) -> np.ndarray:
-    """Return the cosines of the global model's output-layer rows, [classes, classes].
+def compute_cosines(run: Run) -> np.ndarray:
+    """Return the cosines between the output layer's rows, [classes, classes].
 
     The diagonal is NaN.
     """
@@ -78,7 +78,7 @@ def cosines(run: Run) -> np.ndarray:
     return table
 
 
-def contrast(table: np.ndarray) -> tuple[float, float]:
+def compute_contrast(table: np.ndarray) -> tuple[float, float]:
     """Return the mean cosine within and between super-classes."""
     same = SUPER_CLASSES[:, None] == SUPER_CLASSES
     return float(np.nanmean(table[same])), float(np.nanmean(table[~same]))

@@ -1,10 +1,10 @@
-"""Draw the features of a network in a plane, with the head's rows as rays.
+"""Draw the features of a network in a plane and the head's rows as rays.
 
-A dot is a test sample, a colour a class. More than two features are projected to the
-plane of their two principal components, and so are the rays. A head that depends only on
-angles, such as FedNH's, ignores the distance of a sample from the centre; with two
-features the figure then draws each class on a separate ring. Each run has one network,
-of client 0, and optionally one of another client (FedNH, Figures 1 and 2, on the spiral,
+Each dot is a test sample and each colour a class. More than two features, and the rays, are
+projected to the plane of the two principal components of the features. A head that depends
+only on angles, such as FedNH's, ignores the distance of a sample from the centre. With two
+features the figure then draws each class on a separate ring. The figure shows the network
+of client 0, and optionally that of a second client (FedNH, Figures 1 and 2, on the spiral,
 whose network has two features).
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as functional
-from principal import principal
+from principal import project_to_plane
 
 from hpcfl.models import parts
 from hpcfl.models.heads import CosineHead
@@ -43,7 +43,7 @@ class Drawn(NamedTuple):
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """Draw a panel for each run and client, with models after local training.
+    """Draw one panel per run and client, with models after local training.
 
     Args:
         runs: Runs, at least one.
@@ -79,7 +79,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
 
 
 def _draw(place: "Axes", run: Run, client: int) -> None:
-    drawn = plane(run, client)
+    drawn = project_features(run, client)
     for of_class in range(len(drawn.rays)):
         mine = drawn.points[drawn.labels == of_class]
         place.plot(
@@ -111,8 +111,8 @@ def _draw(place: "Axes", run: Run, client: int) -> None:
     place.set_aspect("equal", adjustable="datalim")
 
 
-def plane(run: Run, client: int) -> Drawn:
-    """Project a client's features of all test samples to two dimensions."""
+def project_features(run: Run, client: int) -> Drawn:
+    """Return the features of all test samples by a client's model in two dimensions."""
     module = parts(run.model(client, "post"))
     x, y = run.models.samples(run.models.everyone)
     with torch.no_grad():
@@ -126,5 +126,5 @@ def plane(run: Run, client: int) -> Drawn:
     if rays.shape[1] == 2:
         rings = 0.5 + 0.5 * (y[:, None] + 1) / len(rays) if by_angle else 1
         return Drawn((features * rings).numpy(), y.numpy(), rays, {})
-    found = principal(features.numpy())
+    found = project_to_plane(features.numpy())
     return Drawn(found.points, y.numpy(), rays @ found.directions, found.axes)

@@ -24,7 +24,7 @@ def draw(
     at: str = "best",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """Draw a row for each method, or other ``group``, the best mean at the top.
+    """Draw one row per method, or per value of ``group``, with the best mean at the top.
 
     Each number is a mean over seeds.
 
@@ -43,7 +43,7 @@ def draw(
         for position, (row, numbers) in enumerate(of_panel.items()):
             look = looks[row]
             of_seeds = [one.to_numpy() for _, one in numbers.groupby("seed")["number"]]
-            worst, mean, best = spread(of_seeds, scores.measure.better)
+            worst, mean, best = compute_spread(of_seeds, scores.measure.better)
             ends = [worst, best], [position, position]
             place.plot(*ends, color=look.color, marker="|", markersize=7)
             place.plot([mean], [position], color=look.color, marker=look.marker)
@@ -54,11 +54,13 @@ def draw(
     return figure
 
 
-def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, float]:
-    """Return worst tenth, mean and best tenth, averaged over repetitions.
+def compute_spread(
+    numbers: Sequence[np.ndarray], better: str
+) -> tuple[float, float, float]:
+    """Return the worst tenth, the mean and the best tenth, averaged over repetitions.
 
     Args:
-        numbers: Scores of the clients in each repetition.
+        numbers: Scores of the clients by repetition.
         better: "up" if larger scores are better, else "down".
     """
     opposite = "down" if better == "up" else "up"

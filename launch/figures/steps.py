@@ -1,4 +1,4 @@
-"""Pass each mini-batch of a replayed round to a function."""
+"""Call a function after each mini-batch of a repeated round."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,17 +15,17 @@ from hpcfl.trained.recorder import ModelRecorder
 StepObserver = Callable[[str, StepContext], None]
 
 
-def step_recorder(
+def make_step_recorder(
     observe: StepObserver, min_epochs: Mapping[str, int] | None = None
 ) -> Callable[..., ModelRecorder]:
-    """Return a factory of fleets that pass each mini-batch to ``observe``.
+    """Return a factory of fleets that call ``observe`` after each mini-batch.
 
-    Observing does not change the numbers.
+    The call does not change the numbers.
 
     Args:
-        observe: Function to call after each mini-batch.
-        min_epochs: Minimum number of epochs of a training by phase, even if its stopping
-            rule would end it earlier. More epochs do change the numbers.
+        observe: Function of the phase and the context of the step.
+        min_epochs: Minimum number of epochs of a training by phase, which overrides an
+            earlier end by its stopping rule. More epochs change the numbers.
     """
 
     def watch(task: Task) -> Task:
@@ -35,7 +35,7 @@ def step_recorder(
 
 
 def _watched(task: Task, observe: StepObserver, min_epochs: int) -> Task:
-    """Return a training whose mini-batches are passed to ``observe``."""
+    """Return a training that calls ``observe`` after each mini-batch."""
     method_step, stops = task.step, task.until
 
     def step(context: StepContext) -> None:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def draw(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Draw two lines for each method, before and after local training.
+    """Draw two lines per method, before and after local training.
 
-    Lines are means over seeds with a band. They have gaps at rounds whose state is not
-    stored in all repetitions.
+    Lines are means over seeds with a band. They have gaps at rounds without a stored state
+    in all repetitions.
     """
     arranged = arrange(runs)
     frames = []
@@ -35,13 +35,13 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         played = [set(run.results.rounds[run.results.played].tolist()) for run in found]
         rounds = set.intersection(*played, *(run.models.replay.rounds for run in found))
         missing |= set.union(*played) - rounds
-        # A missing round after a drawn one is NaN, which ends the line there.
+        # NaN in the round after a drawn round ends the line.
         drawn = sorted(rounds | {round + 1 for round in rounds})[:-1]
         for moment, text in MOMENTS.items():
             losses = np.array(
                 [
                     [
-                        loss(run, moment, round) if round in rounds else np.nan
+                        compute_loss(run, moment, round) if round in rounds else np.nan
                         for round in drawn
                     ]
                     for run in found
@@ -78,11 +78,11 @@ def draw(runs: list[Run], sheet: Sheet) -> "Figure":
         for curve in (line for axes in figure.axes for line in axes.lines):
             curve.set_markevery(
                 1
-            )  # marks a round between two missing ones, which has no line
+            )  # a round between two missing rounds has a mark but no line
     return figure
 
 
-def loss(run: Run, column: str, round: int) -> float:
+def compute_loss(run: Run, column: str, round: int) -> float:
     """Return the mean cross-entropy of the clients' models on their training samples.
 
     Args:

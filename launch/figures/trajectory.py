@@ -1,4 +1,4 @@
-"""Draw a client's models of all rounds in the plane of two principal components.
+"""Draw the models of a client in the plane of their two principal components.
 
 Circles are the models before local training, squares those after it. Only rounds with a
 stored state are drawn (FedALA, Figure 4).
@@ -7,7 +7,7 @@ stored state are drawn (FedALA, Figure 4).
 from typing import TYPE_CHECKING
 
 import numpy as np
-from principal import principal
+from principal import project_to_plane
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """Draw one path for each run, in the common principal plane of all models.
+    """Draw one path per run in the principal plane of all models.
 
     Args:
         runs: Runs, at least one.
@@ -27,8 +27,8 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         client: Id of the client.
     """
     arranged = arrange(runs)
-    paths = [models(run, client) for run in arranged.runs]
-    plane = principal(np.concatenate(paths))
+    paths = [collect_models(run, client) for run in arranged.runs]
+    plane = project_to_plane(np.concatenate(paths))
     points = plane.points
     rounds = len(paths[0]) // 2
     figure, (panel,) = sheet.panels(1, height=min(4.0, 0.8 * sheet.width))
@@ -73,8 +73,8 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     return figure
 
 
-def models(run: Run, client: int) -> np.ndarray:
-    """Return a client's models before and after local training, [2·rounds, P].
+def collect_models(run: Run, client: int) -> np.ndarray:
+    """Return the models of a client before and after local training, [2·rounds, P].
 
     Raises:
         UserError: If the run stored fewer than two rounds in which the client trained.

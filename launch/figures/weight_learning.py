@@ -1,7 +1,7 @@
 """Draw the loss of one client while FedALA learns its blending weights.
 
 Each round with a stored state is repeated for this client with at least six epochs of
-learning the weights, as in FedALA, Figure 3; ``checkpoint.keep`` sets the number of such
+learning the weights, as in FedALA, Figure 3. ``checkpoint.keep`` sets the number of stored
 rounds.
 """
 
@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
-from steps import step_recorder
+from steps import make_step_recorder
 
 from hpcfl.clients import StepContext
 from hpcfl.errors import UserError
@@ -26,7 +26,7 @@ FEWEST = 6  # minimum number of epochs in a round
 
 
 def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """Draw a panel for each run with the epochs of all rounds in sequence.
+    """Draw one panel per run with the epochs of all rounds in sequence.
 
     Vertical lines separate the rounds.
 
@@ -41,7 +41,7 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     looks = choose_looks({run.summary.method: run.summary.method for run in runs})
     for panel, run, title in zip(panels, arranged.runs, titles, strict=True):
         done = 0
-        for round, of_epochs in losses(run, client).items():
+        for round, of_epochs in collect_losses(run, client).items():
             panel.plot(
                 done + np.arange(1, len(of_epochs) + 1),
                 of_epochs,
@@ -70,8 +70,8 @@ def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     return figure
 
 
-def losses(run: Run, client: int) -> dict[int, np.ndarray]:
-    """Return the mean loss of a client's mini-batches in each epoch, [epochs], by round.
+def collect_losses(run: Run, client: int) -> dict[int, np.ndarray]:
+    """Return the mean loss over mini-batches in each epoch, [epochs], by round.
 
     Raises:
         UserError: If the method does not blend models, or the run stored no round with
@@ -92,7 +92,7 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
             if phase == PHASE:
                 seen.append(float(context.losses[0, 0]))
 
-        fleets = step_recorder(look, {PHASE: FEWEST})
+        fleets = make_step_recorder(look, {PHASE: FEWEST})
         for fleet in again.play(round, False, [client], fleets):
             pool = max(
                 1, int(method.adaptive_aggregation().share * int(fleet.samples[0]))

@@ -33,13 +33,13 @@ METHODS = {
     "FedCP": "fedcp",
 }
 HEAD = """\
-| method | seeds | PFLlib | hpcfl | difference | its error | between seeds | largest | alike until |
+| method | seeds | PFLlib | hpcfl | difference | std. error | between seeds | largest | equal until round |
 |---|---|---|---|---|---|---|---|---|
 """
 
 
 def collect(folder: Path, runs: Path) -> pandas.DataFrame:
-    """Return the accuracy on all test samples for each code, method, seed and round.
+    """Return the accuracy on all test samples by code, method, seed and round.
 
     Args:
         folder: Folder with ``CODE-METHOD-SEED.json`` from ``play.py``.
@@ -64,26 +64,28 @@ def collect(folder: Path, runs: Path) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=names).sort_values(names[:4])
 
 
-def curves_of(numbers: pandas.DataFrame, code: str, method: str) -> pandas.DataFrame:
-    """Return the accuracies in %, a row for each round and a column for each seed."""
+def select_curves(
+    numbers: pandas.DataFrame, code: str, method: str
+) -> pandas.DataFrame:
+    """Return the accuracies in %, one row per round and one column per seed."""
     chosen = numbers[(numbers.code == code) & (numbers.method == method)]
     return 100 * chosen.pivot(index="round", columns="seed", values="accuracy")
 
 
-def table(numbers: pandas.DataFrame, code: str) -> str:
-    """Return the comparison of ``code`` and hpcfl in Markdown, a row for each method.
+def render_table(numbers: pandas.DataFrame, code: str) -> str:
+    """Return the comparison of ``code`` and hpcfl in Markdown, one row per method.
 
-    Columns: accuracies in % after the last round; difference, hpcfl's minus the other's,
-    with its standard error over seeds; standard deviation of the other's over seeds;
-    largest difference of means in a round; and last round up to which all seeds have
-    equal accuracies.
+    The columns are the accuracies in % after the last round; the difference, hpcfl minus
+    ``code``, with its standard error over seeds; the standard deviation of ``code`` over
+    seeds; the largest difference of means in a round; and the last round up to which all
+    seeds have equal accuracies.
     """
     lines = []
     for name, method in METHODS.items():
-        theirs = curves_of(numbers, code, method)
+        theirs = select_curves(numbers, code, method)
         if theirs.empty:
             continue
-        ours = curves_of(numbers, HPCFL, method)[theirs.columns]
+        ours = select_curves(numbers, HPCFL, method)[theirs.columns]
         difference = ours - theirs
         seeds = len(difference.columns)
         last = difference.loc[ROUNDS]
@@ -109,11 +111,11 @@ def table(numbers: pandas.DataFrame, code: str) -> str:
 
 
 def draw(numbers: pandas.DataFrame, sheet: Sheet) -> "object":
-    """Draw a panel for each method: means of both codes over seeds, with bands."""
+    """Draw one panel per method with the means of both codes over seeds and bands."""
     drawn = []
     for name, method in METHODS.items():
         for code, look in ((HPCFL, "fedavg"), (PFLLIB, "fedprox")):
-            curves = curves_of(numbers, code, method)
+            curves = select_curves(numbers, code, method)
             line = {
                 "panel": name,
                 "row": code,
@@ -134,5 +136,5 @@ if __name__ == "__main__":
         collected.to_csv(NUMBERS, index=False)
     numbers = pandas.read_csv(NUMBERS)
     write(RESULTS / "pfllib.png", lambda: draw(numbers, Sheet(width=7.5)))
-    print(table(numbers, PFLLIB))
-    print(table(numbers, ALIKE))
+    print(render_table(numbers, PFLLIB))
+    print(render_table(numbers, ALIKE))

@@ -1,18 +1,19 @@
-"""Run an unchanged checkout of PFLlib (github.com/TsingZ0/PFLlib) so that hpcfl can
-repeat the run.
+"""Run an unchanged checkout of PFLlib (github.com/TsingZ0/PFLlib) for a comparison with
+hpcfl.
 
     cd PFLLIB/system
     python play.py FedAvg 1 FOLDER [all-samples]
 
 ``main.py`` runs unchanged, with the options below. It draws its initial weights from the
-seed; they are also written to FOLDER for ``model.init``. The additional layers of GPFL and
-FedCP start with hpcfl's weights. The order of a client's samples in each epoch is hpcfl's,
-so that both codes train on the same mini-batches. Test accuracies before each round's
-training and after the last round are written to FOLDER/PFLlib-FedAvg-1.json.
+seed, and the program also writes them to FOLDER for ``model.init``. The additional layers
+of GPFL and FedCP start with hpcfl's weights. The order of a client's samples in each epoch
+is hpcfl's, so both programs train on the same mini-batches. The program writes the test
+accuracies before the training of each round and after the last round to
+FOLDER/PFLlib-FedAvg-1.json.
 
 With ``all-samples`` GPFL and FedDBE compute statistics over all training samples, as in
-hpcfl: GPFL's class shares, which PFLlib counts in full mini-batches of one epoch, and
-FedDBE's mean features, which PFLlib takes from the last mini-batch.
+hpcfl. These are GPFL's class shares, which PFLlib counts in the full mini-batches of one
+epoch, and FedDBE's mean features, which PFLlib computes from the last mini-batch.
 """
 
 import json
@@ -48,7 +49,7 @@ OPTIONS = {
 }
 # names of the CNN's layers in PFLlib and in hpcfl
 LAYERS = {"conv1.0": "conv1", "conv2.0": "conv2", "fc1.0": "fc1", "fc": "head"}
-# phases of a client's epochs in one round of hpcfl, in order
+# phases of a client's epochs in a round of hpcfl, in order
 PHASES = {"FedRep": ["head", "train"]}
 
 
@@ -56,7 +57,7 @@ def main(method: str, seed: int, folder: Path, all_samples: bool) -> None:
     """Run PFLlib's ``main.py`` with hpcfl's initial weights and orders of samples.
 
     Args:
-        method: Key of OPTIONS.
+        method: Key of ``OPTIONS``.
         seed: Seed of PFLlib and hpcfl.
         folder: Folder of the results.
         all_samples: Whether GPFL and FedDBE use statistics of all training samples.
@@ -65,19 +66,19 @@ def main(method: str, seed: int, folder: Path, all_samples: bool) -> None:
     torch.set_num_threads(1)
     np.random.seed(seed)
     random.seed(seed)
-    give_initial_weights(method, seed, folder)
-    give_orders(method, seed)
+    set_initial_weights(method, seed, folder)
+    set_orders(method, seed)
     if all_samples:
         count_all_samples()
         average_all_samples()
     code = "all-samples" if all_samples else "PFLlib"
-    keep_accuracies(method, seed, folder / f"{code}-{method}-{seed}.json")
+    write_accuracies(method, seed, folder / f"{code}-{method}-{seed}.json")
     words = f"-data {DATASET} -algo {method} {SHARED} {OPTIONS[method]}"
     sys.argv = ["main.py", *words.split()]
     runpy.run_path("main.py", run_name="__main__")
 
 
-def give_initial_weights(method: str, seed: int, folder: Path) -> None:
+def set_initial_weights(method: str, seed: int, folder: Path) -> None:
     """Set the initial weights of PFLlib's models.
 
     The CNN starts as PFLlib would draw it from the seed; its weights are also written to
@@ -94,17 +95,17 @@ def give_initial_weights(method: str, seed: int, folder: Path) -> None:
         named[f"{LAYERS[layer]}.{kind}"] = tensor.clone()
     file = folder / f"init{seed}.safetensors"
     save_file(named, str(file))
-    begin_as(models.FedAvgCNN, drawn)
+    set_initial_state(models.FedAvgCNN, drawn)
     if method not in ("GPFL", "FedCP"):
         return
-    own = layers_of(method, seed, file)
-    begin_as(servergpfl.GCE, chosen(own, {"embeddings": "embedding"}))
+    own = read_layers(method, seed, file)
+    set_initial_state(servergpfl.GCE, select_layers(own, {"embeddings": "embedding"}))
     valve = {"valve.gamma": "Conditional_gamma", "valve.beta": "Conditional_beta"}
-    begin_as(servergpfl.CoV, chosen(own, valve))
-    begin_as(servercp.ConditionalSelection, chosen(own, {"gate": "fc"}))
+    set_initial_state(servergpfl.CoV, select_layers(own, valve))
+    set_initial_state(servercp.ConditionalSelection, select_layers(own, {"gate": "fc"}))
 
 
-def layers_of(method: str, seed: int, file: Path) -> dict[str, torch.Tensor]:
+def read_layers(method: str, seed: int, file: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of hpcfl's initial model, including the method's layers."""
     table = {
         "seed": seed,
@@ -118,10 +119,15 @@ def layers_of(method: str, seed: int, file: Path) -> dict[str, torch.Tensor]:
     return dict(setup.layout.split(setup.initial()))
 
 
-def chosen(
+def select_layers(
     tensors: dict[str, torch.Tensor], names: dict[str, str]
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors of the layers ``names``, under their new names."""
+    """Return the tensors of some layers under new names.
+
+    Args:
+        tensors: Tensors by name.
+        names: New names by old name of the layer.
+    """
     found = {}
     for name, tensor in tensors.items():
         for old, new in names.items():
@@ -130,8 +136,8 @@ def chosen(
     return found
 
 
-def begin_as(kind: type[nn.Module], state: dict[str, torch.Tensor]) -> None:
-    """Load ``state`` into each new module of a kind, if there is any."""
+def set_initial_state(kind: type[nn.Module], state: dict[str, torch.Tensor]) -> None:
+    """Load ``state`` into each new module of a class, unless it is empty."""
     draw = kind.__init__
 
     def begin(module: nn.Module, *arguments: Any, **keywords: Any) -> None:
@@ -159,8 +165,8 @@ class Orders:
         return self.size
 
 
-def give_orders(method: str, seed: int) -> None:
-    """Make clients' data loaders use hpcfl's order of samples during training."""
+def set_orders(method: str, seed: int) -> None:
+    """Replace the order of samples in training by hpcfl's order."""
     from flcore.clients import clientbase
     from flcore.clients.clientala import clientALA
     from flcore.clients.clientavg import clientAVG
@@ -184,7 +190,7 @@ def give_orders(method: str, seed: int) -> None:
             data, loader.batch_size, sampler=order, drop_last=loader.drop_last
         )
 
-    def counted(train: Any) -> Any:
+    def count_rounds(train: Any) -> Any:
         def train_in_order(client: Any, *arguments: Any) -> None:
             rounds[client.id] = rounds.get(client.id, 0) + 1
             training.add(client.id)
@@ -195,19 +201,19 @@ def give_orders(method: str, seed: int) -> None:
 
     clientbase.Client.load_train_data = load_train_data
     for kind in (clientALA, clientAVG, clientDBE, clientGPFL, clientRep):
-        kind.train = counted(kind.train)
-    clientCP.train_cs_model = counted(clientCP.train_cs_model)
+        kind.train = count_rounds(kind.train)
+    clientCP.train_cs_model = count_rounds(clientCP.train_cs_model)
 
 
 def count_all_samples() -> None:
-    """Make GPFL's clients compute their class shares from all training samples."""
+    """Compute the class shares of GPFL's clients from all training samples."""
     from flcore.clients.clientgpfl import clientGPFL
 
     begin = clientGPFL.__init__
 
     def begin_with_shares(client: Any, *arguments: Any, **keywords: Any) -> None:
         begin(client, *arguments, **keywords)
-        labels = samples_of(client)[1]
+        labels = stack_samples(client)[1]
         counts = torch.bincount(labels, minlength=client.num_classes)
         client.sample_per_class = counts / counts.sum()
 
@@ -215,9 +221,7 @@ def count_all_samples() -> None:
 
 
 def average_all_samples() -> None:
-    """Make FedDBE compute its mean feature from all training samples after the first
-    training.
-    """
+    """Compute FedDBE's mean feature from all training samples after the first training."""
     from flcore.servers.serverdbe import FedDBE
 
     begin = FedDBE.__init__
@@ -228,7 +232,7 @@ def average_all_samples() -> None:
         for client, weight in zip(server.clients, server.uploaded_weights, strict=True):
             client.model.eval()
             with torch.no_grad():
-                features = client.model.base(samples_of(client)[0])
+                features = client.model.base(stack_samples(client)[0])
             means.append(weight * features.mean(dim=0))
         for client in server.clients:
             client.global_mean = torch.stack(means).sum(dim=0)
@@ -236,15 +240,15 @@ def average_all_samples() -> None:
     FedDBE.__init__ = begin_with_mean
 
 
-def samples_of(client: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a client's training samples and labels."""
+def stack_samples(client: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the training samples and labels of a client."""
     pairs = client.load_train_data().dataset
     x, y = zip(*pairs, strict=True)
     return torch.stack(x), torch.stack(y)
 
 
-def keep_accuracies(method: str, seed: int, file: Path) -> None:
-    """Write the accuracies when PFLlib saves its results, and skip the training loss."""
+def write_accuracies(method: str, seed: int, file: Path) -> None:
+    """Write the accuracies after PFLlib saves its results, and omit the training loss."""
     from flcore.servers.serverbase import Server
 
     save = Server.save_results

@@ -79,7 +79,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Quickstart: results/quickstart/README",
         "52 tuned methods: results/tuned/README",
         "Speed: results/benchmarks/README",
-        "Beside PFLlib: results/pfllib/README",
+        "Comparison with PFLlib: results/pfllib/README",
         "Distribution shifts: results/shifts/README",
         "Asynchronous servers: results/asynchronous/README",
         "Compressed uploads: results/bits/README",

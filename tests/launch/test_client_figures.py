@@ -16,8 +16,10 @@ from hpcfl.trained.loading import list_runs
 
 def test_the_spread_is_a_mean_over_seeds_of_tenths():
     own = np.array([0.2, 0.4, 0.9])
-    assert spread.spread([own, own + 0.1], "up") == pytest.approx((0.25, 0.55, 0.95))
-    assert spread.spread([own], "down") == pytest.approx((0.9, 0.5, 0.2))
+    assert spread.compute_spread([own, own + 0.1], "up") == pytest.approx(
+        (0.25, 0.55, 0.95)
+    )
+    assert spread.compute_spread([own], "down") == pytest.approx((0.9, 0.5, 0.2))
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def runs(tmp_path):
 def test_clients_of_other_partitions_are_other_clients(runs):
     scores = clients.read_rows(runs, Sheet(7), Reading())
     [panel] = scores.panels
-    table = heatmap.cells(scores, panel)
+    table = heatmap.tabulate_scores(scores, panel)
     assert table.shape == (2, 7) and table.iloc[:, 3].isna().all()
     for row, numbers in scores.panels[panel].items():
         drawn = table.loc[row].dropna().tolist()
@@ -49,7 +51,7 @@ def test_clients_of_one_partition_are_averaged_over_seeds(runs):
         run.results.static["test_counts"] = counts
     scores = clients.read_rows(runs, Sheet(7), Reading())
     [panel] = scores.panels
-    table = heatmap.cells(scores, panel)
+    table = heatmap.tabulate_scores(scores, panel)
     means = scores.numbers.groupby(["row", "client"])["number"].mean()
     assert table.shape == (2, 3)
     assert table.loc["ditto"].tolist() == pytest.approx(means["ditto"].tolist())

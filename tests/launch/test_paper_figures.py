@@ -14,7 +14,7 @@ import torch
 import training_loss
 import trajectory
 import weight_learning
-from principal import principal
+from principal import project_to_plane
 from refusals import expect_refusal
 
 from hpcfl.experiment import plugins
@@ -27,10 +27,10 @@ FIGURES = Path(class_distribution.__file__).parent
 
 def test_the_estimates_end_with_those_of_the_trained_model(played):
     run = played({"name": "cwfedavg", "wdr": 3.0}, rounds=1)
-    found = class_distribution.estimates(run, 2)
+    found = class_distribution.compute_estimates(run, 2)
     norms = run.model(2, "post").state_dict()["head.weight"].double().norm(dim=1)
     np.testing.assert_allclose(found[-1], norms / norms.sum(), rtol=1e-9)
-    assert class_distribution.shares(run, 2).sum() == pytest.approx(1)
+    assert class_distribution.compute_shares(run, 2).sum() == pytest.approx(1)
     figure = class_distribution.draw([run], Sheet(7), client=2)
     np.testing.assert_allclose(figure.axes[-1].lines[0].get_ydata(), found[-1])
     named = [text.get_text() for text in figure.legends[0].texts]
@@ -39,13 +39,13 @@ def test_the_estimates_end_with_those_of_the_trained_model(played):
     assert (
         figure.axes[-1].get_ylim()[1]
         == highest
-        > class_distribution.shares(run, 2).max()
+        > class_distribution.compute_shares(run, 2).max()
     )
 
 
 def test_norms_of_output_layers(played):
     run = played("cwfedavg")
-    panels = output_norms.of_run(run, whole=True)
+    panels = output_norms.compute_panels(run, whole=True)
     assert list(panels) == ["", ": class models"] and panels[
         ": class models"
     ].shape == (4, 4)
@@ -55,7 +55,7 @@ def test_norms_of_output_layers(played):
 
 
 def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
-    panels = output_norms.of_run(played("fedavg"), whole=True)
+    panels = output_norms.compute_panels(played("fedavg"), whole=True)
     assert list(panels) == ["", ", after training", ": change by training"]
     np.testing.assert_allclose(
         panels[": change by training"], panels[", after training"] - panels[""]
@@ -65,7 +65,7 @@ def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
 def test_cosines_are_those_of_the_prototypes(played):
     run = played("fednh")
     rows = run.model("global").state_dict()["head.weight"].double()
-    table = prototype_similarity.cosines(run)
+    table = prototype_similarity.compute_cosines(run)
     assert np.isnan(np.diag(table)).all()
     assert table[0, 1] == pytest.approx(
         torch.cosine_similarity(rows[0], rows[1], dim=0).item()
@@ -73,7 +73,7 @@ def test_cosines_are_those_of_the_prototypes(played):
     assert (
         len(prototype_similarity.draw([run], Sheet(7)).axes) == 2
     )  # with the scale of shades
-    drawn = representations.plane(
+    drawn = representations.project_features(
         run, 0
     )  # of more features than two: their principal components
     assert drawn.points.shape == (len(drawn.labels), 2) and drawn.rays.shape == (4, 2)
@@ -86,9 +86,9 @@ def test_cosines_are_those_of_the_prototypes(played):
     with expect_refusal(r"client 99 .* 0 … 4 "):
         representations.draw([run], Sheet(7), client=99)
     with expect_refusal(r"/run: fednh .*blend"):
-        weight_learning.losses(run, 0)
+        weight_learning.collect_losses(run, 0)
     with expect_refusal(r"/run: fednh .*pull"):
-        model_distances.distances(run)
+        model_distances.compute_distances(run)
 
 
 def test_five_classes_make_a_super_class():
@@ -97,14 +97,14 @@ def test_five_classes_make_a_super_class():
         prototype_similarity.SUPER_CLASSES[:, None]
         == prototype_similarity.SUPER_CLASSES
     )
-    assert prototype_similarity.contrast(np.where(same, 0.5, -0.1)) == pytest.approx(
-        (0.5, -0.1)
-    )
+    assert prototype_similarity.compute_contrast(
+        np.where(same, 0.5, -0.1)
+    ) == pytest.approx((0.5, -0.1))
 
 
 def test_a_plane_of_two_features(played):
     run = played("fedavg", model={"name": "spiral"})
-    drawn = representations.plane(run, 1)
+    drawn = representations.project_features(run, 1)
     head = run.model(1, "post").state_dict()["head.weight"]
     assert drawn.points.shape == (len(drawn.labels), 2) and np.array_equal(
         drawn.rays, head
@@ -116,7 +116,7 @@ def test_distances_of_pairs_by_the_sign_of_their_force(played):
     run = played("diversifed")
     models = run.models.replay.server(4)["models"].double()
     apart = torch.cdist(models, models)
-    pulled, pushed = model_distances.distances(run)
+    pulled, pushed = model_distances.compute_distances(run)
     assert apart[apart > 0].min() <= pulled < pushed <= apart.max()
 
 
@@ -128,7 +128,7 @@ def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
     which goes on.
     """
     run = played({"name": "fedala", "most_epochs": 7}, checkpoint=HISTORY)
-    found = weight_learning.losses(run, 1)
+    found = weight_learning.collect_losses(run, 1)
     assert {round: len(epochs) for round, epochs in found.items()} == {2: 7, 3: 6}
     assert (
         len(weight_learning.draw([run], Sheet(7), client=1).axes[0].lines) == 4
@@ -137,7 +137,7 @@ def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
 
 def test_a_path_goes_through_the_models_before_and_after_training(played):
     run = played("fedavg", checkpoint=HISTORY)
-    path = trajectory.models(run, 2)
+    path = trajectory.collect_models(run, 2)
     assert len(path) == 6
     layout = run.models.replay.prepared.setup.layout
     for position, column in ((2, "pre"), (3, "post")):
@@ -158,7 +158,7 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
         logits = run.model(client, "post", at=2)(x)
         total += torch.nn.functional.cross_entropy(logits, y, reduction="sum").item()
         count += len(y)
-    assert training_loss.loss(run, "post", 2) == pytest.approx(total / count)
+    assert training_loss.compute_loss(run, "post", 2) == pytest.approx(total / count)
     before, after = training_loss.draw([run], Sheet(7)).axes[0].lines
     assert after.get_ydata()[1] == pytest.approx(total / count)
     assert before.get_ydata()[2] == pytest.approx(
@@ -187,7 +187,7 @@ def test_every_kind_in_make_sh_is_there():
 
 def test_the_plane_of_principal_components():
     rows = np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]])
-    found = principal(rows)
+    found = project_to_plane(rows)
     np.testing.assert_allclose(np.abs(found.points[:, 0]), [2, 0, 2], atol=1e-12)
     np.testing.assert_allclose(
         (rows - rows.mean(axis=0)) @ found.directions, found.points, atol=1e-12

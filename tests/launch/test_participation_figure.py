@@ -12,10 +12,10 @@ from hpcfl.report.sheet import Sheet, house_style
 
 def test_who_took_part_when_by_hand():
     """Clients take turns for six rounds of 10 s. In the order of speed they are 1, 2, 0."""
-    turns = participation.turns(made_up.timed("fedavg", 0, *6 * [0.1]))
+    turns = participation.read_turns(made_up.timed("fedavg", 0, *6 * [0.1]))
     assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]
     assert np.argmax(turns.counted, axis=1).tolist() == [2, 0, 1, 2, 0, 1]
-    times, rows, updates = participation.binned(turns)
+    times, rows, updates = participation.count_updates(turns)
     assert times.tolist() == [0, 10, 20, 30, 40, 50, 60]
     assert rows.tolist() == [0, 1, 2, 3]
     np.testing.assert_array_equal(updates, turns.counted)
@@ -28,7 +28,7 @@ def test_many_clients_share_rows_and_many_rounds_stretches():
     counted = np.zeros((600, 1000), bool)
     counted[:, :25] = True
     turns = Turns(np.arange(1.0, 601.0), counted)
-    times, rows, updates = participation.binned(turns)
+    times, rows, updates = participation.count_updates(turns)
     assert updates.shape == (60, 40) and len(times) == 61 and len(rows) == 41
     assert (updates[:, 0] == 10).all() and (updates[:, 1:] == 0).all()
 

@@ -60,7 +60,7 @@ def test_accuracies_are_compared_seed_by_seed(tools):
                 percent = 50 + (ninth if round == 9 else last if round == 10 else 0)
                 rows.append((code, "fedavg", seed, round, percent / 100))
     names = ["code", "method", "seed", "round", "accuracy"]
-    table = compare.table(pandas.DataFrame(rows, columns=names), "PFLlib")
+    table = compare.render_table(pandas.DataFrame(rows, columns=names), "PFLlib")
     assert table.splitlines()[2:] == [
         "| FedAvg | 2 | 50.0 | 53.0 | +3.0 | 1.0 | 0.0 | 3.0 | 8 |"
     ]
@@ -71,5 +71,5 @@ def test_the_page_has_the_tables_of_the_numbers(tools):
     pages = [(RESULTS / name).read_text() for name in ("README.md", "details.md")]
     page = "\n".join(pages)
     numbers = pandas.read_csv(compare.NUMBERS)
-    assert compare.table(numbers, compare.PFLLIB) in page
-    assert compare.table(numbers, compare.ALIKE) in page
+    assert compare.render_table(numbers, compare.PFLLIB) in page
+    assert compare.render_table(numbers, compare.ALIKE) in page

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from steps import step_recorder
+from steps import make_step_recorder
 
 pytestmark = pytest.mark.slow  # each plays a run first
 
@@ -16,7 +16,9 @@ def watch(run, round, client, **how):
     def look(phase, context):
         seen.setdefault(phase, []).append(context.rows()[0])
 
-    [fleet] = run.models.replay.play(round, False, [client], step_recorder(look, **how))
+    [fleet] = run.models.replay.play(
+        round, False, [client], make_step_recorder(look, **how)
+    )
     return seen, fleet
 
 
