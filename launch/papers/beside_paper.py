@@ -4,23 +4,27 @@ method.name=local results/diversifed``.
 
 Arguments:
 
-* RUNS: a folder or packed file with runs of ``launch/papers``;
+* RUNS: folder or archive with runs of ``launch/papers``;
 * TABLE: number of a table in ``results/reported.csv``;
-* REFERENCE: the key that the table compares, and its reference value;
+* REFERENCE: key that the table compares, with its reference value;
 * OUT: folder of the results.
 
-The command writes ``OUT/table-TABLE.csv``, which has a line with the digest of each
-finished run and keeps the lines of runs that RUNS lacks. It also writes the table into
-the page of OUT that has the table's two comments.
+The command writes one line per finished run, with its digest, into ``OUT/table-TABLE.csv``.
+Lines of runs that are missing in RUNS remain. It also writes the table into the page of OUT
+that has the two comments of the table.
 
-The paper reports best rounds (methods-1.md §7, item 8), so the difference and the ranks
-use best rounds. Ranks follow the mean gain over the reference in the same runs, so that
-the data of the drawn seeds do not affect the rank of a cell with fewer runs. ± of an
-accuracy is the sample standard deviation over runs with redrawn data. The paper's ± is
-over five runs and is read as a population standard deviation. ± of a difference is its
-standard error from both deviations; for a single run the paper's deviation is used. All
-cells share a run's data, so differences to the reference in the same runs are more
-precise than accuracies. Their 95 % intervals are Student's; a single run has none.
+The numbers follow these rules:
+
+* The paper reports the best round (methods-1.md §7, item 8), so the difference and the ranks
+  use the best round.
+* Cells are ranked by their mean gain over the reference in the same runs. The data of a seed
+  therefore do not affect the rank of a cell with fewer runs.
+* The ± of an accuracy is the sample standard deviation over runs with redrawn data. The
+  paper's ± over five runs is interpreted as a population standard deviation.
+* The ± of a difference is its standard error from both deviations. A single run uses the
+  paper's deviation.
+* All cells share the data of a run, so gains over the reference in the same runs are more
+  precise than accuracies. Their 95 % intervals are Student's; a single run has none.
 """
 
 import sys
@@ -41,28 +45,28 @@ PAPERS_RUNS = 5
 
 
 def main(runs: Path, number: str, reference: str, out: Path) -> None:
-    """Write the list of runs, and the table of all cells that have runs.
+    """Write the list of runs and the table of all cells with runs.
 
     Args:
-        runs: Folder or packed file with runs.
+        runs: Folder or archive with runs.
         number: Number of the table.
         reference: Compared key and its reference value, ``key=value``.
         out: Folder of the results.
     """
-    reported = of_paper(number)
-    keys = varying(reported)
+    reported = read_paper(number)
+    keys = find_varying_keys(reported)
     listed = out / f"table-{number}.csv"
     frame = pandas.DataFrame(
         [
-            {**cell(run, reported, keys), **line(run)}
+            {**find_cell(run, reported, keys), **summarize_run(run)}
             for run in loading.list_runs(runs)
             if run.summary.finished
         ]
     )
     if listed.exists():
         frame = pandas.concat([frame, pandas.read_csv(listed)])
-    of_a_run = [*keys, "seed"]
-    frame = frame.drop_duplicates(of_a_run).sort_values(of_a_run)
+    identity = [*keys, "seed"]
+    frame = frame.drop_duplicates(identity).sort_values(identity)
     frame.to_csv(listed, index=False)
     begin = f"<!-- table {number}: written by launch/papers/beside_paper.py -->"
     pages = sorted(out.glob("*.md"))
@@ -70,15 +74,15 @@ def main(runs: Path, number: str, reference: str, out: Path) -> None:
     end = f"<!-- end of table {number} -->"
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
-    written = table(frame, number, reference)
-    page.write_text(f"{before}{begin}\n\n{written}\n{end}{after}", encoding="utf-8")
+    table = render_table(frame, number, reference)
+    page.write_text(f"{before}{begin}\n\n{table}\n{end}{after}", encoding="utf-8")
 
 
-def of_paper(number: str) -> pandas.DataFrame:
-    """Return the paper's numbers in a table.
+def read_paper(number: str) -> pandas.DataFrame:
+    """Return the numbers of a table of the paper.
 
-    Columns are the keys of the settings, ``value`` and ``std`` in percent, and ``row``,
-    the row in ``REPORTED``.
+    The columns are the keys of the settings, ``value`` and ``std`` in percent, and ``row``, the
+    index of the row in ``REPORTED``.
     """
     reported = pandas.read_csv(REPORTED)
     reported = reported.query("paper == 'diversifed' and table == @number")
@@ -94,24 +98,24 @@ def of_paper(number: str) -> pandas.DataFrame:
     )
 
 
-def varying(cells: pandas.DataFrame) -> list[str]:
-    """Return the keys in which cells differ."""
+def find_varying_keys(cells: pandas.DataFrame) -> list[str]:
+    """Return the keys with different values in different cells."""
     settings = cells.filter(regex=r"\.")
     return list(settings.columns[settings.nunique() > 1])
 
 
-def cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any]:
-    """Return the table cell of a run, as the values of the keys in which cells differ."""
+def find_cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any]:
+    """Return the cell of a run, as values of the varying keys."""
     own = flat(run.config)
     settings = reported.drop(columns=["value", "std", "row"]).to_dict("records")
     for setting in settings:
         if setting.items() <= own.items():
             return {key: setting[key] for key in keys}
-    sys.exit(f"{run.folder}: no cell of this table has its settings")
+    sys.exit(f"{run.folder}: the table has no cell with the settings of this run")
 
 
-def line(run: Run) -> dict[str, Any]:
-    """Return the values of a run for the list. Accuracies are in [0, 1]."""
+def summarize_run(run: Run) -> dict[str, Any]:
+    """Return the line of a run in the list, with accuracies in [0, 1]."""
     return {
         "seed": run.config["seed"],
         "rounds": run.summary.rounds,
@@ -125,51 +129,51 @@ def line(run: Run) -> dict[str, Any]:
 def compare(
     frame: pandas.DataFrame, number: str, reference: str
 ) -> list[pandas.DataFrame]:
-    """Return the numbers of all cells that have runs, in the paper's order.
+    """Return the numbers of all cells with runs, in the order of the paper.
 
     Args:
-        frame: Listed runs.
+        frame: List of runs.
         number: Number of the table.
         reference: Compared key and its reference value, ``key=value``.
 
     Returns:
-        A frame for each group of cells that differ only in the compared key.
+        One frame per group of cells that differ only in the compared key.
     """
     compared, value = experiment_file.split(reference)
-    reported = of_paper(number)
-    keys = varying(reported)
+    reported = read_paper(number)
+    keys = find_varying_keys(reported)
     cells = reported.merge(frame[keys].drop_duplicates())
     shared = [key for key in keys if key != compared]
     return [
-        beside(alike, frame.merge(alike[keys]), compared, value)
-        for _, alike in cells.groupby(shared, sort=False)
+        compute_numbers(group, frame.merge(group[keys]), compared, value)
+        for _, group in cells.groupby(shared, sort=False)
     ]
 
 
-def table(frame: pandas.DataFrame, number: str, reference: str) -> str:
-    """Return the table in Markdown, in the paper's order.
+def render_table(frame: pandas.DataFrame, number: str, reference: str) -> str:
+    """Return the table in Markdown, in the order of the paper.
 
     Cells that differ only in the compared key form a group of rows.
     """
     compared, value = experiment_file.split(reference)
     groups = compare(frame, number, reference)
-    played = varying(pandas.concat(groups))
-    keys = varying(of_paper(number))
-    named = [key for key in keys if key != compared and key in played]
+    varying = find_varying_keys(pandas.concat(groups))
+    keys = find_varying_keys(read_paper(number))
+    named = [key for key in keys if key != compared and key in varying]
     labels = [*named, compared]
-    lines = pandas.concat([shown(group, labels, value) for group in groups])
-    words = len(labels) + 1  # number of left-aligned columns; the others are numbers
+    lines = pandas.concat([format_rows(group, labels, value) for group in groups])
+    words = len(labels) + 1  # number of left-aligned columns
     rule = ["---"] * words + ["---:"] * (len(lines.columns) - words)
     rows = [lines.columns, rule, *lines.itertuples(index=False)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "".join(
-        order(group, named) for group in groups
+        describe_order(group, named) for group in groups
     )
 
 
-def beside(
+def compute_numbers(
     cells: pandas.DataFrame, frame: pandas.DataFrame, compared: str, reference: Any
 ) -> pandas.DataFrame:
-    """Return the numbers of a group of cells, in percent or points.
+    """Return the numbers of a group of cells in percent or percentage points.
 
     Args:
         cells: Cells that differ only in the compared key.
@@ -178,7 +182,7 @@ def beside(
         reference: Reference value of the key.
     """
     if reference not in set(cells[compared]):
-        sys.exit(f"{compared}={reference}: the reference has no run")
+        sys.exit(f"{compared}={reference}: RUNS has no run of the reference")
     cells = cells.set_index(compared, drop=False)
     runs = frame.groupby(compared).size()[cells.index]
     column = frame.groupby(compared)["column"].first()[cells.index]
@@ -186,11 +190,11 @@ def beside(
     for key in ("best", "tail"):
         accuracies = 100 * frame.pivot(index="seed", columns=compared, values=key)
         gains = accuracies.sub(accuracies[reference], axis="index")
-        played = gains.count()
+        count = gains.count()
         cells[key] = accuracies.mean()
         cells[f"{key}_std"] = accuracies.std()
         cells[f"{key}_gain"] = gains.mean()
-        cells[f"{key}_half"] = gains.sem() * student.ppf(0.975, played - 1)
+        cells[f"{key}_half"] = gains.sem() * student.ppf(0.975, count - 1)
     papers_error = cells["std"] ** 2 / (PAPERS_RUNS - 1)
     own_error = cells["best_std"] ** 2 / runs
     own_error = own_error.where(runs > 1, papers_error * PAPERS_RUNS)
@@ -198,52 +202,54 @@ def beside(
     return cells.assign(
         difference=cells["best"] - cells["value"],
         error=(own_error + papers_error) ** 0.5,
-        place=rounded.rank(ascending=False),
-        papers_place=cells["value"].rank(ascending=False),
+        rank=rounded.rank(ascending=False),
+        papers_rank=cells["value"].rank(ascending=False),
         papers_gain=cells["value"] - cells["value"][reference],
     )
 
 
-def shown(
+def format_rows(
     numbers: pandas.DataFrame, labels: list[str], reference: Any
 ) -> pandas.DataFrame:
     """Return the formatted rows of a group of cells."""
-    places = zip(numbers["place"], numbers["papers_place"], strict=True)
-    beside_reference = f"beside {reference}"
+    ranks = zip(numbers["rank"], numbers["papers_rank"], strict=True)
+    gain = f"gain over {reference}"
     columns = {label: numbers[label].map(str) for label in labels}
     columns |= {
         "column": numbers["column"],
         "runs": numbers["runs"].map(str),
-        "best round, %": pairs(numbers["best"], numbers["best_std"]),
-        "paper, %": pairs(numbers["value"], numbers["std"]),
-        "difference": pairs(numbers["difference"], numbers["error"], "+"),
-        "place, paper's": [f"{own:g}, {papers:g}" for own, papers in places],
-        beside_reference: pairs(numbers["best_gain"], numbers["best_half"], "+"),
-        "paper's": numbers["papers_gain"].map("{:+.2f}".format),
-        "last tenth, %": pairs(numbers["tail"], numbers["tail_std"]),
-        f"last tenth {beside_reference}": pairs(
+        "best round, %": format_pairs(numbers["best"], numbers["best_std"]),
+        "paper, %": format_pairs(numbers["value"], numbers["std"]),
+        "difference": format_pairs(numbers["difference"], numbers["error"], "+"),
+        "rank, paper's rank": [f"{own:g}, {papers:g}" for own, papers in ranks],
+        gain: format_pairs(numbers["best_gain"], numbers["best_half"], "+"),
+        "paper's gain": numbers["papers_gain"].map("{:+.2f}".format),
+        "last tenth, %": format_pairs(numbers["tail"], numbers["tail_std"]),
+        f"{gain}, last tenth": format_pairs(
             numbers["tail_gain"], numbers["tail_half"], "+"
         ),
     }
     return pandas.DataFrame(columns)
 
 
-def pairs(values: pandas.Series, errors: pandas.Series, sign: str = "") -> list[str]:
-    """Return each value with its error, or without it if the error is NaN."""
+def format_pairs(
+    values: pandas.Series, errors: pandas.Series, sign: str = ""
+) -> list[str]:
+    """Return each value with its error, without an error that is NaN."""
     return [
         f"{value:{sign}.2f}" + (f" ± {error:.2f}" if error == error else "")
         for value, error in zip(values, errors, strict=True)
     ]
 
 
-def order(numbers: pandas.DataFrame, labels: list[str]) -> str:
-    """Describe the rank correlation with the paper; "" for fewer than three cells."""
+def describe_order(numbers: pandas.DataFrame, labels: list[str]) -> str:
+    """Return a sentence on the rank correlation, "" for fewer than three cells."""
     close = numbers[numbers["difference"].abs() < 1]
     parts = [
-        f"{some['place'].corr(some['papers_place'], method='spearman'):.2f} over {which}"
+        f"{some['rank'].corr(some['papers_rank'], method='spearman'):.2f} over {which}"
         for some, which in (
-            (numbers, f"all {len(numbers)}"),
-            (close, f"the {len(close)} that differ by less than a point"),
+            (numbers, f"all {len(numbers)} cells"),
+            (close, f"the {len(close)} cells with a difference below one point"),
         )
         if len(some) > 2
     ]
@@ -251,7 +257,7 @@ def order(numbers: pandas.DataFrame, labels: list[str]) -> str:
         return ""
     where = "".join(f", {label}={numbers[label].iloc[0]}" for label in labels)
     return (
-        f"\nRank correlation (Spearman) of the best rounds' order with the paper's{where}: "
+        f"\nSpearman's rank correlation with the paper, best round{where}: "
         f"{', '.join(parts)}.\n"
     )
 

@@ -1,8 +1,8 @@
-"""Count the floats that are sent to and from a client in a round.
+"""Count the floats that a client receives and sends in a round.
 
-The counts come from a small experiment. ``python launch/papers/traffic.py`` writes the
-table of all methods into ``hpcfl/methods/README.md``; ``counts.py`` uses the counts for
-FedALA's Table 3.
+The counts are measured in a small experiment. ``python launch/papers/traffic.py`` writes
+the table of all methods into ``hpcfl/methods/README.md``. ``counts.py`` uses the counts
+for FedALA's Table 3.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,9 @@ EXPERIMENT = {
     "training": {"batch_size": 1000, "on_divergence": "exclude"},
 }
 
-# Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in
-# one iteration, in models Σ. α is the share of the feature extractor. M is the number of
-# models that a client receives: by the text all 20, including its own.
+# Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up per client and
+# iteration, in units of the model size Σ. α is the share of the feature extractor. M is the
+# number of models that a client receives: according to the text all 20, including its own.
 FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
     **dict.fromkeys(
         (
@@ -56,12 +56,12 @@ FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
 
 @dataclass(frozen=True)
 class Traffic:
-    """Floats per client and round, in models Σ of the small experiment.
+    """Floats per client and round, in units of the model size Σ.
 
     Attributes:
         down: Floats that a client receives.
         up: Floats that a client sends.
-        paper: Sum of both in FedALA's Table 3 as formula and value; None if the table
+        paper: Formula and value of down + up in FedALA's Table 3, or None if the table
             lacks the method.
     """
 
@@ -71,9 +71,9 @@ class Traffic:
 
 
 def count(method: str) -> Traffic:
-    """Count the floats of a method's second round.
+    """Count the floats of a method in the second round of a small experiment.
 
-    It is the first round in which the server uses messages of clients.
+    The second round is the first in which the server uses messages of clients.
     """
     alone = OneProcess()
     experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
@@ -89,11 +89,11 @@ def count(method: str) -> Traffic:
     uploads = result.numbers.clients.columns["clients/floats_up"]
     down = result.costs["floats_down"]
     up = float(uploads.mean())
-    return Traffic(down / model, up / model, _paper(method, prepared))
+    return Traffic(down / model, up / model, _evaluate_formula(method, prepared))
 
 
-def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
-    """Return a method's formula in FedALA's Table 3 and its value in this experiment."""
+def _evaluate_formula(method: str, prepared: Prepared) -> tuple[str, float] | None:
+    """Return the formula of FedALA's Table 3 and its value in this experiment."""
     if method not in FEDALA_TABLE_3:
         return None
     formula, value = FEDALA_TABLE_3[method]
@@ -103,8 +103,8 @@ def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
     return formula, value(body_share, CLIENTS)
 
 
-def with_table(page: str) -> str:
-    """Return the page with the counts of all built-in methods between its comments."""
+def insert_table(page: str) -> str:
+    """Return the page with the counts of all methods between its two comments."""
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     lines = ["| method | down | up |", "|---|---:|---:|"]
@@ -117,4 +117,4 @@ def with_table(page: str) -> str:
 
 if __name__ == "__main__":
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_table(text), encoding="utf-8")
+    PAGE.write_text(insert_table(text), encoding="utf-8")

@@ -157,15 +157,15 @@ def test_orders_are_compared_by_their_ranks(beside_paper):
     numbers = pandas.DataFrame(
         {
             "data.dataset": "digits",
-            "place": [4, 3, 2, 1],
-            "papers_place": [4, 2, 3, 1],
+            "rank": [4, 3, 2, 1],
+            "papers_rank": [4, 2, 3, 1],
             "difference": [-10.0, -0.5, 0.1, 0.1],
         }
     )
-    text = beside_paper.order(numbers, ["data.dataset"])
-    assert "data.dataset=digits: 0.80 over all 4, 0.50 over the 3 that differ" in text
+    text = beside_paper.describe_order(numbers, ["data.dataset"])
+    assert "data.dataset=digits: 0.80 over all 4 cells, 0.50 over the 3 cells" in text
     two = numbers.iloc[:2]
-    assert beside_paper.order(two, []) == ""
+    assert beside_paper.describe_order(two, []) == ""
 
 
 def test_fewer_runs_do_not_change_a_place(beside_paper):
@@ -178,8 +178,8 @@ def test_fewer_runs_do_not_change_a_place(beside_paper):
     runs = [("local", 1, 0.50), ("local", 2, 0.90), ("fedavg", 1, 0.52)]
     frame = pandas.DataFrame(runs, columns=["method.name", "seed", "best"])
     frame = frame.assign(tail=frame["best"], column="post")
-    numbers = beside_paper.beside(cells, frame, "method.name", "local")
-    assert numbers["place"].to_dict() == {"local": 2, "fedavg": 1}
+    numbers = beside_paper.compute_numbers(cells, frame, "method.name", "local")
+    assert numbers["rank"].to_dict() == {"local": 2, "fedavg": 1}
     assert numbers["best"].to_dict() == {"local": 70, "fedavg": 52}
     assert numbers["best_gain"].to_dict() == {"local": 0, "fedavg": 2}
 
@@ -205,7 +205,7 @@ def test_the_published_table_is_that_of_the_list_of_runs(
 ):
     results = ROOT / "results" / "diversifed"
     listed = pandas.read_csv(results / f"table-{number}.csv")
-    words, numbers = split_numbers(beside_paper.table(listed, number, reference))
+    words, numbers = split_numbers(beside_paper.render_table(listed, number, reference))
     name = "README.md" if number == "I" else "details.md"
     page = (results / name).read_text(encoding="utf-8")
     published = page[page.index(f"<!-- table {number}:") :].split("\n", 1)[1]

@@ -21,8 +21,8 @@ def test_the_page_has_what_is_counted():
     assert counts.DETAILS in page
     summary = (FOLDER / "README.md").read_text("utf-8")
     assert summary == f"{counts.summarise(reported)}\n"
-    assert counts.blended(reported) in page
-    assert counts.operations(reported) in page
+    assert counts.render_blended(reported) in page
+    assert counts.render_operations(reported) in page
 
 
 def test_the_list_has_the_numbers_of_all_runs():
@@ -50,7 +50,9 @@ def test_every_number_has_a_reason_or_a_value_of_ours():
 
 @pytest.mark.slow
 def test_the_page_has_what_travels():
-    assert counts.floats(pandas.read_csv(counts.REPORTED)) in PAGE.read_text("utf-8")
+    assert counts.render_floats(pandas.read_csv(counts.REPORTED)) in PAGE.read_text(
+        "utf-8"
+    )
 
 
 @pytest.mark.slow
@@ -60,5 +62,5 @@ def test_the_page_has_the_classes_that_clients_hold(need_data):
     root = Path(os.environ["HPCFL_DATA"])
     reported = pandas.read_csv(counts.REPORTED)
     numbers = counts.count_classes(reported, root)
-    held = counts.classes_held(reported, numbers)
+    held = counts.render_classes(reported, numbers)
     assert held in PAGE.read_text("utf-8")

@@ -24,7 +24,7 @@ def test_every_method_of_fedalas_table_agrees_with_it(method):
 @pytest.mark.slow
 def test_the_methods_page_has_what_is_counted():
     page = traffic.PAGE.read_text(encoding="utf-8")
-    assert traffic.with_table(page) == page
+    assert traffic.insert_table(page) == page
 
 
 def test_the_methods_page_has_every_method():
