@@ -229,21 +229,13 @@ def cli() -> None:
 )
 @quietly
 @traced
-def run(
-    communicator: Communicator,
-    file: Path,
-    overrides: tuple[str, ...],
-    out: Path | None,
-    fresh: bool,
-) -> None:
+def run(communicator: Communicator, **options: Any) -> None:
     """Run the experiment in FILE, or continue it from its last checkpoint."""
     signals.remember()  # before imports that take seconds
     with importing():
         from hpcfl.commands.experiments import run_file
 
-    run_file(
-        file=file, overrides=overrides, out=out, fresh=fresh, communicator=communicator
-    )
+    run_file(communicator=communicator, **options)
 
 
 @cli.command()
@@ -429,6 +421,7 @@ def download(name: str, root: Path) -> None:
 @FILE
 @click.option(
     "--profile",
+    "profile_name",
     required=True,
     metavar="NAME",
     help="Cluster profile, a name or FILE.toml.",
@@ -441,22 +434,14 @@ def download(name: str, root: Path) -> None:
     help="Print the batch script and the needs of each rank without submitting.",
 )
 @on_server
-def submit(
-    file: Path,
-    profile: str,
-    overrides: tuple[str, ...],
-    out: Path | None,
-    dry_run: bool,
-) -> None:
+def submit(**options: Any) -> None:
     """Submit the experiment in FILE to a Slurm cluster.
 
     A sweep becomes an array of jobs, a tuning a chain of arrays.
     """
     from hpcfl.cluster.submission import submit
 
-    for line in submit(
-        file=file, overrides=overrides, profile_name=profile, out=out, dry_run=dry_run
-    ):
+    for line in submit(**options):
         print(line)
 
 
@@ -521,34 +506,14 @@ def status(folder: Path, watch: bool) -> None:
     "the base model once.",
 )
 @on_server
-def export(
-    folder: Path,
-    clients: tuple[int, ...],
-    everyone: bool,
-    of_server: bool,
-    moment: str | None,
-    at: str,
-    own: tuple[str, ...],
-    out: Path,
-    adapters: bool,
-) -> None:
+def export(everyone: bool, clients: tuple[int, ...], **options: Any) -> None:
     """Write trained models of the run in FOLDER to files.
 
     Using the files does not require hpcfl.
     """
     from hpcfl.commands.export import export
 
-    chosen = None if everyone else clients
-    export(
-        folder=folder,
-        clients=chosen,
-        of_server=of_server,
-        moment=moment,
-        at=at,
-        own=own,
-        out=out,
-        adapters=adapters,
-    )
+    export(clients=None if everyone else clients, **options)
 
 
 @cli.command()
@@ -685,14 +650,7 @@ def table(
 )
 @OWN
 @traced
-def verify(
-    communicator: Communicator,
-    path: Path,
-    sample: int,
-    names: tuple[str, ...],
-    root: Path | None,
-    own: tuple[str, ...],
-) -> None:
+def verify(communicator: Communicator, **options: Any) -> None:
     """Repeat runs and compare the results.
 
     On the same arithmetic the final state and every number must be identical, for any
@@ -700,14 +658,7 @@ def verify(
     """
     from hpcfl.commands.verify import verify
 
-    verify(
-        path=path,
-        sample=sample,
-        names=names,
-        root=root,
-        own=own,
-        communicator=communicator,
-    )
+    verify(communicator=communicator, **options)
 
 
 @cli.command()
