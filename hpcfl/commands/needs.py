@@ -42,7 +42,6 @@ WRITING = 2e8
 # instructions reaches 1.3e9.
 HASHING = 1e9
 SHORT = 10  # seconds; a checkpoint that takes longer is reported
-MANY = 1000  # files; a checkpoint with more is reported
 # float64 numbers per client and round in addition to its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
@@ -506,8 +505,6 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
         f"metrics {format_size(count_metrics_bytes(prepared))}"
     )
-    if files > MANY and prepared.config.checkpoint.file_size != "auto":
-        lines.append('files: checkpoint.file_size = "auto" makes a few hundred instead')
     seconds = estimate_checkpoint_seconds(prepared, needs)
     if seconds > SHORT:
         lines.append(

@@ -192,7 +192,7 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
     assert " 20 s per checkpoint" in text
 
 
-def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
+def test_files_of_a_checkpoint_are_counted(monkeypatch):
     """Ten clients of 2,600 bytes, at most four of them in a file."""
     monkeypatch.setattr(manifest, "FILE_CLIENTS", 4)
     local = prepared("local")
@@ -200,11 +200,6 @@ def test_many_files_of_a_checkpoint_are_noted(monkeypatch):
     assert needs.count_checkpoint_files(local, workers=3) == 1 + 5
     assert needs.count_checkpoint_files(local, workers=30) == 1 + 10
     assert needs.count_checkpoint_files(prepared("fedavg"), workers=3) == 1
-    job = needs.compute_needs(local, OneProcess())
-    monkeypatch.setattr(needs, "MANY", 3)
-    assert "checkpoint.file_size" not in needs.describe_needs(local, job)
-    given = prepared("local", updates={"checkpoint": {"file_size": 1}})
-    assert 'checkpoint.file_size = "auto"' in needs.describe_needs(given, job)
 
 
 def test_a_file_of_clients_needs_memory(monkeypatch):
