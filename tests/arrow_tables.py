@@ -1,4 +1,4 @@
-"""Arrow's tables with images and descriptions as Hugging Face writes them."""
+"""Arrow tables with images and class names in the format of Hugging Face."""
 
 import io
 import json
@@ -8,14 +8,14 @@ from PIL import Image
 
 
 def picture(colour, size=(3, 2)):
-    """An image as Hugging Face stores it."""
+    """Return an image in the struct that Hugging Face uses."""
     file = io.BytesIO()
     Image.new("L", size, colour).save(file, format="PNG")
     return {"bytes": file.getvalue(), "path": "/etc/passwd"}
 
 
 def described(table, **names):
-    """The table with Hugging Face's description of its classes."""
+    """Return the table with Hugging Face's metadata on its classes."""
     features = {column: {"names": own} for column, own in names.items()}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     return table.replace_schema_metadata(metadata)
@@ -27,7 +27,7 @@ def made(**columns):
 
 
 def femnist():
-    """Return four images of two writers; of three classes the last does not occur."""
+    """Return four images of two writers; the last of three classes does not occur."""
     columns = {
         "image": [picture(10 * number) for number in range(4)],
         "writer_id": ["w2", "w10", "w2", "w2"],

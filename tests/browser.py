@@ -1,8 +1,9 @@
-"""A real browser without a window, driven over two pipes: what it shows, complains of,
-and fetches.
+"""A headless browser that is controlled over two pipes. It reports displayed values,
+console errors and requests.
 
-The protocol is Chromium's own (https://chromedevtools.github.io/devtools-protocol):
-JSON messages that end with a zero byte.
+The protocol is the Chrome DevTools protocol
+(https://chromedevtools.github.io/devtools-protocol): JSON messages that end with a zero
+byte.
 """
 
 import base64
@@ -31,13 +32,16 @@ FLAGS = (
 
 
 def path() -> str | None:
-    """The program of a browser; None where there is none."""
+    """Return the path of a browser's program, or None without one."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Page:
-    """The one page of a browser. complaints: of its console and its policy. requests:
-    all addresses.
+    """The only page of a browser.
+
+    Attributes:
+        complaints: messages of its console and violations of its content policy.
+        requests: all requested addresses.
     """
 
     def __init__(self, write: int, read: BinaryIO) -> None:
@@ -52,9 +56,7 @@ class Page:
             self.tell(f"{domain}.enable")
 
     def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; what the browser tells meanwhile is
-        noted.
-        """
+        """Send a command and return its result; events received meanwhile are stored."""
         self._sent += 1
         message = {
             "id": self._sent,
@@ -69,7 +71,9 @@ class Page:
         return answer["result"]
 
     def open(self, file: Path, width: int) -> None:
-        """Show a file in a window of so many pixels, 800 high, in light colours."""
+        """Show a file in a window of the given width in pixels, 800 pixels high, in
+        light colours.
+        """
         self.tell(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -86,10 +90,10 @@ class Page:
             pass
         self.ask(
             "new Promise(requestAnimationFrame).then(() => 0)"
-        )  # what scripts of the page still do
+        )  # pending work of the page's scripts
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression, or of its promise."""
+        """Return the value of a JavaScript expression, or of its promise."""
         answer = self.tell(
             "Runtime.evaluate",
             expression=expression,
@@ -100,11 +104,11 @@ class Page:
         return answer["result"].get("value")
 
     def point(self, x: float, y: float) -> None:
-        """Move the pointer to a place in the window."""
+        """Move the pointer to a position in the window."""
         self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def print(self, file: Path) -> None:
-        """Write what a printer would get, as PDF."""
+        """Write the printed page as a PDF file."""
         file.write_bytes(base64.b64decode(self.tell("Page.printToPDF")["data"]))
 
     def _next(self) -> dict[str, Any]:
@@ -126,12 +130,13 @@ class Page:
 
 @contextmanager
 def page(profile: Path) -> Iterator[Page]:
-    """A page of a browser that has its profile in a new folder."""
+    """Start a browser with its profile in a new folder and return its page."""
     program = path()
     assert program is not None
     (to_read, we_write), (we_read, to_write) = os.pipe(), os.pipe()
     command = (
-        f'exec "$@" 3<&{to_read} 4>&{to_write}'  # where the browser looks for its pipes
+        # the descriptors of the browser's pipes
+        f'exec "$@" 3<&{to_read} 4>&{to_write}'
     )
     browser = subprocess.Popen(
         ["bash", "-c", command, "bash", program, *FLAGS, f"--user-data-dir={profile}"],
@@ -145,5 +150,5 @@ def page(profile: Path) -> Iterator[Page]:
         with os.fdopen(we_read, "rb") as answers:
             yield Page(we_write, answers)
     finally:
-        os.close(we_write)  # which ends it
+        os.close(we_write)  # ends the browser
         browser.wait(30)

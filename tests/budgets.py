@@ -1,11 +1,12 @@
-"""Measure how much a reader of the package has to read.
+"""Measure the amount of code that a reader of the package has to read.
 
-``python tests/budgets.py`` prints the weight of each room and compares the totals with
-``budgets.json``. A number there may only go down: ``--lower`` writes the measured
-numbers that are smaller, and ``test_budgets.py`` fails where one is larger.
+``python tests/budgets.py`` prints the size of each room and compares the totals with
+``budgets.json``. The limits may only decrease: ``--lower`` writes measured numbers that
+are smaller, and ``test_budgets.py`` fails if one is larger.
 
-A token is one of Python's, without comments and docstrings. A file runs if a function or
-a class body of it runs. ``wording.py`` prints the places behind the last numbers.
+Tokens are Python's tokens without comments and docstrings. A file counts as run if a
+function or a class body in it runs. ``wording.py`` prints the places of the last
+numbers.
 """
 
 import ast
@@ -44,7 +45,7 @@ SMALL_RUN: dict[str, Any] = {
     "method": {"name": "fedavg"},
     "runtime": {"device": "cpu"},
 }
-# Commands that read results, of which none needs torch.
+# Commands that read results and must not import torch.
 READERS = {
     "show": "sys.argv = ['hpcfl', 'show', FOLDER, '--json']; main()",
     "table": "sys.argv = ['hpcfl', 'table', FOLDER]; main()",
@@ -68,7 +69,7 @@ print(*importing, file=sys.stderr)
 
 @dataclass
 class Weight:
-    """Tokens, code lines and comprehensions of some files."""
+    """Numbers of tokens, code lines and comprehensions of several files."""
 
     tokens: int = 0
     lines: int = 0
@@ -95,7 +96,7 @@ def weigh(text: str) -> Weight:
 
 
 def find_docstring_lines(nodes: list[ast.AST]) -> set[int]:
-    """Return the numbers of the lines that docstrings stand on."""
+    """Return the line numbers of all docstrings."""
     lines = set[int]()
     for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
@@ -107,7 +108,7 @@ def find_docstring_lines(nodes: list[ast.AST]) -> set[int]:
 
 
 def weigh_folder(folder: Path) -> Weight:
-    """Return the weight of all Python files below a folder."""
+    """Return the size of all Python files below a folder."""
     total = Weight()
     for path in sorted(folder.rglob("*.py")):
         total.add(weigh(path.read_text(encoding="utf-8")))
@@ -115,7 +116,7 @@ def weigh_folder(folder: Path) -> Weight:
 
 
 def weigh_rooms() -> dict[str, Weight]:
-    """Return the weight of each room of the package, and of the files beside them."""
+    """Return the size of each room of the package, and of the files outside rooms."""
     rooms: dict[str, Weight] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         place = path.relative_to(PACKAGE)
@@ -126,12 +127,12 @@ def weigh_rooms() -> dict[str, Weight]:
 
 
 def is_own(file: str) -> bool:
-    """Tell whether a file is one of the package."""
+    """Return whether a file belongs to the package."""
     return file.startswith(f"{PACKAGE}/")
 
 
 def list_running_files(out: str) -> set[str]:
-    """Play a small run into ``out``; return the files of which a function runs."""
+    """Run a small federation in ``out`` and return the files whose functions ran."""
     files: set[str] = set()
 
     def note_file(frame: FrameType, event: str, argument: Any) -> None:
@@ -149,7 +150,9 @@ def list_running_files(out: str) -> set[str]:
 
 
 def measure_depth(out: str) -> int:
-    """Play a small run into ``out``; return the most own frames above a loss."""
+    """Run a small federation in ``out`` and return the largest number of the package's
+    frames above a loss.
+    """
     import watched_method
 
     import hpcfl
@@ -163,7 +166,7 @@ def measure_depth(out: str) -> int:
 
 
 def trace_runs() -> dict[str, int]:
-    """Play small runs; return how much of the package they go through."""
+    """Run small federations and return the numbers of files and frames that they use."""
     with TemporaryDirectory() as folder:
         files = list_running_files(f"{folder}/run")
         rooms = Counter(file.split("/")[0] for file in files)
@@ -179,8 +182,8 @@ def trace_runs() -> dict[str, int]:
 
 
 def find_torch_imports(folder: str) -> list[str]:
-    """Return the commands of READERS, played one after the other in a new process, after
-    which torch is imported.
+    """Run the commands of READERS one after the other in a new process, and return
+    those after which torch is imported.
     """
     program = READER.format(folder=folder, actions=READERS)
     command = [sys.executable, "-c", program]
@@ -189,7 +192,7 @@ def find_torch_imports(folder: str) -> list[str]:
 
 
 def measure(rooms: dict[str, Weight]) -> dict[str, float]:
-    """Return all numbers that have a limit, by name, with the weights of the rooms."""
+    """Return all limited numbers by name, and the sizes of the rooms."""
     package, tests = Weight(), weigh_folder(PROJECT / "tests")
     for weight in rooms.values():
         package.add(weight)
@@ -206,7 +209,7 @@ def measure(rooms: dict[str, Weight]) -> dict[str, float]:
 
 
 def find_excess(measured: dict[str, float], limits: dict[str, float]) -> list[str]:
-    """Return a line for each number that is above its limit."""
+    """Return a line for each number above its limit."""
     return [
         f"{name}: {measured[name]:,} is more than {limit:,}"
         for name, limit in limits.items()
@@ -215,7 +218,7 @@ def find_excess(measured: dict[str, float], limits: dict[str, float]) -> list[st
 
 
 def main() -> None:
-    """Print all numbers; with ``--lower`` write those that went down."""
+    """Print all numbers; with ``--lower`` write the numbers that decreased."""
     rooms = weigh_rooms()
     for room, weight in sorted(rooms.items(), key=lambda item: -item[1].tokens):
         print(f"{room:14} {weight.tokens:8,} tokens {weight.lines:7,} lines")

@@ -1,4 +1,4 @@
-"""Short federations in this process, and fleets made by hand."""
+"""Fixtures for short federations in this process, and for small fleets."""
 
 import contextlib
 import gc
@@ -38,8 +38,8 @@ from hpcfl.simulation.prepare import prepare
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
-# What takes minutes by itself begins at once: files that mostly wait for Slurm beside
-# two that have one test, and then files that would be at work alone at the end.
+# Long tests start first: files that mostly wait for Slurm, together with two files of
+# one test, and then files that would otherwise run alone at the end.
 LONGEST = [
     "test_slurm_interruptions",
     "test_slurm_failures",
@@ -53,8 +53,8 @@ LONGEST = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder of the zygote, which the workers of pytest-xdist share. The zygote
-    ends with this process, whose workers find the folder by their environment.
+    """Make the folder of the zygote, which the workers of pytest-xdist share. The
+    zygote ends with this process. The workers find the folder in their environment.
     """
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="zygote-")
@@ -74,8 +74,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays; the garbage collector need not look at it
-    again and again.
+    """Exclude imported and collected objects from garbage collection, because they stay
+    until the end.
     """
     gc.collect()
     gc.freeze()
@@ -83,17 +83,18 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _same_draws():
-    """What a test draws from torch without a key is the same in every run, whatever ran
-    before.
+    """Seed torch's generator before each test, so that unkeyed draws do not depend on
+    earlier tests.
     """
-    # The CPU's alone: ``torch.manual_seed`` notes the stack for each kind of GPU.
+    # Only the CPU's generator: ``torch.manual_seed`` stores the stack for each type of
+    # GPU.
     torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _no_remembered_signals():
-    """A command in this process lets it remember stop signals from then on: one that
-    came too late for a run of a test would stop that of a later test.
+    """Forget stop signals after each test. Otherwise a signal that arrived after the
+    end of a run would stop a run of a later test.
     """
     before = {number: signal.getsignal(number) for number in signals.STOP}
     for number in signals.STOP:
@@ -106,8 +107,8 @@ def _no_remembered_signals():
 
 @pytest.fixture
 def federate(tmp_path: Path):
-    """``federate(method, counts, **sections)`` runs a federation on the tiny data from
-    start to end.
+    """Return ``federate(method, counts, **sections)``, which runs a federation on the
+    tiny data from start to end.
     """
 
     def play_anew(*arguments: Any, **sections: Any) -> Played:
@@ -120,9 +121,7 @@ def federate(tmp_path: Path):
 
 @pytest.fixture
 def short_ala(monkeypatch):
-    """The first adaptive local aggregation ends after few epochs instead of when its
-    loss stands still.
-    """
+    """Let the first adaptive local aggregation end after few epochs."""
     settings = ServerModel.adaptive_aggregation
     monkeypatch.setattr(
         ServerModel,
@@ -133,7 +132,9 @@ def short_ala(monkeypatch):
 
 @pytest.fixture
 def need_data():
-    """``need_data(section)`` skips the test where a section's data set is not at hand."""
+    """Return ``need_data(section)``, which skips the test if the section's data set is
+    missing.
+    """
 
     def read(data: sections.Data) -> None:
         try:
@@ -146,8 +147,8 @@ def need_data():
 
 @pytest.fixture
 def tried_both_ways(monkeypatch):
-    """Whatever is trained on features ends where it ends when trained on samples, up to
-    rounding; the phases in which that was tried.
+    """Compare each training on features with the same training on samples, up to
+    rounding. Return the phases in which both were compared.
     """
     train, tried = training.train, []
 
@@ -170,8 +171,8 @@ def _numbers(trained):
 
 @pytest.fixture
 def played(tmp_path: Path):
-    """``played(method, counts, **sections)``: a finished run on the disk, whose plugins
-    from ``tiny`` may be imported.
+    """Return ``played(method, counts, **sections)``, which returns a finished run in a
+    folder. Its plug-ins from ``tiny`` may be imported.
     """
 
     def play(method: str | dict[str, Any], *counts: Any, **sections: Any) -> Run:
@@ -185,8 +186,8 @@ def played(tmp_path: Path):
 
 @pytest.fixture
 def make_fleet():
-    """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an
-    MLP, before they do anything.
+    """Return ``make_fleet(counts, …)``, which makes the clients of one rank on the tiny
+    data, each with an untrained MLP.
     """
 
     def make(
@@ -211,7 +212,7 @@ def make_fleet():
         prepared.resources.kernel.module.to(dtype)
         prepared.resources.samples.x = prepared.resources.samples.x.to(dtype)
         fleet = prepared.make_fleet(np.arange(len(counts)), round, is_scored=True)
-        fleet.state = dict(fleet.state)  # of a method that the test chooses
+        fleet.state = dict(fleet.state)  # of the test's method
         return fleet
 
     return make
@@ -219,8 +220,8 @@ def make_fleet():
 
 @pytest.fixture
 def rows_of():
-    """``rows_of(fleet)``: different random models ``[n, P]`` for the clients of a
-    fleet.
+    """Return ``rows_of(fleet)``, which makes a different random model for each client,
+    ``[n, P]``.
     """
 
     def draw(fleet: Fleet, seed: int = 1) -> torch.Tensor:
@@ -238,7 +239,9 @@ def rows_of():
 
 @pytest.fixture
 def cohort():
-    """``cohort(counts, layout, ids, …)``: what a method's server side knows of clients."""
+    """Return ``cohort(counts, layout, ids, …)``, which makes the server's information
+    about clients.
+    """
 
     def make(
         counts: Any,
@@ -259,8 +262,8 @@ def cohort():
 
 @pytest.fixture
 def arrived():
-    """``arrived(message)``: what arrives on rank 0 of a message of all clients of a
-    rank.
+    """Return ``arrived(message)``, which returns the values that rank 0 receives from a
+    message of all clients of one rank.
     """
 
     def gather(message: Message) -> dict[str, torch.Tensor]:
@@ -275,7 +278,7 @@ def arrived():
 
 @pytest.fixture
 def torchvision():
-    """torchvision, which takes a second to import."""
+    """Import torchvision, which takes a second."""
     from hpcfl.data.vision import torchvision
 
     return torchvision
@@ -283,13 +286,13 @@ def torchvision():
 
 @pytest.fixture(scope="session")
 def zygote():
-    """What the processes of jobs and commands are forked from."""
+    """Return the process from which jobs and commands are forked."""
     return share(Path(os.environ["HPCFL_ZYGOTE"]))
 
 
 @pytest.fixture
 def files(monkeypatch):
-    """The files that were made in $TMPDIR."""
+    """Return a function that lists the new files in $TMPDIR."""
     made, make = [], tempfile.TemporaryFile
     monkeypatch.setattr(
         tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how)
@@ -299,7 +302,7 @@ def files(monkeypatch):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a real file system of 1 MB."""
+    """Return a folder on a file system of 1 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
     if (

@@ -1,12 +1,12 @@
-"""The final digest of every method in two partitions, with all clients and with half of
-them: what no tidying may change.
+"""Final digests of every method, in two partitions, with all clients and with half of
+them.
 
-``python tests/digests.py`` says which differ from those in ``digests.json``, which
-``--write`` replaces and ``--add`` completes by those of new methods; ``mpiexec -n 3
-python tests/digests.py`` does it with three ranks, whose digests are the same. The last
-bits may depend on the processor and on torch, so only the platforms in the file are
-compared; ``--write`` adds a platform with the same digests. A change that is meant to
-change what is computed writes the file anew and says why.
+``python tests/digests.py`` prints the cases whose digests differ from ``digests.json``.
+``--write`` replaces the file, and ``--add`` adds the digests of new methods. ``mpiexec
+-n 3 python tests/digests.py`` does the same on three ranks, with the same digests. The
+last bits may depend on the processor and on torch, so only the platforms in the file
+are compared; ``--write`` adds a platform with the same digests. A commit that changes
+results intentionally writes the file again and explains the change.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.connection import connect
 
 KEPT = Path(__file__).with_name("digests.json")
-# Its own keys take a minute of steps on a few numbers.
+# The method's default keys would take a minute of steps.
 LONG = {"creff"}
 EVEN = [[6, 6, 6, 6], [5, 5, 5, 5], [7, 6, 5, 4], [4, 5, 6, 7], [6, 5, 6, 5]]
 
 
 def cases() -> list[tuple[str, str, float]]:
-    """Method, partition and the fraction of clients that take part in a round."""
+    """Yield method, partition and the fraction of participating clients."""
     from hpcfl.experiment import plugins
 
     return [
@@ -36,15 +36,15 @@ def cases() -> list[tuple[str, str, float]]:
         for method in plugins.names("hpcfl.methods")
         for partition in ("uneven", "even")
         for fraction in (1.0, 0.5)
-        if fraction == 1.0 or method != "apple"  # which needs all clients
+        if fraction == 1.0 or method != "apple"  # requires all clients
     ]
 
 
 def arguments_of(
     case: tuple[str, str, float],
 ) -> tuple[dict[str, Any], list[list[int]], dict[str, Any]]:
-    """What ``tiny.table`` makes the three rounds of a case of: the method, the counts
-    and further sections.
+    """Return the arguments of ``tiny.table`` for the three rounds of a case: the
+    method, the counts and further sections.
     """
     import tiny
     from every_method import short
@@ -58,8 +58,8 @@ def arguments_of(
 def digest_of(
     case: tuple[str, str, float], folder: Path, communicator: Communicator
 ) -> str:
-    """Play three rounds of a case in an empty ``folder``; the digest of all models, on
-    every rank. Collective.
+    """Run three rounds of a case in an empty ``folder``, and return the digest of all
+    models on every rank. Collective.
     """
     import tiny
 
@@ -78,7 +78,7 @@ def digest_of(
 
 
 def platform_of_digests() -> dict[str, Any]:
-    """What the last bits depend on."""
+    """Return the properties of the machine on which the last bits depend."""
     import torch
 
     numbers = dict.fromkeys(("cpu family", "model", "model name"), "")
@@ -92,12 +92,12 @@ def platform_of_digests() -> dict[str, Any]:
 
 
 def name_of(case: tuple[str, str, float]) -> str:
-    """The key of a case in the file."""
+    """Return the key of a case in the file."""
     return " ".join(map(str, case))
 
 
 def main() -> int:
-    """Play all cases, then compare or write; the exit code."""
+    """Run all cases, compare or write them, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--add", action="store_true", help="play and write new cases only")
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 def add(digests: dict[str, str]) -> int:
-    """Write the file with further digests; 2 on a platform whose digests it has not."""
+    """Add digests to the file; return 2 on a platform without digests in the file."""
     stored = json.loads(KEPT.read_text(encoding="utf-8"))
     if platform_of_digests() not in stored["platforms"]:
         return compare(digests)
@@ -131,7 +131,9 @@ def add(digests: dict[str, str]) -> int:
 
 
 def write(digests: dict[str, str]) -> int:
-    """Replace the file; a platform with the same digests joins those in it."""
+    """Replace the file; a platform with the same digests is added to the platforms in
+    it.
+    """
     stored = json.loads(KEPT.read_text(encoding="utf-8"))
     platforms = [platform_of_digests()]
     if digests == stored["digests"]:
@@ -147,8 +149,8 @@ def store(platforms: list[dict[str, Any]], digests: dict[str, str]) -> None:
 
 
 def compare(digests: dict[str, str]) -> int:
-    """Print what differs from the file; 1 if anything does, 2 if nothing could be
-    compared.
+    """Print the differences from the file; return 1 if there are any, and 2 if no case
+    could be compared.
     """
     kept = json.loads(KEPT.read_text(encoding="utf-8"))
     if platform_of_digests() not in kept["platforms"]:

@@ -1,5 +1,5 @@
-"""The built-in methods for the tests that every method has to pass: the files of the
-folder, whichever there are, each with the keys that make it quick.
+"""All built-in methods, for tests that every method must pass: the files of the folder,
+each with keys for a quick run.
 """
 
 from functools import cache
@@ -11,19 +11,19 @@ NAMES = plugins.names("hpcfl.methods")
 
 
 def kind(name):
-    """The class of a method."""
+    """Return the class of a method."""
     return plugins.find("hpcfl.methods", "method.name", name)
 
 
 def short(name, **keys):
-    """The section ``[method]`` of a quick run."""
+    """Return the section ``[method]`` of a quick run."""
     return {"name": name, **kind(name).short, **keys}
 
 
 @cache
 def of_each_family():
-    """One method of each family of the catalogue: they differ in what travels, in what
-    clients keep and in what is trained.
+    """Return one method of each family of the catalogue. Families differ in their
+    messages, in the private state and in the trained parameters.
     """
     found = {}
     for entry in catalogue.list_entries("methods"):

@@ -1,8 +1,7 @@
-"""Ranks that are threads of this process: what ranks of MPI exchange, without starting
-them.
+"""Ranks as threads of this process, with the exchanges of MPI ranks.
 
-One of them runs at a time, from one exchange to the next, so that they share torch's
-random generator and whatever else belongs to a process as if each had its own.
+One rank runs at a time, from one exchange to the next, so all ranks can share torch's
+random generator and other state of the process.
 """
 
 import json
@@ -15,20 +14,20 @@ import numpy as np
 
 from hpcfl.communication.communicator import Array, Communicator, Empty
 
-PATIENCE = 300  # seconds; a rank that failed lets the others go at once
+PATIENCE = 300  # seconds; a failed rank releases the others at once
 
 
 class Meeting:
-    """What the ranks of one job have in common."""
+    """State that the ranks of a job share."""
 
     def __init__(self, size: int) -> None:
         self.given: list[Any] = [None] * size
         self.all_here = threading.Barrier(size)
-        self.baton = threading.Lock()  # of the one that runs
+        self.baton = threading.Lock()  # of the running rank
 
 
 class Threaded(Communicator):
-    """One rank of them."""
+    """One rank of such a job."""
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         size = len(meeting.given)
@@ -36,7 +35,7 @@ class Threaded(Communicator):
         self._meeting = meeting
 
     def watch(self, seconds: float) -> None:
-        """Does nothing: who waits for too long gives up."""
+        """Do nothing: ranks that wait too long give up by themselves."""
 
     @contextmanager
     def collective_block(self) -> Iterator[None]:
@@ -50,7 +49,9 @@ class Threaded(Communicator):
             self._meeting.baton.acquire()
 
     def _exchange(self, value: Any, take: Callable[[list[Any]], Any]) -> Any:
-        """What ``take`` makes of every rank's value; nobody goes on while others read."""
+        """Return the result of ``take`` for the values of all ranks. A rank continues
+        only after all have read.
+        """
         self._meeting.given[self.rank] = value
         self._wait_for_all()
         result = take(self._meeting.given)
@@ -129,8 +130,8 @@ class Threaded(Communicator):
 
 
 def on_ranks(size: int, work: Callable[[Communicator], Any]) -> Any:
-    """What rank 0 makes of ``work``, which every rank does; its failure, or another
-    one's.
+    """Run ``work`` on every rank and return the result of rank 0, or raise the failure
+    of a rank.
     """
     meeting = Meeting(size)
     results: list[Any] = [None] * size

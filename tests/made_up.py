@@ -1,4 +1,4 @@
-"""Runs with results made up: nothing is trained, and every number is known."""
+"""Synthetic results of runs: nothing is trained, and every number is known."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def run(
     clients: float = 5.0,
     **method_keys: object,
 ) -> Run:
-    """A run whose best round is that of its highest accuracy."""
+    """Return a run whose best round is the round of its highest accuracy."""
     rounds = np.arange(1, len(accuracy) + 1)
     values = {
         "pre/weighted": np.array(accuracy),
@@ -86,7 +86,7 @@ def run(
 def summed_up(
     path: Path, resolved: dict[str, Any], results: Results, finished: bool = True
 ) -> Run:
-    """A run of a resolved configuration with these results."""
+    """Return a run with a resolved configuration and these results."""
     stage = Stage.FINISHED if finished else Stage.PLAYING
     done = int(results.played.sum())
     status = RunStatus(stage, done, done, None, [], False, None)
@@ -97,7 +97,9 @@ def summed_up(
 def of_clients(
     accuracies: Any, counts: np.ndarray, samples: float = 10.0
 ) -> SimpleNamespace:
-    """What tables read of a run with clients' accuracies [T, M] on so many samples each."""
+    """Return the data that tables read from a run with clients' accuracies [T, M] and
+    the given numbers of samples.
+    """
     right = samples * np.array(accuracies, float)
     means = np.nanmean(right, axis=1) / samples
     values = {
@@ -118,7 +120,7 @@ def of_clients(
 
 
 def changed(of: Run, values: dict[str, np.ndarray]) -> Run:
-    """The run with other recorded values."""
+    """Return the run with other recorded values."""
     return replace(of, results=replace(of.results, values=sparse(values)))
 
 
@@ -136,11 +138,10 @@ def folder(
     finished: bool = True,
     **sections: Any,
 ) -> Path:
-    """A run's folder, whose clients get better at a pace that the method and the seed
-    give them.
+    """Return a run's folder whose accuracies increase at a rate that depends on method
+    and seed.
 
-    header: further entries of its results. A run that is not finished lacks round R +
-    1.
+    header: further entries of its results. An unfinished run has no round R + 1.
     """
     parsed = config.parse(
         {
@@ -217,7 +218,7 @@ def folder(
 
 
 def spoilt(path: Path, text: str) -> Path:
-    """A sweep's folder in which everything that can be a text is ``text``."""
+    """Return a sweep's folder in which every text is ``text``."""
     for seed in (0, 1):
         for method in ("fedavg", "ditto"):
             name = f"{text.replace('/', '∕')} {method} {seed}"
@@ -287,8 +288,8 @@ def recorded(
 
 @pytest.fixture
 def make_run(tmp_path: Path):
-    """``make_run(name, method, rounds=…)``: a run's folder, three rounds played and
-    then the start models scored.
+    """Return ``make_run(name, method, rounds=…)``, which makes a run's folder with
+    three rounds and a final scoring of the start models.
     """
 
     def make(
@@ -341,8 +342,8 @@ def make_run(tmp_path: Path):
 
 
 def timed(method: str, seed: int, *accuracies: float, step: float = 10.0) -> Run:
-    """A run of rounds that take ``step`` seconds each, of three clients that take part
-    in turn, and of whom the first is the slowest.
+    """Return a run with rounds of ``step`` seconds and three clients that take part in
+    turn; the first client is the slowest.
     """
     finished = run(method, seed, accuracies)
     count = len(accuracies)

@@ -1,5 +1,5 @@
-"""Mistakes that users make in methods and models of their own, and what cannot be
-batched, named as 'mistakes:…'.
+"""Mistakes in a user's methods and models, and models that cannot be batched, named as
+'mistakes:…'.
 """
 
 import torch
@@ -16,11 +16,11 @@ number = 3
 
 
 class Nothing:
-    """No method, no partition scheme."""
+    """A class that is neither a method nor a partition scheme."""
 
 
 class Unfinished(Method):
-    """Without what a method must have."""
+    """A method without required hooks."""
 
 
 class TakesAnother(FedAvg):
@@ -69,7 +69,7 @@ class MeanUpload(FedAvg):
 
 
 class BareUpload(FedAvg):
-    def update(self, fleet, inbox):  # no dictionary
+    def update(self, fleet, inbox):  # not a dictionary
         return super().update(fleet, inbox)["model"].tensor
 
 
@@ -128,7 +128,7 @@ class Branch(FedAvg):
 
 
 class Odd(FedAvg):
-    """A server that takes different messages only, and more than one client."""
+    """A server that accepts only different messages and more than one client."""
 
     def aggregate(self, server, cohort, uplink):
         if len(uplink["rows"].unique(dim=0)) < 2:
@@ -166,7 +166,7 @@ def sequential(shape, classes):
 
 
 class Dropping(Image):
-    """It draws outside of any layer."""
+    """A model that draws random numbers outside of layers."""
 
     def forward(self, x):
         return super().forward(functional.dropout(x, training=self.training))

@@ -1,5 +1,5 @@
-"""What is looked at on a GPU, be it a real one or the simulated: every method with a
-model, an optimiser and options, and how much memory lanes need.
+"""Checks for a GPU, real or simulated: every method with a model, an optimiser and
+options, and the memory of lanes.
 """
 
 from pathlib import Path
@@ -15,8 +15,8 @@ from hpcfl.clients.resources import count_client_bytes, count_lane_bytes
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 
-# How far a tensor of the final state may be from the CPU's, as a share of its largest
-# number: rounding is 1e-7, and training makes more of it.
+# Maximal difference of a tensor of the final state from the CPU's, as a share of its
+# largest number. Rounding is 1e-7, and training amplifies it.
 TOLERANCE = 1e-3
 
 MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "clip": 1.0}
@@ -49,15 +49,15 @@ CHOSEN = [
 ]
 OTHERS = set(NAMES) - {name for name, *_ in CHOSEN}
 PLAYED = CHOSEN + [(name, kind(name).short, "mlp", {}) for name in sorted(OTHERS)]
-# Of five clients: three steps, the last of two samples for some; the smallest client
-# has no whole batch.
+# Samples of five clients: three steps, the last with two samples for some clients; the
+# smallest client has no whole batch.
 COUNTS = [[4, 5, 0, 1], [0, 4, 4, 0], [0, 0, 1, 2], [6, 0, 2, 2], [2, 2, 2, 2]]
 
-# What cuBLAS keeps on a real GPU for itself, with CUBLAS_WORKSPACE_CONFIG = :4096:8, in
-# bytes: for this thread, for autograd's, and for the stream of captures.
+# Bytes that cuBLAS reserves on a real GPU with CUBLAS_WORKSPACE_CONFIG = :4096:8: for
+# this thread, for autograd's thread, and for the stream of captures.
 OF_CUBLAS = 3 * 8 * (4096 << 10)
-# Clients of which the memory is measured there, so many that they need far more than
-# that.
+# Number of clients whose memory is measured. They need far more memory than these
+# bytes.
 SIDE_BY_SIDE = {"cnn": 64, "resnet18": 8}
 
 SHAPES = {
@@ -70,7 +70,7 @@ SHAPES = {
 
 
 def made_up(model: str, folder: Path) -> dict[str, Any]:
-    """Sections ``data`` and ``model`` for a model, on data made up for it."""
+    """Return the sections ``data`` and ``model`` for a model, with synthetic data."""
     if model == "mlp":
         return {"model": {"name": "mlp", "hidden": [6]}}
     if model.startswith("tiny:"):
@@ -89,11 +89,12 @@ def made_up(model: str, folder: Path) -> dict[str, Any]:
 
 
 def on_both(case: tuple, folder: Path, gpu: str = "cuda", **runtime: Any) -> float:
-    """The largest difference of a case's final state on the GPU from the CPU's, as
-    ``TOLERANCE`` measures it. ``runtime``: further keys of it, on both.
+    """Return the largest difference between the final states of a case on the GPU and
+    on the CPU, measured as ``TOLERANCE``.
 
-    Six rounds, so that steps become graphs; batch norm over batches of two makes too
-    much of rounding then.
+    A run has six rounds, so that steps are captured as graphs; with more rounds batch
+    norm over batches of two would amplify rounding too much. ``runtime``: further keys
+    of this section, on both devices.
     """
     method, options, model, training = case
     once = model in ("resnet8", "tiny:normalised")
@@ -120,7 +121,7 @@ def on_both(case: tuple, folder: Path, gpu: str = "cuda", **runtime: Any) -> flo
 
 
 def apart(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of two tensors, as a share of the largest number;
+    """Return the largest difference of two tensors as a share of the largest number;
     infinities may be equal.
     """
     one, other = one.double(), other.double()
@@ -136,10 +137,10 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> set[str]:
-    """Of a federation of fourteen that is played twice, and a third time without
-    graphs.
+    """Return the digests of a federation of fourteen clients: of two runs, and of a
+    third run without graphs.
 
-    Eleven of them have whole batches, and are computed as twelve.
+    Eleven clients have whole batches and are computed in a width of twelve.
     """
     return {
         play(
@@ -160,10 +161,10 @@ def share_of_rule(
     rounds: int,
     beside: int = 0,
 ) -> float:
-    """The most memory that clients side by side need there, graphs included, as a share
-    of the rule's.
+    """Return the peak memory of clients that train together, graphs included, as a
+    share of the rule's estimate.
 
-    beside: bytes of it that are not theirs.
+    beside: bytes of this memory that other work uses.
     """
     runtime = {"device": "cuda", "lanes": len(counts), **sections.get("runtime", {})}
     table = tiny.table(method, counts, **{**sections, "runtime": runtime})

@@ -1,5 +1,5 @@
-"""Scores of a user's own, named in configurations as 'own_scores:…': one that works,
-and mistakes.
+"""A user's scores, named in configurations as 'own_scores:…': a correct one, and
+mistakes.
 """
 
 import torch
@@ -9,7 +9,7 @@ from hpcfl.scores.built_in import MacroF1
 
 
 class Surprise(Score):
-    """How much its test samples' classes surprise a client's model on average, in bits."""
+    """Mean surprise of a client's model at its test samples' classes, in bits."""
 
     unit = "bits"
     better = "down"
@@ -26,7 +26,7 @@ class Surprise(Score):
 
 
 class F1(MacroF1):
-    """The built-in one by another name."""
+    """The built-in score under another name."""
 
 
 class Better(MacroF1):
@@ -34,7 +34,7 @@ class Better(MacroF1):
 
 
 class Nothing:
-    """No score."""
+    """A class that is no score."""
 
 
 class Unfinished(Score):
@@ -94,7 +94,9 @@ class Doubled(MacroF1):
 
 
 class Mistakes(Ratio):
-    """It records all samples under the name of accuracy's correct predictions."""
+    """A score that records the number of all samples under the name of accuracy's
+    correct predictions.
+    """
 
     part = "correct"
 
@@ -103,7 +105,7 @@ class Mistakes(Ratio):
 
 
 class TwiceAsMany(Ratio):
-    """It divides by another number than accuracy, under the same name."""
+    """A score that divides by another number than accuracy, under the same name."""
 
     part = "right"
 

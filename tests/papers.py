@@ -1,4 +1,4 @@
-"""The experiment files of the papers."""
+"""Experiment files of the papers."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def find_repetitions(table):
 
 
 def read_paper(path):
-    """Return the cells of a paper's file, and how often it repeats each experiment: of
-    its repetitions two.
+    """Return the cells of a paper's file, and the number of repetitions of each
+    experiment; two repetitions of each are included.
     """
     table = config.read(path)
     repeats = "seed" in str(table.get("sweep"))

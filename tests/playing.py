@@ -1,4 +1,4 @@
-"""A federation on the tiny data, from start to end in this process."""
+"""A federation on the tiny data in this process, from start to end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,26 +26,24 @@ from hpcfl.storage.clients import ClientDigests, digest_run, digest_tensors
 
 @dataclass(frozen=True)
 class Played:
-    """A federation that was run: all its state, its digest and what it recorded."""
+    """A finished federation with its state, its digest and its recorded metrics."""
 
     prepared: Prepared
     schedule: RoundSchedule
     server: dict[str, torch.Tensor]
     clients: dict[str, torch.Tensor]  # name → [M, …]
     digest: str
-    values: dict[
-        str, np.ndarray
-    ]  # name → [T, …], the last row from after the last round
+    values: dict[str, np.ndarray]  # name → [T, …]; the last row is the final scoring
 
     @property
     def floats(self) -> np.ndarray:
-        """What went down to a client and up from each, [rounds, 1 + clients]."""
+        """Return the floats that each client received and sent, [rounds, 1 + clients]."""
         down, up = self.values["floats_down"], self.values["clients/floats_up"]
         return np.column_stack([down, up])[:-1]
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """Of the server and of the clients, on the CPU."""
+        """Return the state of the server and of the clients on the CPU."""
         return {
             **{f"server {name}": tensor.cpu() for name, tensor in self.server.items()},
             **{f"client {name}": tensor.cpu() for name, tensor in self.clients.items()},
@@ -64,14 +62,14 @@ def prepare_alone(table: dict[str, Any]) -> Prepared:
 
 
 def run_alone(table: dict[str, Any], folder: Path, *how: Any, **keys: Any) -> bool:
-    """Run an experiment in one process; return whether it was played."""
+    """Run an experiment in one process; return whether rounds were run."""
     return run(config.parse(table), folder, OneProcess(), *how, **keys)
 
 
 def read_part(
     prepared: Prepared, client: int, part: str = "train", round: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the samples of a client's part in a round: raw images and labels."""
+    """Return a client's samples of one part in a round: raw images and labels."""
     samples = prepared.resources.samples.select_round(round)
     positions = torch.from_numpy(samples.parts[part][client])
     image = positions if samples._image is None else samples._image[positions]
@@ -81,8 +79,8 @@ def read_part(
 def play_once(
     run_into: Callable[..., Any], make_folder: Callable[[str], Path]
 ) -> Callable[..., Path]:
-    """Return a function of arguments of ``run_into`` that returns the folder of an
-    undisturbed run, which is played once and not to be changed.
+    """Return a function with the arguments of ``run_into`` that returns the folder of
+    an undisturbed run. The run is played once, and its folder must not be changed.
     """
 
     folders: dict[str, Path] = {}
@@ -100,7 +98,7 @@ def play_once(
 def play(
     folder: Path, method: str | dict[str, Any], *arguments: Any, **sections: Any
 ) -> Played:
-    """Play it in a new folder; the arguments are those of ``tiny.table``."""
+    """Run a federation in a new folder, with the arguments of ``tiny.table``."""
     return play_on(OneProcess(), folder, tiny.table(method, *arguments, **sections))
 
 
@@ -114,8 +112,8 @@ def run_table(table, folder):
 
 
 def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> Played:
-    """Collective. Play an experiment to its end, from its newest checkpoint if the
-    folder has one. What is returned has all of it on rank 0.
+    """Run an experiment to its end, from the newest checkpoint if the folder has one,
+    and return the result, which is complete on rank 0. Collective.
     """
     prepared = prepare_on(communicator, table)
     schedule = make_schedule(prepared, communicator)
@@ -150,5 +148,5 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
 
 
 def _told(digests: ClientDigests) -> list[Any]:
-    """The digests of a rank's clients, JSON-able."""
+    """Return the digests of a rank's clients in JSON types."""
     return [digests.ids.tolist(), digests.template, list(digests.written.items())]

@@ -1,4 +1,4 @@
-"""Recorded numbers in memory, of a federation or made up."""
+"""Recorded metrics in memory, of a federation or synthetic."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +13,14 @@ from hpcfl.storage.results import Metrics
 
 
 def assert_alike(one: Metrics, other: Metrics, rounds: slice = slice(None)) -> None:
-    """All of one's numbers in these rounds are the other's, but for times and bytes."""
+    """Assert that all metrics of these rounds are equal, except times and bytes."""
     for name, values in one.items():
         if not name.startswith(("seconds", "bytes")):
             np.testing.assert_array_equal(other[name], values[rounds], name)
 
 
 def sparse(arrays: Mapping[str, np.ndarray]) -> Metrics:
-    """``Metrics`` of arrays [T] and [T, clients] by name."""
+    """Return ``Metrics`` of arrays [T] and [T, clients] by name."""
     of_rounds, of_clients = {}, {}
     rounds = clients = 0
     for name, array in arrays.items():
@@ -39,8 +39,8 @@ def sparse(arrays: Mapping[str, np.ndarray]) -> Metrics:
 
 
 class Recorded(MetricsWriter):
-    """The results of a run in memory: writing and merging files of them would take a
-    third of the time of a tiny run.
+    """Results of a run in memory. Writing and merging files would take a third of the
+    time of a tiny run.
     """
 
     def __init__(self, folder: str | Path, *given: Any) -> None:
@@ -54,5 +54,5 @@ class Recorded(MetricsWriter):
         pass
 
     def values(self) -> Metrics:
-        """Name → [T, …], as in ``Results``."""
+        """Return arrays [T, …] by name, as in ``Results``."""
         return results.merge(self._all).values

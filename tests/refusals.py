@@ -1,4 +1,4 @@
-"""The line that answers a mistake of the user."""
+"""Check of the error line after a mistake of the user."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from hpcfl.errors import UserError
 def expect_refusal(
     pattern: str | None = None,
 ) -> Iterator[pytest.ExceptionInfo[UserError]]:
-    """Expect a ``UserError`` of one line in which a regular expression is found."""
+    """Expect a ``UserError`` of one line that matches a regular expression."""
     with pytest.raises(UserError, match=pattern) as caught:
         yield caught
     assert "\n" not in str(caught.value)

@@ -1,7 +1,8 @@
-"""What a launcher starts in place of hpcfl: it hands everything it got to the zygote,
-passes signals on, and ends as the process that the zygote forked ended.
+"""Program that a launcher starts in place of hpcfl. It passes its arguments and
+descriptors to the zygote, forwards signals, and ends as the process that the zygote
+forked.
 
-It lives a few milliseconds after ``python -S -E``. When it is killed the zygote kills
+It lives a few milliseconds after ``python -S -E``. If it is killed, the zygote kills
 the forked process too.
 """
 
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def leave(code: int) -> None:
-    """Exit with a code, or die of the signal that a negative one stands for."""
+    """Exit with a code, or by the signal of a negative code."""
     if code < 0:
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)

@@ -23,8 +23,8 @@ TABLE = {
 
 
 def test_importing_the_package_imports_no_other_one():
-    """Neither another package nor another module of its own: what is called is imported
-    when it is called.
+    """Importing the package imports neither another package nor another of its modules;
+    a module is imported when it is called.
     """
     code = "import sys; before = set(sys.modules); import hpcfl; print(*set(sys.modules) - before)"
     printed = subprocess.run(
@@ -187,13 +187,13 @@ def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
     out = tmp_path / "run"
     assert hpcfl.run(TABLE, out=out, on_round=on_round, progress=False).summary.finished
     assert capsys.readouterr() == ("heard 1\nheard 2\nheard 3\n", "")
-    hpcfl.run(TABLE, out=out, progress=False)  # complete, which it would say
+    hpcfl.run(TABLE, out=out, progress=False)  # complete, so no message is printed
     assert capsys.readouterr() == ("", "") and not list(out.glob("*.png"))
 
 
 @pytest.mark.slow
 def test_an_interrupt_without_progress_is_told_and_output_comes_back(tmp_path, capsys):
-    """As by a notebook's stop button, which sends SIGINT."""
+    """The interrupt is a SIGINT, as by the stop button of a notebook."""
 
     def on_round(name, round, values):
         if round == 1:

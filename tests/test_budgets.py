@@ -1,4 +1,4 @@
-"""The package does not grow: every number of ``budgets.json`` holds."""
+"""The package does not grow: every limit of ``budgets.json`` holds."""
 
 import subprocess
 import sys

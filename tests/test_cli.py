@@ -1,4 +1,4 @@
-"""The real commands, each a process or an MPI job of its own."""
+"""Real commands, each in a process or an MPI job."""
 
 import gc
 import json
@@ -17,7 +17,7 @@ from hpcfl.errors import Interrupted
 from hpcfl.experiment import plugins
 from hpcfl.trained import loading
 
-pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
+pytestmark = pytest.mark.slow  # needs the zygote, which takes seconds to start
 
 SWEEP = """
 name = "both"
@@ -34,7 +34,7 @@ method.name = ["local", "fedavg"]
 
 @pytest.fixture
 def call(zygote, tmp_path):
-    """``call("mpiexec -n 2 hpcfl …")`` in an empty folder."""
+    """Return ``call("mpiexec -n 2 hpcfl …")``, which runs a command in an empty folder."""
     environment = {**os.environ, "PATH": zygote.path, "COLUMNS": "100"}
 
     def run(line: str) -> subprocess.CompletedProcess:
@@ -158,10 +158,11 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
 
 @pytest.fixture
 def under_bash(zygote, tmp_path):
-    """``under_bash("hpcfl … > /dev/full")``; the exit code is that of hpcfl.
+    """Return ``under_bash("hpcfl … > /dev/full")``, which returns the exit code of
+    hpcfl.
 
-    forked: whether the process is forked from the zygote, as one without an open output
-    cannot be.
+    forked: Whether the process is forked from the zygote; a process without an open
+    output cannot be forked.
     """
 
     def run(line: str, forked: bool = False) -> subprocess.CompletedProcess:

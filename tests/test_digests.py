@@ -1,6 +1,6 @@
-"""No method ends otherwise than when ``digests.json`` was written, nor with anything that
-must not change a bit. One case of each method, with some clients away where the method
-allows it; ``python tests/digests.py`` compares them all.
+"""Every method ends with the digest in ``digests.json``, also with lanes, ranks and
+options that must not change a bit. The tests run one case of each method, with partial
+participation if the method supports it; ``python tests/digests.py`` compares all cases.
 """
 
 import json
@@ -28,14 +28,14 @@ def case_of(method):
 
 @pytest.fixture(scope="module", params=plugins.names("hpcfl.methods"))
 def played(request, tmp_path_factory):
-    """A method's case and what came of it, for all tests here."""
+    """Return a method's case and its result, for all tests of this file."""
     case = case_of(request.param)
     method, counts, sections = digests.arguments_of(case)
     return case, play(tmp_path_factory.mktemp("run"), method, counts, **sections)
 
 
 def test_every_case_has_a_digest():
-    """A new method's are written by ``python tests/digests.py --add``."""
+    """``python tests/digests.py --add`` writes the digests of a new method."""
     assert set(KEPT["digests"]) == set(map(digests.name_of, digests.cases()))
 
 
@@ -51,7 +51,7 @@ def test_a_method_ends_as_it_always_did(played):
 
 @pytest.mark.slow
 def test_a_federation_in_one_process_ends_as_a_run_does(tmp_path):
-    """Which is what ``python tests/digests.py`` plays."""
+    """``python tests/digests.py`` runs federations in one process."""
     case = case_of("ditto")
     digest = digests.digest_of(case, tmp_path / "run", OneProcess())
     method, counts, sections = digests.arguments_of(case)
@@ -61,8 +61,8 @@ def test_a_federation_in_one_process_ends_as_a_run_does(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("played", of_each_family(), indirect=True)
 def test_scores_after_tuning_change_no_bit(played, federate):
-    """All clients are scored after no epoch and after one, in the last round and after
-    it: the state and all other numbers stay as they are.
+    """All clients are scored after no epoch and after one epoch of tuning, in the last
+    round and after it. The state and all other metrics do not change.
     """
     (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
     evaluation = {"every": 3, "tune_epochs": [0, 1]}
@@ -76,7 +76,7 @@ def test_scores_after_tuning_change_no_bit(played, federate):
             )
     for column in ("tuned_0", "tuned_1"):
         assert (changed.values[f"{column}/clients"][-2:] == len(counts)).all()
-    # what is scored as pre is tuned_0
+    # ``pre`` is named tuned_0
     np.testing.assert_array_equal(
         changed.values["clients/tuned_0/loss"][-2:],
         plain.values["clients/pre/loss"][-2:],
@@ -93,9 +93,9 @@ def test_scores_after_tuning_change_no_bit(played, federate):
 def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
     played, tmp_path, monkeypatch
 ):
-    """The ranks are threads here; ``mpi/test_ranks.py`` starts some. A client that
-    would train beside all others trains beside one. The resume is alone, and its groups
-    are those of a device that holds the rows of one client at a time.
+    """The ranks are threads; ``mpi/test_ranks.py`` uses real ranks. A client that would
+    train together with all others trains with one other. The resume runs on one rank,
+    in groups as on a device with memory for the rows of one client.
     """
     (method, counts, sections), plain = digests.arguments_of(played[0]), played[1]
     changes = {"checkpoint": {"every": 1, "keep": 3}, "runtime": {"lanes": 2}}
@@ -103,7 +103,7 @@ def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
     ranks = on_ranks(3, lambda rank: play_on(rank, tmp_path, table))
     assert ranks.digest == plain.digest
     assert_alike(plain.values, ranks.values)
-    # as if killed before they were there
+    # as if killed before they were written
     for round in (2, 3):
         (tmp_path / "checkpoints" / f"manifest-{round:08}.json").unlink()
     one = partial(prepare.LaneChoice, clients_on_device=1)
@@ -116,8 +116,8 @@ def test_ranks_lanes_and_a_resume_in_groups_change_no_bit(
 
 @pytest.mark.slow
 def test_columns_count_those_who_were_scored(played):
-    """``pre`` is of everyone who is asked, also after the last round; ``post`` of those
-    who trained in the round.
+    """``pre`` contains every scored client, also after the last round; ``post``
+    contains the clients that trained in the round.
     """
     case, plain = played
     values = plain.values

@@ -1,4 +1,4 @@
-"""A lack of memory, threads or disk space is told from any other error."""
+"""A lack of memory, threads or disk space is distinguished from other errors."""
 
 import errno
 

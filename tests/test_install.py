@@ -1,4 +1,4 @@
-"""The installed package is found wherever Python is started."""
+"""The installed package is found in every working folder of Python."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
-    """As in a notebook that lies beside the clone: the current folder comes first on
+    """As in a notebook in the folder of the clone: the current folder is first on
     sys.path.
     """
     package = tmp_path / "hpcfl" / "hpcfl"
@@ -38,7 +38,7 @@ def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
 
 
 def test_an_installed_package_has_every_file():
-    """What is no module is installed only where ``package-data`` names it."""
+    """Files other than modules are installed only if ``package-data`` names them."""
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
         "setuptools"
     ]["package-data"]["*"]
@@ -61,11 +61,12 @@ def test_an_installed_package_has_every_file():
 def test_a_source_archive_makes_a_wheel_that_runs_in_an_environment_of_its_own(
     tmp_path,
 ):
-    """As on a package index: source archive, wheel from nothing but that, installation.
+    """As on a package index: source archive, a wheel built only from it, and its
+    installation.
 
-    The dependencies are those of the environment that runs the tests; its own hpcfl is
-    not seen, because Python reads no ``.pth`` file of a folder that a ``.pth`` file
-    names.
+    The dependencies come from the environment that runs the tests. This environment's
+    hpcfl is not visible, because Python reads no ``.pth`` file in a folder that a
+    ``.pth`` file names.
     """
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -96,14 +97,14 @@ def test_a_source_archive_makes_a_wheel_that_runs_in_an_environment_of_its_own(
 
 
 def build(kind: str, source: Path, place: Path) -> Path:
-    """Build one of ``sdist`` and ``wheel`` by the tool that pyproject.toml names."""
+    """Build an ``sdist`` or a ``wheel`` with the tool that pyproject.toml names."""
     code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(place)!r}))"
     *_, name = finished([sys.executable, "-c", code], source).split()
     return place / name
 
 
 def finished(command: list[str | Path], place: Path) -> str:
-    """What a command printed that had to succeed, without PYTHONPATH."""
+    """Return the output of a command that must succeed, without PYTHONPATH."""
     environment = {
         key: value
         for key, value in os.environ.items()
@@ -117,7 +118,7 @@ def finished(command: list[str | Path], place: Path) -> str:
 
 
 def files_of(package: Path) -> list[str]:
-    """The files of a package but what Python compiled, by their path in it."""
+    """Return the files of a package except compiled ones, by their path in it."""
     return sorted(
         str(path.relative_to(package))
         for path in package.rglob("*")

@@ -1,4 +1,4 @@
-"""How a process leaves: ``hpcfl/__main__.py``."""
+"""Exit of the process: ``hpcfl/__main__.py``."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ class Aborted(Exception):
 
 
 class Rank:
-    """A communicator whose abort takes its time, in which a signal arrives."""
+    """A communicator with a slow abort, during which a signal arrives."""
 
     rank = 0
     ranks = ("rank 0 on here",)
@@ -29,7 +29,7 @@ class Rank:
 
 @pytest.fixture
 def handlers():
-    """Signals are handled afterwards as they were before."""
+    """Restore the signal handlers after the test."""
     before = {number: signal.getsignal(number) for number in signals.STOP}
     yield
     for number, handler in before.items():
@@ -49,7 +49,7 @@ def test_a_signal_while_a_job_is_ended_changes_nothing(
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(output, "guard", lambda: None)  # it takes stderr from capsys
+    monkeypatch.setattr(output, "guard", lambda: None)  # replaces stderr of capsys
     monkeypatch.setattr(connection, "connect", Rank)
     monkeypatch.setattr(cli, "command", fail)
     with pytest.raises(Aborted) as aborted:
@@ -59,7 +59,7 @@ def test_a_signal_while_a_job_is_ended_changes_nothing(
 
 
 class Cleared:
-    """An object in whose end Ctrl-C arrives, or something fails."""
+    """An object during whose finalisation Ctrl-C arrives, or an error occurs."""
 
     def __init__(self, error):
         self.error = error

@@ -1,5 +1,5 @@
-"""A process that calls ``hpcfl.run`` again and again, as a notebook's does, keeps nothing
-of the runs before.
+"""A process that calls ``hpcfl.run`` repeatedly, such as a notebook, retains nothing of
+earlier runs.
 """
 
 import gc
@@ -15,8 +15,8 @@ import hpcfl
 from hpcfl.communication.communicator import Guest
 from hpcfl.simulation import signals
 
-# Of 20 clients with 75,010 parameters: what a run that stays in memory would cost is at
-# least the rows of all clients, 5.7 MiB.
+# 20 clients with 75,010 parameters: a run that stays in memory costs at least the rows
+# of all clients, 5.7 MiB.
 TABLE = {
     "name": "again",
     "rounds": 1,
@@ -26,26 +26,27 @@ TABLE = {
     "training": {"batch_size": 200},
 }
 ROWS = 20 * 75_010 * 4  # bytes
-# runs until what is imported and kept once is there, and from then
+# number of runs until all imports and caches exist, and number of measured runs after
+# them
 BEFORE, AFTER = 2, 2
 
 
 @pytest.fixture
 def allocations():
-    """What Python allocates is counted."""
+    """Count Python's allocations."""
     tracemalloc.start()
     yield
     tracemalloc.stop()
 
 
 def remembered():
-    """Bytes of the arrays, of whatever else Python allocated, and of the tensors that
-    this process can still reach.
+    """Return the bytes of arrays, of other Python objects, and of the tensors that this
+    process can reach.
 
-    What the system counts as this process's memory goes up and down by more than a run
-    has, with what the allocator happens to give back. Tensors on torch's meta device have
-    a shape and no memory: ``torch.export``, which other tests of this process may have
-    called, keeps some, and refuses to say where they are.
+    The process memory that the system reports varies by more than a run's size, because
+    the allocator returns memory irregularly. Tensors on torch's meta device have a
+    shape and no memory. ``torch.export``, which other tests of this process may have
+    called, retains some of them, and their addresses cannot be read.
     """
     everything = gc.get_objects()
     storages = [
@@ -61,7 +62,7 @@ def remembered():
 
 
 def held():
-    """Threads, open files and child processes of this process."""
+    """Return the numbers of threads, open files and child processes of this process."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return (
         set(threading.enumerate()),
@@ -81,7 +82,8 @@ def test_a_process_does_not_grow_over_runs(tmp_path):
         hpcfl.run(TABLE, out=tmp_path / f"after-{number}", progress=False)
     gc.collect()
     assert held() == things
-    # half of what AFTER runs would add that each leave the rows of their clients
+    # half of the bytes that AFTER runs would add if each retained the rows of its
+    # clients
     assert remembered() - memory < AFTER * ROWS / 2
 
 

@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("kind", catalogue.PAGES)
 def test_tables_say_what_the_code_says(kind):
-    """Else: ``python -m hpcfl.report.catalogue``."""
+    """If it fails, run ``python -m hpcfl.report.catalogue``."""
     listed = catalogue.list_entries(kind)
     page = catalogue.PAGES[kind].read_text(encoding="utf-8")
     assert catalogue.replace_table(kind, page, listed) == page

@@ -1,5 +1,5 @@
-"""The rooms of the package: hpcfl/README.md lists them from the top down, and no room
-imports from one above it.
+"""Rooms of the package: hpcfl/README.md lists them from top to bottom, and a room
+imports only from rooms below it.
 """
 
 import ast
@@ -20,7 +20,7 @@ ENGINE = re.findall(
 
 
 def room(module: str) -> str:
-    """The room of a module, e.g. ``files`` of ``hpcfl.files.atomic``."""
+    """Return the room of a module, such as ``files`` for ``hpcfl.files.atomic``."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ROOT
 
@@ -46,9 +46,7 @@ def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
 
 @cache
 def imports(path: Path) -> set[str]:
-    """The modules of the package that a file imports, also those imported inside
-    functions.
-    """
+    """Return the modules of the package that a file imports, also inside functions."""
     known, found = modules(), set()
     for node in statements(path):
         if isinstance(node, ast.Import):
@@ -67,7 +65,7 @@ def has_test_file(module: str) -> bool:
     """Return whether a module has a test file of its name in its room."""
     stem, name = modules()[module].stem.strip("_"), room(module)
     folder = TESTS if name == ROOT else TESTS / name
-    # Two test files cannot have one name; the second's begins with its room.
+    # Names of test files must be unique; the second one begins with its room.
     files = (f"test_{stem}.py", f"test_{name}_{stem}.py")
     return any(found for file in files for found in folder.rglob(file))
 
@@ -111,7 +109,9 @@ def test_no_room_imports_from_one_above_it(name):
 
 
 def test_the_engine_runs_without_its_surroundings():
-    """Also inside functions: none of their modules is named in an import."""
+    """No import of the engine names a module of the surroundings, not even inside
+    functions.
+    """
     assert "simulation" in ENGINE and "clock" not in ENGINE
     wrong = [
         f"{module} imports {other}"
@@ -147,7 +147,7 @@ def test_only_one_module_knows_mpi():
 
 
 def test_kernels_have_one_door():
-    """Others take steps through ``hpcfl.clients.execution`` and know nothing inside it."""
+    """Other rooms import only ``hpcfl.clients.execution``, not its modules."""
     door = "hpcfl.clients.execution"
     wrong = [
         f"{module} imports {other}"

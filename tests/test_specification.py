@@ -1,8 +1,9 @@
-"""References to the specification lead somewhere: in code, comments, texts and the
-specification itself.
+"""References to the specification name existing sections and items, in code, comments,
+documents and the specification itself.
 
-They read ``methods-1.md §5, item 9``, ``protocols.md D2`` and ``heterogeneity.md H3``;
-within the specification its own sections and items are named alone.
+References have the forms ``methods-1.md §5, item 9``, ``protocols.md D2`` and
+``heterogeneity.md H3``. Within the specification references to the same page name only
+sections and items.
 """
 
 import re
@@ -37,11 +38,13 @@ CITED = re.compile(
 IN_PARTS = {
     "protocols.md": "B-F",
     "heterogeneity.md": "DH",
-}  # the letters of their parts
+}  # letters of their parts
 
 
 def pieces(pattern, text):
-    """The marks of a pattern in a text, each with what follows until the next."""
+    """Return the matches of a pattern in a text, each with the text up to the next
+    match.
+    """
     marks = list(pattern.finditer(text))
     ends = [mark.start() for mark in marks] + [len(text)]
     return [
@@ -51,8 +54,8 @@ def pieces(pattern, text):
 
 
 def items(section):
-    """The items of a section and their lettered parts, ``10`` and ``10a``; ``**2–3.**``
-    is two items.
+    """Yield the items of a section and their lettered parts, ``10`` and ``10a``;
+    ``**2–3.**`` is two items.
     """
     for mark, body in pieces(ITEM, section):
         first, last = int(mark[1] or mark[2]), int(mark[3] or mark[2] or mark[1])
@@ -77,8 +80,8 @@ THERE = {
 
 
 def cited(text, file=None, section=None):
-    """(file, section, item) of every reference in a text; ``file`` and ``section`` are
-    those that it belongs to.
+    """Yield (file, section, item) of every reference in a text; ``file`` and
+    ``section`` are the text's own.
     """
     for mark in CITED.finditer(text):
         if mark["parts"]:
@@ -93,8 +96,8 @@ def cited(text, file=None, section=None):
 
 
 def written():
-    """Path and text of whatever is written for people or machines, but this file and
-    the specification.
+    """Return path and text of all code and documents except this file and the
+    specification.
     """
     folders = ("hpcfl", "tests", "launch", "slurm", "results")
     paths = chain(

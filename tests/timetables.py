@@ -1,4 +1,4 @@
-"""Timetables made by hand: clients that take so many ticks."""
+"""Synthetic timetables: clients with given numbers of ticks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from hpcfl.simulation.round_schedule import Draws
 
 @dataclass
 class Fixed:
-    """A ``Duration`` of so many ticks for each client and epoch."""
+    """A ``Duration`` with a given number of ticks for each client and epoch."""
 
     ticks_of: list[int]
     epochs: int = 1
@@ -44,7 +44,7 @@ def list_clients(
     participation: dict[str, Any] | None = None,
     **keys: Any,
 ) -> Clients:
-    """Return the clients of a timetable, of which each takes so many ticks."""
+    """Return the clients of a timetable with the given numbers of ticks."""
     time, clients = Time(mode=mode, **keys), len(ticks)
     draws = Draws(Uniform(**participation or {}), clients, 2)
     if when is None:

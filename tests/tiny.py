@@ -1,5 +1,5 @@
-"""A tiny data set, a partition by class counts, and models and methods that misbehave,
-named in configurations as 'tiny:…'.
+"""A tiny data set, a partition by class counts, and models and methods with special
+behaviour, named in configurations as 'tiny:…'.
 """
 
 import copy
@@ -24,11 +24,11 @@ from hpcfl.models.mlp import MLP
 from hpcfl.models.residual import Norm, ResidualNetwork
 
 CLASSES, FEATURES, EACH = 4, 5, 60
-TEST = 40  # a class's samples from here on are for testing
+TEST = 40  # first test sample of a class
 
 
 class Blobs(Source):
-    """Four overlapping normal clouds of 60 points each, sorted by class."""
+    """Four overlapping normal clusters of 60 points each, sorted by class."""
 
     built_in = True
 
@@ -49,7 +49,7 @@ class Blobs(Source):
 
 
 class Blobs64(Blobs):
-    """The same in double precision."""
+    """The same data in double precision."""
 
     def read(self, name, root):
         data = super().read(name, root)
@@ -60,8 +60,8 @@ blobs, blobs64 = Blobs(), Blobs64()
 
 
 class Counts(Scheme):
-    """Client i trains on the first ``counts[i][c]`` samples of class c: equal rows are
-    identical clients.
+    """Partition in which client i trains on the first ``counts[i][c]`` samples of class
+    c; equal rows give identical clients.
     """
 
     counts: list[list[int]] = Field(description="training samples by client and class")
@@ -81,9 +81,7 @@ class Counts(Scheme):
 
 
 class Stuck(Counts):
-    """The process of rank 1 is stopped while it draws the partition, as by a node that
-    hangs.
-    """
+    """Partition during which the process of rank 1 is stopped, as on a node that hangs."""
 
     def draw(self, labels, classes, official_test):
         if os.environ.get("PMI_RANK") == "1":
@@ -92,7 +90,7 @@ class Stuck(Counts):
 
 
 class Unreadable(Counts):
-    """Only the process of rank 1 cannot draw the partition, as where its node lacks a
+    """Partition that fails only in the process of rank 1, as on a node without the
     file.
     """
 
@@ -103,7 +101,7 @@ class Unreadable(Counts):
 
 
 def zero_head(shape, classes, *, hidden: int = 6):
-    """An MLP whose output layer is all zeros."""
+    """Return an MLP whose output layer is zero."""
     model = MLP(shape, classes, hidden=(hidden,))
     for parameter in model.head.parameters():
         nn.init.zeros_(parameter)
@@ -111,7 +109,7 @@ def zero_head(shape, classes, *, hidden: int = 6):
 
 
 class Normalised(MLP):
-    """An MLP whose input is batch-normalised."""
+    """Return an MLP with batch norm on its input."""
 
     def __init__(self, shape, classes, hidden):
         super().__init__(shape, classes, hidden=(hidden,))
@@ -123,7 +121,7 @@ class Normalised(MLP):
 
 
 def _without(model, *frozen):
-    """The model, of which modules or parameters are frozen as everywhere in torch."""
+    """Return the model with these modules or parameters frozen by ``requires_grad``."""
     for name in frozen:
         owner, _, leaf = name.rpartition(".")
         getattr(model.get_submodule(owner), leaf).requires_grad_(False)
@@ -131,7 +129,7 @@ def _without(model, *frozen):
 
 
 def head_only(shape, classes):
-    """A random feature extractor with batch norm that is frozen, and a head."""
+    """Return a frozen random feature extractor with batch norm, and a head."""
     return _without(Normalised(shape, classes, 6), "hidden1", "norm")
 
 
@@ -140,14 +138,14 @@ def body_only(shape, classes):
 
 
 def bias_only(shape, classes):
-    """Of all layers but the head only the biases are trained."""
+    """Return a model of whose layers only the head and the biases are trained."""
     return _without(
         MLP(shape, classes, hidden=(6, 5)), "hidden1.weight", "hidden2.weight"
     )
 
 
 def bias_alone(shape, classes):
-    """Nothing but biases is trained."""
+    """Return a model of which only biases are trained."""
     return _without(bias_only(shape, classes), "head.weight")
 
 
@@ -158,7 +156,8 @@ def all_frozen(shape, classes):
 class Adapted(nn.Module):
     """A frozen linear layer with a trained correction of rank 2 (LoRA).
 
-    unknown: torch does not know the layer, whose numbers so are no parameters at all.
+    unknown: Whether torch does not know the layer, so that its numbers are no
+    parameters.
     """
 
     def __init__(self, base, unknown):
@@ -174,11 +173,11 @@ class Adapted(nn.Module):
         return self.base(x) + x @ self.a.T @ self.b.T
 
 
-WEIGHTS = [5]  # what the frozen layers of ``lora`` are read from: a seed for a file
+WEIGHTS = [5]  # source of the frozen layers of ``lora``: a seed instead of a file
 
 
 def lora(shape, classes, *, unknown: bool = False):
-    """LoRA by hand in both hidden layers, under a head that is trained."""
+    """Return a model with manual LoRA in both hidden layers, and a trained head."""
     model = MLP(shape, classes, hidden=(6, 5))
     generator = torch.Generator().manual_seed(WEIGHTS[0])
     for name in ("hidden1", "hidden2"):
@@ -190,7 +189,7 @@ def lora(shape, classes, *, unknown: bool = False):
 
 
 def lora_by_rank(shape, classes):
-    """The same, whose frozen layers are read from another file on rank 1."""
+    """Return ``lora`` with other frozen layers on rank 1."""
     model = lora(shape, classes)
     if os.environ.get("PMI_RANK") == "1":
         model.hidden1.base.weight.data.add_(1)
@@ -198,14 +197,14 @@ def lora_by_rank(shape, classes):
 
 
 def tied(shape, classes):
-    """Two hidden layers have one weight."""
+    """Return a model with two hidden layers that share a weight."""
     model = MLP(shape, classes, hidden=(6, 6, 6))
     model.hidden3.weight = model.hidden2.weight
     return model
 
 
 def dropping(shape, classes, *, share: float = 0.5):
-    """A linear model that leaves out a share of its inputs, by a function of torch."""
+    """Return a linear model that drops a share of its inputs by a function of torch."""
     return Dropping(share, classes)
 
 
@@ -224,7 +223,7 @@ def normalised(shape, classes, *, hidden: int = 6):
 
 
 class Attention(nn.Module):
-    """Each position of [batch, 3, 4] as a mean of all, by how alike they are."""
+    """Attention over the positions of [batch, 3, 4]: weighted means by similarity."""
 
     def forward(self, x):
         return (x @ x.transpose(1, 2)).softmax(dim=2) @ x
@@ -238,7 +237,7 @@ class Tokens(nn.Module):
 
 
 class Mean(nn.Module):
-    """Over all positions."""
+    """Mean over all positions."""
 
     def forward(self, x):
         return x.mean(dim=1)
@@ -268,12 +267,14 @@ LAYERED = {
 
 
 def layered(shape, classes, *, kind: str = "batch norm"):
-    """Layers of which a client's bits might depend on the clients beside."""
+    """Return a model with layers whose bits for a client might depend on other clients."""
     return nn.Sequential(*LAYERED[kind](), nn.Linear(8, classes))
 
 
 class Branching(MLP):
-    """An MLP whose forward depends on numbers, which no graph of torch can hold."""
+    """An MLP whose forward pass depends on numbers, which a graph of torch cannot
+    represent.
+    """
 
     def __init__(self, shape, classes):
         super().__init__(shape, classes, hidden=(6,))
@@ -283,8 +284,8 @@ class Branching(MLP):
 
 
 def residual(shape, classes, *, norm: Norm = "batch"):
-    """ResNet-18 in its three forms, with two stages of 4 and 8 channels instead of
-    four.
+    """Return ResNet-18 in its three forms, with two stages of 4 and 8 channels instead
+    of four stages.
     """
     large = norm == "batch"
     return ResidualNetwork(
@@ -293,8 +294,8 @@ def residual(shape, classes, *, norm: Norm = "batch"):
 
 
 class Diverges(FedAvg):
-    """FedAvg in which one client's loss is not a number from round ``since`` on; it
-    counts its rounds in private.
+    """FedAvg in which one client's loss is NaN from round ``since`` on; clients count
+    their rounds in private state.
     """
 
     client: int = 1
@@ -315,7 +316,7 @@ class Diverges(FedAvg):
 
 
 class DivergesInRows(Diverges):
-    """The same, whose models travel to the server one by one."""
+    """The same method with uploads as rows."""
 
     def upload(self, fleet, inbox, trained):
         return {"model": trained}
@@ -325,7 +326,7 @@ class DivergesInRows(Diverges):
 
 
 class Fades(FedAvg):
-    """FedAvg whose loss reads a number that changes each round from somewhere else than
+    """FedAvg whose loss reads a number that changes in each round and is no variable of
     the lane.
     """
 
@@ -352,7 +353,7 @@ class Raises(FedAvg):
 
 
 class Stops(FedAvg):
-    """FedAvg in which the rank of one client is asked to stop in round 2."""
+    """FedAvg in which the rank of one client receives a stop signal in round 2."""
 
     client: int = 1
 
@@ -363,7 +364,7 @@ class Stops(FedAvg):
 
 
 class SlowEnd(FedAvg):
-    """FedAvg whose final scoring takes a minute, if the environment says so."""
+    """FedAvg whose final scoring takes a minute if the environment requests it."""
 
     def finish(self, fleet, inbox):
         for _ in range(600 if "SLOW_END" in os.environ and len(fleet.ids) > 1 else 0):
@@ -372,8 +373,8 @@ class SlowEnd(FedAvg):
 
 
 class Wide(FedAvg):
-    """FedAvg that in round 1 sends every client a field of its own of ``width · times``
-    floats and gets its double back.
+    """FedAvg that in round 1 sends each client a separate field of ``width · times``
+    floats and receives twice its values.
     """
 
     width: int = 1
@@ -422,8 +423,8 @@ FEW = [
 def table(
     method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any
 ) -> dict[str, Any]:
-    """An experiment on the tiny data; ``sections`` extend its tables, and replace those
-    where they name something else.
+    """Return an experiment on the tiny data; ``sections`` extend its tables, or replace
+    a table that names another plug-in.
     """
     found = {
         "seed": 3,

@@ -1,4 +1,4 @@
-"""Data sets as experiments load them, from a user's files or from a folder of them."""
+"""Data sets that experiments load from a user's files or folders."""
 
 import hashlib
 
@@ -18,7 +18,7 @@ def load(dataset, place, **keys):
 
 
 def refusal(dataset, place, **keys):
-    """Return the one line by which a data set is refused."""
+    """Return the error line for a refused data set."""
     with expect_refusal() as caught:
         load(dataset, place, **keys)
     [line] = str(caught.value).splitlines()
@@ -43,6 +43,6 @@ def numbers(seed, *shape):
 
 
 def idx(array):
-    """Return an array of bytes as an IDX file has it."""
+    """Return the bytes of an IDX file with an array of bytes."""
     sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()

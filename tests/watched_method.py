@@ -1,4 +1,4 @@
-"""A method that keeps which files lead to its loss."""
+"""A method that records the files that lead to its loss."""
 
 import sys
 from types import FrameType
@@ -11,15 +11,15 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class Watched(FedAvg):
-    """FedAvg that keeps the files of the frames above each call of its loss.
+    """FedAvg that records the files of the frames above each call of its loss.
 
-    stacks: of each call the file of each frame, innermost first.
+    stacks: file of each frame of each call, innermost first.
     """
 
     stacks: ClassVar[list[list[str]]] = []
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Return FedAvg's loss, and keep the files of the frames above this call."""
+        """Return FedAvg's loss and record the files of the frames above this call."""
         frame: FrameType | None = sys._getframe(1)
         files = []
         while frame is not None:

@@ -1,7 +1,7 @@
-"""Find names and sentences that a reader has to learn first.
+"""Find names and sentences that a reader would have to learn first.
 
-``python tests/wording.py`` prints every place. ``budgets.py`` counts them: these numbers
-may only go down.
+``python tests/wording.py`` prints every place. ``budgets.py`` counts them; these
+numbers may only decrease.
 """
 
 import ast
@@ -25,17 +25,17 @@ DOCUMENTS = (
     "results",
     "tests",
 )
-# A text that begins with one of these is a clause without a subject of its own.
+# A text that begins with one of these words is a clause without a subject.
 HEADLESS = re.compile(
     r"(What|Who|Whose|Whoever|Which|Of|That|Where|Nobody|Somebody|Everybody"
     r"|How|Whether|Why)\b"
 )
-# A description of an argument that begins with one of these lacks its noun.
+# A description of an argument that begins with one of these words lacks its noun.
 NOUNLESS = re.compile(r"(what|who|whose|which|of|that|where|how|why)\b", re.IGNORECASE)
 DESCRIPTION = re.compile(r"(?:^ *|[.;] )[a-z_*`][\w*`, ]*: (\w.*)", re.MULTILINE)
-# Folders of Python code beside the package whose sentences are read too.
+# Folders of Python code outside the package whose sentences are checked, too.
 CODE = ("hpcfl", "launch", "slurm")
-# Words that say nothing where they are the name of a file or a function.
+# Words without meaning as names of files or functions.
 BANNED = {
     "at",
     "blame",
@@ -78,7 +78,7 @@ def list_modules(*folders: str) -> list[tuple[Path, list[ast.AST]]]:
 def find_headless(texts: Iterator[tuple[str, str]]) -> list[str]:
     """Return a line for each text that begins with a headless clause.
 
-    texts: the place and the text of each.
+    texts: place and text of each.
     """
     return [
         f"{place}: {text[:70]}"
@@ -112,7 +112,7 @@ def list_nounless() -> list[str]:
 
 
 def list_comments() -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each comment that stands on a line of its own."""
+    """Yield the place and the text of each comment on a separate line."""
     for path, _ in list_modules(*CODE):
         follows_comment = False
         source = path.read_text(encoding="utf-8")
@@ -142,7 +142,7 @@ def list_headings_and_cells() -> Iterator[tuple[str, str]]:
 
 
 def list_banned_names() -> list[str]:
-    """Return the place of each file and function whose name says nothing."""
+    """Return the place of each file and function with a meaningless name."""
     found = []
     for path, nodes in list_modules(*CODE):
         if path.stem.strip("_") in BANNED:
@@ -154,7 +154,9 @@ def list_banned_names() -> list[str]:
 
 
 def list_docstrings_without_verb() -> list[str]:
-    """Return the place of each function's docstring that begins with no imperative."""
+    """Return the place of each function's docstring without an imperative at its
+    beginning.
+    """
     command = [sys.executable, "-m", "ruff", "check", "--select", "D401"]
     command += [
         "--output-format",
@@ -167,7 +169,7 @@ def list_docstrings_without_verb() -> list[str]:
 
 
 def list_private_uses() -> list[str]:
-    """Return each import of a private name of another room, and each use as attribute."""
+    """Return each import of a private name of another room, and each such attribute."""
     found = []
     for path, nodes in list_modules(*CODE):
         if not path.is_relative_to(PACKAGE):
@@ -200,14 +202,12 @@ def is_private(name: str) -> bool:
 
 
 def shorten(path: Path) -> str:
-    """Return a path as it is below the project."""
+    """Return a path relative to the project."""
     return str(path.relative_to(PROJECT))
 
 
 def list_all() -> dict[str, list[str]]:
-    """Return all places that are to be rewritten, by the name of the number in
-    ``budgets.json``.
-    """
+    """Return all places to rewrite, by the name of the number in ``budgets.json``."""
     return {
         "headless docstrings": find_headless(list_docstrings()),
         "headless comments": find_headless(list_comments()),

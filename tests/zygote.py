@@ -1,10 +1,10 @@
-"""A process that has imported everything and forks the processes of jobs, each of which
-then starts in milliseconds.
+"""A process that has imported all modules and forks the processes of jobs, each of
+which then starts in milliseconds.
 
-It is asked by ``shim.py`` over a socket, which ``python`` and ``hpcfl`` in its folder
-of programs start. MPI is not initialised here and no tensor is made, so a forked
-process is as one that was just started; it is killed with its shim, as launchers kill.
-Python processes that a forked one starts are forked as well. Where ``HPCFL_JOB`` names
+``shim.py`` sends it requests over a socket; ``python`` and ``hpcfl`` in its folder of
+programs start ``shim.py``. The zygote initialises no MPI and makes no tensor, so a
+forked process is like a newly started one. It is killed with its shim, as launchers do.
+Python processes that a forked process starts are forked as well. If ``HPCFL_JOB`` names
 a folder, a forked process writes its pid to the file ``rank-N`` in it.
 """
 
@@ -51,7 +51,7 @@ IMPORTED = (
     "torch._decomp.decompositions",
     "torch.fx.experimental.symbolic_shapes",
     "torch._functorch.apis",
-    "torch._dynamo",  # of which every first look at a step's operators makes use
+    "torch._dynamo",  # used by every first check of a step's operators
     "mpi4py",
     "importlib.readers",
     "importlib.resources.readers",
@@ -61,15 +61,17 @@ IMPORTED = (
     "rich.live",
     "rich.progress",
 )
-HIGH = 500  # descriptors from here on are in nobody's way
+HIGH = 500  # first descriptor that no process uses
 M_PERTURB = -6  # of glibc's mallopt
-NO_CACHE = "glibc.malloc.tcache_count=0"  # whose memory M_PERTURB does not reach
+NO_CACHE = "glibc.malloc.tcache_count=0"  # memory that M_PERTURB does not affect
 
 
 class Zygote:
-    """Context manager around the process; ``programs`` is a folder with a ``python``
-    and an ``hpcfl`` that are forked from it, ``folder`` a place for whatever the jobs
-    need.
+    """Context manager of the process.
+
+    Attributes:
+        programs: folder with a ``python`` and an ``hpcfl`` that are forked from it.
+        folder: folder for files of the jobs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,10 +83,10 @@ class Zygote:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # the end of its input is its end
+        self._process.communicate()  # it ends with its input
 
     def start(self, life: Any) -> None:
-        """Start the process, which ends with its input, ``life``; wait until it is
+        """Start the process, which ends with its input, ``life``, and wait until it is
         ready.
         """
         address = self.folder / "zygote"
@@ -109,8 +111,8 @@ class Zygote:
 
     @property
     def path(self) -> str:
-        """What PATH must be for its programs to come first, and then those of this
-        Python's environment.
+        """Return a PATH with its programs first, and then those of this Python's
+        environment.
         """
         return os.pathsep.join(
             map(str, [self.programs, Path(sys.executable).parent, os.environ["PATH"]])
@@ -119,8 +121,8 @@ class Zygote:
 
 @functools.cache
 def share(folder: Path) -> Zygote:
-    """Return the zygote of all processes that name this folder, the first of which starts
-    it. It ends with the last process that can write to the pipe ``life`` in it.
+    """Return the zygote of all processes that name this folder; the first one starts
+    it. It ends with the last process that can write to the pipe ``life`` in the folder.
     """
     zygote = Zygote(folder)
     with FileLock(folder / "lock"):
@@ -131,8 +133,8 @@ def share(folder: Path) -> Zygote:
 
 
 class Nursery:
-    """The loop in the zygote: a socket for every living process, and a descriptor that
-    tells its end.
+    """Loop of the zygote, with a socket for every living process and a descriptor that
+    shows its end.
     """
 
     def __init__(self, address: str) -> None:
@@ -147,12 +149,12 @@ class Nursery:
         self._born: tuple[dict[str, Any], list[int]] | None = None
 
     def wait(self) -> tuple[dict[str, Any], list[int]]:
-        """Fork on every request; returns only in the forked processes: the request and
-        its descriptors.
+        """Fork on every request. Return only in the forked processes, with the request
+        and its descriptors.
         """
         while self._born is None:
             for key, _ in self._selector.select():
-                # One that came with this key may have closed what it stands for.
+                # An event received earlier may have closed the object of this key.
                 if self._born is None and self._selector.get_map().get(key.fd) is key:
                     key.data(key.fileobj)
         return self._born
@@ -176,7 +178,9 @@ class Nursery:
         self._raise_child(connection, pid)
 
     def _raise_child(self, connection: socket.socket, pid: int) -> None:
-        """In the zygote: tell its shim the pid, and later its end."""
+        """Send the pid to the shim, and later the end of the process; runs in the
+        zygote.
+        """
         watched = self._children[pid] = os.pidfd_open(pid)
         self._selector.register(
             connection, selectors.EVENT_READ, lambda _: self._shim_died(connection, pid)
@@ -201,7 +205,7 @@ class Nursery:
         connection.close()
 
     def _forget(self, connection: socket.socket) -> None:
-        """In a forked process: what belongs to the zygote is closed."""
+        """Close the zygote's descriptors in a forked process."""
         for key in list(self._selector.get_map().values()):
             if key.fileobj is not sys.stdin:
                 os.close(key.fd)
@@ -214,12 +218,12 @@ class Nursery:
 def _tell(connection: socket.socket, number: int) -> None:
     with suppress(
         BrokenPipeError, ConnectionResetError
-    ):  # it was just killed, as its end will tell
+    ):  # it was just killed; its end is reported
         connection.send(str(number).encode())
 
 
 def become(request: dict[str, Any], received: list[int]) -> None:
-    """Turn this forked process into the one that the shim was started as."""
+    """Turn this forked process into the process that the shim represents."""
     raised = [
         os.dup2(descriptor, HIGH + position)
         for position, descriptor in enumerate(received)
@@ -236,12 +240,11 @@ def become(request: dict[str, Any], received: list[int]) -> None:
     os.chdir(request["folder"])
     tempfile.tempdir = None  # this environment may name another
     if "PMI_FD" in os.environ and "SLURM_PROCID" in os.environ:
-        # MPICH tells Slurm bytes that it has not written, and Slurm refuses the rank
-        # unless they are zeros, as in a process that was just started. With 255 all that
-        # malloc gives is zeros.
+        # MPICH sends Slurm uninitialised bytes, and Slurm refuses the rank unless they
+        # are zero, as in a new process. With 255 all memory of malloc is zero.
         ctypes.CDLL(None).mallopt(M_PERTURB, 255)
     if "HPCFL_JOB" in os.environ:
-        # as MPICH and Open MPI tell it
+        # as MPICH and Open MPI report it
         number = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
         rank = Path(os.environ["HPCFL_JOB"], f"rank-{number or 0}")
         rank.with_suffix(".new").write_text(str(os.getpid()))
@@ -257,8 +260,8 @@ def enter_namespaces(pid: str) -> None:
 
 
 def play(program: str, *arguments: str) -> None:
-    """As ``python PROGRAM ARGUMENTS``, where the program is a file, ``-m`` a module or
-    ``-c`` a text, perhaps after ``-u``: what is printed is seen at once.
+    """Run ``python PROGRAM ARGUMENTS`` with unbuffered output, where the program is a
+    file, ``-m`` with a module or ``-c`` with a text, possibly after ``-u``.
     """
     if program == "-u":
         sys.stdout.reconfigure(write_through=True, line_buffering=True)  # type: ignore[union-attr]
@@ -266,7 +269,8 @@ def play(program: str, *arguments: str) -> None:
     elif program == "-m":
         sys.argv = list(arguments)
         if not hasattr(sys.modules.get(arguments[0]), "__path__"):
-            sys.modules.pop(arguments[0], None)  # runpy warns of a module that is there
+            # runpy warns about modules that are already imported
+            sys.modules.pop(arguments[0], None)
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     elif program == "-c":
         sys.argv = list(arguments)
@@ -278,7 +282,7 @@ def play(program: str, *arguments: str) -> None:
 
 
 def report(error: BaseException) -> Any:
-    """Report an exception that nothing has caught, as Python does; return the exit code."""
+    """Report an uncaught exception as Python does, and return the exit code."""
     sys.last_value = error
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -288,15 +292,15 @@ def report(error: BaseException) -> Any:
 
 
 def depart(code: int) -> None:
-    """Leave as Python does, but without taking modules and libraries apart (0.4 s in a
+    """Exit as Python does, but without unloading modules and libraries (0.4 s in a
     forked process).
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    # MPI tells mpiexec in an exit hook of C's. Other threads of Python must not go on
-    # meanwhile, so ``exit`` is called with the interpreter's lock.
+    # MPI reports the end to mpiexec in an exit hook of C. Other threads of Python must
+    # not continue meanwhile, so ``exit`` is called with the interpreter's lock.
     ctypes.PyDLL(None).exit(code)
 
 
@@ -305,17 +309,17 @@ def main() -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
-            continue  # it costs time later, nothing else
+            continue  # costs time later, changes no result
     gc.collect()
-    # else every forked process copies all that it has when it looks for garbage
+    # otherwise garbage collection in every forked process copies all its memory
     gc.freeze()
     nursery = Nursery(sys.argv[1])
     sys.executable = sys.argv[2]
     print("ready", flush=True)
     request, received = nursery.wait()
     become(request, received)
-    # C's exit hooks run from the last to the first: those of what is loaded from here
-    # on, MPI, and no others.
+    # C runs exit hooks from last to first: only the hooks of libraries loaded from here
+    # on, such as MPI's.
     libc = ctypes.CDLL(None)
     libc.on_exit(libc._exit, None)
     code: Any = 0

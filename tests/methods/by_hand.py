@@ -1,18 +1,18 @@
-"""Losses that are computed by hand, or one client after the other."""
+"""Losses computed by hand, or for one client after the other."""
 
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 
 def quadratic(centre=0.0, curvature=1.0):
-    """The loss ½a‖θ − c‖², whatever the samples."""
+    """Return the loss ½a‖θ − c‖², independent of the samples."""
     return lambda model, batch, lane: sum(
         curvature / 2 * (p - centre).square().sum() for p in model.parameters()
     )
 
 
 def loss_of(fleet, client, row, part="train"):
-    """The mean cross-entropy of a model [P] on a part of a client's samples."""
+    """Return the mean cross-entropy of a model [P] on a part of a client's samples."""
     samples = fleet.resources.samples
     x, y = samples.take(samples.parts[part][client])
     named = fleet.layout.split(row)

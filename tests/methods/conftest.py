@@ -1,4 +1,4 @@
-"""Comparison of two methods that do the same."""
+"""Comparison of two equivalent methods."""
 
 import pytest
 import tiny
@@ -7,12 +7,12 @@ import torch
 
 @pytest.fixture
 def equal_runs(federate):
-    """``equal_runs(one, other, …)`` plays two methods with some of the clients in each
-    round and returns both runs, which must have the same bits.
+    """Return ``equal_runs(one, other, …)``, which runs two methods with partial
+    participation, asserts the same bits and returns both runs.
 
-    server, clients: the names of the state to compare, those of clients as
-    ``first=second`` where they differ. columns: the scores. exact: False where two
-    different products have to agree.
+    server, clients: names of the state to compare; names of clients' state as
+    ``first=second`` if they differ. columns: names of the scores. exact: False if two
+    different products must agree.
     """
 
     def check(

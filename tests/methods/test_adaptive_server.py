@@ -1,4 +1,4 @@
-"""The base of FedAdam, FedYogi and FedAdagrad."""
+"""Base class of FedAdam, FedYogi and FedAdagrad."""
 
 import pytest
 import torch

@@ -1,5 +1,5 @@
-"""Adaptive local aggregation: methods-1.md §6. v own old model, g received, Ω weights,
-ŵ = v + Ω⊙(g − v).
+"""Adaptive local aggregation: methods-1.md §6. v is the client's last model, g the
+received model, Ω the weights, ŵ = v + Ω⊙(g − v).
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
 
 @pytest.fixture
 def activated(make_fleet, rows_of):
-    """A fleet whose clients have trained before: state with v, Ω, rounds; and a
+    """Return a fleet whose clients have trained before, with state v, Ω, rounds, and a
     received model g ``[P]``.
     """
 
@@ -44,8 +44,7 @@ def activated(make_fleet, rows_of):
 
 
 def test_one_step_by_hand(make_fleet):
-    """A linear model of zeros as v and g = 1 in the biases: everything by hand for one
-    sample.
+    """A linear model with v = 0 and g = 1 in the biases, one sample.
 
     Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h =
     p − e_y for the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y)
@@ -74,7 +73,9 @@ def test_one_step_by_hand(make_fleet):
 
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_adapts_in_the_initial_stage_alone(activated, rounds):
-    """Afterwards Ω stays, and own and received model are blended by it."""
+    """Afterwards Ω is constant, and the last and the received model are blended with
+    it.
+    """
     fleet, g, _ = activated(rounds=rounds)
     other, _, _ = activated(rounds=rounds)
     before, own = fleet.state["ala.weights"], fleet.state["model"]
@@ -97,7 +98,7 @@ def test_adapts_in_the_initial_stage_alone(activated, rounds):
 
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
-    """In a first activation, of many epochs, and in later ones."""
+    """In the first activation, with many epochs, and in later ones."""
     found = []
     for pace in (None, np.zeros(len(FEW))):
         fleet, g, _ = activated(rounds=rounds)
@@ -109,8 +110,8 @@ def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
 
 
 def epochs_of(fleet, g, share=1.0, **keys):
-    """In how many mini-batches each client's blending weights learnt; one batch is one
-    epoch unless it is said.
+    """Return the number of mini-batches in which each client trained its blending
+    weights; by default one batch is one epoch.
     """
     count = torch.zeros(len(fleet.ids))
     original = Fleet.train_by
@@ -133,8 +134,8 @@ def epochs_of(fleet, g, share=1.0, **keys):
 
 
 def alone(fleet, g, upper, client, ended):
-    """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until
-    ``ended`` of the losses.
+    """Return Ω of one client and its losses, trained by plain gradient descent with η =
+    5 until ``ended`` of the losses.
     """
     v, omega, losses = (
         fleet.state["model"][client],
@@ -181,9 +182,9 @@ def test_ends_after_the_most_epochs_at_the_latest(activated):
 
 
 def test_counts_the_federations_rounds_or_a_clients_own(activated):
-    """Clients that took part never, once and five times: Algorithm 1 has all of them
-    converge in round 2 and learn for one epoch in round 3, in rounds of their own they
-    copy, converge, and learn for one.
+    """Clients took part never, once and five times. In Algorithm 1 all of them train
+    until convergence in round 2 and for one epoch in round 3. With rounds counted by
+    client they copy, train until convergence, and train for one epoch.
     """
     three = [*FEW, [1, 0, 6, 6]]
     for round, activation, expected in (
@@ -200,8 +201,8 @@ def test_counts_the_federations_rounds_or_a_clients_own(activated):
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lanes):
-    """Ω moves along the gradient of the model in training mode, as in the authors'
-    code, also where batch norm lies in layers that are copied.
+    """Ω follows the gradient of the model in training mode, as in the authors' code,
+    also if batch norm is in copied layers.
     """
     fleet, g, upper = activated(
         dtype=torch.float32, lanes=lanes, model={"name": "tiny:normalised"}
@@ -229,11 +230,11 @@ def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lan
 )
 def test_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
     fleet, g, _ = activated(counts=[[8, 3, 0, 0], [0, 1, 0, 0]], batch_size=1)
-    assert epochs_of(fleet, g, share=share) == samples  # one sample a batch
+    assert epochs_of(fleet, g, share=share) == samples  # one sample per batch
 
 
 def test_learns_by_cross_entropy_whatever_the_objective(activated):
-    """The loss inside ALA has no regulariser of the method it serves."""
+    """The loss inside ALA has no regulariser of the method."""
     weights = []
     for objective in (
         None,

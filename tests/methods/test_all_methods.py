@@ -1,4 +1,4 @@
-"""Properties that every built-in method has, whichever they are."""
+"""Properties of every built-in method."""
 
 import re
 
@@ -26,8 +26,8 @@ TRAFFIC = re.compile(r"Down ([\w·]+)(?: \(.+?\))?, up ([\w·]+(?: \+ \d)?)[ .,]
 
 
 def traffic(name):
-    """What a method's docstring says of the floats that travel down and up, if it is a
-    plain expression.
+    """Return the floats down and up that a method's docstring states, if they are plain
+    expressions.
     """
     documents = (base.__doc__ or "" for base in kind(name).__mro__)
     said = next(document for document in documents if "Down" in document)
@@ -35,7 +35,7 @@ def traffic(name):
 
 
 def rates(name):
-    """Local rates so small that no parameter changes."""
+    """Return local rates so small that no parameter changes."""
     fields = kind(name).model_fields
     return {
         key: 1e-30
@@ -46,7 +46,7 @@ def rates(name):
 
 @pytest.fixture(scope="module", params=NAMES)
 def still(request, tmp_path_factory):
-    """A method's name and what came of it where training changes nothing."""
+    """Return a method's name and its run without any change by training."""
     name, training = request.param, {"lr": 1e-30, "batch_size": 100}
     method = short(name, **rates(name))
     folder = tmp_path_factory.mktemp("still")
@@ -55,7 +55,7 @@ def still(request, tmp_path_factory):
 
 def test_identical_models_stay_what_they_are(still):
     """Every client sends and receives the same model. A server may change the heads by
-    what it knows of classes.
+    its information about classes.
     """
     name, played = still
     setup, hooks = played.prepared.setup, played.prepared.hooks
@@ -74,7 +74,7 @@ def has_no_nan(played):
     for tensor in (*played.server.values(), *played.clients.values()):
         assert tensor.double().isfinite().all()
     assert np.isfinite(played.values["pre/weighted"]).all()
-    # nothing trains after the last round
+    # no training after the last round
     assert np.isfinite(played.values["post/weighted"][:-1]).all()
     assert not np.nansum(played.values["clients/diverged"])
 
@@ -88,7 +88,7 @@ def test_numbers_stay_finite(federate, name, case):
 
 @pytest.fixture
 def common_draws(monkeypatch):
-    """All clients draw the same numbers in all rounds."""
+    """Let all clients draw the same numbers in all rounds."""
     generator = randomness.generator
 
     def draw(seed, *key):
@@ -117,7 +117,7 @@ def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
             pytest.skip("clients begin with numbers of their own on the server")
     renumbered = [counts[client] for client in order]
     other = federate(short(name), renumbered, rounds=2, training=whole)
-    # what it computes of a client has the same bits beside any others
+    # the results of a client have the same bits whatever clients are trained with it
     assert not first.prepared.resources.kernel.dependent
     for column in ("clients/pre/loss", "clients/post/loss"):
         np.testing.assert_allclose(
@@ -140,7 +140,7 @@ def test_as_many_floats_travel_as_the_docstring_says(still):
     if expressions is None:
         pytest.skip("its docstring has no plain expression")
     known = {
-        "P": 64,  # 5·6 + 6 of the body and 6·4 + 4 of the head
+        "P": 64,  # 5·6 + 6 in the body and 6·4 + 4 in the head
         "P_b": 36,
         "P_g": 28,
         "L": getattr(method, "components", 0),
@@ -159,8 +159,8 @@ def test_as_many_floats_travel_as_the_docstring_says(still):
     "name", [name for name in NAMES if "optimizer" in kind(name).unheeded]
 )
 def test_plain_steps_have_their_own_learning_rate_under_adam(federate, name):
-    """A rate that suits Adam is none for them: with ``plain_lr`` they go another way,
-    and without it they have ``lr``.
+    """A rate for Adam does not suit plain steps: with ``plain_lr`` they differ from the
+    steps without it, which use ``lr``.
     """
     own = {"warmup": 0} if "warmup" in kind(name).model_fields else {}
     adam = {"optimizer": "adam", "lr": 0.001}

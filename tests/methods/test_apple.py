@@ -24,7 +24,7 @@ def inbox_of(cores):
 
 @pytest.fixture
 def started(make_fleet, rows_of):
-    """A fleet with given relations, and different core models."""
+    """Return a fleet with given relations and different core models."""
 
     def make(relations=None, **keys):
         fleet = make_fleet(**keys)

@@ -1,4 +1,4 @@
-"""Batch-norm statistics that are averaged."""
+"""Averaged batch-norm statistics."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ NAME = "buffers.model"
 
 
 def test_received_statistics_replace_the_clients_own_but_for_counters():
-    """They do not reach the method."""
+    """The method does not receive them."""
     initial, averaged = torch.zeros(2), torch.tensor([True, False])
     overlay = AveragedBuffers(
         NAME, initial, averaged, lambda fleet: torch.tensor([1, 3])

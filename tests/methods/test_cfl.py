@@ -39,8 +39,8 @@ def test_opposite_groups_are_separated_and_averaged_apart(cohort):
     state = server()
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE})
     assert state["cluster"].tolist() == [0, 1, 1, 0]
-    # Samples weigh 4 and 6, 2 and 4: (4·(1, .1) + 6·(1, 0))/10 and (2·(−1, .1) + 4·(−1,
-    # −.1))/6.
+    # Weights by samples are 4 and 6, 2 and 4: (4·(1, .1) + 6·(1, 0))/10 and (2·(−1, .1)
+    # + 4·(−1, −.1))/6.
     torch.testing.assert_close(
         state["models"], torch.tensor([[1.0, 0.04], [-1.0, -0.2 / 6]])
     )
@@ -71,7 +71,7 @@ def test_splits_only_where_the_mean_is_small_an_update_large_and_the_first_round
 def test_splits_neither_two_clients_nor_before_every_member_takes_part(
     cohort, clients, present
 ):
-    """Zeros for absent clients would make clusters of their own."""
+    """Zeros for absent clients would create false clusters."""
     state = server(clients=clients)
     method().aggregate(state, cohort(COUNTS[:present]), {"model": OPPOSITE[:present]})
     assert not state["cluster"].any()
@@ -95,8 +95,8 @@ def largest_across(similarity, group):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_cut_minimises_the_largest_similarity_across_it(seed):
-    """By brute force over all bipartitions; complete linkage, as in the codes, misses
-    it in about half of all cases.
+    """By brute force over all bipartitions. Complete linkage, as in the codes, misses
+    the minimum in about half of all cases.
     """
     updates = torch.randn(
         6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
@@ -130,8 +130,8 @@ def test_complete_linkage_differs():
 
 
 def test_updates_are_differences_to_the_clusters_own_model(cohort):
-    """Uploads that all point away from 0 the same way, and opposite ways from the
-    cluster's model.
+    """The directions of the uploads from 0 are equal, and from the cluster's model
+    opposite.
     """
     state = server() | {"models": torch.tensor([[50.0, 50.0]])}
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE + 50})

@@ -28,7 +28,7 @@ M, K = 7, 4
 
 
 def draw(clients=M, seed=0):
-    """Random π̂ and p, float64."""
+    """Return random π̂ and p, float64."""
     generator = torch.Generator().manual_seed(seed)
     pi = torch.rand(clients, K, generator=generator, dtype=torch.float64) ** 3 + 1e-4
     p = torch.rand(clients, generator=generator, dtype=torch.float64) + 0.1
@@ -40,13 +40,13 @@ def matrix(pi, p):
 
 
 def mixing_matrix(receivers, shares, p):
-    """A = Π·Q."""
+    """Return A = Π·Q."""
     mixes, shares = factors(receivers, shares, p)
     return mixes @ shares
 
 
 def loop(pi, receivers, p, models):
-    """The paper's two steps, one client and one class at a time, in float64
+    """Return the paper's two steps, for one client and one class at a time, in float64
     (methods-1.md §5, item 5 with its pitfalls).
     """
     clients, classes = len(pi), len(pi[0])
@@ -73,13 +73,13 @@ def method(**keys):
 
 @pytest.fixture
 def setup(make_fleet):
-    """What a method knows of clients with MLPs and these counts."""
+    """Return the setup of clients with MLPs and these counts."""
     known = make_fleet().setup
     return lambda counts: replace(known, class_counts=torch.as_tensor(counts).double())
 
 
 def server_after(cw, cohort, models, setup, ids=None):
-    """The server's state after one aggregation of ``models`` [n, P]."""
+    """Return the server's state after one aggregation of ``models`` [n, P]."""
     upper = setup.layout.columns(cw.class_wise().layers)
     overlay = cw.class_wise()
     server = {**cw.server_state(setup), **overlay.server_state(setup)}
@@ -95,17 +95,17 @@ def server_after(cw, cohort, models, setup, ids=None):
 
 
 def sent(cw, server, receivers):
-    """The message to the receivers."""
+    """Return the message to the receivers."""
     return cw.class_wise().mixes(server, server["distributions"][receivers.ids])
 
 
 def starts_of(cw, server, receivers):
-    """What the receivers start from, [n, P]."""
+    """Return the start models of the receivers, [n, P]."""
     return received(cw, sent(cw, server, receivers), len(receivers.ids))
 
 
 def received(cw, message, clients):
-    """The models that come down to so many clients by a message, [n, P]."""
+    """Return the models that clients receive by a message, [n, P]."""
     inbox, _ = exchange.send(
         OneProcess(),
         place([1.0] * clients, 1),
@@ -153,8 +153,10 @@ def test_matrix_against_the_paper_client_by_client(absent):
     if absent:
         pi[:, 1] = 0
         pi /= pi.sum(1, keepdim=True)
-    receivers = draw(5, seed=9)[0]  # partial participation: others than those who sent
-    receivers[0] = torch.eye(K)[1]  # who holds absent classes alone gets the average
+    # partial participation: receivers differ from senders
+    receivers = draw(5, seed=9)[0]
+    # only the holder of absent classes receives the average
+    receivers[0] = torch.eye(K)[1]
     models = torch.randn(M, 50, dtype=torch.float64)
     expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
     np.testing.assert_allclose(
@@ -191,7 +193,7 @@ def test_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
         if distribution == "true"
         else norms / norms.sum(1, True)
     )
-    asked = torch.full((M, K), 1 / K).double()  # a client that was never seen
+    asked = torch.full((M, K), 1 / K).double()  # a client without an upload
     asked[ids] = pi
     mixed = loop(pi.tolist(), asked.tolist(), p, models.double().numpy())
     mean = np.repeat(
@@ -200,15 +202,15 @@ def test_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
     classwise = setup.layout.columns(layers)
     expected = np.concatenate([mean[:, : classwise.start], mixed[:, classwise]], axis=1)
     np.testing.assert_allclose(received, expected, atol=2e-6)
-    assert (layers in ("all", 2)) == (classwise.start == 0)  # two layers in all
+    assert (layers in ("all", 2)) == (classwise.start == 0)  # of two layers
 
 
-MANY = 4 * K + 1  # clients, of whose models class models are made
+MANY = 4 * K + 1  # clients whose models give the class models
 
 
 def many(setup, absent=None):
-    """Counts of so many clients, of which none has the class ``absent``, and their
-    models [n, 64].
+    """Return counts of the given number of clients, of which none has the class
+    ``absent``, and their models [n, 64].
     """
     counts = np.random.default_rng(0).integers(1, 20, (MANY, K))
     if absent is not None:
@@ -248,7 +250,7 @@ def test_class_models_travel_without_a_change_of_what_arrives(
     for few in (
         [3],
         [0, 5, 16],
-    ):  # a client's start is the same whoever else is in the audience
+    ):  # a client's start model does not depend on the audience
         assert torch.equal(
             starts_of(cw, server, cohort(setup.counts[few], setup.layout, few)),
             starts[few],

@@ -18,7 +18,7 @@ QUICK = {
 
 
 def head_gradient(weight, bias, features, labels):
-    """∂CE/∂(weight, bias) as a row, by autograd."""
+    """Return ∂CE/∂(weight, bias) as a row, by autograd."""
     leaves = [
         weight.clone().requires_grad_(),
         *([] if bias is None else [bias.clone().requires_grad_()]),
@@ -55,8 +55,8 @@ def test_the_batch_behind_a_gradient_matches_it(biased):
         *([wanted[:, size:].square().sum(dim=1)] * biased),
     ]
     squares = torch.cat([part.flatten() for part in squares])
-    # a scaled gradient points the same way; what is left is the guard beside each row's
-    # squares
+    # a scaled gradient has the same direction; the rest is the constant added to each
+    # row's squares
     for scale in (1, 10):
         guard = (1e-6 / (scale * squares + 1e-6)).sum()
         assert mismatch(
@@ -79,8 +79,8 @@ def test_features_of_absent_classes_are_unchanged(federate):
 
 
 def test_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
-    """Few samples, so a draw is all of a class: against autograd on the received body
-    under h̃.
+    """With few samples a draw contains all samples of a class. The result is compared
+    with autograd on the received body under h̃.
     """
     counts = [[3, 2, 0, 0], [0, 1, 4, 2]]
     fleet = make_fleet(counts)
@@ -107,13 +107,13 @@ def test_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
             else:
                 assert (sent[client, label] == 0).all()
     assert message["gradients"].floats.tolist() == [2 * 28, 3 * 28]
-    # a class is averaged over the clients that hold it, whatever their samples
+    # the mean of a class covers the clients with this class, without weights by samples
     assert message["gradients"].weights.tolist() == [[1, 1, 0, 0], [0, 1, 1, 1]]
 
 
 def test_fresh_head_learns_the_synthetic_features(make_fleet):
-    """Well separated features: the retrained head tells them apart, and is another one
-    in another round.
+    """On well separated features the retrained head predicts all classes, and a second
+    round gives another head.
     """
     fleet = make_fleet()
     setup = fleet.setup

@@ -19,8 +19,8 @@ def test_layers_are_named_exactly(federate):
 
 
 def test_distributions_count_training_samples_only(federate):
-    """Every client is tested on 20 samples of each class it holds, which would even out
-    its counts.
+    """Every client is tested on 20 samples of each of its classes. Test samples in the
+    counts would make the classes more even.
     """
     played = federate({"name": "cwfedavg", "distribution": "true"}, rounds=1)
     counts = torch.tensor(tiny.COUNTS).double()

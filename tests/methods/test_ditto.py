@@ -17,8 +17,8 @@ def test_lambda_zero_is_local_training_beside_fedavg(federate):
 
 
 def test_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
-    """In round 1 v = w, so the first personal step feels no proximal term whatever λ
-    is.
+    """In round 1 v = w, so the proximal term of the first personal step is zero for any
+    λ.
     """
     one = {"rounds": 1, "training": WHOLE}
     weak, strong = (
@@ -70,7 +70,9 @@ def test_clips_the_personal_gradient_and_not_the_pull(make_fleet):
 
 
 def test_stragglers_do_a_share_of_the_personal_epochs_too(make_fleet):
-    """Of E epochs 1 + ⌊E/2⌋ for a share of a half: 2 of 2, and 3 personal ones of 5."""
+    """With half of the work a straggler trains 1 + ⌊E/2⌋ of E epochs: 2 of 2, and 3 of
+    5 personal ones.
+    """
     ends = []
     for personal_epochs, pace in ((5, np.array([0.5])), (3, None)):
         fleet = make_fleet([[4, 3, 0, 0]], epochs=2)

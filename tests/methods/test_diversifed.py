@@ -1,5 +1,6 @@
-"""DiversiFed: methods-1.md §7. D distances, d = D/τ, s = softmax of d over the others,
-β = α(1/n − s)/(τD)."""
+"""DiversiFed: methods-1.md §7. D distances, d = D/τ, s = softmax of d over the other
+clients, β = α(1/n − s)/(τD).
+"""
 
 import math
 
@@ -11,7 +12,7 @@ from hpcfl.rows import mixing
 
 
 def full(models, alpha=1.0, tau=1.0):
-    """A [M, M] at full participation, and β, D."""
+    """Return A [M, M] at full participation, and β, D."""
     distances = mixing.compute_distances(models, models)
     beta = forces(distances, torch.eye(len(models), dtype=torch.bool), alpha, tau)
     return beta + torch.diag(1 - beta.sum(1)), beta, distances
@@ -24,7 +25,7 @@ def draw(clients=6, spread=1.0):
 
 
 def diversity(own, others, tau):
-    """L_d(w_i) = (1/n) Σ_j log s_ij of one client, from the paper."""
+    """Return L_d(w_i) = (1/n) Σ_j log s_ij of one client, by the paper's formula."""
     scaled = torch.stack([(own - other).norm() / tau for other in others])
     return (scaled - scaled.logsumexp(0)).mean()
 
@@ -52,16 +53,18 @@ def test_weights_stay_finite_for_far_equal_few_and_no_other_models():
     a, beta, _ = full(twins)
     assert (
         a.isfinite().all() and beta[0, 1] == beta[1, 0] == 0
-    )  # no force between models that coincide
-    assert torch.equal(full(draw(2))[0], torch.eye(2).double())  # one other: β = 0
-    assert torch.equal(full(draw(1))[0], torch.eye(1).double())  # none: z = w
+    )  # equal models do not attract or repel each other
+    # one other client: β = 0
+    assert torch.equal(full(draw(2))[0], torch.eye(2).double())
+    # no other client: z = w
+    assert torch.equal(full(draw(1))[0], torch.eye(1).double())
     same, _, _ = full(draw(1).repeat(4, 1))
     assert torch.equal(same, torch.eye(4).double())
 
 
 def test_trains_from_its_own_model_towards_the_anchor(federate):
-    """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F
-    here, since lr·∇F is compared away.
+    """With full batches w ← w − γ(∇F + (λ/α)(w − z)). The comparison cancels lr·∇F in
+    the first step of an epoch.
     """
     whole = {"batch_size": 100, "lr": 0.1}
     first = federate("diversifed", rounds=1, training=whole)

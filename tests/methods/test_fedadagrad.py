@@ -7,9 +7,9 @@ from hpcfl.methods.fedadagrad import FedAdagrad
 
 
 def test_two_rounds_by_hand():
-    """β₁ = 0, τ = 10⁻³, η = 0.1, w = 1, so v = 10⁻⁶ at first.
+    """β₁ = 0, τ = 10⁻³, η = 0.1, w = 1, so v = 10⁻⁶ initially.
 
-    Mean model 1.5: Δ = ½, v = 0.250001, and w moves by 0.1·½/(0.500001 + 0.001) =
+    Mean model 1.5: Δ = ½, v = 0.250001, and w changes by 0.1·½/(0.500001 + 0.001) =
     0.0998. Then Δ = ½ again: v = 0.500001, and 0.1·½/(0.707107 + 0.001) = 0.070611.
     """
     method = FedAdagrad(name="fedadagrad")

@@ -47,7 +47,7 @@ def test_anchors_of_three_models_by_hand(cohort):
 
 
 def test_the_term_is_squared(make_fleet, rows_of):
-    """One full batch: the step differs from Local's by lr·(λ/α)·(w − u)."""
+    """With one full batch the step differs from Local's by lr·(λ/α)·(w − u)."""
     rows, anchors = (
         rows_of(make_fleet(dtype=torch.float64)),
         rows_of(make_fleet(dtype=torch.float64), seed=2),

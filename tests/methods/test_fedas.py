@@ -15,14 +15,14 @@ def method(**keys):
 
 
 class Equal(FedAS):
-    """FedAS whose clients all have the same trace."""
+    """FedAS in which all clients have the same trace."""
 
     def traces(self, fleet, rows):
         return torch.full((len(rows),), 0.3)
 
 
 class Fitting(FedAS):
-    """FedAS whose clients fit their data perfectly."""
+    """FedAS in which the clients fit their data perfectly."""
 
     def traces(self, fleet, rows):
         return torch.zeros(len(rows))
@@ -44,8 +44,9 @@ def test_clients_without_a_trace_weigh_by_samples(federate):
 
 
 def test_the_alignments_loss_by_hand():
-    """Of a class with samples at squared distance 1 and 4 the mean, of one with a single
-    sample its own; over d coordinates each.
+    """The loss of a class with samples at squared distances 1 and 4 is their mean, and
+    of a class with a single sample its squared distance; each is divided by d
+    coordinates.
     """
     model = MLP((2,), 3, hidden=())
     model.features = lambda x: x
@@ -58,8 +59,8 @@ def test_the_alignments_loss_by_hand():
 
 
 def test_alignment_is_a_step_of_the_body_towards_the_old_features(make_fleet, rows_of):
-    """One batch of one class: b moves by −η times the gradient of the mean squared
-    distance to the old body's mean feature; the head stays.
+    """With one batch of one class, b changes by −η times the gradient of the mean
+    squared distance to the old body's mean feature. The head does not change.
     """
     fleet = make_fleet([[3, 0, 0, 0]])
     old, received = rows_of(fleet, 1), rows_of(fleet, 2)
@@ -81,8 +82,8 @@ def test_alignment_is_a_step_of_the_body_towards_the_old_features(make_fleet, ro
 
 @pytest.mark.parametrize("kind", ["sum", "mean"])
 def test_traces_by_hand(make_fleet, rows_of, kind):
-    """Of a linear model on one sample ∇ = (p − e_y) ⊗ (x, 1), of squared norm ‖p −
-    e_y‖²(‖x‖² + 1); two batches of one sample each add up.
+    """For a linear model on one sample, ∇ = (p − e_y) ⊗ (x, 1) has the squared norm ‖p
+    − e_y‖²(‖x‖² + 1). The values of two batches of one sample each are added.
     """
     fleet = make_fleet([[1, 0, 0, 0], [0, 2, 0, 0]], hidden=(), batch_size=1)
     rows = rows_of(fleet)
@@ -101,8 +102,8 @@ def test_traces_by_hand(make_fleet, rows_of, kind):
 
 
 def test_bodies_weigh_by_traces(make_fleet):
-    """t = (3, 1), bodies (1, …) and (5, …): the mean is 2. 10 d: so it is whatever
-    the traces' scale, and far beyond single precision.
+    """t = (3, 1), bodies (1, …) and (5, …): the mean is 2. By 10 d this holds for any
+    scale of the traces, also far beyond single precision.
     """
     setup = make_fleet().setup
     cohort = Cohort(np.arange(2), setup.counts[:2], setup, 1)

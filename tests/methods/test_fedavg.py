@@ -12,8 +12,8 @@ from hpcfl.methods.fedavg import FedAvg
 
 @pytest.fixture
 def aggregated(arrived, cohort):
-    """``aggregated(counts, rows)``: the server's model after uploads [n, P] of clients
-    with these counts.
+    """Return ``aggregated(counts, rows)``, which returns the server's model after
+    uploads [n, P] of clients with these counts.
     """
 
     def make(counts, rows, **keys):

@@ -67,8 +67,8 @@ def test_epochs_add_up_and_the_proximal_term_acts_in_both_phases(federate, monke
 
 
 def test_fine_tuning_by_hand(federate):
-    """One client, full batches: tune_epochs + epochs steps of gradient descent a round,
-    all uploaded.
+    """One client with full batches takes tune_epochs + epochs steps of gradient descent
+    per round and uploads the result.
     """
     one = [[6, 3, 2, 1]]
     tuned = federate(

@@ -7,8 +7,8 @@ from hpcfl.methods.fedavgm import FedAvgM
 
 
 def steps(count, changes, **keys):
-    """What the server's model, one number, moves by in each of so many rounds, in which
-    the clients' mean is that far from it.
+    """Return the change of the server's model, one number, in each round, in which the
+    clients' mean has the given distance from it.
     """
     method = FedAvgM(name="fedavgm", **keys)
     server = {"model": torch.zeros(1).double(), "step": torch.zeros(1).double()}
@@ -33,7 +33,7 @@ def test_nesterov_by_hand():
 
 
 def test_the_first_mean_counts(federate):
-    """Round 1 is FedAvg's."""
+    """Round 1 equals FedAvg's."""
     first = federate("fedavgm", rounds=1).server
     torch.testing.assert_close(
         first["model"], federate("fedavg", rounds=1).server["model"]

@@ -7,8 +7,8 @@ from test_fedrep import phases
 
 
 def test_the_head_never_changes(federate, monkeypatch):
-    """10c as well: weight decay and momentum would move a head that is only frozen by a
-    step of 0.
+    """This includes item 10c: weight decay and momentum would change a head that is
+    frozen only by a step of size 0.
     """
     training = {"momentum": 0.9, "weight_decay": 0.1}
     played, calls = phases(
@@ -17,7 +17,7 @@ def test_the_head_never_changes(federate, monkeypatch):
     head = played.prepared.setup.layout.columns("head")
     initial = played.prepared.setup.initial()[head]
     assert torch.equal(played.server["model"][head], initial)
-    assert len(calls) == 4  # the last one fine-tunes
+    assert len(calls) == 4  # fine-tuning in the last round
     for start, ended in calls[:3]:
         assert (start[:, head] == initial).all() and (ended[:, head] == initial).all()
         assert (start[:, : head.start] != ended[:, : head.start]).any(dim=1).all()

@@ -7,7 +7,7 @@ NORMED = {"model": {"name": "test_fedrep:Normed"}}
 
 
 def columns(played):
-    """Which columns are batch norm's, by their names."""
+    """Return the columns of batch norm, by their names."""
     layout = played.prepared.setup.layout
     span = layout.columns("norm")
     mask = torch.zeros(layout.width, dtype=torch.bool)
@@ -27,7 +27,7 @@ def test_batch_norm_stays_with_its_client(federate):
 
 @pytest.mark.slow
 def test_the_first_rounds_other_layers_are_fedavgs(federate):
-    """All start from the same batch norm, so what is averaged is the same."""
+    """All clients start from the same batch norm, so the averages are equal."""
     fedbn, fedavg = (federate(name, rounds=1, **NORMED) for name in ("fedbn", "fedavg"))
     shared = ~columns(fedbn)
     assert torch.equal(fedbn.server["model"][shared], fedavg.server["model"][shared])

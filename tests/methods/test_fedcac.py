@@ -10,7 +10,7 @@ from hpcfl.rows import layout
 
 
 def aggregated(cohort, models, masks, round=1):
-    """What clients restart from after an aggregation of these uploads."""
+    """Return the clients' start models after an aggregation of these uploads."""
     clients = len(models)
     method = FedCAC(name="fedcac", beta=100.0)
     server = {
@@ -26,8 +26,8 @@ def aggregated(cohort, models, masks, round=1):
 
 
 def test_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
-    # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty
-    # mask overlaps with nothing
+    # m_1 has 1 entry, m_2 has 4, no shared entry: O_12 = 1 − 5/2 = −1.5, O_21 = 1 −
+    # 5/8; an empty mask has no overlap
     masks = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
     found = overlaps(masks)
     assert found[0, 1] == -1.5 and found[1, 0] == 0.375
@@ -61,7 +61,7 @@ def test_groups_narrow_with_the_rounds():
 
 
 class Net(nn.Module):
-    """Tensors of 4 and 2 entries."""
+    """A model with tensors of 4 and 2 entries."""
 
     def __init__(self):
         super().__init__()
@@ -82,8 +82,8 @@ class Net(nn.Module):
 def test_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
     before = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.2]])
     after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.1, 0.3]])
-    # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes
-    # its place
+    # share 1: the smallest entry of the first tensor is 0, so the smallest entry above
+    # 1e-20 replaces it
     assert critical(
         layout.lay_out_parameters(Net()), before, after, share
     ).int().tolist() == [expected]
@@ -95,8 +95,8 @@ def test_marks_nothing_where_nothing_moved():
 
 
 def test_blends_of_three_clients_by_hand(cohort):
-    # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β
-    # = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
+    # masks 1 and 2 agree, mask 3 has no common entry: O = [[·,1,0],[1,·,0],[0,0,·]],
+    # mean ⅓, t/β = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
     models = torch.tensor([[1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [11.0, 11.0, 11.0]])
     masks = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 0, 1]]).bool()
     expected = [[2.0, 5.0, 5.0], [2.0, 5.0, 5.0], [5.0, 5.0, 11.0]]
@@ -104,7 +104,9 @@ def test_blends_of_three_clients_by_hand(cohort):
 
 
 def test_clients_outside_keep_their_marked_entries(cohort):
-    """Clients 0 and 2 upload; 1 never did and gets the average throughout."""
+    """Clients 0 and 2 upload. Client 1 has no upload so far and receives the average in
+    all entries.
+    """
     models, masks = (
         torch.tensor([[1.0, 1.0], [5.0, 5.0]]),
         torch.tensor([[True, False], [False, True]]),
@@ -124,7 +126,7 @@ def test_clients_outside_keep_their_marked_entries(cohort):
     before = method.send(server, everyone)["model"]
     assert (
         before.tolist() == [[3.0, 3.0]] * 3
-    )  # equal overlaps are one group whatever the round
+    )  # equal overlaps give one group in any round
     method.aggregate(
         server,
         cohort(torch.ones(1, 1), ids=[2]),

@@ -25,7 +25,7 @@ def features():
 
 
 def test_equal_heads_make_the_gate_meaningless(model, features):
-    """p + q = 1, so that the logits are Wφ + 2b, whatever the gate."""
+    """p + q = 1, so the logits are Wφ + 2b for any gate."""
     expected = model.head(features) + model.head.bias
     for context in (torch.zeros(6), torch.randn(6)):
         noise = torch.rand(8, 12)
@@ -35,8 +35,8 @@ def test_equal_heads_make_the_gate_meaningless(model, features):
 
 
 def test_gate_and_heads_by_hand(model, features):
-    """A gate that adds ln 3 to its first half gives p = ¾, q = ¼: LayerNorm's shift,
-    behind a scale of 0.
+    """A gate that adds ln 3 to its first half gives p = ¾, q = ¼; this is LayerNorm's
+    shift with scale 0.
     """
     norm = model.gate[1]
     norm.weight.data.zero_()
@@ -57,7 +57,7 @@ def test_the_context_is_the_sum_of_the_personal_heads_rows(model):
 
 
 class ToShared(nn.Module):
-    """A gate that leaves all features to the shared head: p = 0 and q = 1."""
+    """A gate that passes all features to the shared head: p = 0 and q = 1."""
 
     def __init__(self, width):
         super().__init__()
@@ -69,7 +69,7 @@ class ToShared(nn.Module):
 
 
 class Closed(FedCP):
-    """FedCP with such a gate, a personal head of zeros and a shared head that stays."""
+    """FedCP with such a gate, a zero personal head and a constant shared head."""
 
     def adapt(self, model):
         model = super().adapt(model)
@@ -97,7 +97,9 @@ def test_with_all_features_for_the_shared_head_it_is_fedbabu(federate):
 
 
 def test_the_received_features_pull_nothing(model):
-    """φ = φ_w, so MMD² = 0, and so is its gradient; elsewhere it is λ times fedphp's."""
+    """φ = φ_w, so MMD² = 0, and its gradient is 0; otherwise the term is λ times
+    fedphp's.
+    """
     layout = lay_out_parameters(model)
     row = make_row(layout, model)
     batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
@@ -121,7 +123,7 @@ def test_the_received_features_pull_nothing(model):
 def test_personal_heads_stay_and_the_shared_one_is_the_mean_of_halves(
     federate, monkeypatch
 ):
-    """g ← Σ p_i ½(r_i + g) with weights by samples; the gate and the body move, too."""
+    """g ← Σ p_i ½(r_i + g) with weights by samples; the gate and the body change, too."""
     played = federate("fedcp", rounds=1)
     setup = played.prepared.setup
     layout, initial = setup.layout, setup.initial()
@@ -137,7 +139,7 @@ def test_personal_heads_stay_and_the_shared_one_is_the_mean_of_halves(
 
 
 def test_the_gates_size_and_what_travels(federate, model):
-    """P_c = 2d² + 6d, with d = 512 that is 527,360; P + P_c floats both ways."""
+    """P_c = 2d² + 6d, 527,360 for d = 512; P + P_c floats in both directions."""
     assert sum(p.numel() for p in model.gate.parameters()) == 2 * 6**2 + 6 * 6
     wide = METHOD.adapt(MLP((5,), 4, hidden=(512,)))
     assert sum(p.numel() for p in wide.gate.parameters()) == 527_360
@@ -149,7 +151,9 @@ def test_the_gates_size_and_what_travels(federate, model):
 
 
 def test_noise_by_hand(model, features):
-    """u = e^(−1) has −log(−log u) = 0 and e^(−1/3) has ln 3; the ends are finite."""
+    """u = e^(−1) gives −log(−log u) = 0, and e^(−1/3) gives ln 3; the values at the
+    ends are finite.
+    """
     norm = model.gate[1]
     norm.weight.data.zero_()
     model.personal.weight.data.normal_()

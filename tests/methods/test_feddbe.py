@@ -14,7 +14,7 @@ from hpcfl.models.mlp import MLP
 
 
 class Frozen(FedDBE):
-    """FedDBE whose vectors stay 0."""
+    """FedDBE with vectors that stay 0."""
 
     def local_train(self, fleet, rows, inbox):
         if "mean" not in inbox:
@@ -34,7 +34,7 @@ def batch():
 
 
 def shared(played):
-    """The server's body and head."""
+    """Return the server's body and head."""
     layout = played.prepared.setup.layout
     return played.server["model"][: layout.columns("head").stop]
 
@@ -48,7 +48,7 @@ def test_without_pull_and_vectors_it_is_fedavg(equal_runs):
 
 
 def test_round_1_is_fedavgs_and_gives_the_exact_mean(federate, monkeypatch):
-    """Of all samples of all clients after training, in evaluation mode."""
+    """The mean covers all samples of all clients after training, in evaluation mode."""
     played, calls = phases(federate, monkeypatch, method="feddbe", rounds=1)
     assert torch.equal(shared(played), federate("fedavg", rounds=1).server["model"])
     assert not played.clients["bias"].any()
@@ -75,8 +75,8 @@ def test_the_models_of_round_1_may_be_discarded(federate):
 
 
 def test_the_pull_by_hand(model, batch):
-    """κ = 50, d = 6: away from m̄ by δ it is 25/6·Σ δ_c², with the gradient κδ/(d·b) in
-    each sample's features; at m̄ nothing.
+    """κ = 50, d = 6: at the distance δ from m̄ the term is 25/6·Σ δ_c², with the
+    gradient κδ/(d·b) in each sample's features; at m̄ it is zero.
     """
     method, mean = FedDBE(name="feddbe"), model.features(batch.x).mean(dim=0).detach()
     features = model.features(batch.x).detach().requires_grad_()
@@ -102,7 +102,9 @@ def test_the_vector_is_a_bias_of_the_head(model, batch):
 
 
 def test_the_vector_stays_with_its_client(federate):
-    """Down and up travel P floats; in round 1 the mean goes up, then it comes down."""
+    """P floats are sent down and up. In round 1 the clients also upload the mean, and
+    afterwards the server sends it.
+    """
     played = federate("feddbe", rounds=3, participation={"fraction": 0.4})
     layout = played.prepared.setup.layout
     private = layout.columns("personal_bias")
@@ -119,7 +121,7 @@ def test_the_vector_stays_with_its_client(federate):
 
 
 def test_models_are_scored_with_the_vector_and_the_global_one_without(federate):
-    """Vectors are 0 up to the end of round 1."""
+    """Vectors are 0 until the end of round 1."""
     values = federate("feddbe", rounds=3).values
     own, common = values["clients/pre/loss"], values["clients/global/loss"]
     np.testing.assert_array_equal(own[:2], common[:2])

@@ -6,16 +6,19 @@ import torch
 
 from hpcfl.methods.feddyn import FedDyn
 
-SAME = [[4, 0, 0, 0], [0, 4, 0, 0]]  # two clients of four samples, one full batch each
+# two clients with four samples each, one full batch
+SAME = [[4, 0, 0, 0], [0, 4, 0, 0]]
 EXACT = {
     "batch_size": 4,
     "lr": 0.25,
     "epochs": 30,
-}  # until the minimum is reached
+}  # steps until the minimum
 
 
 class Quadratic(FedDyn):
-    """From w = 0 clients minimise f_i = (a_i/2)(θ − c_i)² in each parameter."""
+    """FedDyn in which clients minimise f_i = (a_i/2)(θ − c_i)² in each parameter, from
+    w = 0.
+    """
 
     curvature: list[float]
     centre: list[float]
@@ -71,7 +74,7 @@ def test_the_first_step_goes_twice_as_far(federate):
 
 
 def test_the_servers_drift_is_the_mean_of_the_clients(federate):
-    """Also where some are absent, who keep their own to the last bit."""
+    """The same holds if clients are absent; they keep h_i, bit for bit."""
     part = {"participation": {"fraction": 0.4}}
     ended = []
     for rounds in (2, 3):
@@ -103,10 +106,11 @@ def test_it_finds_the_true_optimum_and_stays(federate):
 
 
 def test_a_clients_own_strength_falls_with_its_samples(make_fleet):
-    """Of 6 and 2 samples, 4 on average: α_i = 0.3·4/6 and 0.3·4/2.
+    """Clients have 6 and 2 samples, 4 on average: α_i = 0.3·4/6 and 0.3·4/2.
 
-    One step from θ = 1 with h_i = −1 and w = 1, so at a distance of θ − (w − h_i) = −1
-    from the anchor: the pull is −α_i, with η = 0.5 a step of 0.1 and 0.3 more.
+    One step from θ = 1 with h_i = −1 and w = 1 starts at a distance of θ − (w − h_i) =
+    −1 from the anchor. The pull is −α_i, with η = 0.5 an additional step of 0.1 and
+    0.3.
     """
     fleet = make_fleet([[6, 0, 0, 0], [2, 0, 0, 0]], lr=0.5, batch_size=100)
     method = FedDyn(name="feddyn", alpha=0.3, alpha_by="samples")
@@ -116,7 +120,7 @@ def test_a_clients_own_strength_falls_with_its_samples(make_fleet):
     plain = fleet.train(model, phase="train again")
     np.testing.assert_allclose((pulled - plain)[0], 0.1, rtol=1e-5)
     np.testing.assert_allclose((pulled - plain)[1], 0.3, rtol=1e-5)
-    # the squared length of that distance, α_i/2·P, is in the objective alone
+    # the squared length of that distance, α_i/2·P, is only in the objective
     term = torch.tensor([0.2, 0.6]).double() / 2 * len(model)
     fleet.state["dual"] = -torch.ones(2, len(model))
     fleet._phases.clear()

@@ -31,7 +31,9 @@ def test_expectation_by_hand():
 
 
 class Table(nn.Module):
-    """Logits by sample, of one client; x [batch, 1] is its number."""
+    """A model with the logits of each sample of one client; x [batch, 1] is the
+    sample's number.
+    """
 
     def __init__(self, logits):
         super().__init__()
@@ -42,8 +44,9 @@ class Table(nn.Module):
 
 
 def test_loss_and_prediction_by_hand():
-    """Two classes, samples 0 of class 0 and 1 of class 1. Component 1 gives the right
-    class ¾, component 2 ¼ and ½. Received as they are, q = (¾, ¼) and (3/5, 2/5).
+    """Two classes, sample 0 of class 0 and sample 1 of class 1. Component 1 gives the
+    correct class ¾, component 2 gives it ¼ and ½. With the received models q = (¾, ¼)
+    and (3/5, 2/5).
     """
     three = math.log(3)
     model = method(components=2).adapt(Table([[three, 0], [0, three]]))
@@ -60,7 +63,7 @@ def test_loss_and_prediction_by_hand():
     first = 0.75 * quarter + 0.25 * math.log(4)
     second = 0.6 * quarter + 0.4 * half
     assert loss.item() == pytest.approx((first + second) / 2)
-    # q is constant: only q_s(l)·(p − e_y)/batch reaches a logit
+    # q is constant: the gradient of a logit is only q_s(l)·(p − e_y)/batch
     loss.backward()
     gradient = model.components[0].logits.grad[0]
     assert gradient.tolist() == pytest.approx([-0.75 * 0.25 / 2, 0.75 * 0.25 / 2])
@@ -71,7 +74,9 @@ def test_loss_and_prediction_by_hand():
 
 
 def test_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
-    """Against a loop; before it the received models are scored with the old mixture."""
+    """The mixture is compared with a loop. Before the update the received models are
+    scored with the old mixture.
+    """
     played = federate({"name": "fedem", "components": 3}, rounds=1)
     setup, samples = played.prepared.setup, played.prepared.resources.samples
     received = played.prepared.method.server_state(setup)["model"]

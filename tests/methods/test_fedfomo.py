@@ -18,8 +18,8 @@ def method(**keys):
 
 
 def judged(fleet, losses):
-    """The fleet, to which the models whose first parameters are the keys have these
-    losses.
+    """Return the fleet, with given losses of models; the keys are their first
+    parameters.
     """
 
     def loss_of(models, on="train", model="model"):
@@ -61,7 +61,7 @@ def one(make_fleet):
         fleet.state.update(model=constant(fleet, 2), base=constant(fleet, 0))
         object.__setattr__(
             fleet.setup, "class_counts", torch.ones(3, 4).double()
-        )  # of a federation of three
+        )  # in a federation of three clients
         pool = Pool(constant(fleet, 1, 4), torch.tensor([[0, 1]]))
         return fleet, {"models": pool, "senders": torch.tensor([1, 2])}
 
@@ -121,7 +121,8 @@ def test_sends_the_most_useful_uploaded_models_of_others(cohort):
     message = method(received=2).send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))
     pool = message["models"]
     received = [[float(pool.rows[pick, 0]) for pick in picks] for picks in pool.picks]
-    # neither one's own nor client 2's, which never came; ties to the lower id
+    # neither the client's own model nor client 2's, which was never uploaded; ties to
+    # the lower id
     assert received == [[3, 1], [0, 3], [4, 0]]
     everything = method().send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))["models"]
     assert (everything.picks >= 0).sum(1).tolist() == [3, 3, 4]

@@ -12,9 +12,9 @@ from hpcfl.methods.fedproto import features
 
 @pytest.fixture
 def trained_head(make_fleet):
-    """``trained_head(counts, means, …)``: the server's head, weight [K, d] and bias [K],
-    before and after it was trained on the class means [n, K, d] of clients with these
-    counts.
+    """Return ``trained_head(counts, means, …)``, which returns the server's head,
+    weight [K, d] and bias [K], before and after training on the class means [n, K, d]
+    of clients with these counts.
     """
 
     def train(counts, means, **keys):
@@ -36,7 +36,7 @@ def trained_head(make_fleet):
 
 
 def test_without_server_epochs_the_head_is_the_initial_one(federate):
-    """Bodies are those of local training that begins under g⁰ in every round."""
+    """Local training begins under g⁰ in every round."""
     still = {"name": "fedgh", "server_epochs": 0}
     played = federate(still, rounds=2)
     setup, layout = played.prepared.setup, played.prepared.setup.layout
@@ -52,7 +52,7 @@ def test_without_server_epochs_the_head_is_the_initial_one(federate):
 
 
 def test_one_step_of_the_head_by_hand(trained_head):
-    """One mean μ_k of each class and one full batch: row j moves by −η times the
+    """With one mean μ_k per class and one full batch, row j changes by −η times the
     gradient, (η/K) Σ_k (1[j = k] − p_k(j)) μ_k, and bias j by the same without μ_k.
     """
     means = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(1))
@@ -66,7 +66,7 @@ def test_one_step_of_the_head_by_hand(trained_head):
 
 
 def test_means_of_classes_are_alike_whatever_their_samples(trained_head):
-    """Each client's mean of a class it holds is one sample; others are not looked at."""
+    """Each client's mean of a class is one sample; means of absent classes are ignored."""
     means = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
     counts, keys = [[1, 9, 0, 0], [0, 5, 0, 0]], {"server_epochs": 1, "server_lr": 0.5}
     (weight, bias), found = trained_head(counts, means, **keys)

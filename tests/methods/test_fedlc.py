@@ -14,9 +14,9 @@ METHOD = FedLC(name="fedlc")
 
 
 def test_two_classes_by_hand(make_fleet):
-    """n = (16, 1), so margins 16^(−1/4) = ½ and 1; of logits 0 the loss is log(e^(−½) +
-    e^(−1)) + ½ = 0.4741 for class 0 and half more for class 1. Absent classes count as
-    e^(−100).
+    """n = (16, 1), so the margins are 16^(−1/4) = ½ and 1. For zero logits the loss is
+    log(e^(−½) + e^(−1)) + ½ = 0.4741 for class 0 and larger by ½ for class 1. An absent
+    class has e^(−100).
     """
     fleet = make_fleet([[16, 1, 0, 0]])
     (margin,) = METHOD.loss_variables(fleet, {})["margin"]
@@ -39,7 +39,7 @@ def test_absent_classes_leave_their_row_alone(make_fleet):
 
 
 def test_it_is_scored_without_margins(federate):
-    """What comes down before round 1 is FedAvg's model, with FedAvg's numbers."""
+    """The model sent before round 1 is FedAvg's, with FedAvg's scores."""
     found, plain = (federate(name, rounds=1).values for name in ("fedlc", "fedavg"))
     assert (found["clients/pre/loss"][0] == plain["clients/pre/loss"][0]).all()
     assert (found["clients/post/loss"][0] != plain["clients/post/loss"][0]).all()

@@ -12,7 +12,7 @@ from hpcfl.models.heads import CosineHead
 
 
 def prototypes(played):
-    """V [K, d] of the server now and before round 1."""
+    """Return the server's V [K, d] now and before round 1."""
     setup = played.prepared.setup
     return tuple(
         setup.layout.split(model)["head.weight"]
@@ -23,8 +23,8 @@ def prototypes(played):
 def test_prototypes_by_hand():
     # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ
     # = (3, 1), normalised (3, 1)/√10. ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581),
-    # normalised. Class 1 is held by nobody: V_1 stays, not even normalised anew. The
-    # mean that arrives is Σ/4.
+    # normalised. No client has class 1: V_1 is unchanged, also without another
+    # normalisation. The server receives the mean Σ/4.
     old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
     means = torch.tensor([[0.75, 0.25], [torch.nan, torch.nan]]).double()
     moved = FedNH(name="fednh", rho=0.5).moved(

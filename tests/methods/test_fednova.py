@@ -10,16 +10,16 @@ COUNTS = [[8, 0, 0, 0], [0, 8, 8, 0], [0, 4, 0, 4]]  # 2, 4 and 2 steps of four 
 
 
 def constant(model, batch, lane):
-    """A loss whose gradient is 1 in every parameter."""
+    """A loss with gradient 1 in every parameter."""
     return sum(parameter.sum() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("mu", [0.0, 0.1])
 def test_the_effective_steps_are_the_weights_of_the_gradients(make_fleet, momentum, mu):
-    """Of gradients that are all 1 the change is η times the sum of their weights.
+    """For gradients that are all 1 the change is η times the sum of their weights.
 
-    With τ = 2, 4 and 2 steps the closed formulas of momentum alone and of μ alone.
+    The closed formulas for momentum only and for μ only hold with τ = 2, 4 and 2 steps.
     """
     fleet = make_fleet(COUNTS, lr=0.2, momentum=momentum)
     fleet.loss = constant
@@ -40,7 +40,7 @@ def test_the_effective_steps_are_the_weights_of_the_gradients(make_fleet, moment
 
 
 class Two(FedNova):
-    """From x = 0 client 0 minimises ½(x − 4)² and client 1 ½(x − 8)²."""
+    """FedNova in which from x = 0 client 0 minimises ½(x − 4)² and client 1 ½(x − 8)²."""
 
     def server_state(self, setup):
         state = super().server_state(setup)
@@ -84,7 +84,9 @@ def test_steps_that_follow_samples_make_it_fedavg_with_a_larger_step(
 
 
 def test_adam_counts_steps(federate):
-    """A client's momentum and proximal term are none of Adam's weights."""
+    """The effective steps of Adam depend on neither a client's momentum nor its
+    proximal term.
+    """
     played = federate("fednova", COUNTS, rounds=1, training={"optimizer": "adam"})
     assert any("divided by the number of steps" in line for line in notes(played))
     fleet = played.prepared.make_fleet(np.arange(3), 1, is_scored=False)

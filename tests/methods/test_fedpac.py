@@ -12,7 +12,7 @@ from hpcfl.methods.fedpac import FedPAC, collaboration, objective, simplex_minim
 
 @pytest.fixture
 def some():
-    """H [5, 6] and v [5] of five clients."""
+    """Return H [5, 6] and v [5] of five clients."""
     generator = torch.Generator().manual_seed(5)
     means = torch.randn(5, 6, generator=generator)
     variances = torch.rand(5, generator=generator).double()
@@ -20,7 +20,7 @@ def some():
 
 
 def test_without_both_its_ideas_it_is_fedrep(equal_runs):
-    """Each client's head, which then stays as it was trained, lies on the server."""
+    """The server stores each client's trained head, which then does not change."""
     alone = {"name": "fedpac", "lam": 0.0, "collaborate": False}
     fedrep = {"name": "fedrep", "head_epochs": 1}
     found, other = equal_runs(alone, fedrep, columns=("pre", "post", "global"))
@@ -28,8 +28,8 @@ def test_without_both_its_ideas_it_is_fedrep(equal_runs):
 
 
 def test_two_clients_by_hand():
-    """v = 1, ‖H₁ − H₂‖² = 2: α² + (1 − α)² + 2(1 − α)² is least at α = ¾; in general
-    at (v + D)/(2v + D).
+    """v = 1, ‖H₁ − H₂‖² = 2: α² + (1 − α)² + 2(1 − α)² has its minimum at α = ¾, in
+    general at (v + D)/(2v + D).
     """
     means = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     found = collaboration(means, torch.ones(2).double())
@@ -40,7 +40,7 @@ def test_two_clients_by_hand():
 
 
 def test_the_matrix_is_that_of_the_definition(some):
-    """diag(v) + B_i B_iᵀ with rows H_i − H_j."""
+    """The definition is diag(v) + B_i B_iᵀ with rows H_i − H_j."""
     means, variances = some
     means = means.double()
     for client in range(5):
@@ -52,7 +52,9 @@ def test_the_matrix_is_that_of_the_definition(some):
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_the_solver_ends_at_the_minimum(some, monkeypatch, scale):
-    """Where α_j > 0 the slope (Pα)_j is the least of all: no weight is better moved."""
+    """If α_j > 0, the slope (Pα)_j is the smallest of all, so no change of weights
+    reduces the objective.
+    """
     monkeypatch.setattr(fedpac, "LEAST_WEIGHT", 0.0)
     means, variances = some
     products = (means @ means.T).double()
@@ -67,10 +69,11 @@ def test_the_solver_ends_at_the_minimum(some, monkeypatch, scale):
 
 
 def test_mean_and_variance_by_hand():
-    """Features 1 and 3 of class 0 and 4 of class 1: π = (⅔, ⅓), μ = (2, 4), s = (5, 16).
+    """Features 1 and 3 of class 0 and 4 of class 1: π = (⅔, ⅓), μ = (2, 4), s = (5,
+    16).
 
-    H = (4/3, 4/3), and v = (⅔·5 + ⅓·16 − 2·16/9)/3 = 46/27. A client with one sample is
-    certain.
+    H = (4/3, 4/3), and v = (⅔·5 + ⅓·16 − 2·16/9)/3 = 46/27. A client with one sample
+    has no variance.
     """
     moments = torch.tensor([[[2.0, 5.0], [4.0, 16.0]], [[0.0, 0.0], [2.0, 4.0]]])
     counts = torch.tensor([[2.0, 1.0], [0.0, 1.0]]).double()
@@ -88,9 +91,11 @@ def test_mean_and_variance_by_hand():
 
 
 def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
-    """Client 1 alone holds class 2, and class 3 nobody: of class 1 (3·1 + 1·5)/4 = 2.
+    """Only client 1 has class 2, and no client class 3; for class 1 the mean is (3·1 +
+    1·5)/4 = 2.
 
-    The heads of the two that took part are mixed by (¾, ¼), the third keeps its own.
+    The heads of the two participants are mixed by (¾, ¼); the third client keeps its
+    head.
     """
     method = FedPAC(name="fedpac")
     setup = federate("fedpac", rounds=1).prepared.setup
@@ -116,7 +121,7 @@ def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
 
 
 def test_prototypes_and_variances_of_held_classes_travel_beside_the_body(federate):
-    """Down P and d for each prototype there is, up P + 1 and 2d for each class held."""
+    """Down P and d for each prototype, up P + 1 and 2d for each class of the client."""
     counts = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 0, 0]]
     played = federate("fedpac", counts, rounds=3)
     width = played.prepared.setup.layout.width

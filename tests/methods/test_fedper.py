@@ -27,8 +27,8 @@ def test_heads_stay_private(federate):
 
 
 def test_body_is_the_average_of_those_who_trained_with_their_heads(federate):
-    """Round 1 starts where FedAvg's does, so its bodies and heads are those of FedAvg's
-    local models.
+    """Round 1 starts as FedAvg's, so its bodies and heads equal those of FedAvg's local
+    models.
     """
     played, average = federate("fedper", rounds=1), federate("fedavg", rounds=1)
     body = played.prepared.setup.layout.columns("body")

@@ -26,8 +26,8 @@ def test_discrepancy_by_hand():
 
 
 def test_momentum_counts_participations(make_fleet):
-    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above
-    μ; PFLlib's: μ·(round − 1)/T.
+    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 first, then 0.9/3, 1.8/3, and at most μ;
+    PFLlib's is μ·(round − 1)/T.
 
     A client is expected in ⌊ρT⌋ rounds, at least one.
     """
@@ -84,7 +84,9 @@ def test_loss_by_hand(make_fleet, rows_of):
 
 
 def test_inherits_batch_norm_statistics_like_parameters(federate):
-    """One client, two rounds: as by hand above, and they are what q_i is scored with."""
+    """One client, two rounds: the statistics are computed as the parameters above, and
+    q_i is scored with them.
+    """
     normed = {"model": {"name": "tiny:normalised"}}
     first, second = (
         federate("fedphp", ONE, rounds=rounds, **normed) for rounds in (1, 2)
@@ -93,7 +95,7 @@ def test_inherits_batch_norm_statistics_like_parameters(federate):
         first.clients["buffers.inherited"], first.clients["buffers.model"]
     )
     # the supervised training of both runs is the same in round 1, since m depends on T
-    # in round 2 only
+    # only in round 2
     expected = (
         0.45 * first.clients["buffers.model"] + 0.55 * second.clients["buffers.model"]
     )

@@ -1,4 +1,4 @@
-"""FedProto: methods-1.md §15. Mean features of classes travel instead of weights."""
+"""FedProto: methods-1.md §15. Clients send mean features of classes instead of weights."""
 
 from types import SimpleNamespace
 
@@ -28,10 +28,10 @@ def prototypes():
 
 @pytest.fixture
 def aggregate(arrived, cohort):
-    """``aggregate(server, counts, means)``: the server's step after clients with these
-    counts sent ``means``.
+    """Return ``aggregate(server, counts, means)``, which takes the server's step after
+    clients with these counts sent ``means``.
 
-    means: of their classes [n, K·d].
+    means: means of their classes [n, K·d].
     """
 
     def step(server, counts, means, **keys):
@@ -55,8 +55,8 @@ def test_no_term_in_round_1(federate):
 def test_loss_by_hand(name):
     model, x, y = MLP((5,), 3, hidden=(4,)), torch.randn(3, 5), torch.tensor([0, 2, 2])
     lane = Lane(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
-    # Only the first sample's class has a prototype; the mean is over 3 samples and 4
-    # coordinates.
+    # Only the class of the first sample has a prototype; the mean is over 3 samples and
+    # 4 coordinates.
     expected = cross_entropy(model(x), y) + 0.5 * (
         model.features(x)[0] - lane.prototypes[0]
     ).square().sum() / (3 * 4)
@@ -75,7 +75,7 @@ def test_mean_over_clients_that_hold_the_class(aggregate, weights, first):
         torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]),
         weights=weights,
     )
-    # a class that nobody holds keeps its own
+    # a class that no client has keeps its prototype
     assert server["prototypes"].tolist() == [first, [5, 6], [7, 7]]
     assert server["present"].tolist() == [True, True, False]
 
@@ -99,7 +99,7 @@ def test_predicts_the_nearest_present_prototype():
 
 
 def test_before_the_first_exchange_the_classifier_predicts():
-    """The widespread code scores 0 then."""
+    """Other codes report a score of 0 then."""
     model, x = MLP((5,), 3, hidden=(4,)), torch.randn(6, 5)
     lane = Lane(prototypes=torch.zeros(3, 4), present=torch.zeros(3, dtype=torch.bool))
     assert torch.equal(nearest(model, x, lane), model(x))
@@ -108,7 +108,7 @@ def test_before_the_first_exchange_the_classifier_predicts():
 def test_prototypes_that_exist_go_down_and_those_of_held_classes_go_up(federate):
     values = federate(
         "fedproto", COUNTS, rounds=2
-    ).values  # 6 features; 2 classes each; 3 of 4 classes exist
+    ).values  # 6 features; 2 classes per client; 3 of 4 classes exist
     assert values["floats_down"].tolist()[:2] == [4 / 32, 3 * 6 + 4 / 32]
     np.testing.assert_allclose(values["clients/floats_up"][0], 2 * 6 + 4 / 32)
     assert "classifier/mean" in values

@@ -18,9 +18,9 @@ def test_proximal_step_by_hand(make_fleet):
 
 
 def test_the_recorded_data_loss_is_without_the_proximal_term(make_fleet, rows_of):
-    """Two full-batch epochs: the loss of the last one, at the model after the first
-    step, however strong the proximal term is; the training loss has it as it is at the
-    end, (3/2)‖w‖².
+    """Two full-batch epochs. The loss of the data in the last epoch is computed at the
+    model after the first step, for any strength of the proximal term. The training loss
+    includes the proximal term at that model, (3/2)‖w‖².
     """
 
     def trained(epochs):

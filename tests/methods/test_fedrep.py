@@ -9,7 +9,7 @@ from hpcfl.methods.fedrep import FedRep
 
 
 class Normed(nn.Module):
-    """A body with batch norm, as ``model.name = 'test_fedrep:Normed'``."""
+    """A body with batch norm, named as ``model.name = 'test_fedrep:Normed'``."""
 
     def __init__(self, shape, classes, *, hidden=(6,)):
         super().__init__()
@@ -24,7 +24,7 @@ class Normed(nn.Module):
 
 
 def phases(federate, monkeypatch, **sections):
-    """What every call of ``train`` and ``train_by`` started from and ended with, in a
+    """Return the start and the result of every call of ``train`` and ``train_by`` in a
     federation.
     """
     calls, original = [], training.train
@@ -70,8 +70,8 @@ def test_without_head_epochs_it_walks_with_fedbabu(federate):
 
 
 def test_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
-    """The one step of the body's phase sees the body as it came, so its statistics are
-    the same however long the head was trained before.
+    """The only step of the body's phase uses the received body, so its statistics do
+    not depend on the length of the head's phase.
     """
     after = []
     for head_epochs in (0, 3):
@@ -89,8 +89,8 @@ def test_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
 
 
 def test_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
-    """The interior columns between lower body and head: the own head and the received
-    lower body stay as they are.
+    """These are the columns between the lower body and the head. The client's head and
+    the received lower body do not change.
     """
     played, calls = phases(
         federate,
@@ -116,8 +116,8 @@ def test_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
 def test_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
     federate, monkeypatch, make_fleet
 ):
-    """τ epochs on the head and then all of the experiment's on the body; two phases in
-    each of the rounds.
+    """τ epochs on the head and then all epochs of the experiment on the body; each
+    round has two phases.
     """
     assert len(phases(federate, monkeypatch, method="fedrep", rounds=2)[1]) == 4
     fleet = make_fleet([[8, 0, 0, 0]], batch_size=4, epochs=3)

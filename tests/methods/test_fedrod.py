@@ -19,7 +19,7 @@ LINEAR, HYPER = (
 
 @pytest.fixture(params=["linear", "hyper"])
 def case(request):
-    """A method with its model, a batch and a lane."""
+    """Return a method with its model, a batch and a lane."""
     generator = torch.Generator().manual_seed(4)
     method = FedRoD(name="fedrod", personal=request.param)
     with torch.random.fork_rng(devices=[]):
@@ -59,7 +59,7 @@ def test_the_personal_loss_moves_the_personal_head_only(case):
 
 
 def test_generic_loss_by_hand(case):
-    """Logits plus log π: the floor leaves out the absent class."""
+    """The logits are increased by log π; the floor excludes absent classes."""
     method, model, batch, lane = case
     logits = (model(batch.x) + lane.distribution.log())[:, :3]
     found = method.generic(model, model.features(batch.x), batch.y, lane)
@@ -88,8 +88,8 @@ def test_distributions_have_a_floor_and_no_infinity():
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [LINEAR, HYPER])
 def test_both_orders_walk_the_same_shared_model(federate, method):
-    """The personal head moves nothing else, so body and generic head are the same
-    together and separate.
+    """Training of the personal head changes no other parameter, so body and generic
+    head are equal in both orders.
     """
     together, separate = (
         federate({**method, "order": order}, rounds=2)
@@ -118,7 +118,7 @@ def test_linear_head_is_private_and_begins_as_the_generic_one(federate):
 
 
 def test_hypernetwork_is_shared_and_counted(federate):
-    """P_ψ = (K + 1)d + d·dK + dK; with d = 192 that is CIFAR's."""
+    """P_ψ = (K + 1)d + d·dK + dK, as for CIFAR with d = 192."""
     played = federate(HYPER, rounds=1)
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     hyper = layout.columns("personal")
@@ -131,7 +131,7 @@ def test_hypernetwork_is_shared_and_counted(federate):
 
 
 def test_separate_personal_steps_are_plain(federate, monkeypatch):
-    """One full batch: r ← r − η∇(ii) at the body and generic head just trained, without
+    """With one full batch r ← r − η∇(ii) at the trained body and generic head, without
     decay, clipping or momentum.
     """
     training = {

@@ -23,8 +23,8 @@ def network_of(server):
 
 
 def test_no_term_in_round_1_and_every_class_afterwards(federate):
-    """Clients know no prototype in round 1; then also those of classes that nobody
-    holds.
+    """Clients have no prototype in round 1, and afterwards also those of classes that
+    no client has.
     """
     counts = [[8, 3, 0, 0], [0, 9, 2, 0]]
     short = {"name": "fedtgp", "server_epochs": 1}
@@ -35,8 +35,8 @@ def test_no_term_in_round_1_and_every_class_afterwards(federate):
 
 
 def test_the_margin_is_the_largest_gap_to_the_nearest_class():
-    """Class means (0, 0) and (3, 0), of which the first has two uploads: 3, at most the
-    cap. A third class at (3, 4): gaps 3, 3 and 4.
+    """Class means (0, 0), from two uploads, and (3, 0): the margin is 3, at most the
+    cap. With a third class at (3, 4) the gaps are 3, 3 and 4.
     """
     uploads = torch.tensor([[-1.0, 0], [1, 0], [3, 0], [3, 4]])
     labels = torch.tensor([0, 0, 2, 3])
@@ -57,8 +57,8 @@ def test_without_server_epochs_prototypes_are_constant(federate):
 
 @pytest.mark.parametrize("margin", [0.0, 2.0])
 def test_the_loss_of_an_upload_at_its_prototype(margin):
-    """Distances 0 and D = 5, logits −m and −5: log(1 + e^{m − 5}); its gradient is
-    finite there.
+    """Distances 0 and D = 5, logits −m and −5: log(1 + e^{m − 5}); the gradient is
+    finite.
     """
     prototypes = torch.tensor([[1.0, 1], [4, 5]], requires_grad=True)
     loss = contrast(prototypes[:1].detach(), torch.tensor([0]), prototypes, margin)
@@ -68,8 +68,8 @@ def test_the_loss_of_an_upload_at_its_prototype(margin):
 
 
 def test_a_step_of_the_network_by_autograd(make_fleet):
-    """One full batch of the uploads of the classes that clients hold: every tensor of T
-    moves by −η times its gradient; prototypes are what T then gives.
+    """One full batch of the uploads of the clients' classes: every tensor of T changes
+    by −η times its gradient; the prototypes are the outputs of the new T.
     """
     setup = make_fleet(batch_size=100).setup
     counts = torch.tensor([[2, 1, 0, 0], [0, 7, 3, 0]]).double()

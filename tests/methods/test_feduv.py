@@ -1,5 +1,5 @@
-"""FedUV: methods-1.md §14. V how far predictions' standard deviations stay below 1/√K,
-U the closeness of features.
+"""FedUV: methods-1.md §14. V measures how far standard deviations of predictions are
+below 1/√K, U the closeness of features.
 """
 
 import math

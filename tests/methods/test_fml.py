@@ -24,7 +24,7 @@ def loss_of(model, batch, **keys):
 
 @pytest.fixture
 def model():
-    """A model with another one inside."""
+    """Return a model that contains another model."""
     outer = method().adapt(MLP((5,), 3, hidden=(4,)))
     outer.mine.head.weight.data.mul_(-1)
     return outer
@@ -53,7 +53,7 @@ def test_labels_alone_are_fedavg_and_local(federate):
 
 
 def test_divergences_by_hand():
-    """¾ ln(¾/½) + ¼ ln(¼/½) = 0.1308; over two classes half of it."""
+    """¾ ln(¾/½) + ¼ ln(¼/½) = 0.1308; averaged over two classes it is half of this."""
     teacher = torch.tensor([[0.75, 0.25]]).log()
     pupil = torch.tensor([[0.5, 0.5]]).log()
     by_hand = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
@@ -65,8 +65,9 @@ def test_divergences_by_hand():
 
 @pytest.mark.parametrize("detach", [True, False])
 def test_gradients_are_those_of_both_models_steps(model, detach):
-    """Of v_i: α CE + (1 − α) KL(p_g ‖ p_l), with p_g constant; of the meme the same the
-    other way round. Without ``detach`` each model has both divergences' gradients.
+    """For v_i the gradient is that of α CE + (1 − α) KL(p_g ‖ p_l) with constant p_g,
+    and correspondingly for the meme. Without ``detach`` each model has the gradients of
+    both divergences.
     """
     keys = {"alpha": 0.25, "beta": 0.75}
     mine = list(model.mine.parameters())
@@ -94,7 +95,9 @@ def test_gradients_are_those_of_both_models_steps(model, detach):
 
 
 def test_own_models_never_leave(federate):
-    """The server's row is the memes' uniform mean, then the initial private model."""
+    """The server's row consists of the memes' uniform mean and the initial private
+    model.
+    """
     played = federate("fml", rounds=1)
     setup = played.prepared.setup
     width = played.clients["head"].shape[1]

@@ -1,5 +1,5 @@
-"""Models that freeze some of their parameters, in a method of each family: alone and in
-lanes. ``test_all_methods.py`` has one in every method.
+"""Models with frozen parameters, in a method of each family, serially and in lanes.
+``test_all_methods.py`` has one such model in every method.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows import constants
 from hpcfl.simulation import preflight
 
-# What a model freezes, and the methods that need it.
+# Frozen parts of each model, and methods that need these parts trained.
 FROZEN = {"head_only": "body", "body_only": "head", "bias_alone": "head"}
 NEEDY = {
     "head_only": ["fedper", "fedrep", "fedbabu", "fedas", "fedpac", "lg-fedavg"],
@@ -26,7 +26,7 @@ NEEDY = {
 for model in ("body_only", "bias_alone"):
     NEEDY[model] += ["fedrod", "fednh", "creff", "cwfedavg", "fedgh", "fedcp"]
 REFUSED = [(name, model) for model, names in NEEDY.items() for name in names]
-# One method of each family plays two models, a few all.
+# One method of each family runs with two models, a few methods with all.
 OTHERS = [
     (name, model)
     for name in ("fedbabu", "fedala", "partialfed")
@@ -63,7 +63,7 @@ def test_a_misspelt_need_of_a_head_is_not_the_weaker_one(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "model"), PLAYED)
 def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
-    """Nor do the statistics of a batch norm that is frozen."""
+    """The statistics of a frozen batch norm do not change, either."""
 
     def play(lanes, **keys):
         frozen = named(model, **keys)
@@ -72,7 +72,7 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
 
     played = play(lanes=1 if model == "lora" else 2)
     stands_still(played, name, model)
-    if model == "head_only":  # so that all trainings are of the head alone
+    if model == "head_only":  # so that only the head is trained
         loss = played.prepared.method.training_loss()
         assert tried_both_ways or loss != CROSS_ENTROPY
     if model == "lora":
@@ -86,7 +86,7 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
 
 
 def stands_still(played, name, model):
-    """Whatever the model freezes has the values that it began with."""
+    """Assert that all frozen values equal the initial ones."""
     begun = prepare_alone(tiny.table(short(name), model=named(model)))
     initial = constants_of(begun)
     assert initial
@@ -99,14 +99,14 @@ def stands_still(played, name, model):
 
 
 def is_as_a_layer_that_torch_does_not_know(frozen, unknown):
-    """The same bits as of a model whose frozen numbers are no parameters at all."""
+    """Assert the same bits as for a model whose frozen numbers are no parameters."""
     assert frozen.prepared.setup.layout.frozen and frozen.digest == unknown.digest
     for floats in ("clients/floats_up", "floats_down"):
         np.testing.assert_array_equal(frozen.values[floats], unknown.values[floats])
 
 
 class Pulled(FedAvg):
-    """README's method of one's own, whose loss reads all parameters of its model."""
+    """The method of README, whose loss reads all parameters of its model."""
 
     def local_train(self, fleet, rows, inbox):
         received = fleet.rows(self.received(fleet, inbox))
@@ -120,7 +120,7 @@ class Pulled(FedAvg):
 
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_a_loss_that_reads_all_parameters_reads_those_of_a_row(federate, lanes):
-    """It is FedProx with μ = 0.1, up to rounding."""
+    """It equals FedProx with μ = 0.1, up to rounding."""
     own, built_in = (
         federate(method, rounds=2, model=named("lora"), runtime={"lanes": lanes})
         for method in (
@@ -132,7 +132,7 @@ def test_a_loss_that_reads_all_parameters_reads_those_of_a_row(federate, lanes):
 
 
 class HeadAlone(FedAvg):
-    """A method of one's own that trains the head alone."""
+    """A user's method that trains only the head."""
 
     def local_train(self, fleet, rows, inbox):
         return fleet.train(rows, params=("head",))

@@ -46,12 +46,12 @@ def test_the_loss_by_hand(model):
 
 
 def test_at_the_embeddings_the_distance_has_a_slope(model):
-    """Nothing is away: the root of 10⁻¹², and gradients that are numbers."""
+    """All distances are zero: the root of 10⁻¹², and finite gradients."""
     batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
     context = torch.randn(6)
     closed(model.valve)
     model.hidden1.weight.data.zero_()
-    model.hidden1.bias.data.zero_()  # so that the view is 0
+    model.hidden1.bias.data.zero_()  # makes the view 0
     lane = Lane(
         personal_context=context, global_context=context, embeddings=torch.zeros(4, 6)
     )
@@ -61,7 +61,7 @@ def test_at_the_embeddings_the_distance_has_a_slope(model):
 
 
 def test_equal_shares_make_both_contexts_one(make_fleet):
-    """Else z_i = Σ π_k e_k: of 6 and 2 samples ¾e_0 + ¼e_1."""
+    """Otherwise z_i = Σ π_k e_k: for 6 and 2 samples ¾e_0 + ¼e_1."""
     fleet = make_fleet(
         [[2, 2, 2, 2], [6, 2, 0, 0]], model={"name": "test_gpfl:adapted"}
     )
@@ -81,7 +81,7 @@ def adapted(shape, classes):
 
 
 class Open(GPFL):
-    """GPFL whose valve lets all through and stays, with the cross-entropy alone."""
+    """GPFL with a constant valve that passes all features, and only the cross-entropy."""
 
     def adapt(self, model):
         model = super().adapt(model)
@@ -112,7 +112,7 @@ def test_with_an_open_valve_and_no_other_term_it_is_fedper(equal_runs):
 
 
 def test_no_head_travels(federate):
-    """Down and up the body, K·d embeddings and a valve of 2d² + 6d."""
+    """Down and up are the body, K·d embeddings and a valve of 2d² + 6d."""
     played = federate("gpfl", rounds=2)
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     head = layout.columns("head")
@@ -124,7 +124,9 @@ def test_no_head_travels(federate):
 
 
 def test_contexts_may_lag_by_a_round(federate):
-    """Of the embeddings that the client's last round came to; zeros in its first."""
+    """The contexts use the client's embeddings at the end of its last round, and zeros
+    in its first round.
+    """
     played = federate({"name": "gpfl", "lag": True}, rounds=1)
     fleet = played.prepared.make_fleet(np.arange(5), 2, is_scored=False)
     private = played.prepared.method.private(fleet.layout)
@@ -138,7 +140,7 @@ def test_contexts_may_lag_by_a_round(federate):
 
 
 def closed(valve):
-    """The valve with layers of zeros."""
+    """Return the valve with zero layers."""
     for layer in (valve.gamma[0], valve.beta[0]):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)

@@ -1,5 +1,5 @@
-"""IFCA: methods-1.md §13. k cluster models; a client trains the one with the least loss
-on its training data.
+"""IFCA: methods-1.md §13. k cluster models; a client trains the model with the least
+loss on its training data.
 """
 
 from types import SimpleNamespace
@@ -32,8 +32,8 @@ def test_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
 
 
 def test_chooses_by_the_training_data(make_fleet, rows_of):
-    """The authors' code scores the model that is best on test labels. Losses here are
-    by a loop over each client's samples.
+    """The authors' code scores the model that is best on test labels. The losses here
+    come from a loop over each client's samples.
     """
     fleet = make_fleet()
     models = torch.cat([rows_of(fleet, seed) for seed in range(6)])
@@ -70,7 +70,7 @@ def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort, arrived):
         [2.0],
         [8.0],
         [(1 * 1 + 3 * 4) / 4],
-    ]  # cluster 1 is empty and stays
+    ]  # cluster 1 is empty and does not change
     assert server["chosen"].tolist() == [2, -1, 0, 2]
 
 

@@ -15,8 +15,11 @@ def method(**keys):
 
 
 def test_the_nearest_of_its_own_samples_is_itself(make_fleet, rows_of):
-    """With λ = 1, k = 1 and the training samples as test samples all are right."""
-    fleet = make_fleet(hidden=())  # its features are the samples, which differ
+    """With λ = 1, k = 1 and the training samples as test samples all predictions are
+    correct.
+    """
+    # its features are the samples, which differ from one another
+    fleet = make_fleet(hidden=())
     samples = fleet.resources.samples
     samples.parts["test"] = samples.train
     own = method(share=1.0, neighbours=1)
@@ -45,8 +48,9 @@ def test_votes_by_hand():
 
 
 def test_ties_far_samples_and_short_stores():
-    """Of equally near ones the first counts; all similarities may underflow; fewer than k
-    samples are all of them; what is no sample has no vote.
+    """Among samples at equal distance the first one counts. All similarities may
+    underflow. A store with fewer than k samples is used completely. Padding has no
+    vote.
     """
     x, labels = torch.zeros(1, 1), torch.tensor([2, 0, 1])
     equal = torch.tensor([[1.0], [1], [1]])
@@ -60,7 +64,9 @@ def test_ties_far_samples_and_short_stores():
 
 
 def test_the_mix_is_of_probabilities(make_fleet, rows_of):
-    """Against a loop over a client's samples, whose store is shorter than others'."""
+    """The result is compared with a loop over a client's samples; its store is shorter
+    than those of other clients.
+    """
     fleet = make_fleet()
     rows = rows_of(fleet)
     model = method(neighbours=2, share=0.25).client_model(fleet, {}, rows, False)
@@ -91,11 +97,12 @@ def test_the_mix_is_of_probabilities(make_fleet, rows_of):
 
 
 def test_a_tuned_share_is_the_smallest_of_the_best():
-    """Samples 0 and 1 are each other's neighbours, of the same class, 2 and 3 of
-    different ones. The model is wrong by log 3 on 0 and 1, which the neighbours outvote
-    from 3/4 (1 − λ) < 1/4 (1 − λ) + λ on, λ > 1/3: 0.4. It is right on 2 and 3, which
-    they outvote from the same λ on. So with 0 and 1 alone λ = 0.4, with 2 and 3 alone 0,
-    with all of them two are right with any λ, and it is 0.
+    """Samples 0 and 1 are each other's neighbours and of one class; samples 2 and 3 are
+    of different classes. The model is wrong by log 3 on 0 and 1. The neighbours change
+    this from 3/4 (1 − λ) < 1/4 (1 − λ) + λ on, λ > 1/3: 0.4. The model is correct on 2
+    and 3, and the neighbours change this from the same λ on. So λ = 0.4 for 0 and 1
+    only, and 0 for 2 and 3 only. For all four samples two are correct with any λ, so λ
+    = 0.
     """
     features = torch.tensor([[0.0], [1], [100], [101]])
     labels = torch.tensor([0, 0, 0, 1])
@@ -109,7 +116,7 @@ def test_a_tuned_share_is_the_smallest_of_the_best():
 
     assert tuned([0, 1]) == 0.4
     assert tuned([2, 3]) == tuned([0, 1, 2, 3]) == 0
-    assert tuned([0]) == 0  # of which nothing is left
+    assert tuned([0]) == 0  # a client without remaining samples
 
 
 def test_a_store_has_at_most_its_capacity(make_fleet, rows_of):

@@ -7,15 +7,15 @@ from hpcfl.methods.lg_fedavg import LGFedAvg
 
 
 class Apart(LGFedAvg):
-    """LG-FedAvg that shares no layer."""
+    """LG-FedAvg without shared layers."""
 
     def shared(self, layout):
         return slice(layout.width, layout.width)
 
 
 def test_a_client_starts_from_its_body_under_the_shared_layers(make_fleet, rows_of):
-    """Shared layers of clients with 3 and 1 samples, (1, …) and (5, …), weigh 3 : 1, so
-    their mean is 2.
+    """The shared layers of clients with 3 and 1 samples, (1, …) and (5, …), have the
+    weights 3 : 1, so their mean is 2.
     """
     fleet = make_fleet([[3, 0, 0, 0], [0, 1, 0, 0]])
     method = LGFedAvg(name="lg-fedavg")
@@ -36,6 +36,6 @@ def test_only_the_shared_layers_are_counted_as_sent(federate, layers):
     played = federate(
         {"name": "lg-fedavg", "layers": layers}, model={"hidden": [6, 5]}, rounds=1
     )
-    # 6·5 + 5 of the hidden layer below, 5·4 + 4 of the head
+    # 6·5 + 5 in the hidden layer, 5·4 + 4 in the head
     shared = 24 if layers != 2 else 24 + 35
     assert (played.floats == shared).all()

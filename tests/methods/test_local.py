@@ -6,8 +6,8 @@ from hpcfl.methods.local import Local
 
 
 def softmax_step(x, y, weight, bias, lr, steps):
-    """Full-batch gradient descent on softmax regression, by hand in float64: ∇W = (1/N)
-    Σ (p − e_y) xᵀ.
+    """Return the result of full-batch gradient descent on softmax regression, computed
+    in float64: ∇W = (1/N) Σ (p − e_y) xᵀ.
     """
     for _ in range(steps):
         logits = x @ weight.T + bias
@@ -44,7 +44,7 @@ def test_sends_nothing_and_is_scored_after_training(federate):
     assert Local.primary == "post"
     assert played.server == {}
     assert (played.floats == 0).all()
-    # what a round leaves is what the next one starts from
+    # a round starts from the result of the previous one
     assert np.array_equal(
         played.values["clients/post/loss"][:-1], played.values["clients/pre/loss"][1:]
     )

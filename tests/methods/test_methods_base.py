@@ -1,4 +1,4 @@
-"""The contract of methods and of overlays, and the examples of their pages."""
+"""Contract of methods and of overlays, and examples of the documentation."""
 
 import re
 import runpy
@@ -47,7 +47,9 @@ def test_an_overlay_changes_nothing_by_itself():
 
 @pytest.fixture
 def private(tmp_path, monkeypatch):
-    """``private(method, **keys)``: an experiment with the overlay of the site's page."""
+    """Return ``private(method, **keys)``, which makes an experiment with the overlay of
+    the documentation.
+    """
     site = Path(__file__).parents[2] / "launch" / "site"
     page = (site / "howto" / "overlays.md").read_text(encoding="utf-8")
     (source,) = re.findall(
@@ -67,8 +69,8 @@ def private(tmp_path, monkeypatch):
 def test_the_pages_overlay_bounds_what_a_round_changes_on_any_number_of_ranks(
     private, tmp_path
 ):
-    """Without noise the mean of changes of length 0.01 is no longer; with it, and on
-    three ranks, the bits are the same.
+    """Without noise the mean of changes of length 0.01 has at most this length. With
+    noise the bits on three ranks are the same.
     """
     plain, clipped, noisy = (
         play_on(OneProcess(), tmp_path / name, table)

@@ -11,7 +11,7 @@ from hpcfl.methods.moon import Moon
 
 @pytest.mark.slow
 def test_in_the_first_round_both_models_are_the_same_and_do_not_pull(federate):
-    """z_w = z_i, so ℓ = log 2 whatever z is."""
+    """z_w = z_i, so ℓ = log 2 for any z."""
     torch.testing.assert_close(
         federate("moon", rounds=1).server["model"],
         federate("fedavg", rounds=1).server["model"],
@@ -22,7 +22,9 @@ def test_in_the_first_round_both_models_are_the_same_and_do_not_pull(federate):
 
 
 def test_the_loss_is_the_formula(make_fleet, rows_of):
-    """−log(e^a/(e^a + e^b)) with the cosines a, b of features over τ, written out."""
+    """The formula is −log(e^a/(e^a + e^b)), where a, b are cosines of features divided
+    by τ.
+    """
     fleet = make_fleet([[4, 2, 0, 0]])
     model, method = fleet.resources.kernel.module, Moon(name="moon", mu=2.0, tau=0.25)
     received, last, own = rows_of(make_fleet([[1, 1, 0, 0]] * 3))

@@ -7,7 +7,7 @@ from hpcfl.methods.mr_mtl import MRMTL
 
 
 class Quadratic(MRMTL):
-    """MR-MTL of f_i(θ) = ½‖θ − c_i‖² with c = (1, 5), from 0."""
+    """MR-MTL on f_i(θ) = ½‖θ − c_i‖² with c = (1, 5), from 0."""
 
     def server_state(self, setup):
         return {"model": torch.zeros(setup.layout.width)}
@@ -16,16 +16,16 @@ class Quadratic(MRMTL):
         return {"model": torch.zeros(setup.layout.width)}
 
     def loss(self, model, batch, lane):
-        # of the first client all labels are 0 and 1, of the second 2 and 3
+        # labels of the first client are 0 and 1, of the second 2 and 3
         centre = torch.where(batch.y.amin() < 2, 1.0, 5.0)
         away = [(part - centre).square().sum() for part in model.parameters()]
         return sum(away) / 2
 
 
 def test_quadratics_by_hand(federate):
-    """With λ = 1 the minimum of ½(θ − c_i)² + ½(θ − w̄)² is (c_i + w̄)/2, which one step
-    of rate ½ reaches from anywhere: w_i = (0.5, 2.5) and w̄ = 1.5; then (1.25, 3.25) and
-    2.25, then (1.625, 3.625) and 2.625; in the end w̄ = 3, w = (2, 4).
+    """With λ = 1 the minimum of ½(θ − c_i)² + ½(θ − w̄)² is (c_i + w̄)/2. One step of
+    rate ½ reaches it from any start: w_i = (0.5, 2.5) and w̄ = 1.5; then (1.25, 3.25)
+    and 2.25, then (1.625, 3.625) and 2.625; in the limit w̄ = 3, w = (2, 4).
     """
     for rounds, mean, own in (
         (1, 1.5, [0.5, 2.5]),

@@ -1,4 +1,4 @@
-"""The table of what other frameworks call the methods has each of them once."""
+"""The table of the methods' names in other frameworks contains each method once."""
 
 import re
 from pathlib import Path
@@ -18,5 +18,5 @@ def test_every_method_has_a_row_and_none_is_said_to_be_lacking():
     theirs = set(re.findall("`(.+?)`", str([row[1:] for row in rows])))
     missing = set(re.findall("`(.+?)`", lacking))
     assert len(missing) == 9 + 17
-    # FedMTL stands in the row of another method, as what it is not
+    # FedMTL is mentioned in the row of another method
     assert missing & theirs == {"FedMTL"}

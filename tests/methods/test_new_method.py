@@ -1,4 +1,4 @@
-"""A built-in method is one file: whoever drops one into the folder sees it everywhere."""
+"""A built-in method is one file: a file added to the folder is found everywhere."""
 
 import json
 import os
@@ -57,7 +57,7 @@ share = 0.2
 ala = true
 aggregation = "class-wise"
 """
-# In one process, because a new Python with torch takes longer than all of this.
+# In one process, because starting Python with torch takes longer than all of this.
 EVERYWHERE = """
 import contextlib
 import io
@@ -97,8 +97,8 @@ runpy.run_module("hpcfl.report.catalogue", run_name="__main__")
 
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of the package that has one method more, and of the others only FedAvg: the
-    catalogue imports all that there are.
+    """Return a copy of the package with one additional method and, of the other
+    methods, only FedAvg, because the catalogue imports all methods.
     """
     shutil.copytree(Path(hpcfl.__file__).parent, tmp_path / "hpcfl")
     methods = tmp_path / "hpcfl" / "methods"

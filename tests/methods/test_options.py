@@ -1,5 +1,5 @@
-"""Options of the common base: class-wise aggregation and adaptive local aggregation of
-methods other than their own.
+"""Options of the base classes: class-wise aggregation and adaptive local aggregation in
+other methods.
 """
 
 import inspect
@@ -37,14 +37,14 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
 
 
 def refused(own: dict[str, str] | str, **sections) -> str:
-    """What is said of an experiment with this method that cannot be prepared."""
+    """Return the error of an experiment with this method that cannot be prepared."""
     with expect_refusal() as error:
         prepare_alone(tiny.table(own, **sections))
     return str(error.value)
 
 
 class Silent(FedAvg):
-    """Uploads no model."""
+    """A method that uploads no model."""
 
     def upload(self, fleet, inbox, trained):
         return {"other": Mean(trained, self.shares(fleet))}
@@ -58,14 +58,14 @@ def test_a_method_without_an_uploaded_model_is_refused_class_wise(federate):
 
 
 class Forgetful(FedAvg):
-    """Starts from the received model, whatever ALA made of it."""
+    """A method that starts from the received model and ignores ALA's result."""
 
     def start(self, fleet, inbox):
         return inbox["model"]
 
 
 class Declared(Forgetful):
-    """Has a hook that does ALA's work, and says so."""
+    """A method that overrides a hook of ALA and declares that it supports ALA."""
 
     keeps = ("ala",)
 
@@ -74,21 +74,23 @@ class Declared(Forgetful):
 
 
 class Stepping(FedAvg):
-    """Steps from the mean by itself, which does not reach the mixes of clients."""
+    """A method with a server step from the mean, which the mixes of clients do not
+    include.
+    """
 
     def aggregate(self, server, cohort, uplink):
         super().aggregate(server, cohort, uplink)
 
 
 class Heir(Declared):
-    """Has no hook that ALA needs."""
+    """A method that overrides no hook of ALA."""
 
     def store_state(self, fleet, trained):
         pass
 
 
 class Knowing(FedAvg):
-    """Trains by itself, with what the options' loss reads."""
+    """A method with its own training, which passes the variables of the options' loss."""
 
     keeps = ("aggregation",)
 
@@ -97,7 +99,7 @@ class Knowing(FedAvg):
 
 
 class Whole(FedAvg):
-    """Plays a round by itself, and calls all hooks that ALA lives in."""
+    """A method that overrides ``update`` and calls all hooks of ALA."""
 
     keeps = ("ala",)
 
@@ -108,7 +110,9 @@ class Whole(FedAvg):
 
 
 class Elsewhere(FedAvg):
-    """What it trains is not called ``model``, so no statistics of it travel."""
+    """A method that trains a model with another name than ``model``, so its statistics
+    are not sent.
+    """
 
     models = ("other",)
 
@@ -130,7 +134,7 @@ def test_hooks_that_may_leave_an_option_out_are_named():
     line = inspect.getsourcelines(Stepping.aggregate)[1]
     stepping = refused({"name": f"{__name__}:Stepping", "aggregation": "class-wise"})
     assert f"{here}:{line}: method.aggregation = 'class-wise'" in stepping
-    # it does without ``local_train``
+    # without ``local_train``
     whole = refused({"name": f"{__name__}:Whole", "aggregation": "class-wise"})
     assert "Whole.update replaces" in whole
     elsewhere = refused(f"{__name__}:Elsewhere", training={"buffers": "average"})
@@ -156,8 +160,8 @@ def test_built_in_methods_declare_the_options_that_they_have(name):
     ],
 )
 def test_ala_blends_before_training(federate, short_ala, name):
-    """Methods that mix on the server, have a head or a model of their own, and train by
-    themselves; each starts from a blend from its second round on.
+    """The methods mix on the server, have a head or a model per client, or define their
+    own training; each starts from a blend from its second round on.
     """
     plain, blended = (
         federate({"name": name, "ala": ala}, rounds=3) for ala in (False, True)
@@ -173,7 +177,9 @@ def test_ala_blends_before_training(federate, short_ala, name):
 
 @pytest.mark.slow
 def test_ala_as_an_option_is_fedalas(federate, short_ala):
-    """Also where clients that were absent in the first round blend in the second."""
+    """The same holds if clients that were absent in the first round blend in the
+    second.
+    """
     part = {"rounds": 3, "participation": {"fraction": 0.4}}
     option = federate({"name": "fedavg", "ala": True}, **part)
     method = federate({"name": "fedala", "most_epochs": 5}, **part)

@@ -7,12 +7,12 @@ from by_hand import loss_of
 
 from hpcfl.methods.partialfed import PartialFed, repeat_by_layer
 
-FAR = 1e4  # a logit so large that the draw is exact
+FAR = 1e4  # a logit large enough for an exact draw
 
 
 class Loads(PartialFed):
-    """PartialFed whose strategy begins with certainty: ``own`` = 1 keeps, 0 loads the
-    shared model.
+    """PartialFed with a certain initial strategy: ``own`` = 1 keeps, 0 loads the shared
+    model.
     """
 
     own: int = 0
@@ -48,7 +48,7 @@ def test_keeping_everything_is_local_training(federate, draw):
 
 
 def test_loading_everything_keeps_only_the_last_step(federate):
-    """One batch an epoch: however many epochs, θ = w − η∇f(w)."""
+    """With one batch per epoch θ = w − η∇f(w) for any number of epochs."""
     loads = {
         "name": "test_partialfed:Loads",
         "own": 0,
@@ -65,7 +65,9 @@ def test_loading_everything_keeps_only_the_last_step(federate):
 
 @pytest.fixture
 def begun(make_fleet, rows_of):
-    """``begun()``: a fleet before its first training, the received and the own rows."""
+    """Return ``begun()``, which returns a fleet before its first training, the received
+    rows and the clients' rows.
+    """
 
     def make():
         fleet = make_fleet()
@@ -77,9 +79,7 @@ def begun(make_fleet, rows_of):
 
 
 def test_composes_once_a_round(make_fleet, begun):
-    """θ_i ← u_0 w + u_1 θ_i with one draw for each layer, and from there on plain
-    training.
-    """
+    """θ_i ← u_0 w + u_1 θ_i with one draw for each layer, followed by plain training."""
     fleet, shared, own = begun()
     trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).local_train(
         fleet, shared, {}
@@ -170,8 +170,8 @@ def test_prefers_layer_by_layer(make_fleet, rows_of):
 
 @pytest.mark.slow
 def test_scores_each_layer_as_the_strategy_prefers_it(federate):
-    """Where all is loaded that is the shared model, where all is kept the client's own,
-    before and after training.
+    """A strategy that loads everything scores the shared model, and one that keeps
+    everything the client's model, before and after training.
     """
     certain = {
         "name": "test_partialfed:Loads",
@@ -189,6 +189,6 @@ def test_scores_each_layer_as_the_strategy_prefers_it(federate):
 
 
 def test_a_cold_draw_stays_finite(federate):
-    """Far into a run the temperature rests on its floor."""
+    """In late rounds the temperature is at its floor."""
     played = federate(method(temperature=5.0, decay=1e-20), rounds=3)
     assert all(tensor.isfinite().all() for tensor in played.clients.values())

@@ -1,4 +1,4 @@
-"""Audiences and cohorts of a method's server hooks."""
+"""Audiences and cohorts in a method's server hooks."""
 
 import numpy as np
 import pytest
@@ -14,15 +14,15 @@ from hpcfl.simulation import preflight
 
 
 class Weighs(FedAvg):
-    """FedAvg that would scale what it sends by the weights of those who get it."""
+    """FedAvg that scales its message by the weights of the receivers."""
 
     def send(self, server, audience):
         return {"model": server["model"] * audience.weights.sum()}
 
 
 def test_an_audience_has_no_weights():
-    """In scored rounds it is everybody: a message made with weights would depend on how
-    often a run is scored.
+    """In scored rounds the audience contains all clients, so a message with weights
+    would depend on the frequency of scoring.
     """
     prepared = prepare_alone(table("test_participants:Weighs"))
     with expect_refusal("'Audience' object has no attribute 'weights'"):

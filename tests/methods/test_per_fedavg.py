@@ -47,7 +47,7 @@ def test_steps_on_a_quadratic_by_hand(make_fleet, variant, power, delta):
 
 
 def test_hessian_free_survives_a_tiny_gradient(make_fleet):
-    """δg with δ = 1e-3 would vanish beside θ in float32; and no gradient at all is no
+    """δg with δ = 1e-3 would vanish next to θ in float32; a zero gradient gives no
     step.
     """
     for scale, start in ((1e-8, 5.0), (0.0, 5.0)):
@@ -81,8 +81,8 @@ def test_evaluation_leaves_no_trace(federate):
 
 
 def test_is_scored_after_one_full_step_on_training_data(federate):
-    """With whole batches that is FedAvg's local model of round 1; the clients' test
-    data play no part.
+    """With whole batches the scored model is FedAvg's local model of round 1; the
+    clients' test data have no effect.
     """
     whole = {"rounds": 1, "training": {"batch_size": 100}}
     personal, average = (
@@ -100,7 +100,7 @@ def test_is_scored_after_one_full_step_on_training_data(federate):
 
 @pytest.mark.parametrize(("key", "score"), [("alpha", "pre"), ("beta", "post")])
 def test_both_steps_are_the_learning_rate_of_the_round(federate, key, score):
-    """One that is given does not decay: round 1 is the same, round 2 is not."""
+    """A given rate does not decay: round 1 is the same, and round 2 differs."""
     sections = {"rounds": 2, "training": {"lr": 0.2, "lr_decay": 0.5}}
     decays, given = (
         federate({"name": "per-fedavg", **keys}, **sections).values

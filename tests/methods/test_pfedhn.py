@@ -19,7 +19,7 @@ def method(**keys):
 
 
 def phi(server):
-    """The hypernetwork's own tensors, without their momentum."""
+    """Return the hypernetwork's tensors without their momentum."""
     return {
         name: tensor
         for name, tensor in server.items()
@@ -33,7 +33,7 @@ def setup(make_fleet):
 
 
 def models(own, server, setup):
-    """What comes down to all clients, [M, P]."""
+    """Return the models that all clients receive, [M, P]."""
     audience = Audience(np.arange(setup.clients), setup, 1)
     return own.send(server, audience)["model"].mix()
 
@@ -48,8 +48,8 @@ def changes(setup, ids):
 
 
 def test_one_number_by_hand(setup):
-    """e = h = 1 and no further layer, which only hands e on: θ = W e + b, so ∇W = Δ e,
-    ∇b = Δ and ∇e = ⟨W, Δ⟩, by a rate of ½ without momentum and decay.
+    """e = h = 1 without a further layer, so θ = W e + b; thus ∇W = Δ e, ∇b = Δ and ∇e =
+    ⟨W, Δ⟩, with rate ½ and without momentum and decay.
     """
     keys = {
         "hyper_decay": 0.0,
@@ -77,7 +77,7 @@ def test_one_number_by_hand(setup):
 
 
 def test_a_step_is_torchs_of_the_clipped_gradient(setup):
-    """The whole gradient is scaled to the norm of ``hyper_clip``, before the decay."""
+    """The whole gradient is scaled to the norm ``hyper_clip``, before the decay."""
     own, ids = method(hyper_clip=0.5), [0, 1]
     server = own.server_state(setup)
     start = phi(server)
@@ -115,12 +115,12 @@ def test_a_private_head_stays_with_its_client(federate):
 
 
 def test_inner_steps_do_not_end_with_an_epoch(federate):
-    """Seven steps of four samples, whatever the clients hold and ``training.epochs``."""
+    """Seven steps on four samples, for any number of samples and ``training.epochs``."""
     seven = {"name": "pfedhn", **SMALL, "inner_steps": 7}
     few = federate(seven, rounds=1, training={"epochs": 1})
     same = federate(seven, rounds=1, training={"epochs": 3})
     assert few.digest == same.digest
-    # clients hold 5 and 12 samples, which are 2 and 3 mini-batches of an epoch
+    # clients have 5 and 12 samples, 2 and 3 mini-batches per epoch
     played = federate(seven, [[5, 0, 0, 0], [6, 6, 0, 0]], rounds=1)
     gradients = played.values["clients/sample_gradients"][0]
     assert gradients[:2].tolist() == [28, 28]
@@ -141,7 +141,7 @@ def test_what_goes_up_is_the_start_minus_the_end(make_fleet, rows_of):
 
 
 def test_a_step_is_the_first_batch_of_a_fresh_shuffle(federate):
-    """Of samples that fill one mini-batch two steps are two epochs."""
+    """If the samples fill one mini-batch, two steps are two epochs."""
     counts, keys = [[4, 0, 0, 0], [0, 4, 0, 0]], {"name": "pfedhn", **SMALL}
     played = federate({**keys, "inner_steps": 2}, counts, rounds=1)
     longer = federate(keys, counts, rounds=1, training={"epochs": 2})

@@ -19,7 +19,7 @@ def setup(make_fleet):
 
 def test_weights_by_hand():
     """ψ = (0.9999, ½, 0): −ln(1 − ψ) = 9.210, 0.693, 0, of 9.903: 0.930, 0.070, 0. A
-    similarity of 1 counts as much as oneself.
+    similarity of 1 has the weight of the client itself.
     """
     alike = torch.tensor([[0.0, 0.5, 0], [0.5, 0, 1], [0, 1, 0]]).double()
     found = attention(alike)
@@ -28,8 +28,8 @@ def test_weights_by_hand():
 
 
 def test_similarity_by_hand():
-    """Cosines of two classes' rows: 1 and 0 give ½, −1 and 1 give 0; lengths do not
-    count, nor do rows of zeros.
+    """Cosines 1 and 0 of two classes' rows give ½, and −1 and 1 give 0; lengths and
+    zero rows have no effect.
     """
     heads = torch.tensor(
         [
@@ -54,7 +54,9 @@ def test_clients_with_orthogonal_heads_keep_their_bodies(setup, rows_of):
 
 
 def test_only_pairs_that_meet_are_updated(setup):
-    """Of clients 1 and 3; what is known of others stays, as do their models."""
+    """The pairs are clients 1 and 3; similarities and models of other clients do not
+    change.
+    """
     models = torch.zeros(5, setup.layout.width)
     before = torch.full((5, 5), 0.25).double()
     server = {

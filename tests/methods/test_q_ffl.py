@@ -11,8 +11,9 @@ PAIR = [[4, 0, 0, 0], [0, 4, 0, 0]]
 
 @pytest.fixture
 def moved(make_fleet, arrived):
-    """``moved(q, losses, changes)``: what the server's model is changed by, [P], by two
-    clients with these losses F, of which each changes one parameter, at η = 1.
+    """Return ``moved(q, losses, changes)``, which returns the change of the server's
+    model, [P], by two clients with these losses F, each of which changes one parameter,
+    at η = 1.
     """
 
     def step(q, losses, changes, places=(0, 0)):
@@ -42,22 +43,24 @@ def test_two_clients_by_hand(moved):
 
 
 def test_the_worse_client_has_the_larger_share_the_larger_q(moved):
-    """Of equal changes F^q: 1, 3 and 9 times as much for a loss three times as large."""
+    """With equal changes the weights are F^q: 1, 3 and 9 times as much for a loss three
+    times as large.
+    """
     for q, times in ((0.0, 1), (1.0, 3), (2.0, 9)):
         first, second = moved(q, [0.5, 1.5], [1.0, 1.0], places=(0, 1))[:2]
         assert (second / first).item() == pytest.approx(times)
 
 
 def test_no_power_is_too_small(moved):
-    """Losses of 0 count as 10⁻¹⁰, whose 20th power is no float32: F^q d/(q F^(q−1) d² +
-    F^q) = 10⁻¹⁰ d/(20 d² + 10⁻¹⁰).
+    """Losses of 0 count as 10⁻¹⁰, whose 20th power underflows in float32: F^q d/(q
+    F^(q−1) d² + F^q) = 10⁻¹⁰ d/(20 d² + 10⁻¹⁰).
     """
     found = moved(20.0, [0.0, 0.0], [0.5, 0.5])[0].item()
     assert found == pytest.approx(0.5e-10 / 5, rel=1e-5)
 
 
 def test_losses_are_those_of_the_received_model(make_fleet, monkeypatch):
-    """On all training samples, before training."""
+    """The losses are computed on all training samples, before training."""
     fleet = make_fleet()
     model = fleet.setup.initial()
     expected = fleet.loss_of(model)

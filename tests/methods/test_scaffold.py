@@ -61,8 +61,8 @@ def test_without_controls_the_first_round_is_fedavgs(federate):
 
 
 def test_the_servers_control_is_the_mean_of_the_clients(federate):
-    """With uniform weights also where only some take part: both move by the same
-    changes.
+    """With uniform weights this also holds under partial participation: both change by
+    the same amounts.
     """
     played = federate("scaffold", participation={"fraction": 0.6})
     torch.testing.assert_close(

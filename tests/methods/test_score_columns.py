@@ -1,4 +1,4 @@
-"""``evaluation.tune_epochs``: one moment that is the same for every method."""
+"""``evaluation.tune_epochs``: the same time of scoring for every method."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ PART = {"fraction": 0.5, "stragglers": 0.5}
 
 @pytest.mark.slow
 def test_stragglers_are_tuned_in_full(federate):
-    """Two of four clients take part, one of them slowly. That scores after tuning change
-    no other number holds in ``test_digests.py`` for every method.
+    """Two of four clients take part, one of them as a straggler. ``test_digests.py``
+    shows for every method that scores after tuning change no other number.
     """
     sections = {"participation": PART, "training": {"epochs": 2}, "rounds": 2}
     plain = federate("ditto", COUNTS, **sections)
@@ -31,7 +31,7 @@ def test_stragglers_are_tuned_in_full(federate):
 
 
 def test_local_after_one_epoch_of_tuning_is_local_after_its_epoch(federate):
-    """With one full batch both take the same step, up to the order of samples in it."""
+    """With one full batch both take the same step, up to the order of samples."""
     played = federate("local", COUNTS, training={"batch_size": 100}, evaluation=TUNED)
     after = played.values["clients/post/loss"][:-1]
     tuned = played.values["clients/tuned_1/loss"][:-1]
@@ -39,8 +39,8 @@ def test_local_after_one_epoch_of_tuning_is_local_after_its_epoch(federate):
 
 
 def test_tuning_minimises_the_prediction_that_is_scored(make_fleet, rows_of):
-    """One full batch, one step of 0.1 against the gradient of the cross-entropy of
-    ``half``, which the method would predict by: w − 0.1·∇CE(½ f(x; w), y).
+    """With one full batch, tuning takes one step of 0.1 along the negative gradient of
+    the cross-entropy of ``half``, the method's prediction: w − 0.1·∇CE(½ f(x; w), y).
     """
     fleet = make_fleet(COUNTS, batch_size=100)
     rows = rows_of(fleet)

@@ -1,4 +1,4 @@
-"""The base of methods whose clients start from a model of the server."""
+"""Base class of methods whose clients start from a model of the server."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""Which parameters FedPer and FedRep share, named by patterns; all of them is a case of
-``test_fedper.py``.
+"""Shared parameters of FedPer and FedRep, named by patterns; ``test_fedper.py`` tests
+the case of all parameters.
 """
 
 import numpy as np
@@ -44,18 +44,20 @@ def test_a_part_of_an_adapter_is_shared_and_the_rest_stays(
     initial = played.prepared.setup.initial()
     own, columns = played.clients["head"], layout.columns_of(kept)
     assert own.shape[1] == len(columns) == P_A + P_B + P_HEAD - width
-    # the server has the initial numbers of what is private, and others of what is shared
+    # the server has initial private parameters, and changed shared parameters
     assert torch.equal(model[columns], initial[columns])
     moved = (model != initial).nonzero().flatten()
     assert 0 < len(moved) <= width and not set(moved.tolist()) & set(columns.tolist())
     assert np.nanmax(played.values["floats_down"]) == width
     assert np.nanmax(played.values["clients/floats_up"]) == width
-    # and every client has trained its own
+    # and every client has trained its private parameters
     assert len(torch.unique(own, dim=0)) == len(own)
 
 
 def test_two_clients_by_hand(make_fleet):
-    """A row of 5-2-4 is W [2, 5], b [2], then the head; shared are b and the head's bias."""
+    """A row of 5-2-4 consists of W [2, 5], b [2] and the head; b and the head's bias
+    are shared.
+    """
     method = FedPer(name="fedper", shared=["*.bias"])
     fleet = make_fleet([[1, 1, 0, 0], [1, 1, 0, 0]], hidden=(2,))
     rows = torch.arange(2 * 24).view(2, 24).float()
