@@ -1,4 +1,4 @@
-"""Which mini-batches an epoch has, by hand."""
+"""Mini-batches of an epoch, by hand."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hpcfl.experiment.sections import Training
 
 
 def test_full_batches_come_in_lockstep_and_then_the_last_ones_by_size():
-    """Of 11, 9, 8, 5 and 2 samples in batches of 4: two lanes more than one batch."""
+    """11, 9, 8, 5 and 2 samples in batches of 4, with two lanes for incomplete batches."""
     [block] = plan_epoch([11, 9, 8, 5, 2], [0, 1, 2, 3, 4], 4)
     assert block == [
         BatchRun([0, 1, 2, 3], [0, 0, 0, 0], 4, 1),
@@ -67,7 +67,7 @@ def test_lanes_are_sorted_by_full_batches_and_then_by_the_last_one():
     ("samples", "fewest", "steps", "used"),
     [
         (10, 1, None, 10),
-        (9, 2, None, 8),  # batch norm cannot take one sample
+        (9, 2, None, 8),  # batch norm cannot process one sample
         (1, 2, None, 0),
         (8, 2, None, 8),
         (10, 1, 2, 8),
@@ -105,7 +105,7 @@ def test_the_last_batch_is_dropped_unless_it_is_full(
 
 @pytest.fixture
 def batches(make_fleet):
-    """Two lanes, of which the second one uses four of its six samples."""
+    """Return two lanes, of which the second uses four of its six samples."""
     resources = make_fleet([[8, 0, 0, 0], [6, 0, 0, 0]]).resources
     lanes = []
     for client, length in ((0, 8), (1, 4)):

@@ -1,4 +1,4 @@
-"""The clients of a rank as a method sees them."""
+"""Clients of a rank as methods use them."""
 
 import re
 

@@ -1,4 +1,6 @@
-"""Layers below the head that run once a training, and trainings in which they may not."""
+"""Layers below the head that run once per training, and trainings in which this is not
+allowed.
+"""
 
 import errno
 
@@ -21,8 +23,8 @@ HEAD = {"params": ("head",), "epochs": 3}
 
 
 class Convolutional(nn.Module):
-    """A convolution with batch norm over the five features as a 1×5 image, and what a
-    test puts between.
+    """A convolution with batch norm over the five features as a 1×5 image, and further
+    layers that a test inserts.
     """
 
     def __init__(self, between):
@@ -42,7 +44,7 @@ class Convolutional(nn.Module):
 
 
 class Undecided(Convolutional):
-    """What the features are depends on the mode, by a function and not by a layer."""
+    """A model whose features depend on the mode by a function and not by a layer."""
 
     def features(self, x):
         features = super().features(x)
@@ -50,14 +52,14 @@ class Undecided(Convolutional):
 
 
 class Between(Convolutional):
-    """Numbers are dropped between the features and the head."""
+    """A model that drops numbers between the features and the head."""
 
     def forward(self, x):
         return self.head(functional.dropout(self.features(x), 0.5, self.training))
 
 
 class Apart(Convolutional):
-    """The forward pass does not go through ``features``."""
+    """A model whose forward pass does not call ``features``."""
 
     def forward(self, x):
         return self.head(2 * torch.relu(self.conv(x.view(-1, 1, 1, 5))).flatten(1))
@@ -91,19 +93,19 @@ def fleet_of(make_fleet, model, lanes="auto"):
     fleet = make_fleet(COUNTS, lanes=lanes, model={"name": f"test_heads:{model}"})
     if fleet.resources.buffers.width:
         row = make_row(fleet.resources.buffers, fleet.resources.setup.build())
-        fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)  # as a run does
+        fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)  # as in a run
     return fleet
 
 
 def without(fleet):
-    """The same fleet, which runs the frozen layers for every mini-batch."""
+    """Return the same fleet, running the frozen layers for every mini-batch."""
     object.__setattr__(fleet.resources, "head", None)
     return fleet
 
 
 @pytest.fixture
 def runs(monkeypatch):
-    """How many samples each run of the frozen layers had."""
+    """Return the number of samples in each run of the frozen layers."""
     counted, run_once = [], heads.compute_features
 
     def counting(resources, rows, buffers, pools):
@@ -155,8 +157,8 @@ def test_convolutions_with_batch_norm_stand_still(make_fleet, rows_of, lanes, ru
 
 
 def test_features_take_no_more_memory_than_they_may(make_fleet, rows_of, runs):
-    """A sample's are twelve numbers. The clients train by number of samples: 20, 11, 11
-    and 8.
+    """The features of a sample are twelve numbers. The clients train in the order of
+    their numbers of samples: 20, 11, 11 and 8.
     """
     plenty, little = (fleet_of(make_fleet, "plain") for _ in range(2))
     rows = rows_of(plenty)
@@ -178,7 +180,7 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
     fleet = make_fleet(COUNTS)
     if augment:
         samples = fleet.resources.samples
-        samples.take = samples.redistribute({}).take  # the samples are no images
+        samples.take = samples.redistribute({}).take  # the samples are not images
         samples.vary = lambda index, *key: index
         samples.augment = True
     fleet.train(rows_of(fleet), params=params)
@@ -212,7 +214,7 @@ def asks_another_model(model, batch, lane):
 def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
     make_fleet, rows_of, model, loss, runs
 ):
-    """The same bits as ever."""
+    """The bits do not change."""
     ended = []
     for change in (lambda fleet: fleet, without):
         fleet = change(fleet_of(make_fleet, model, lanes=1))
@@ -251,8 +253,8 @@ METHODS = [
 def test_methods_train_on_features_what_they_train_on_samples(
     federate, short_ala, tried_both_ways, method
 ):
-    """Methods that train a body by themselves, and options: ``test_frozen_parameters.py``
-    has the others, whose body is frozen by the model.
+    """Methods that train a body by their own definition, and options.
+    ``test_frozen_parameters.py`` tests models with a frozen body in the other methods.
     """
     trains_body = "body" in kind(method["name"]).trains
     model = {"name": "mlp" if trains_body else "tiny:head_only"}
@@ -273,8 +275,8 @@ SHAPES = {"lenet": (1, 28, 28), **dict.fromkeys(OF_TOKENS, (12,))}
 
 @pytest.mark.parametrize("name", plugins.names("hpcfl.models"))
 def test_the_features_of_every_model_stand_for_samples(name):
-    """The head's gradients by features are those by samples, and the structure of the
-    model says so.
+    """The head's gradients by features equal those by samples, as the structure of the
+    model implies.
     """
     shape = SHAPES.get(name, (3, 32, 32))
     options = {"vocabulary": 30} if name in OF_TOKENS else {}
@@ -326,7 +328,7 @@ def test_a_model_without_a_head_has_no_features_for_samples():
     "error", [OSError(errno.ESTALE, "Stale file handle"), MemoryError()], ids=repr
 )
 def test_a_failure_decides_nothing(monkeypatch, error):
-    """Training on samples instead of features gives other last bits."""
+    """Training on samples instead of features changes the last bits."""
 
     def fail(*given):
         raise error

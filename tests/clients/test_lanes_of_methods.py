@@ -1,6 +1,6 @@
-"""A method of each family and every model side by side against one lane at a time. Methods have
-the same bits for any number of lanes (``test_digests.py``), so one is enough for them
-here.
+"""A method of each family and every model in batched lanes compared with one lane at a
+time. Methods have the same bits for any number of lanes (``test_digests.py``), so one
+number is sufficient here.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from hpcfl.simulation import torch_settings
 pytestmark = pytest.mark.slow
 
 COUNTS = [[4, 2, 0, 1], [1, 0, 1, 0], [0, 2, 2, 0], [2, 0, 1, 2]]
-LANES = 3  # of four clients, and of eight
-# the samples' shape and the batch size
+LANES = 3  # for four clients, and for eight
+# shape of the samples, and the batch size
 MODELS = {
     "mlp": ((1, 6, 6), 5),
     "cnn": ((1, 16, 16), 5),
@@ -29,7 +29,7 @@ MODELS = {
 
 @pytest.fixture
 def double(monkeypatch):
-    """Everything that is a float, in double precision."""
+    """Convert all floats to double precision."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     name = "torch.set_default_dtype"
     in_double = torch_settings.SETTINGS[name]._replace(plain=torch.float64)
@@ -40,7 +40,9 @@ def double(monkeypatch):
 
 
 def apart(one, other):
-    """The largest difference relative to the size of a tensor's values, with its name."""
+    """Return the largest difference relative to the size of a tensor's values, with its
+    name.
+    """
     assert one.keys() == other.keys()
     return max(
         (
@@ -76,8 +78,8 @@ def test_methods_in_double_precision(federate, double, name):
 
 
 def unequal_clients(folder, name, lanes, dtype, **training):
-    """A fleet of unequal clients, one without samples, for a built-in model on random
-    samples, and the row it starts from.
+    """Return a fleet of unequal clients, one without samples, for a built-in model on
+    random samples, and its start row.
     """
     shape, batch = MODELS[name]
     generator = np.random.default_rng(0)
@@ -113,7 +115,7 @@ def unequal_clients(folder, name, lanes, dtype, **training):
 
 
 def trained(folder, name, lanes, dtype, epochs, **training):
-    """Rows and state of the clients after local training."""
+    """Return rows and state of the clients after local training."""
     fleet, rows = unequal_clients(folder, name, lanes, dtype, **training)
     return {"rows": fleet.train(rows, epochs=epochs), **fleet.state}
 
@@ -143,8 +145,8 @@ def features(model, x, lane):
 
 
 def outputs(fleet, rows):
-    """What models give on the samples of their clients, one of which has none to train
-    on.
+    """Return the outputs of models on their clients' samples; one client has no
+    training samples.
     """
     fleet.scoring.is_due = True
     fleet.score("post", rows)

@@ -1,4 +1,4 @@
-"""Losses read other models: their values, layout, gradients and modes."""
+"""Other models inside losses: their values, layout, gradients and modes."""
 
 import pytest
 import torch

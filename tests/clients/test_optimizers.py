@@ -1,4 +1,4 @@
-"""Local optimisers against those of torch."""
+"""Local optimisers compared with torch's."""
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ import torch
     ],
 )
 def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
-    """Five full-batch steps in float64 on each client beside torch.optim on that client
-    alone.
+    """Five full-batch steps in float64 for each client, compared with torch.optim for
+    one client alone.
     """
     fleet = make_fleet(
         dtype=torch.float64, batch_size=100, optimizer=optimizer, lr=0.05, **keys

@@ -1,5 +1,5 @@
-"""Models that draw random numbers in layers: the same for a client alone and beside
-others, and after a resume.
+"""Models with random layers: the same numbers for a client alone and among others, and
+after a resume.
 """
 
 import numpy as np
@@ -21,7 +21,9 @@ HOW = {
 
 
 class Dropping(nn.Module):
-    """Two layers that drop, of which one is called twice, and one of a user's own."""
+    """A model with two dropout layers, one of which is called twice, and a user's
+    random layer.
+    """
 
     def __init__(self, shape, classes, p):
         super().__init__()
@@ -42,7 +44,7 @@ class Dropping(nn.Module):
 
 
 class Depth(RandomLayer):
-    """Stochastic depth: each sample's branch is there or not."""
+    """Stochastic depth: each sample uses the branch or skips it."""
 
     def __init__(self, p):
         super().__init__()
@@ -95,7 +97,7 @@ def test_lanes_beside_it_change_no_bit(make_fleet, rows_of):
 
 
 def test_no_probability_is_no_layer(make_fleet):
-    """To the last bit."""
+    """The results are equal, bit for bit."""
     ended = []
     for model in ({**MODEL, "p": 0.0}, {"name": "test_random_layers:plain"}):
         fleet = make_fleet(COUNTS, model=model, **HOW)
@@ -104,7 +106,7 @@ def test_no_probability_is_no_layer(make_fleet):
 
 
 def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
-    """One mini-batch of all samples, whose order does not matter."""
+    """One mini-batch of all samples, in any order."""
     how = {
         "model": MODEL,
         "batch_size": 100,
@@ -121,7 +123,7 @@ def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
 
 
 def keys_of(clients, steps, phase="train", round=1, epoch=0, seed=3):
-    """What all lanes get in an epoch, [L, steps, gradients, layers, 2]."""
+    """Return the keys of all lanes in an epoch, [L, steps, gradients, layers, 2]."""
     keys = [(round, client) for client in clients]
     random = StepRandom(seed, keys, steps, torch.device("cpu"), phase, layers=3)
     random.begin(epoch)
@@ -154,7 +156,7 @@ def test_a_lanes_keys_do_not_depend_on_the_lanes_beside_it():
 
 
 def test_a_last_batch_draws_with_the_key_of_its_own_step():
-    """The other lane is two steps further by then."""
+    """The other lane is two steps ahead by then."""
     keys = [(1, 4), (1, 7)]
     random = StepRandom(3, keys, [3, 2], torch.device("cpu"), "train", layers=3)
     random.begin(0)
@@ -167,8 +169,8 @@ def test_a_last_batch_draws_with_the_key_of_its_own_step():
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-fedavg", "scaffold", "fedrep"])
 def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
-    """Per-FedAvg takes several gradients a step, FedRep trains heads on features unless
-    these are drawn.
+    """Per-FedAvg takes several gradients per step. FedRep trains heads on features
+    unless the features are random.
     """
     ended = [
         federate(method, COUNTS, rounds=2, model=MODEL, runtime={"lanes": lanes})

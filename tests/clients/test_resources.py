@@ -1,4 +1,4 @@
-"""How many lanes fit a memory."""
+"""Numbers of lanes that fit a memory."""
 
 import pytest
 import torch
@@ -72,8 +72,8 @@ def test_the_base_lies_in_the_memory_once():
 
 
 def test_rows_of_clients_whose_turn_is_later_take_room():
-    """Two rows of each, and its private state twice; of a thousand nothing but one lane
-    may be left.
+    """Each client has two rows, and its private state twice; with a thousand clients
+    one lane may be the only one that fits.
     """
     model, x, training = (
         MLP((8,), 3, hidden=(6,)),

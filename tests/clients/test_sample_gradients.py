@@ -1,4 +1,4 @@
-"""How many gradients of samples clients compute, counted where they are computed."""
+"""Numbers of sample gradients that clients compute, counted at their computation."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_an_epoch_is_a_gradient_of_each_sample(make_fleet, rows_of, lanes):
 
 
 def test_a_share_of_the_samples_and_few_steps_are_fewer_gradients(make_fleet, rows_of):
-    """Half of 11, 4 and 13 samples are 5, 2 and 6, of which one step takes at most 4."""
+    """Half of 11, 4 and 13 samples is 5, 2 and 6, of which one step uses at most 4."""
     fleet = make_fleet(COUNTS, batch_size=4)
     fleet.train(rows_of(fleet), share=0.5, steps=1)
     assert fleet.results.sample_gradients.tolist() == [4, 2, 4]
@@ -33,7 +33,7 @@ def test_a_share_of_the_samples_and_few_steps_are_fewer_gradients(make_fleet, ro
 def test_class_gradients_of_the_head_count_each_sample_that_was_drawn(
     make_fleet, rows_of
 ):
-    """Three draws of at most five samples of each class: of 8 and 3 samples 5 and 3."""
+    """Three draws of at most five samples of each class: 5 and 3 of 8 and 3 samples."""
     fleet = make_fleet(COUNTS)
     fleet.head_gradients(rows_of(fleet))
     assert fleet.results.sample_gradients.tolist() == SAMPLES.tolist()
@@ -45,11 +45,11 @@ def test_class_gradients_of_the_head_count_each_sample_that_was_drawn(
 # by hand, for each sample of a client that trains for one epoch
 OF_METHODS = {
     "fedavg": ({}, 1),
-    # beside the shared model two epochs on the personal one
+    # two epochs on the personal model in addition to the shared model
     "ditto": ({"personal_epochs": 2}, 3),
     # three steps for each mini-batch
     "pfedme": ({"inner_steps": 3}, 3),
-    # at the own model and at the mixed one
+    # at the client's model and at the mixed model
     "apfl": ({}, 2),
     # two epochs on the head before the one on the body
     "fedrep": ({"head_epochs": 2}, 3),
@@ -66,7 +66,7 @@ def test_gradients_of_a_round_by_hand(federate, method):
 
 
 def test_gradients_of_scores_are_counted_apart(federate):
-    """In round 2 and after it start models are tuned for three epochs in all."""
+    """In round 2 and after it start models are tuned for three epochs in total."""
     played = federate(
         "fedavg",
         COUNTS,
@@ -82,8 +82,9 @@ def test_gradients_of_scores_are_counted_apart(federate):
 
 
 def test_tuning_at_scoring_counts_for_those_who_only_are_scored(federate):
-    """One of three clients takes part, whose start model is tuned for three epochs in
-    every round; the others are tuned where they are scored, in round 2 and after it.
+    """One of three clients takes part and tunes its start model for three epochs in
+    every round. The other clients are tuned when they are scored, in round 2 and after
+    it.
     """
     played = federate(
         {"name": "fedavg-c", "tune_epochs": 3},
@@ -97,7 +98,8 @@ def test_tuning_at_scoring_counts_for_those_who_only_are_scored(federate):
     assert trained.sum(axis=1).tolist() == [1, 1, 0]
     of_scores = played.values["clients/scoring_sample_gradients"]
     assert np.isnan(of_scores[0]).all()
-    # the client that takes part tunes its start model to train from it, not for a score
+    # the participating client tunes its start model in order to train from it, not for
+    # a score
     assert np.nan_to_num(of_scores[1]).tolist() == (3 * SAMPLES * ~trained[1]).tolist()
     assert of_scores[2].tolist() == final.tolist()
     assert np.nan_to_num(first).tolist() == (4 * SAMPLES * trained[0]).tolist()

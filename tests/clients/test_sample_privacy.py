@@ -46,7 +46,7 @@ def test_noise_has_its_deviation_and_depends_on_the_client_alone():
 
 
 def plain_poisson(prepared, client, rounds):
-    """A client's model after rounds of plain Poisson steps, by autograd."""
+    """Return a client's model after rounds of plain Poisson steps, by autograd."""
     samples, setup = prepared.resources.samples, prepared.setup
     size, module = setup.training.batch_size, setup.build()
     row = setup.initial()
@@ -81,7 +81,7 @@ def test_without_clip_and_noise_a_step_is_the_plain_poisson_step(tmp_path):
 
 
 def test_terms_without_data_come_after_the_noise(tmp_path):
-    """With a tiny clip the data move nothing, and weight decay alone is left."""
+    """With a tiny clip the data change nothing, and only weight decay remains."""
     sections = {"privacy": {**SAMPLE, "clip": 1e-9}, "training": {"weight_decay": 0.5}}
     played = play(tmp_path, "local", **sections)
     prepared = played.prepared
@@ -97,8 +97,8 @@ def test_terms_without_data_come_after_the_noise(tmp_path):
     ("method", "gradients"), [("local", 1), ("ditto", 1), ("apfl", 2)]
 )
 def test_gradients_are_counted_by_mini_batch(tmp_path, method, gradients):
-    """Ditto's personal steps count beside the global ones, and APFL takes two gradients
-    of each mini-batch.
+    """Ditto's personal steps count in addition to the global ones, and APFL takes two
+    gradients of each mini-batch.
     """
     keys = {"name": "ditto", "personal_epochs": 2} if method == "ditto" else method
     played = play(tmp_path, keys, privacy={**SAMPLE, "clip": 1.0, "noise": 1.0})

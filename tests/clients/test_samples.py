@@ -56,8 +56,8 @@ def test_draws_are_uniform():
 
 @pytest.fixture
 def samples():
-    """``samples(augment)``: twenty images, sixteen to train on and four to test on, of
-    one client.
+    """Return ``samples(augment)``, which makes twenty images of one client, sixteen for
+    training and four for testing.
     """
     x = torch.randint(
         1,
@@ -105,7 +105,7 @@ def test_training_images_vary_with_the_key_and_labels_stay(samples):
     assert not torch.equal(first, plain) and not torch.equal(first, other)
     assert (
         first.min() == -1 and plain.min() > -1
-    )  # padding is black, before the normalisation
+    )  # padding is black, before normalisation
 
 
 def test_without_augmentation_nothing_varies(samples):

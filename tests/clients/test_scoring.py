@@ -1,4 +1,4 @@
-"""Scores and class means against plain loops."""
+"""Scores and class means compared with plain loops."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,9 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
 
 @every_kernel
 def test_a_client_whose_model_is_nan_has_no_numbers(make_fleet, rows_of, lanes):
-    """The class with the largest logit would be 0, whose samples would be right."""
+    """Otherwise the class with the largest logit would be 0, and its samples would
+    count as correct.
+    """
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
     fleet.score("all", rows)
@@ -102,7 +104,7 @@ def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
 def test_clients_are_scored_in_lockstep_and_as_one_by_one(
     make_fleet, rows_of, monkeypatch
 ):
-    """Test sets of 40, 40, 60, 40 and 80 samples: two whole blocks, then the rests of
+    """Test sets of 40, 40, 60, 40 and 80 samples: two whole blocks, then remainders of
     8, 8, 8 and 16.
     """
     monkeypatch.setattr(scoring, "BLOCK", 32)
@@ -155,7 +157,7 @@ def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
 
 @every_kernel
 def test_class_means_of_a_function_that_reads_variables(make_fleet, rows_of, lanes):
-    """Times each client's own number, the means are its multiples."""
+    """Multiplied by a number of each client, the means are its multiples."""
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
     plain = fleet.class_means(rows, lambda model, x, lane: model.features(x))
@@ -164,7 +166,7 @@ def test_class_means_of_a_function_that_reads_variables(make_fleet, rows_of, lan
         lambda model, x, lane: lane.factor * model.features(x),
         variables={"factor": 2.0 ** torch.arange(5)[:, None]},
     )
-    # powers of two, so that nothing is rounded
+    # powers of two, so that no value is rounded
     assert torch.equal(times, plain * 2.0 ** torch.arange(5)[:, None, None])
 
 
@@ -175,7 +177,7 @@ def test_outputs_against_a_loop(make_fleet, rows_of, monkeypatch, lanes, block):
     counts = [[8, 3, 0, 0], [0, 0, 0, 1], [2, 0, 0, 0], [0, 9, 7, 6]]
     fleet = make_fleet(counts, lanes=lanes)
     rows, samples = rows_of(fleet), fleet.resources.samples
-    samples.train[2] = samples.train[2][:0]  # a client may have nothing
+    samples.train[2] = samples.train[2][:0]  # a client may have no samples
     outputs, labels, held = fleet.outputs(rows, lambda model, x, _: model.features(x))
     assert outputs.shape == (4, 22, 6)
     assert held.sum(dim=1).tolist() == [11, 1, 0, 22]
@@ -190,8 +192,8 @@ def test_outputs_against_a_loop(make_fleet, rows_of, monkeypatch, lanes, block):
 
 
 def test_at_most_so_many_outputs_are_a_choice_of_each_round(make_fleet, rows_of):
-    """In the order of the samples, none twice; fewer samples are all there, and the
-    places are as many for every client.
+    """The samples are in order and without repetition. Clients with fewer samples use
+    all, and the number of places is the same for every client.
     """
     counts = [[8, 3, 0, 0], [0, 0, 0, 1], [0, 9, 7, 6]]
 

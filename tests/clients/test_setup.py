@@ -1,4 +1,4 @@
-"""What the rates are in a round: decay, warm-up, cosine, step."""
+"""Learning rates of a round: decay, warm-up, cosine, step."""
 
 import functools
 
@@ -44,7 +44,7 @@ def test_the_rate_of_each_round_follows_its_schedule(keys, factors):
 
 @pytest.mark.slow
 def test_both_rates_of_a_method_follow_it(federate):
-    """A rate of 0.1 that is a tenth from round 2 on is a rate of 0.01 there."""
+    """A rate of 0.1 with a factor of a tenth from round 2 on is 0.01 there."""
     for name in ("fedavg", {"name": "ditto", "lam": 0.5}):
         first = federate(name, rounds=1, training={"lr": 0.1})
         second = federate(

@@ -1,5 +1,5 @@
-"""What the fleet offers methods beyond plain training: steps of their own, other models
-in a loss, losses of models, draws.
+"""Operations of the fleet besides plain training: a method's steps, other models in a
+loss, losses of models, draws.
 """
 
 import pytest
@@ -13,8 +13,8 @@ every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
 
 @every_lanes
 def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lanes):
-    """Batches of 4, two a step: 21 samples are steps of 4 + 4, 4 + 4 and 3 + 2; 9 are 4
-    + 4, the last one is left out.
+    """Two batches of 4 per step: 21 samples give steps of 4 + 4, 4 + 4 and 3 + 2; 9
+    give 4 + 4 without the last sample.
     """
     fleet = make_fleet([[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0]], lanes=lanes)
     seen = []
@@ -54,8 +54,8 @@ def differentiates(context):
 @every_lanes
 @pytest.mark.parametrize("then", [reads, moves, descends, differentiates])
 def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then):
-    """What comes next sees them as they were, and so does the next step; of unequal
-    clients.
+    """Later operations and the next step read the unchanged models; clients are
+    unequal.
     """
     found = []
     for elsewhere in (False, True):
@@ -79,7 +79,9 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
 
 @every_lanes
 def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
-    """Bit for bit, with lanes that drop out and tails that are not neighbours."""
+    """Bit for bit, with lanes that finish early and last batches that are not
+    neighbours.
+    """
     counts = [[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0], [4, 5, 0, 0], [2, 0, 3, 0]]
 
     def whole(context):
@@ -167,7 +169,7 @@ def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
     )
     assert (
         fleet.loss_of(models[0], "validation").tolist() == [0] * 5
-    )  # nothing is held out
+    )  # no sample is held out
 
 
 def test_uniform_draws_are_each_clients_own(make_fleet):
@@ -186,8 +188,8 @@ def test_uniform_draws_are_each_clients_own(make_fleet):
 def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
     make_fleet, rows_of, lanes
 ):
-    """Whatever runs beside: 9, 2 and 5 samples in batches of 4 are 3, 1 and 2 steps an
-    epoch. A step may keep its index.
+    """This holds whatever other lanes run: 9, 2 and 5 samples in batches of 4 give 3, 1
+    and 2 steps per epoch. A step may store its index.
     """
     fleet, seen = (
         make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes),
@@ -230,8 +232,8 @@ def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
 
 
 def test_class_means_over_draws(make_fleet, rows_of):
-    """Of a class with no more samples than a draw takes, every draw is the class; of
-    larger ones a sample.
+    """If a class has at most as many samples as a draw, every draw contains the class;
+    of a larger class it is a sample.
     """
     fleet = make_fleet([[3, 12, 0, 0]])
     rows = rows_of(fleet)

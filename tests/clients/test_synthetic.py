@@ -14,7 +14,7 @@ from hpcfl.models.mlp import MLP
 
 
 def test_gradient_descent_on_free_tensors():
-    """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
+    """f = ½(z − 3)²: every step with rate r leaves (1 − r) of the distance."""
     start = {"z": torch.tensor([7.0, 3.0])}
     end = descend(start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3)
     assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
@@ -23,8 +23,8 @@ def test_gradient_descent_on_free_tensors():
 
 
 def test_stochastic_descent_takes_a_step_for_each_batch():
-    """f_s = ½(z − x_s)² with rate ½ goes half of the way to each mini-batch's mean: from
-    0 to 1, the half of x = (1, 3), then to 4, between 1 and 7.
+    """f_s = ½(z − x_s)² with rate ½ goes halfway to the mean of each mini-batch: from 0
+    to 1, half of the mean of x = (1, 3), then to 4, between 1 and 7.
     """
     x = torch.tensor([1.0, 3.0, 7.0])
 
@@ -51,9 +51,7 @@ def test_batches_are_every_sample_once_an_epoch_in_keyed_orders(make_fleet):
 
 
 def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
-    """As torch's own SGD does on one full batch, from parameters keyed by seed and
-    round.
-    """
+    """Equal to torch's SGD on one full batch, from parameters keyed by seed and round."""
     x = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
     y = torch.arange(12) % 3
     training = make_fleet(lr=0.5, batch_size=12, epochs=3).setup.training

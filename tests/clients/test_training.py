@@ -1,6 +1,4 @@
-"""Local training: real batches, the right clients, what is keyed and what stays as it
-is.
-"""
+"""Local training: correct batches and clients, keyed draws, and unchanged values."""
 
 import tempfile
 
@@ -24,8 +22,8 @@ every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
 
 
 def batch_size(model, batch, lane):
-    """The number of samples as a loss, so that the mean of a client's losses tells its
-    batches.
+    """Return the number of samples as a loss, so that the mean of a client's losses
+    shows its batches.
     """
     return batch.x.shape[0] + 0 * sum(p.sum() for p in model.parameters())
 
@@ -48,7 +46,7 @@ def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
 
 @every_kernel
 def test_a_smaller_last_batch_can_be_dropped(make_fleet, rows_of, lanes):
-    """A client with less than a batch does not train at all."""
+    """A client with less than a batch does not train."""
     fleet = make_fleet(
         COUNTS,
         lanes=lanes,
@@ -89,7 +87,9 @@ def test_how_many_samples_are_gathered_at_once_does_not_matter(
 @pytest.mark.slow
 @every_kernel
 def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes):
-    """Of four epochs 1 + ⌊4u⌋, four at most; losses are those of a client's last one."""
+    """Of four epochs a client trains 1 + ⌊4u⌋, at most four; its losses are those of
+    its last epoch.
+    """
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     fleet.pace = np.array([0.0, 0.24, 0.5, 0.99, 1.0])
     trained = fleet.train(rows_of(fleet), epochs=4)
@@ -165,7 +165,7 @@ def test_a_share_of_the_samples_is_fixed_for_the_phase(make_fleet, rows_of, lane
     fleet.train(rows, loss=batch_size, share=0.5)
     assert fleet.results.losses.tolist() == [5, 2, 6, 1, 14]  # ⌊half⌋, at least one
 
-    def until(losses, lane):  # sees the mean input of every epoch
+    def until(losses, lane):  # depends on the mean input of every epoch
         seen.append(losses)
         return torch.zeros(len(losses), dtype=torch.bool)
 
@@ -204,7 +204,8 @@ def test_only_the_named_columns_move(make_fleet, rows_of, lanes, params):
     for group in params:
         expected[fleet.layout.columns(group)] = True
     assert not (moved & ~expected).any()
-    assert moved[expected].float().mean() > 0.8  # a dead unit's weights may stay
+    # the weights of a dead unit may be unchanged
+    assert moved[expected].float().mean() > 0.8
 
 
 @every_kernel
@@ -241,8 +242,8 @@ def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
 
 
 def test_what_a_model_draws_is_keyed_by_client(federate):
-    """It trains one client after the other, whoever else is there and whatever was
-    drawn before.
+    """Such a model trains one client after the other. Its draws do not depend on other
+    clients or earlier draws.
     """
 
     def first(others, share):

@@ -1,4 +1,4 @@
-"""When clients are on: periods by hand, and shares of time (time.md §2)."""
+"""Online periods of clients, by hand, and shares of time (time.md §2)."""
 
 import json
 from decimal import Decimal
@@ -22,7 +22,7 @@ def test_everybody_is_always_on_by_default():
 
 
 def test_a_day_by_hand():
-    """On from hour 22 for 4 hours, until hour 2 of the next day."""
+    """Online from hour 22 for 4 hours, until hour 2 of the next day."""
     hour = DAY // 24
     on = Daily([22 * hour], 4 * hour)
     assert on.period(0, 0) == (-2 * hour, 2 * hour)
@@ -41,7 +41,7 @@ def test_clients_of_three_time_zones_come_on_at_three_hours():
 
 
 def test_a_file_by_hand(tmp_path):
-    """On in [0, 10) and [20, 30) of 30 seconds, then from the beginning."""
+    """Online in [0, 10) and [20, 30) of 30 seconds, repeated."""
     file = tmp_path / "on.json"
     row = {
         "active": [0, 20],
@@ -112,8 +112,8 @@ MODELS = [
 
 @pytest.mark.parametrize("keys", MODELS)
 def test_periods_are_the_same_from_any_first_question(keys):
-    """A period ends after the tick that is asked for, and begins at it or after it
-    unless the client is on.
+    """A period ends after the given tick, and begins at or after it unless the client
+    is online.
     """
     forwards = availability.make_availability(Time(**keys), 3, 1)
     ticks = range(0, 40 * DAY // 24, 97 * SECOND)
@@ -135,7 +135,7 @@ def test_clients_are_on_for_their_share_of_the_time(keys):
 
 
 def test_alternating_periods_are_the_sums_of_their_lengths():
-    """Over the edges of several blocks; −m ln u of the client's own numbers u."""
+    """Over the edges of several blocks; −m ln u of the client's keyed numbers u."""
     keys = {
         "availability": "markov",
         "on": 100.0,

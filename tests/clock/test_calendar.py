@@ -1,4 +1,4 @@
-"""Federations whose clients have a time of their own: synchronous rounds (time.md §4)."""
+"""Federations in virtual time: synchronous rounds (time.md §4)."""
 
 import numpy as np
 import pytest
@@ -36,9 +36,10 @@ def test_lanes_and_threads_change_no_time(federate):
 
 
 def test_who_misses_the_deadline_changes_nothing(federate):
-    """Equal devices whose clients differ in samples alone: Ditto passes over them three times,
-    so they take 6, 27, 12 and 24 seconds. With a deadline between the second and the
-    third arrival two count, and the others' private state stays that before round 1.
+    """Equal devices; the clients differ only in their samples. Ditto trains three
+    epochs in total, so they take 6, 27, 12 and 24 seconds. With a deadline between the
+    second and the third arrival two clients count, and the private state of the others
+    is that before round 1.
     """
     counts = [[2, 0, 0, 0], [0, 9, 0, 0], [4, 0, 0, 0], [0, 0, 8, 0]]
     time = {
@@ -59,7 +60,7 @@ def test_who_misses_the_deadline_changes_nothing(federate):
     before = initial.clients["personal"]
     same = (played.clients["personal"] == before).all(dim=1)
     assert same.tolist() == [False, True, False, True]
-    # A round without arrivals takes no step, private state or server.
+    # A round without arrivals changes neither private state nor the server.
     assert torch.equal(before[0], before[1])
     assert initial.values["time/seconds"][0] == 0.001
     assert "clients/train_loss" not in initial.values

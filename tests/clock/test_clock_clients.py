@@ -1,4 +1,4 @@
-"""Numbers of an experiment's clients that a calendar begins with."""
+"""Numbers of an experiment's clients from which a calendar starts."""
 
 import numpy as np
 import tiny

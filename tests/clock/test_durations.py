@@ -20,11 +20,11 @@ from hpcfl.clock.durations import (
 )
 from hpcfl.experiment.sections import Time
 
-MEDIAN = 10**9  # picoseconds in a millisecond
+MEDIAN = 10**9  # picoseconds per millisecond
 
 
 def paces(clients, **keys):
-    """The paces where the median device takes a millisecond for a sample."""
+    """Return the paces for a median device of one millisecond per sample."""
     drawn = draw_devices(Time(**keys), clients, 3, 1.0)
     assert all(type(number) is int for number in drawn.pace + drawn.down + drawn.up)
     return np.array(drawn.pace) / MEDIAN
@@ -48,7 +48,7 @@ def test_equal_devices_are_equal_and_a_spread_of_zero_too():
 
 
 def test_zipf_by_hand():
-    """Of five clients the third fastest is the median: r/3 for exponent 1."""
+    """The third fastest of five clients is the median: r/3 for exponent 1."""
     found = sorted(paces(5, devices="zipf"))
     np.testing.assert_allclose(found, np.array([1, 2, 3, 4, 5]) / 3)
 
@@ -77,8 +77,8 @@ def test_classes_have_their_shares_and_factors():
 
 
 def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
-    """Two rows for three clients, in turn: 2.5 ms of inference are 7.5·10^9 ps of training,
-    9,000 kbit/s are 9·10^6 bit/s both ways.
+    """Two rows for three clients, in turn: 2.5 ms of inference are 7.5·10^9 ps of
+    training, 9,000 kbit/s are 9·10^6 bit/s in both directions.
     """
     file = tmp_path / "capacity.json"
     rows = [
@@ -134,7 +134,7 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, said):
         draw_devices(Time(devices="file", file=str(tmp_path / "none")), 3, 1, 1.0)
 
 
-# 2.5 ms a sample; 1 Mbit/s down, 0.4 up; 50 ms each way
+# 2.5 ms per sample; 1 Mbit/s down, 0.4 up; 50 ms in each direction
 DEVICES = Devices([2_500_000_000], [1_000_000], [400_000], 50_000)
 
 
@@ -144,11 +144,11 @@ def duration(passes, epochs, down, up, samples):
 
 def test_ticks_by_hand():
     """Two passes over 30 samples: 150,000 µs. 1,000 floats of 32 bits: 32,000 µs down
-    and 80,000 µs up. Twice 50,000 µs beside.
+    and 80,000 µs up. Latency: twice 50,000 µs.
     """
     floats = Fraction(1000)
     assert duration(Fraction(2), 2, floats, floats, 30).ticks(0, 2) == 362_000
-    # of two epochs one
+    # one of two epochs
     assert duration(Fraction(2), 2, floats, floats, 30).ticks(0, 1) == 287_000
 
 

@@ -1,4 +1,4 @@
-"""Draws that are the same on every machine."""
+"""Draws with the same bits on every machine."""
 
 from decimal import Decimal
 from statistics import NormalDist
@@ -21,8 +21,8 @@ def test_a_normal_number_is_one():
 
 
 def test_exponential_lengths_are_those_of_exact_arithmetic():
-    """At random, and 10⁻¹² above and below the middle of two whole numbers, where a
-    library's logarithm cannot tell.
+    """For random arguments, and 10⁻¹² above and below the middle of two whole numbers,
+    where a library's logarithm is not exact enough.
     """
     uniforms = 1 - np.random.default_rng(1).random(300)
     means = [Decimal(10) ** (number % 16) for number in range(300)]

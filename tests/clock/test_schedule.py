@@ -1,4 +1,4 @@
-"""Who makes the schedule refuses what no round can have."""
+"""The caller that makes the schedule refuses impossible rounds."""
 
 import tiny
 from playing import prepare_alone

@@ -26,14 +26,14 @@ def test_a_round_lasts_as_long_as_its_slowest_client():
         3 * S,
         6 * S,
     )
-    # 6 of 9 client-seconds at work
+    # 6 of 9 client-seconds of work
     assert first.numbers()["time/idle"] == pytest.approx(1 / 3)
     assert first.numbers()["time/in_flight"] == 2
     assert first.numbers()["time/wasted"] == first.numbers()["time/lost"] == 0
 
 
 def test_a_deadline_between_the_second_and_the_third_arrival():
-    """The third one works until the deadline in vain: 2.5 of 5.5 seconds."""
+    """The third client works until the deadline without effect: 2.5 of 5.5 seconds."""
     step = synchronous([3 * S, 1 * S, 2 * S], deadline=2.5).step()
     assert clients(step) == [1, 2] and step.ended == 2.5 * S
     assert (step.busy, step.wasted, step.lost) == (5.5 * S, 2.5 * S, 1)
@@ -44,14 +44,16 @@ def test_who_arrives_at_the_deadline_counts():
 
 
 def test_the_first_of_more_clients_than_are_waited_for():
-    """Of four clients two are waited for and four are asked; ids decide a tie."""
+    """The server asks four clients and waits for two; ids resolve a tie."""
     keys = {"over_selection": 2.0, "participation": {"fraction": 0.5}}
     step = synchronous([2 * S, 3 * S, 2 * S, 2 * S], **keys).step()
     assert clients(step) == [0, 2] and step.ended == 2 * S and step.lost == 2
 
 
 def test_over_selection_asks_for_a_whole_number_of_clients():
-    """⌈1.3 · 10⌉ = 13, of whom 3 are in vain; 1.1 · 10 is above 11 in floating point."""
+    """⌈1.3 · 10⌉ = 13, of which 3 have no effect; 1.1 · 10 is above 11 in floating
+    point.
+    """
     for factor, lost in ((1.3, 3), (1.1, 1), (1.0, 0)):
         keys = {"over_selection": factor, "participation": {"fraction": 0.5}}
         assert synchronous([S] * 20, **keys).step().lost == lost
@@ -66,7 +68,7 @@ def test_too_few_arrivals_are_no_step():
 
 
 def test_part_of_the_epochs_where_not_all_fit():
-    """Of 4 epochs of 1, 2 and 5 seconds 4, 2 and 0 fit into 4.5 seconds."""
+    """4, 2 and 0 of 4 epochs of 1, 2 and 5 seconds fit into 4.5 seconds."""
     keys = {
         "epochs": 4,
         "deadline": 4.5,
@@ -77,15 +79,15 @@ def test_part_of_the_epochs_where_not_all_fit():
 
 
 def test_who_goes_off_before_its_end_is_lost_and_the_clock_jumps_to_who_comes_on():
-    """Client 0 is on in [0, 3), client 1 in [0, 2), of 10 seconds. Of 2.5 seconds' work
-    client 1 does 2 in vain, and then nobody is on until 10.
+    """Client 0 is on in [0, 3), client 1 in [0, 2), of 10 seconds. Of 2.5 seconds of
+    work client 1 does 2 without effect, and then no client is on until 10.
     """
     on = Traced([([(0, 3 * S)], 10 * S), ([(0, 2 * S)], 10 * S)])
     timetable = synchronous([2.5 * S, 2.5 * S], when=on)
     first = timetable.step()
     assert clients(first) == [0] and first.ended == 2.5 * S and first.lost == 1
     assert first.wasted == 2 * S
-    second = timetable.step()  # client 0 alone is on at 2.5, until 3
+    second = timetable.step()  # only client 0 is on at 2.5, until 3
     assert clients(second) == [] and second.ended == 3 * S
     third = timetable.step()
     assert third.begun == 3 * S and third.ended == 12.5 * S
@@ -98,7 +100,7 @@ def test_nobody_ever_on_is_refused():
 
 
 def test_how_evenly_clients_take_part_by_hand():
-    """Of (0, 1, 3): (4)²/(3·10) = 8/15, and 2·(1 + 3 + 2)/(2·3·4) = 1/2."""
+    """For (0, 1, 3): (4)²/(3·10) = 8/15, and 2·(1 + 3 + 2)/(2·3·4) = 1/2."""
     assert compute_jain(np.array([0, 1, 3])) == pytest.approx(8 / 15)
     assert compute_gini(np.array([3, 0, 1])) == pytest.approx(1 / 2)
     assert compute_jain(np.ones(5)) == 1 and compute_gini(np.ones(5)) == 0
@@ -106,7 +108,7 @@ def test_how_evenly_clients_take_part_by_hand():
 
 
 def test_whether_the_fast_ones_take_part_more_often_by_hand():
-    """Counts 2, 1, 0 of paces 1, 2, 6: deviations 1, 0, −1 and −2, −1, 3, so the
+    """Counts 2, 1, 0 and paces 1, 2, 6: deviations 1, 0, −1 and −2, −1, 3, so the
     correlation is −5/√(2·14).
     """
     counts, paces = np.array([2.0, 1, 0]), np.array([1.0, 2, 6])

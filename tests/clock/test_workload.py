@@ -1,5 +1,5 @@
-"""What a client does in a round, as it is counted beforehand, against what was recorded
-when it was played.
+"""Work of a client in a round, counted beforehand, compared with the recorded work of a
+run.
 """
 
 from fractions import Fraction
@@ -22,8 +22,8 @@ def counted(method, **sections):
 
 @pytest.mark.parametrize("name", of_each_family())
 def test_floats_are_those_that_a_run_records(federate, name):
-    """A method whose clients send by the classes that they hold cannot be known so well
-    beforehand: for it the count is of the right size.
+    """If clients send data by their classes, the count cannot be exact beforehand; its
+    order of magnitude is checked.
     """
     work = counted(short(name), counts=tiny.FEW).work
     values = federate(short(name), tiny.FEW, rounds=2).values
@@ -41,14 +41,15 @@ def test_floats_are_those_that_a_run_records(federate, name):
     ("method", "passes"),
     [
         ("fedavg", 2),
-        # the personal model's two epochs, its default, beside those of the model that travels
+        # two epochs on the personal model, the default, in addition to those on the
+        # shared model
         ("ditto", 4),
         ({"name": "ditto", "personal_epochs": 1}, 3),
-        # of each mini-batch a gradient of each of two models
+        # for each mini-batch a gradient of each of two models
         ("apfl", 4),
-        # so many gradients of each mini-batch
+        # gradients per mini-batch
         ({"name": "pfedme", "inner_steps": 3}, 6),
-        # a step takes a mini-batch for each of its two gradients
+        # a step uses a mini-batch for each of its two gradients
         ("per-fedavg", 4),
     ],
 )
@@ -58,8 +59,8 @@ def test_passes_of_two_epochs_by_hand(method, passes):
 
 def test_the_milliseconds_of_a_sample_are_counted_by_hand():
     """An MLP of layers 5 → 6 → 4. Forward 2·(30 + 24) operations; backward 2·24 for the
-    features and 2·(30 + 24) for the weights, while nobody needs a gradient of the
-    input: 264, at 10^6 a millisecond.
+    features and 2·(30 + 24) for the weights, as the gradient of the input is not
+    needed: 264, at 10^6 per millisecond.
     """
     assert counted("fedavg").sample_ms == pytest.approx(264e-6, rel=1e-12)
     own = counted("fedavg", time={"mode": "synchronous", "sample_ms": 2.5})

@@ -1,4 +1,4 @@
-"""The parts of a data set fit one another, whichever source read it."""
+"""Parts of a data set are consistent, for any source."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The contracts of partition schemes and of sources."""
+"""Contracts of partition schemes and of sources."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,9 @@ from hpcfl.experiment import config
 
 
 def test_largest_remainders_by_hand():
-    """Of 10 in proportion 1 : 2 : 4 exact are 1.43, 2.86 and 5.71: two are rounded up."""
+    """10 in the proportion 1 : 2 : 4 is exactly 1.43, 2.86 and 5.71: two are rounded
+    up.
+    """
     assert round_down(np.array([1.0, 2.0, 4.0]) / 7 * 10, 10).tolist() == [1, 3, 6]
     assert round_down(np.ones(4) / 4 * 10, 10).tolist() == [3, 3, 2, 2]
 
@@ -70,7 +72,7 @@ def test_a_scheme_that_draws_no_partition_is_refused(train, told):
 
 
 class Misread(Source):
-    """It does not name its parameters as all do."""
+    """A scheme with other names of its parameters."""
 
     def read(self, called, place):
         raise AssertionError

@@ -67,8 +67,9 @@ def test_built_in_data_is_not_downloaded(tmp_path):
 
 
 def test_a_part_of_the_samples_for_a_quick_try():
-    """The spiral has 6 classes of 3,000 training and 100 test points: of 300 of them
-    each class has 50, and of the test points a sixtieth, 10, of each class 1 or 2.
+    """The spiral has 6 classes of 3,000 training and 100 test points. Of 300 points
+    each class has 50; of the test points a sixtieth, 10, remains, with 1 or 2 of each
+    class.
     """
     whole = datasets.load(config.Data(dataset="spiral"))
     part = datasets.load(config.Data(dataset="spiral", samples=300))
@@ -86,7 +87,7 @@ def test_a_part_of_the_samples_for_a_quick_try():
 
 
 def test_a_part_that_each_partition_draws_anew():
-    """Seed 0 is the draw of all partitions without ``data.redraw``."""
+    """Without ``data.redraw`` the draw of seed 0 is used for all partitions."""
     data = config.Data(samples=200, redraw=True)
     fixed = datasets.load(config.Data(samples=200), seed=3)
     draws = [datasets.load(data, seed) for seed in (0, 3, 4)]

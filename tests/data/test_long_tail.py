@@ -10,7 +10,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.experiment import config
 
-SIZES = {  # of CIFAR-10's 5,000 a class
+SIZES = {  # of CIFAR-10's 5,000 per class
     10: [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500],
     50: [5000, 3237, 2096, 1357, 878, 568, 368, 238, 154, 100],
     100: [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50],
@@ -18,7 +18,7 @@ SIZES = {  # of CIFAR-10's 5,000 a class
 
 
 def dataset(train, test):
-    """``train`` and ``test`` samples of each of ten classes."""
+    """Return a data set with ``train`` and ``test`` samples of each of ten classes."""
     y = np.concatenate([np.arange(10 * train) % 10, np.arange(10 * test) % 10])
     labels = torch.from_numpy(y)
     return Dataset("toy", torch.zeros(len(y), 1), labels, 10, official_test=10 * test)

@@ -1,4 +1,4 @@
-"""Changed training samples of attackers, and test samples that show their success."""
+"""Changed training samples of attackers, and test samples that measure their success."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Who sees which samples in which round: heterogeneity.md H0, H7 and H8."""
+"""Samples of clients in each round: heterogeneity.md H0, H7 and H8."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ DIGITS = datasets.load(config.Data())
 
 
 def experiment(*shifts, clients=8, rounds=3, **sections):
-    """An experiment on the digits whose clients are shifted."""
+    """Return an experiment on the digits with shifted clients."""
     table = {
         "rounds": rounds,
         "partition": {"scheme": "iid", "clients": clients},
@@ -34,7 +34,7 @@ def prepared(*shifts, **keys):
 
 
 def raw(of, client, part="train"):
-    """The samples of a client's part as they are in the data set."""
+    """Return the unshifted samples of a client's part."""
     numbers = torch.from_numpy(
         {"train": of.data.assigned.train, "test": of.data.split.test}[part][client]
     )
@@ -103,7 +103,7 @@ def test_validation_and_selection_samples_are_shifted_too():
 
 
 def shared(*shifts):
-    """Clients that are all tested on the same samples."""
+    """Return clients that are all tested on the same samples."""
     return prepared(
         *shifts,
         clients=6,
@@ -146,7 +146,9 @@ def test_counts_are_of_the_labels_that_clients_know():
 
 @pytest.mark.slow
 def test_a_run_with_identities_alone_equals_one_without(tmp_path):
-    """All angles 0, a share of no client, and a drift after the last round."""
+    """All angles are 0, the share of clients is zero, or the drift is after the last
+    round.
+    """
     rotation = {"kind": "rotation", "angles": [0, 360]}
     share = {"kind": "rotation", "angles": [0, 90], "share": 0.01}
     digests = set()
@@ -187,7 +189,9 @@ def test_the_partition_file_says_who_is_in_which_group(tmp_path):
 
 
 def test_a_cluster_found_for_each_group_has_index_one(federate):
-    """Identical clients but for their labels, and a model for each group to begin with."""
+    """The clients differ only in their labels, and each group has a model from the
+    start.
+    """
     found = federate(
         {"name": "ifca", "clusters": 2},
         [[8, 8, 8, 8]] * 6,
@@ -269,7 +273,9 @@ def test_labels_are_swapped_from_a_round_on_and_back_from_another():
 
 
 def test_samples_follow_gradually_and_the_set_only_grows():
-    """Over four rounds from 3 on a quarter, half, three quarters and all of them."""
+    """Over four rounds from round 3 on: a quarter, half, three quarters and all
+    samples.
+    """
     of = prepared(
         {"kind": "rotation", "angles": [0, 180], "at": [3], "gradual": 4},
         rounds=8,

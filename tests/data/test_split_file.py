@@ -1,4 +1,4 @@
-"""Partition files: what was saved is read, anything else is refused."""
+"""Partition files: a saved file is read, any other content is refused."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def path(tmp_path):
 
 
 def save(path, train=TRAIN, test=TEST, scheme="iid", arrays=(), also=(), **said):
-    """Write a partition file of these lists, with arrays and words of it replaced."""
+    """Write a partition file of these lists, with replaced arrays and words."""
     parts = []
     for part in (train, test):
         parts.append([np.array(own, None if own else int) for own in part])
@@ -44,7 +44,7 @@ def save(path, train=TRAIN, test=TEST, scheme="iid", arrays=(), also=(), **said)
 
 
 def refusal(path):
-    """The one line about a file that is refused."""
+    """Return the error line for a refused file."""
     with expect_refusal(rf"^{path}: ") as caught:
         Split.load(path)
     return str(caught.value)

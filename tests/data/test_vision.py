@@ -1,4 +1,6 @@
-"""torchvision takes a second to import: only the readers that need it do so, when asked."""
+"""torchvision takes a second to import, so only the readers that need it import it,
+when they are called.
+"""
 
 import ast
 from pathlib import Path

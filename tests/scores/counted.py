@@ -1,4 +1,4 @@
-"""Blocks of predictions that can be counted by hand."""
+"""Blocks of predictions with results counted by hand."""
 
 import math
 
@@ -15,8 +15,8 @@ LABELS, PREDICTED = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 3, 2]
 
 
 def block_of(*clients, classes=CLASSES, outputs=None, spare=0):
-    """A block of clients given as (labels, predictions) of the same length; ``spare``
-    samples more that must not count. Logits are 1 for the prediction, else 0.
+    """Return a block of clients with (labels, predictions) of the same length;
+    ``spare`` padding samples must not count. Logits are 1 for the prediction, else 0.
     """
     labels, predicted = torch.tensor(clients).transpose(0, 1)
     labels, predicted = (
@@ -28,7 +28,7 @@ def block_of(*clients, classes=CLASSES, outputs=None, spare=0):
 
 
 def block_of_one(logits, labels):
-    """The block of a client with these logits [b, classes]."""
+    """Return the block of a client with these logits [b, classes]."""
     mask = torch.ones(1, len(labels), dtype=torch.bool)
     return Block(logits[None], torch.as_tensor(labels)[None], mask, logits.shape[1])
 
@@ -40,8 +40,8 @@ def number(name, block):
 
 
 def check(name, expected, where_all_is_right=1):
-    """A score of the six predictions and of right ones, beside samples that do not
-    count, and without samples.
+    """Check a score on the six predictions and on correct ones, with padding samples,
+    and without samples.
     """
     for spare in (0, 3):
         block = block_of((LABELS, PREDICTED), (PREDICTED, PREDICTED), spare=spare)
@@ -52,7 +52,9 @@ def check(name, expected, where_all_is_right=1):
 
 
 def draw(seed):
-    """Labels and predictions [40] of five classes, of which the last is never there."""
+    """Return labels and predictions [40] of five classes, of which the last does not
+    occur.
+    """
     labels, predicted = np.random.default_rng(seed).integers(0, 5, (2, 40))
     labels[labels == 4] = 0
     return labels, predicted

@@ -1,4 +1,4 @@
-"""How the clients' numbers become the round's: protocols.md E2."""
+"""Means of the clients' numbers over a round: protocols.md E2."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_the_summary_of_accuracies_over_clients_by_hand():
 
 
 def test_the_mean_loss_of_clients_and_those_that_lose_most():
-    """Sums 2, 9 and 1 of 2, 3 and 1 samples: means 1, 3, 1; the worst is the highest."""
+    """Sums 2, 9 and 1 of 2, 3 and 1 samples: means 1, 3, 1; the worst is the largest."""
     found = Loss().summary(
         "loss",
         {

@@ -1,6 +1,4 @@
-"""Every built-in score on predictions that can be counted by hand, and against
-scikit-learn.
-"""
+"""Every built-in score on predictions counted by hand, and compared with scikit-learn."""
 
 import math
 
@@ -12,7 +10,7 @@ from counted import block_of, block_of_one, check, draw, number
 
 @pytest.fixture
 def metrics():
-    """scikit-learn's metrics, which take long to import."""
+    """Import scikit-learn's metrics, which takes long."""
     from sklearn import metrics
 
     return metrics
@@ -51,7 +49,7 @@ def test_a_class_that_is_never_predicted_has_an_f1_of_zero():
 
 
 def test_macro_f1_is_scikit_learns_over_the_classes_that_are_there(metrics):
-    """Its default takes class 4 into the mean too, with 0."""
+    """scikit-learn's default also includes class 4 in the mean, with 0."""
     labels, predicted = draw(0)
     block = block_of((labels.tolist(), predicted.tolist()), classes=5)
     there = np.unique(labels)
@@ -73,7 +71,7 @@ def test_five_classes_of_seven_are_enough():
 
 
 def test_cross_entropies_of_four_right_and_two_wrong():
-    whole = math.log(math.e + 3)  # of logits 1 for the prediction, else 0
+    whole = math.log(math.e + 3)  # with logits 1 for the prediction, else 0
     check("loss", (4 * (whole - 1) + 2 * whole) / 6, where_all_is_right=whole - 1)
 
 
@@ -92,7 +90,7 @@ def test_confidences_in_one_bin():
 
 
 def test_calibration_is_by_bins():
-    """Two classes, confidences 0.55 and 0.65 in two bins: right once of one, and once
+    """Two classes, confidences 0.55 and 0.65 in two bins: one correct of one, and one
     of two: |1 − 0.55| and |1 − 1.3|, over three samples.
     """
     odds = [math.log(0.55 / 0.45), math.log(0.65 / 0.35), math.log(0.65 / 0.35)]
@@ -102,8 +100,8 @@ def test_calibration_is_by_bins():
 
 
 def test_pairs_in_order_and_equal_pairs():
-    """Of the 6 right classes 4 are large, of the 18 wrong ones 2: of the 108 pairs 4·16
-    are in order, 4·2 + 2·16 are equal.
+    """4 of the 6 logits of correct classes are large, and 2 of the 18 others: of the
+    108 pairs 4·16 are in order, 4·2 + 2·16 are equal.
     """
     check("auc", (64 + 40 / 2) / 108)
 

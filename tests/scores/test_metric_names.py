@@ -1,4 +1,4 @@
-"""Names of metrics are written as they are read, and a score is found by its names."""
+"""Written names of metrics can be read again, and a score is found by its names."""
 
 import pytest
 
@@ -69,4 +69,4 @@ def test_how_numbers_are_shown_and_which_are_better():
     accuracy, loss = resolve("mean", BUILT_IN), resolve("loss", BUILT_IN)
     assert accuracy.shown(0.98765) == "98.77" and loss.shown(0.98765) == "0.9877"
     assert accuracy.rank(2) > accuracy.rank(1) and loss.rank(1) > loss.rank(2)
-    assert resolve("std", BUILT_IN).better == "down"  # clients that are alike
+    assert resolve("std", BUILT_IN).better == "down"  # clients with equal values

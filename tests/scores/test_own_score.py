@@ -1,5 +1,5 @@
-"""A score of a user's own is one class in one file: it is recorded, counts, and is
-shown like a built-in one.
+"""A user's score is one class in one file. It is recorded, can select the best round,
+and is displayed as a built-in one.
 """
 
 import json
@@ -32,7 +32,7 @@ FILE = Path(own_scores.__file__)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The results of the experiment above."""
+    """Run the experiment above and return its results."""
     file = tmp_path_factory.mktemp("own") / "own.toml"
     file.write_text(EXPERIMENT)
     assert (
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def unimportable(monkeypatch):
-    """Whoever looks at results does not have the user's module."""
+    """Make the user's module unavailable, as for readers of results."""
     monkeypatch.setitem(sys.modules, "own_scores", None)
 
 
@@ -63,7 +63,8 @@ def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
     assert np.allclose(mean, clients.mean(axis=1)) and np.allclose(
         std, clients.std(axis=1)
     )
-    assert np.allclose(worst, clients.max(axis=1))  # one of three; much surprise is bad
+    # one of three; a large surprise is bad
+    assert np.allclose(worst, clients.max(axis=1))
     assert described[NAME] == {
         "unit": "bits",
         "better": "down",
@@ -80,7 +81,7 @@ def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
 def test_it_decides_which_round_is_best(folder, unimportable):
     run = hpcfl.load(folder)
     recorded = run.results.values[f"pre/{NAME}"]
-    assert run.summary.best["pre"] == recorded.min()  # down is better
+    assert run.summary.best["pre"] == recorded.min()  # lower is better
     assert (run.metric, run.measure.unit) == (NAME, "bits") and run.accuracy(
         "pre"
     ).tolist() == recorded.tolist()
@@ -124,8 +125,8 @@ def test_table_has_no_other_scores(folder, unimportable, capsys):
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capfd):
-    """``call(command, "key=value", …)`` on the experiment in an empty folder: code,
-    lines of stdout, lines of stderr.
+    """Return ``call(command, "key=value", …)``, which runs a command on the experiment
+    in an empty folder and returns code, lines of stdout and lines of stderr.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)

@@ -15,11 +15,11 @@ from hpcfl.scores.built_in import PML, PMV
     ("score", "expected"),
     [
         (PML(), 0.75 * 0.8 + 0.25 * 0.5),  # recalls weighted by share
-        (PMV(), (0.8 + 0.5) / 2),  # the mean recall of the classes held
+        (PMV(), (0.8 + 0.5) / 2),  # mean recall of the client's classes
     ],
 )
 def test_personalised_accuracies_are_the_papers(score, expected):
-    """Of ten test samples of each class."""
+    """Ten test samples of each class."""
     correct = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
     sums = torch.cat([correct, torch.full((2, 3), 10.0)], dim=1).double()
     trained = torch.tensor([[30.0, 10.0, 0.0], [0.0, 0.0, 7.0]]).double()
@@ -28,7 +28,9 @@ def test_personalised_accuracies_are_the_papers(score, expected):
 
 @pytest.fixture
 def spiral(tmp_path):
-    """``spiral(method, …)``: two rounds on the spiral, tested globally."""
+    """Return ``spiral(method, …)``, which runs two rounds on the spiral with global
+    testing.
+    """
 
     def run(method, scheme="dirichlet-min", **evaluated):
         table = {
@@ -94,7 +96,7 @@ def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
         1,
         6,
         1,
-    ]  # the global model, the trained ones; at the end the last global model
+    ]  # global model, trained models; at the end the last global model
     for name in ("correct", "loss", "pm_v"):
         column = values[f"clients/global/{name}"][-1]
         assert len(column) == 6 and (name == "pm_v" or len(set(column)) == 1)

@@ -1,4 +1,4 @@
-"""What a server of six clients knows when it chooses."""
+"""Information of a server with six clients when it selects clients."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ TICKS = [50, 10, 40, 20, 30, 60]
 
 
 def known(candidates=(1, 1, 1, 1, 1, 1), round=1, reports=None, ticks=TICKS):
-    """What a server of six clients knows, each with ten samples."""
+    """Return the information of a server with six clients of ten samples each."""
     samples = np.full(6, 10)
     return Known(
         (round,),
@@ -21,7 +21,7 @@ def known(candidates=(1, 1, 1, 1, 1, 1), round=1, reports=None, ticks=TICKS):
 
 
 def report(*rounds):
-    """The reports of some rounds: of each the losses by client."""
+    """Return reports of some rounds, for each the losses by client."""
     reports = LossReports(np.full(6, 10))
     for losses in rounds:
         reports.add(np.array(list(losses)), np.array(list(losses.values())))

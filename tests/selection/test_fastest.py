@@ -1,4 +1,4 @@
-"""The fastest clients, by hand."""
+"""Selection of the fastest clients, by hand."""
 
 import pytest
 from selecting import TICKS, known, report

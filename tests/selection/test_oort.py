@@ -8,11 +8,12 @@ from hpcfl.selection.oort import Oort
 
 
 def test_the_utilities_of_oort():
-    """Samples times loss of clients 0, 1, 2, 4 are 10, 30, 20, 40. Cut off at the entry
-    number ⌊0.95 · 4⌋ = 3, none is; from the least and in the range of 30 they are 0, 2/3,
-    1/3, 1. In round 3 the uncertainty is √(0.1 ln 3) of round 1 and √(0.1 ln 3 / 2) of
-    round 2. A third of six clients is within the ticks number ⌊0.4 · 6⌋ = 2 of 10, 20,
-    30, …, which is 30: client 0 with 50 and client 2 with 40 are slower.
+    """Samples times loss of clients 0, 1, 2, 4 are 10, 30, 20, 40. The limit is entry
+    number ⌊0.95 · 4⌋ = 3, which none exceeds. Relative to the minimum and the range of
+    30 they are 0, 2/3, 1/3, 1. In round 3 the uncertainty is √(0.1 ln 3) for round 1
+    and √(0.1 ln 3 / 2) for round 2. A third of six clients is within entry number ⌊0.4
+    · 6⌋ = 2 of the ticks 10, 20, 30, …, which is 30: client 0 with 50 and client 2 with
+    40 are slower.
     """
     losses = report({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
     facts = known(round=3, reports=losses)
@@ -30,8 +31,8 @@ def test_the_utilities_of_oort():
 
 
 def test_oort_takes_only_who_is_nearly_as_good_as_the_last_of_the_best():
-    """The utilities of the test above are 0.12, 1.0, 0.32, 1.23: of two the last is
-    client 1, and nobody else has 95 % of its utility.
+    """The utilities of the test above are 0.12, 1.0, 0.32, 1.23. The last of the best
+    two is client 1, and no other client has 95 % of its utility.
     """
     losses = report({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
     facts = known(round=3, reports=losses)
@@ -39,8 +40,8 @@ def test_oort_takes_only_who_is_nearly_as_good_as_the_last_of_the_best():
 
 
 def test_oort_explores_a_share_and_fills_up():
-    """0.9 of ten are nine new ones; where only clients 3 and 5 are new the others are
-    those who took part, and the other way round.
+    """0.9 of ten clients are nine new ones. If only clients 3 and 5 are new, the others
+    have taken part before, and vice versa.
     """
     losses = report(
         {
@@ -59,8 +60,8 @@ def test_oort_explores_a_share_and_fills_up():
 
 
 def test_oort_explores_in_proportion_to_speed():
-    """One of two new clients, of whom the first is nine times as fast, in 1,000 rounds:
-    900 times, with a standard deviation of 9.5.
+    """One of two new clients, the first nine times as fast, in 1,000 rounds: 900 times,
+    with a standard deviation of 9.5.
     """
     times = 0
     for round in range(1, 1001):
@@ -70,9 +71,10 @@ def test_oort_explores_in_proportion_to_speed():
 
 
 def test_the_pacer_lets_slower_clients_in_when_less_is_learnt():
-    """In windows of two rounds the totals are 60 + 50, 30 + 40, 90 + 90 and 90 + 90: the
-    second is less than the first, the third more, the fourth no more. So in round 5 and
-    from round 9 on the quantile is one step higher, ⌊0.5 · 6⌋ = 3 at 0.45 and 0.5.
+    """In windows of two rounds the totals are 60 + 50, 30 + 40, 90 + 90 and 90 + 90:
+    the second is smaller than the first, the third larger, the fourth equal. So in
+    round 5 and from round 9 on the quantile is one step higher, ⌊0.5 · 6⌋ = 3 at 0.45
+    and 0.5.
     """
     rounds = [{0: total / 10.0} for total in (60, 50, 30, 40, 90, 90, 90, 90)]
     oort = Oort(window=2, preferred=0.45)

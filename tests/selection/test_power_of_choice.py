@@ -8,7 +8,7 @@ from hpcfl.selection.uniform import Uniform
 
 
 def test_power_of_choice_takes_clients_without_reports_and_then_large_losses():
-    """Client 4 has reported nothing; of the others 2 has 3.0 and 0 has 2.0."""
+    """Client 4 has no report; of the others client 2 has 3.0 and client 0 has 2.0."""
     losses = report(
         {
             0: 2.0,

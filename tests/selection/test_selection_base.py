@@ -1,4 +1,4 @@
-"""The server's knowledge, and the reports of clients."""
+"""Information of the server, and reports of clients."""
 
 import numpy as np
 from selecting import known, report

@@ -1,4 +1,4 @@
-"""The uniform selection."""
+"""Uniform selection."""
 
 import numpy as np
 from selecting import known
@@ -16,7 +16,9 @@ def test_the_uniform_choice_is_the_beginning_of_one_order_of_all_clients():
 
 
 def test_of_very_many_clients_only_those_are_drawn_that_are_asked_for(monkeypatch):
-    """Uniformly: of 400 draws of two of four candidates each is in half, ± 4 σ = 40."""
+    """The draws are uniform: of 400 draws of two of four candidates each is in half, ±
+    4 σ = 40.
+    """
     monkeypatch.setattr("hpcfl.selection.base.MANY", 5)
     times = np.zeros(6, int)
     for round in range(400):

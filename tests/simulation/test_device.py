@@ -1,4 +1,4 @@
-"""Which device a rank takes, with whom it shares it, and what it promises."""
+"""Device of a rank, ranks that share it, and its guarantees."""
 
 import os
 import re
@@ -30,7 +30,9 @@ def no_gpu(monkeypatch):
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """``gpus("A", "B")``: a machine with these GPUs, by their numbers."""
+    """Return ``gpus("A", "B")``, which simulates a machine with these GPUs, by their
+    numbers.
+    """
     kept = (
         torch.get_float32_matmul_precision(),
         torch.backends.cudnn.allow_tf32,
@@ -117,7 +119,7 @@ def test_ranks_take_the_gpus_of_a_node_in_turn(gpus):
 
 
 def test_ranks_take_the_mig_slices_of_a_job_in_turn(gpus, monkeypatch):
-    """A process of CUDA sees the first slice of its list alone."""
+    """A process of CUDA uses only the first slice of its list."""
     seen = []
     for rank in range(3):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
@@ -172,7 +174,7 @@ def test_a_gpu_computes_the_same_bits_again(gpus, monkeypatch, precision, matmul
 
 
 class Two(OneProcess):
-    """A process that hears what another rank says of its GPU."""
+    """A process that receives another rank's information about its GPU."""
 
     def __init__(self, host, number):
         super().__init__()
@@ -186,7 +188,9 @@ class Two(OneProcess):
     ("host", "number", "sharing"), [("", "A", 2), ("", "B", 1), ("elsewhere", "A", 1)]
 )
 def test_a_gpu_is_shared_by_those_who_see_the_same_one(gpus, host, number, sharing):
-    """Whatever each calls it: under --gpus-per-task every rank has a cuda:0 of its own."""
+    """Whatever its name on a rank: under --gpus-per-task every rank has its GPU as
+    cuda:0.
+    """
     gpus("A")
     found = device.share_device_facts(
         torch.device("cuda", 0), Two(host, number), "exact"
@@ -231,7 +235,7 @@ def test_one_process_is_server_and_worker(monkeypatch):
 
 @pytest.mark.slow
 def test_a_sweep_says_it_once_for_all_cells(tmp_path, capsys):
-    """And again where other clients live on a rank."""
+    """The note is repeated if a rank has other clients."""
     cases = [
         {"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)
     ]

@@ -1,4 +1,6 @@
-"""Causes of a failed preflight; ``test_preflight.py`` has the lines of whole commands."""
+"""Causes of a failed preflight; ``test_preflight.py`` tests the lines of whole
+commands.
+"""
 
 import errno
 

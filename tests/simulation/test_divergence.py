@@ -1,5 +1,5 @@
-"""Clients whose numbers are NaN: named with their round, or left out of it with their
-private state rolled back.
+"""Clients with NaN: named with their round, or left out of it with their private state
+rolled back.
 """
 
 import numpy as np
@@ -32,7 +32,9 @@ def test_several_are_named(federate):
 
 
 def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federate):
-    """From round 2 on client 1 is out: the rest is FedAvg over the others."""
+    """From round 2 on client 1 is left out: the result is FedAvg over the other
+    clients.
+    """
     played = federate(
         {"name": "tiny:Diverges", "client": 1}, training=EXCLUDE, rounds=2
     )

@@ -1,4 +1,4 @@
-"""Trials of a round with a small federation."""
+"""Trial rounds with a small federation."""
 
 import pytest
 import tiny
@@ -16,7 +16,7 @@ from hpcfl.simulation import dry_round, preflight
 
 
 class NeedsFive(FedAvg):
-    """Declares the state of five clients."""
+    """A method that declares the state of five clients."""
 
     def server_state(self, setup):
         seen = torch.zeros(setup.clients)
@@ -25,14 +25,14 @@ class NeedsFive(FedAvg):
 
 
 class Mistaken(FedAvg):
-    """Declares no tensor."""
+    """A method that declares state other than tensors."""
 
     def server_state(self, setup):
         return {"model": None}
 
 
 class LongStep(OwnOverlay):
-    """Works on the server for a long time."""
+    """A method with a long server step."""
 
     def aggregate(self, server, cohort, uplink):
         for _ in range(10 * dry_round.HEARTBEATS):
@@ -41,7 +41,7 @@ class LongStep(OwnOverlay):
 
 
 class ChangesInPlace(FedAvg):
-    """Changes a tensor that a checkpoint may be writing."""
+    """A method that changes in place a tensor that a checkpoint may be writing."""
 
     def aggregate(self, server, cohort, uplink):
         server["model"] += 1
@@ -49,7 +49,7 @@ class ChangesInPlace(FedAvg):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Two clients are tried, whatever the experiment has."""
+    """The trial has two clients, for any size of the experiment."""
     monkeypatch.setattr(dry_round, "FLOATS", 0)
 
 
@@ -88,7 +88,7 @@ def test_a_client_counts_as_the_mean_of_all_unless_it_weighs_nothing():
 
 
 def test_a_round_that_is_too_large_is_counted_and_left_out(monkeypatch):
-    """The server's model counts once and those of a client that trains six times."""
+    """The server's model counts once, and the models of a training client six times."""
     prepared = prepare_alone(tiny.table("fedavg"))
     exact, model = needs.compute_server_needs(prepared), 4 * prepared.setup.layout.width
     monkeypatch.setattr(dry_round, "SMALL_MODEL", 0)

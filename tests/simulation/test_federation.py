@@ -1,4 +1,6 @@
-"""State that is reset in each round (methods-1.md §2), a failing rank, and the best round."""
+"""State that is reset in each round (methods-1.md §2), a failing rank, and the best
+round.
+"""
 
 import contextlib
 import io
@@ -28,8 +30,8 @@ from hpcfl.trained.models import predicted
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
 def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
-    """With one full batch a round momentum never acts, and Adam's every step has the
-    length of its first, lr.
+    """With one full batch per round momentum has no effect, and every step of Adam has
+    the length of the first, lr.
     """
     whole = {"batch_size": 100, "lr": 0.01}
     played = federate("local", rounds=4, training={**whole, **optimizer})
@@ -50,7 +52,7 @@ def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
 def test_a_rank_without_room_for_what_the_server_sends_ends_the_job(
     federate, monkeypatch
 ):
-    """The others know nothing of it, so all ranks cannot end together."""
+    """The other ranks have no information about it, so the ranks cannot end together."""
 
     def full(*arguments):
         raise RunFailure("/tmp: No space left on device")
@@ -61,7 +63,9 @@ def test_a_rank_without_room_for_what_the_server_sends_ends_the_job(
 
 
 def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
-    """A run whose test loss goes down and, with DiversiFed, up again after round 3."""
+    """Run a federation whose test loss decreases and, with DiversiFed, increases after
+    round 3.
+    """
     table = tiny.table(
         method,
         rounds=rounds,
@@ -80,7 +84,7 @@ def best_state(run):
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """An undisturbed run of eight rounds, not to be changed."""
+    """Return an undisturbed run of eight rounds, which must not be changed."""
     return play(tmp_path_factory.mktemp("calm") / "run", "diversifed")
 
 
@@ -114,9 +118,9 @@ def test_best_state_is_that_of_a_run_that_ends_before_that_round(calm, tmp_path)
 @pytest.mark.slow
 @pytest.mark.parametrize("done", [1, 2, 3, 5])
 def test_a_continued_run_has_the_same_best_round(calm, tmp_path, done):
-    """From whichever checkpoint, before and after the best round."""
+    """From any checkpoint, before and after the best round."""
     play(tmp_path / "run", "diversifed", rounds=done, every=1)
-    (tmp_path / "run" / "metrics.h5").unlink()  # the checkpoint alone knows
+    (tmp_path / "run" / "metrics.h5").unlink()  # only the checkpoint contains it
     assert best_state(play(tmp_path / "run", "diversifed", every=2)) == best_state(calm)
 
 
@@ -137,7 +141,7 @@ def test_a_run_continues_without_a_damaged_best_state(calm, tmp_path):
     (found.folder / "checkpoints" / server).write_bytes(b"damaged")
     again = play(found.folder, "diversifed")
     assert again.summary.digest == calm.summary.digest
-    assert best_state(again) is None  # none of the rounds that came is better
+    assert best_state(again) is None  # none of the further rounds is better
 
 
 def test_of_equal_rounds_the_first_is_the_best():

@@ -1,4 +1,4 @@
-"""Best rounds that are chosen on held-out training samples."""
+"""Best rounds selected on held-out training samples."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Overlays around the messages of methods."""
+"""Overlays that change the messages of methods."""
 
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +22,7 @@ BUFFERS = "buffers.model"
 
 
 def prepared_with(*overlays, method="fedavg", **sections):
-    """An experiment with further, outermost overlays."""
+    """Prepare an experiment with further, outermost overlays."""
     table = tiny.table(method, **sections)
     prepared = prepare_alone(table)
     hooks = replace(prepared.hooks, overlays=(*prepared.hooks.overlays, *overlays))
@@ -32,7 +32,7 @@ def prepared_with(*overlays, method="fedavg", **sections):
 
 
 def play_round(prepared):
-    """Play round 1 for clients 0, 1 and 2, of whom the last is scored alone."""
+    """Run round 1 for clients 0, 1 and 2; the last client is only scored."""
     plan = RoundPlan(1, np.array([0, 1]), np.array([0, 1, 2]), is_scored=True)
     round = Round(plan, OneProcess(), prepared, prepared.initial_server_state)
     play(round, TRAINING)
@@ -41,8 +41,8 @@ def play_round(prepared):
 
 @dataclass(frozen=True)
 class Clip(Overlay):
-    """Clips the change of all uploaded numbers to a norm, and adds the same noise to
-    each.
+    """Overlay that clips the change of all uploaded numbers to a norm, and adds the
+    same noise to each.
     """
 
     norm: float
@@ -86,7 +86,9 @@ def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
 
 @dataclass(frozen=True)
 class Logged(Overlay):
-    """Adds its name to every message, and notes the names that it sees."""
+    """Overlay that adds its name to every message and records the names that it
+    receives.
+    """
 
     name: str
     log: list

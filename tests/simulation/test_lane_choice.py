@@ -1,4 +1,4 @@
-"""How many clients train side by side: by the table, by the bound, or as asked."""
+"""Number of clients that train together: by the table, by the limit, or by the key."""
 
 import pytest
 import tiny
@@ -81,7 +81,9 @@ def test_a_table_of_another_torch_is_used_with_a_note():
 
 
 def test_a_number_of_lanes_and_a_cpu_leave_the_table_unread():
-    """On a CPU convolutions have the form that is asked for, where lanes are many."""
+    """On a CPU convolutions have the form that the key requests, if there are several
+    lanes.
+    """
     given = {"lane_table": table(), "lanes": 3}
     for runtime in (given, given | {"convolutions": "loop"}):
         experiment = config.parse(tiny.table("fedavg", runtime=runtime))

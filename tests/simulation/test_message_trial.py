@@ -6,7 +6,7 @@ from hpcfl.simulation import message_trial
 
 
 def test_messages_have_their_shapes_without_training():
-    """The server sends APFL's clients one model; a client returns it as it came."""
+    """The server sends APFL's clients one model; a client returns it unchanged."""
     prepared = prepare_alone(tiny.table("apfl"))
     width, rounds = prepared.setup.layout.width, 0
     for messages in message_trial.record_two_rounds(prepared):

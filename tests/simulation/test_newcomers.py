@@ -1,5 +1,5 @@
-"""Clients that were never trained with: scored after the last round, before and after
-their own training.
+"""Clients that never trained: scored after the last round, before and after their
+training.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ def sections(epochs, **more):
 
 
 def newcomers(played, column, number="correct"):
-    """A number of the newcomers in a column, after the last round."""
+    """Return a number of the newcomers in a column, after the last round."""
     values = played.values[f"clients/newcomers/{column}/{number}"]
     assert np.isnan(values[:-1]).all() and np.isnan(values[-1, :3]).all()
     return values[-1, 3:]
@@ -41,8 +41,9 @@ def newcomers(played, column, number="correct"):
 
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_fedavg_by_hand(federate, warmup):
-    """A newcomer begins with the global model, and one epoch of one full batch is one
-    step on its samples, with the whole learning rate whatever the others' warm-up.
+    """A newcomer starts with the global model. One epoch of one full batch is one step
+    on its samples, with the full learning rate, independent of the other clients'
+    warm-up.
     """
     played = federate(
         "fedavg",
@@ -89,8 +90,8 @@ def test_fedavg_by_hand(federate, warmup):
 
 
 def test_without_epochs_they_are_only_scored(federate):
-    """Before training a newcomer has the numbers of any client with the same samples:
-    of the global model.
+    """Before training a newcomer has the same scores of the global model as any client
+    with the same samples.
     """
     played = federate("fedavg", [*TRAINED, *TRAINED[:2]], **sections(0))
     assert "newcomers/after/weighted" not in played.values
@@ -103,7 +104,9 @@ def test_without_epochs_they_are_only_scored(federate):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BARRED])
 def test_they_leave_no_trace_in_any_method(federate, name):
-    """The state is that of a run without them, whose partition ends before them."""
+    """The state equals that of a run without newcomers, with the same partition of the
+    other clients.
+    """
     method = short(name)
     alone = federate(method, tiny.FEW[:3], rounds=1)
     with_them = federate(method, tiny.FEW, rounds=1, **sections(1))
@@ -123,7 +126,9 @@ def test_they_leave_no_trace_in_any_method(federate, name):
     "name", ["ditto", "apfl", "pfedme", "fedphp", "partialfed", "fedala"]
 )
 def test_a_personal_model_begins_as_the_global_one(federate, name):
-    """FedALA's clients blend nothing in their round 1, which this is for a newcomer."""
+    """In their round 1 FedALA's clients blend nothing, and this is a newcomer's only
+    round.
+    """
     played = federate(name, COUNTS, rounds=2, **sections(0))
     setup, samples = played.prepared.setup, played.prepared.resources.samples
     model, shared = setup.build(), setup.layout.split(played.server["model"])
@@ -151,7 +156,7 @@ def test_too_few_clients_for_both_are_refused():
 
 
 class Forgetful(FedAvg):
-    """FedAvg whose message is made for clients that the server knows."""
+    """FedAvg whose message requires state of the server about its clients."""
 
     def send(self, server, audience):
         return {

@@ -1,5 +1,5 @@
-"""Mistakes in a user's own code are met before round 1: one line with file and line,
-code 2, nothing written.
+"""Mistakes in a user's code are found before round 1: one line with file and line, code
+2, no file written.
 """
 
 import errno
@@ -35,7 +35,7 @@ BATCHED = "cannot be batched over clients"
 
 
 def is_unchanged(tried: Prepared, prepared: Prepared) -> bool:
-    """Whether a preflight found nothing but the trainings."""
+    """Return whether a preflight found only the trainings."""
     before, after = vars(prepared), vars(tried)
     same = before.keys() - {"tried", "notes", "initial_server_state"}
     return tried.notes == prepared.notes and all(
@@ -44,7 +44,9 @@ def is_unchanged(tried: Prepared, prepared: Prepared) -> bool:
 
 
 def points_to(line: str, fragment: str) -> bool:
-    """Whether a line names the first line of the mistakes that has a fragment in it."""
+    """Return whether a line names the first line of the mistakes that contains a
+    fragment.
+    """
     numbered = enumerate(FILE.read_text().splitlines(), 1)
     return (
         f"{FILE}:{next(number for number, text in numbered if fragment in text)}: "
@@ -54,8 +56,8 @@ def points_to(line: str, fragment: str) -> bool:
 
 @pytest.fixture
 def hpcfl(tmp_path, monkeypatch, capfd):
-    """``hpcfl(command, "key=value", …)`` on a file in an empty folder: code, lines of
-    stdout, lines of stderr.
+    """Return ``hpcfl(command, "key=value", …)``, which runs a command on a file in an
+    empty folder and returns code, lines of stdout and lines of stderr.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)
@@ -350,7 +352,7 @@ def test_a_note_says_what_depends_on_the_clients_beside(kind, lanes, words):
 
 
 class Two(OneProcess):
-    """This rank, and another one whose client met an operation that cannot be batched."""
+    """This rank, and another one with a client whose operation cannot be batched."""
 
     def allgather(self, value):
         if value is None:  # no error
@@ -379,7 +381,7 @@ def test_a_trial_leaves_no_trace(method):
 
 
 def everything(prepared) -> list[object]:
-    """What a run starts from, in a form that can be compared."""
+    """Return all start values of a run in a form that can be compared."""
     resources, store = prepared.resources, prepared.store
     module = dict(resources.kernel.module.state_dict())
     return [
@@ -437,7 +439,7 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
     }
     prepared = prepare_alone(table)
     tried = preflight.run(prepared, OneProcess())
-    # a note says of convolutions side by side that they depend on the ranks
+    # a note states that batched convolutions depend on the ranks
     assert is_unchanged(tried, prepared) or "lanes" in tried.notes[-1]
 
 
@@ -447,8 +449,8 @@ FULL = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to al
 
 @pytest.fixture
 def failing(monkeypatch):
-    """``failing(error, calls, lanes)``: the calls of these numbers of the dry round fail,
-    or all with more lanes than one.
+    """Return ``failing(error, calls, lanes)``, which lets calls of these numbers in the
+    dry round fail, or all calls with several lanes.
     """
 
     def arm(error: BaseException, calls=(), lanes=False) -> None:

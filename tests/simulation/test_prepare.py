@@ -1,4 +1,4 @@
-"""What a user is told of an experiment as a whole, before round 1."""
+"""Notes and errors about an experiment as a whole, before round 1."""
 
 import itertools
 from dataclasses import replace
@@ -15,7 +15,7 @@ from hpcfl.simulation.prepare import prepare, prepare_together
 
 
 def test_more_ranks_than_clients_are_noted():
-    """Each worker has one client; one more than there are clients has nothing to do."""
+    """Each worker has one client; an additional worker has no work."""
     experiment = config.parse(tiny.table("fedavg"))
     clients = experiment.partition.clients
     assert prepare(experiment, Process(0, clients + 1)).notes == []
@@ -41,7 +41,7 @@ def test_clients_that_a_key_names_and_nothing_uses_are_noted(
 
 
 class Blurred(tiny.Blobs):
-    """Other samples in every call, with the same labels."""
+    """Data whose samples differ in every call, with the same labels."""
 
     calls = itertools.count()
 

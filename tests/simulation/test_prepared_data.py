@@ -1,4 +1,4 @@
-"""The data of all clients before round 1."""
+"""Data of all clients before round 1."""
 
 import pytest
 

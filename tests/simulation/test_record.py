@@ -1,4 +1,4 @@
-"""What a round leaves behind: each client's own numbers and their summary."""
+"""Records of a round: each client's numbers and their summary."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_a_clients_numbers_and_their_summary_by_hand(federate):
 
 
 def test_training_loss_is_the_mean_over_samples_of_the_epochs_batches(federate):
-    """One full batch: the loss of the start model on the training data."""
+    """With one full batch it is the loss of the start model on the training data."""
     played = federate("fedavg", rounds=1, training={"batch_size": 100})
     setup, samples = played.prepared.setup, played.prepared.resources.samples
     model = setup.build()
@@ -106,7 +106,7 @@ def test_cwfedavg_records_how_far_its_distributions_are_off(federate):
     truth = counts / counts.sum(dim=1, keepdim=True)
     distance = (played.server["distributions"] - truth).norm(
         dim=1
-    )  # of the last uploads
+    )  # from the last uploads
     assert played.values["clients/recorded/distribution_distance"][
         1
     ].tolist() == pytest.approx(distance.tolist())
@@ -132,8 +132,8 @@ def test_a_methods_own_column_may_come_at_the_end_only(federate):
 
 
 def full_batch(federate, method, **keys):
-    """One round of one full batch: the recorded losses are those of the models that
-    training starts from.
+    """Run one round with one full batch, so that the recorded losses are those of the
+    start models.
     """
     played = federate(method, rounds=1, training={"batch_size": 100, **keys})
     return (
@@ -150,8 +150,8 @@ def test_the_data_loss_is_the_training_loss_where_nothing_is_added(federate):
 
 @pytest.mark.parametrize("method", ["cwfedavg", "fedproto", "feduv", "fedphp"])
 def test_regularisers_of_a_loss_are_in_the_training_loss_alone(federate, method):
-    """The data loss of the first batch is FedAvg's; FedProto has no prototypes yet in
-    round 1, and FedPHP's inherited model is the one in training: (1 − λ)·CE is left.
+    """The data loss of the first batch is FedAvg's. FedProto has no prototypes in round
+    1, and FedPHP's inherited model is the model in training, so (1 − λ)·CE remains.
     """
     train, data, _ = full_batch(federate, method)
     np.testing.assert_allclose(data, full_batch(federate, "fedavg")[1], rtol=1e-5)
@@ -164,7 +164,7 @@ def test_regularisers_of_a_loss_are_in_the_training_loss_alone(federate, method)
 
 
 def test_the_training_loss_has_the_proximal_term_of_the_trained_model(federate):
-    """Of one client the server's model is the trained one: μ/2·‖w − w₀‖²."""
+    """With one client the server's model is the trained one: μ/2·‖w − w₀‖²."""
     played = federate({"name": "fedprox", "mu": 0.7}, [[8, 3, 0, 0]], rounds=1)
     moved = (
         (played.server["model"] - played.prepared.setup.initial())

@@ -1,6 +1,4 @@
-"""A run that goes on where it stood: damaged checkpoints, more rounds, another
-configuration, --fresh.
-"""
+"""Continued runs: damaged checkpoints, more rounds, another configuration, --fresh."""
 
 import json
 import shutil
@@ -20,7 +18,9 @@ pytestmark = pytest.mark.slow
 
 
 def play(folder, method="cwfedavg", rounds=4, fresh=False, **sections):
-    """Run to ``rounds`` with a checkpoint every second; the digest."""
+    """Run until ``rounds`` with a checkpoint in every second round, and return the
+    digest.
+    """
     table = tiny.table(
         method, tiny.FEW, rounds=rounds, **{"checkpoint": {"every": 2}, **sections}
     )
@@ -30,7 +30,7 @@ def play(folder, method="cwfedavg", rounds=4, fresh=False, **sections):
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """``calm(method, rounds)``: the folder of an undisturbed run."""
+    """Return ``calm(method, rounds)``, which returns the folder of an undisturbed run."""
     return play_once(play, tmp_path_factory.mktemp)
 
 
@@ -40,7 +40,7 @@ def digest(folder):
 
 @pytest.fixture
 def half(calm, tmp_path):
-    """``half(method)``: a run that was asked for two rounds, to do something to."""
+    """Return ``half(method)``, which returns a run of two rounds that tests may change."""
 
     def folder(method="cwfedavg"):
         return shutil.copytree(calm(method, 2), tmp_path / "run")
@@ -49,7 +49,7 @@ def half(calm, tmp_path):
 
 
 def only_of_the_newest(folder):
-    """A data file that the newest checkpoint has and the one before has not."""
+    """Return a data file that the newest checkpoint has and the previous one lacks."""
     manifests = sorted((folder / "checkpoints").glob("manifest-*.json"))
     names = [
         {file["name"] for file in json.loads(path.read_text())["manifest"]["files"]}
@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
 def test_other_frozen_parameters_than_at_the_beginning_are_refused(
     tmp_path, monkeypatch
 ):
-    """Nothing is written, and no model is taken out of the folder with them."""
+    """Nothing is written, and no model with them is loaded from the folder."""
     folder, lora = tmp_path / "run", {"model": {"name": "tiny:lora"}}
     play(folder, "fedavg", rounds=2, **lora)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -118,7 +118,7 @@ def test_a_resume_that_decides_otherwise_is_refused(half, monkeypatch):
         play(folder)
     for path, content in before.items():
         assert path.read_bytes() == content
-    # the user may still ask for it
+    # the user may still request it
     play(folder, runtime={"lanes": 1})
 
 

@@ -1,4 +1,4 @@
-"""The stages of a round: in which of them ranks meet, and what fails how."""
+"""Stages of a round: collective ones, and the errors of each."""
 
 import numpy as np
 import pytest
@@ -35,8 +35,8 @@ EXCHANGES = (
 
 
 def rounds(communicator, method="ditto", vote=vote_to_continue, **sections):
-    """Round 1 of a federation on the tiny data and its final scoring, each with its
-    stages.
+    """Run round 1 of a federation on the tiny data and its final scoring, and return
+    the stages of each.
     """
     experiment = config.parse(tiny.table(method, **sections))
     prepared = prepare(experiment, communicator)
@@ -146,7 +146,7 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
     )
     assert result.values["floats_down"] == first.prepared.setup.layout.width
     assert "send" in seen[0] and "train" not in seen[0]
-    assert not first.stopwatch.seconds  # they are the next round's
+    assert not first.stopwatch.seconds  # they belong to the next round
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Clients that take part in a round, also where losses that clients reported decide
+"""Clients that take part in a round, also if reported losses determine them
 (protocols.md E2).
 """
 
@@ -18,18 +18,19 @@ from hpcfl.selection.base import Selection
 from hpcfl.simulation.round_schedule import Draws, RoundSchedule
 
 BY_LOSS = {"select": "power-of-choice", "fraction": 0.4}
-OWN = ["tiny:blobs", "tiny:Counts"]  # of a user, which a run's folder only names
+# a user's selection, which a run's folder only names
+OWN = ["tiny:blobs", "tiny:Counts"]
 
 
 class InTurn(Selection):
-    """Clients take turns, who is slow and who is fast."""
+    """A selection in which clients take turns, independent of their speed."""
 
     def choose(self, known, count):
         return np.roll(known.ids, (1 - known.round) * count)[:count]
 
 
 def trained_cohorts(played):
-    """The clients of each round that trained."""
+    """Return the clients that trained in each round."""
     losses = played.values["clients/train_loss"][:-1]
     return [np.flatnonzero(np.isfinite(row)).tolist() for row in losses]
 
@@ -56,14 +57,15 @@ def test_as_many_candidates_as_chosen_change_no_bit(federate, time):
         time=time,
     )
     assert other.digest == plain.digest
-    # one float more is sent, the loss
+    # one more float is sent, the loss
     more = other.values["clients/floats_up"] - plain.values["clients/floats_up"]
     assert (more[np.isfinite(more)] == 1).all() and np.isfinite(more).any()
 
 
 def test_power_of_choice_by_the_losses_that_were_told(federate):
-    """All five clients are candidates and two are chosen: in two rounds four who never
-    told, in the third the fifth and the one with the largest loss of them.
+    """All five clients are candidates and two are selected: in the first two rounds
+    four without a report, in the third the fifth client and the one with the largest
+    loss.
     """
     played = federate("fedavg", participation={**BY_LOSS, "candidates": 3.0})
     first, second, third = trained_cohorts(played)
@@ -93,7 +95,7 @@ def test_the_last_round_is_played_again_for_a_client_that_losses_have_chosen(pla
     participation = {
         **BY_LOSS,
         "candidates": 3.0,
-    }  # from round 4 on losses alone decide
+    }  # from round 4 on only losses determine the selection
     run = played("fedavg", participation=participation, rounds=6)
     values = run.results.values
     trained = np.isfinite(values["clients/train_loss"][5])
@@ -104,7 +106,7 @@ def test_the_last_round_is_played_again_for_a_client_that_losses_have_chosen(pla
 
 @pytest.mark.slow
 def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypatch):
-    """A file of a user that was changed, which no configuration shows."""
+    """The user's file was changed, which the configuration does not show."""
     keys = {"participation": BY_LOSS, "checkpoint": {"every": 1}}
     run_alone(tiny.table("fedavg", rounds=2, **keys), tmp_path)
     longer = config.parse(tiny.table("fedavg", rounds=3, **keys))
@@ -152,14 +154,14 @@ def test_what_cannot_be_chosen_by_is_refused(participation, time, line):
 
 
 def schedule_of(experiment):
-    """The schedule of an experiment whose clients are chosen uniformly."""
+    """Return the schedule of an experiment with uniform selection."""
     clients = experiment.partition.clients
     draws = Draws(experiment.participation, clients, experiment.seed)
     return RoundSchedule(SimpleNamespace(config=experiment), draws)
 
 
 def cohorts(rounds, **keys):
-    """The cohorts of rounds 1, 2, … of an experiment with 20 clients."""
+    """Return the cohorts of rounds 1, 2, … of an experiment with 20 clients."""
     table = {
         "method": {"name": "fedavg"},
         "partition": {"clients": 20},
@@ -186,8 +188,8 @@ def test_a_cohort_has_the_floor_of_its_share_but_one_client_at_least(
 
 
 def test_cohorts_are_uniform_and_follow_seed_and_round():
-    """FedNH's loop for FedBABU keys them by the round alone, so that repeated runs
-    share one schedule.
+    """FedNH's loop for FedBABU keys them only by the round, so repeated runs have the
+    same schedule.
     """
     half = {"participation": {"fraction": 0.25}}
     drawn = cohorts(2000, **half)
@@ -217,7 +219,7 @@ def test_drop_outs_are_lost_of_the_drawn_ones_and_one_always_stays():
 
 
 def stragglers(share, **keys):
-    """An experiment with 20 clients of which a half trains in a round."""
+    """Return an experiment with 20 clients of which half train in a round."""
     table = {
         "method": {"name": "fedavg"},
         "partition": {"clients": 20},
@@ -229,12 +231,14 @@ def stragglers(share, **keys):
 
 
 def shares_of_cohort(experiment, number):
-    """What each client of a round's cohort does of its epochs."""
+    """Return the share of the epochs that each client of a round's cohort trains."""
     return schedule_of(experiment).plan(number).shares
 
 
 def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
-    """As in FedProx's experiments: of ten clients nine, each for 1 … 4 epochs alike."""
+    """As in FedProx's experiments: nine of ten clients, each for 1 … 4 epochs with
+    equal probability.
+    """
     experiment = stragglers(0.9)
     shares = [shares_of_cohort(experiment, number) for number in range(1, 401)]
     lasts = []
@@ -263,7 +267,9 @@ def test_who_straggles_follows_seed_round_and_client_alone():
 
 @pytest.mark.slow
 def test_stragglers_train_less_and_count_all_the_same(federate):
-    """A client that does one or two of two epochs is FedAvg's with that many."""
+    """A client that trains one or two of two epochs equals FedAvg's client with as many
+    epochs.
+    """
 
     def digest(seed, epochs, **keys):
         return federate(
@@ -281,7 +287,7 @@ def test_stragglers_train_less_and_count_all_the_same(federate):
 
 
 class Chosen(Selection):
-    """A user's own, which chooses the given ids."""
+    """A user's selection of given ids."""
 
     ids: list[int]
 

@@ -1,4 +1,4 @@
-"""Scores that fail on made-up logits: one line with the place of the mistake."""
+"""Scores that fail on synthetic logits: one line with the place of the mistake."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""Stop signals: the first is noted, an echo ignored, a second ends at once; early ones
-are kept for the run.
+"""Stop signals: the first is recorded, an echo ignored, and a second one ends the
+process at once; early signals are stored for the run.
 """
 
 import os
@@ -36,7 +36,7 @@ def test_the_second_ends_at_once(clock):
     ends = []
     with StopRequest(lambda: ends.append(True)) as request:
         send(signal.SIGINT, signal.SIGINT)
-        assert ends == []  # a launcher's echo
+        assert ends == []  # echo of a launcher
         clock[0] += 1.1
         send(signal.SIGTERM)
         assert ends == [True] and request.received == "SIGINT"

@@ -1,4 +1,4 @@
-"""Any list of stages: their order, their seconds, and their failures."""
+"""Lists of stages: their order, their seconds, and their errors."""
 
 import contextlib
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, play
 
 
 class Stopwatch:
-    """The phases that began, in order."""
+    """Phases that began, in order."""
 
     def __init__(self):
         self.begun = []

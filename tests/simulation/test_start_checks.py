@@ -1,5 +1,5 @@
-"""Clients that never take a step and short rounds are noted, a run without any step is
-refused, and decisions of two starts of a run are compared.
+"""Notes on clients without steps and on short rounds, refusal of runs without any step,
+and comparison of the decisions of two starts of a run.
 """
 
 import pytest
@@ -19,7 +19,7 @@ FULL = {"drop_last": True}
 
 
 class Idle(FedAvg):
-    """A method that trains nothing."""
+    """A method without training."""
 
     def local_train(self, fleet, rows, inbox):
         return fleet.rows(rows).clone()
@@ -31,7 +31,7 @@ class NoEpochs(FedAvg):
 
 
 class OnlyScored(FedAvg):
-    """A method that trains for a score alone."""
+    """A method that trains only for a score."""
 
     def local_train(self, fleet, rows, inbox):
         with fleet.trial():
@@ -58,7 +58,9 @@ def try_table(table):
 
 
 def idle(prepared):
-    """The first word of each note on clients that never take a step or never train."""
+    """Return the first word of each note on clients that never take a step or never
+    train.
+    """
     words = ("never take a step", "never train", "take no step")
     found = [note for note in prepared.notes if any(word in note for word in words)]
     return [int(note.split()[0]) for note in found]
@@ -101,7 +103,7 @@ def test_a_run_without_any_step_is_refused(method, training, words):
 
 
 def test_held_out_samples_do_not_count():
-    """Of 4, 20 and 30 samples a half is held out, so that 2, 10 and 15 are left."""
+    """Half of 4, 20 and 30 samples are held out, so 2, 10 and 15 remain."""
     training = {"batch_size": 11, "validation": 0.5, **FULL}
     assert idle(tried(training=training)) == [2]
 
@@ -176,7 +178,7 @@ BEGAN = {"asked": ["cpu", "auto"], "clients train": "side by side"}
     [
         (BEGAN, []),
         ({**BEGAN, "clients train": "one after the other"}, ["clients train"]),
-        # the user has asked for other lanes
+        # the user requests other lanes
         ({"asked": ["cpu", 1], "clients train": "one after the other"}, []),
         # a decision that the earlier version did not make
         ({**BEGAN, "noise": "Gaussian"}, []),

@@ -11,7 +11,7 @@ from hpcfl.simulation import torch_settings
 
 pytestmark = pytest.mark.slow
 
-# what a notebook may set, by name
+# settings that a notebook may change, by name
 CHANGES = {
     "dtype": lambda: torch.set_default_dtype(torch.float64),
     "device": lambda: torch.set_default_device("meta"),
@@ -29,7 +29,7 @@ CHANGES = {
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The digest of a run in a process in which nothing was set."""
+    """Return the digest of a run in a process without changed settings."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     return hpcfl.run(tiny.table("fedavg"), out=folder).summary.digest
 
@@ -79,7 +79,7 @@ def test_a_default_device_of_a_with_block_is_refused(tmp_path):
 
 
 class Careless(FedAvg):
-    """FedAvg that changes the default type where clients train."""
+    """FedAvg that changes the default dtype during local training."""
 
     def update(self, fleet, inbox):
         message = super().update(fleet, inbox)

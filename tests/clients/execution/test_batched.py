@@ -1,5 +1,5 @@
-"""The stacked kernel against the serial one, which is ordinary torch, and against
-itself with other lanes beside.
+"""The batched kernel compared with the serial one, which is ordinary torch, and with
+itself for other numbers of lanes.
 """
 
 import pytest
@@ -16,7 +16,8 @@ from hpcfl.models.mlp import MLP
 @pytest.mark.parametrize(
     ("model", "device", "lanes"),
     [
-        # of 6 MB by twice 4 bytes a parameter: 50,890, 2,410 and more than a million
+        # lanes in 6 MB at twice 4 bytes per parameter: 50,890, 2,410 and more than a
+        # million parameters
         (MLP((1, 28, 28), 10), "cpu", 15),
         (MLP((1, 8, 8), 10, hidden=(32,)), "cpu", 326),
         (MLP((1, 28, 28), 10, hidden=(1300,)), "cpu", 2),
@@ -36,8 +37,8 @@ def test_how_many_lanes_there_are_unless_told(model, device, lanes):
 def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(
     outputs, inputs, batch
 ):
-    """Sizes of which the lanes of one tensor lie differently to the processor's
-    vectors: forward and both backward products.
+    """With these sizes the lanes of one tensor have different alignments for the
+    processor's vectors: forward and both backward products.
     """
     weights, x, gradients = (
         torch.randn(20, outputs, inputs),
@@ -78,7 +79,7 @@ def mini_batch():
     return Batch(torch.randn(LANES, BATCH, *SHAPE), torch.randint(4, (LANES, BATCH)))
 
 
-# Layers on both sides of batched.SMALL: they use two products.
+# Layers below and above batched.SMALL: they use two products.
 @pytest.mark.parametrize("hidden", [(), (7,), (7, 6), (32,), (32, 16), (784, 64)])
 @pytest.mark.parametrize(
     "trained", ["", "head", "hidden1", "weight", "bias"], ids=lambda part: part or "all"
@@ -96,7 +97,7 @@ def test_gradients_have_the_bits_of_autograd(hidden, trained):
 
 
 class Curved(nn.Module):
-    """A model that is no stack of linear layers with ReLU."""
+    """A model other than a stack of linear layers with ReLU."""
 
     def __init__(self):
         super().__init__()

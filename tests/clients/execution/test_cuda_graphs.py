@@ -1,4 +1,4 @@
-"""How many lanes a graph has; ``tests/simulated_gpu/test_on_graphs.py`` captures some."""
+"""Widths of graphs; ``tests/simulated_gpu/test_on_graphs.py`` captures graphs."""
 
 import torch
 
@@ -29,7 +29,8 @@ def test_widths_are_few_and_at_most_a_quarter_too_many():
         20,
         20,
     ]
-    assert len(set(widths)) == 8 + 4 * 3 + 3  # to 8, by fours to 64, then 80, 96, 112
+    # all to 8, multiples of four to 64, then 80, 96, 112
+    assert len(set(widths)) == 8 + 4 * 3 + 3
     assert all(
         lanes <= wide <= 1.25 * lanes for lanes, wide in enumerate(widths, start=1)
     )

@@ -1,5 +1,5 @@
-"""Lanes side by side against one at a time: the same parameters to rounding, and bit
-for bit among stacked lanes.
+"""Lanes in one batch compared with one lane at a time: the same parameters to rounding,
+and bit for bit among batched lanes.
 """
 
 import copy
@@ -31,7 +31,7 @@ COUNTS = [
     [2, 0, 0, 0],
     [4, 4, 4, 1],
 ]
-EMPTY = 2  # the client whose samples are taken away
+EMPTY = 2  # the client without samples
 LANES = [2, "all"]
 HOW = [
     {},
@@ -62,7 +62,7 @@ def convolutional(shape, classes):
 
 
 def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training):
-    """A fleet with one client that has no samples."""
+    """Return a fleet with one client without samples."""
     name = "test_kernel:convolutional"
     fleet = make_fleet(
         COUNTS,
@@ -82,7 +82,7 @@ def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training)
 def train(
     make_fleet, rows_of, lanes, dtype, convolves=False, proximal=None, **training
 ):
-    """Trained rows, losses, and buffers of the clients."""
+    """Return trained rows, losses, and buffers of the clients."""
     fleet = clients(make_fleet, lanes, dtype, convolves, **training)
     rows = rows_of(fleet)
     trained = fleet.train(
@@ -96,7 +96,7 @@ def train(
 
 
 def worst(ours, theirs):
-    """The largest difference relative to the size of a value."""
+    """Return the largest difference relative to the size of a value."""
     return max(
         ((one - other).abs() / (1 + other.abs())).max().item()
         for one, other in zip(ours, theirs, strict=True)
@@ -140,7 +140,7 @@ def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
 
 
 def test_a_serial_lane_has_its_samples_in_the_layout_of_its_weights():
-    """In training and in predictions, however the samples arrived."""
+    """In training and in predictions, for any layout of the given samples."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
     kernel = SerialKernel(module)
     rows = {name: value.detach()[None] for name, value in module.named_parameters()}
@@ -167,8 +167,8 @@ def test_a_serial_lane_has_its_samples_in_the_layout_of_its_weights():
 def test_no_lane_is_computed_for_a_client_that_has_finished(
     make_fleet, rows_of, monkeypatch, lanes
 ):
-    """By what the kernel is given: as many lanes and samples as clients have
-    mini-batches and samples left.
+    """The kernel receives only as many lanes and samples as clients have mini-batches
+    and samples left.
     """
     fleet = make_fleet(
         [[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes

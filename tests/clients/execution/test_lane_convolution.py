@@ -1,4 +1,4 @@
-"""A convolution over lanes in its second form against the first, in float64."""
+"""The second form of a convolution over lanes compared with the first, in float64."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ LAYERS = {
 
 
 def lanes_of(module):
-    """Random parameters of all lanes."""
+    """Return random parameters of all lanes."""
     return {
         name: torch.randn(LANES, *value.shape, dtype=torch.float64) / 3
         for name, value in module.named_parameters()
@@ -57,7 +57,7 @@ def test_outputs_and_gradients_are_those_of_the_grouped_form(name):
 
 
 def groups_of_convolutions(work):
-    """The groups of all convolutions that ``work`` calls, forward and backward."""
+    """Return the groups of all convolutions that ``work`` calls, forward and backward."""
     groups = []
 
     def note(operator, args, *_):
@@ -105,7 +105,7 @@ def test_a_kernel_has_two_forms_with_the_same_numbers():
 
 
 def test_batch_norm_follows_a_convolution_in_autocast_on_a_cpu():
-    """All numbers are near those of a client alone."""
+    """All numbers are close to those of a client alone."""
     layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 4)
     module = mixed.mix(nn.Sequential(*layers))
     tensors = {

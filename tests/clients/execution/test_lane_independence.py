@@ -1,5 +1,5 @@
-"""A lane has its own bits beside any others: in every layer of torch, by every operator
-that is computed for several lanes at once.
+"""The bits of a lane do not depend on other lanes: in every layer of torch, for every
+operator that is computed for several lanes at once.
 """
 
 import pytest
@@ -21,14 +21,14 @@ from hpcfl.models.layer_replacements import replace_layers
 from hpcfl.models.random import draw_words
 
 LANES, WIDTH, CLASSES = 5, 54, 3
-# of 54 features, so that a lane ends anywhere in the vectors of a processor
+# 54 features, so that lanes end at different positions in a processor's vectors
 SHAPES = {"1d": (3, 18), "2d": (3, 3, 6), "3d": (3, 2, 3, 3)}
 PLAIN = (
     "CELU ELU Flatten GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh Identity "
     "LeakyReLU LogSigmoid Mish PReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax2d Softplus "
     "Softshrink Softsign Tanh Tanhshrink"
 )
-# the arguments of torch.nn's layers
+# arguments of torch.nn's layers
 ARGUMENTS = {
     **{f"AdaptiveAvgPool{d}": (2,) for d in SHAPES},
     **{f"AdaptiveMaxPool{d}": (2,) for d in SHAPES},
@@ -71,13 +71,14 @@ ARGUMENTS = {
     "UpsamplingNearest2d": (None, 2),
     **dict.fromkeys(PLAIN.split(), ()),
 }
-# in which shape a sample comes to layers whose name does not say so
+# shape of a sample for layers whose name does not show it
 IMAGES = "Softmax2d PixelShuffle PixelUnshuffle Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d"
 SEQUENCES = (
     "LocalResponseNorm ChannelShuffle TransformerDecoderLayer "
     "TransformerEncoderLayer MultiheadAttention"
 )
-# They draw, cannot be batched, hold other layers, need two inputs or are no layers.
+# Layers that draw random numbers, cannot be batched, contain other layers or need two
+# inputs, and classes that are no layers.
 NOT_HERE = (
     "RReLU GRU GRUCell LSTM LSTMCell RNN RNNBase RNNCell RNNCellBase FractionalMaxPool2d "
     "FractionalMaxPool3d Container DataParallel Module ModuleDict ModuleList "
@@ -88,7 +89,7 @@ NOT_HERE = (
 
 
 class Around(nn.Module):
-    """A layer between two dense ones."""
+    """A layer between two dense layers."""
 
     def __init__(self, name):
         super().__init__()
@@ -147,7 +148,7 @@ def moved(x):
     square = x[:, :, None] * x[:, None, :]
     flipped = x.flip(1).repeat(1, 2)[:, 3:10]
     parts = [functional.pad(x, (1, 2))[:, 2:9], flipped, square.tril().triu().sum(2)]
-    # A slice of all there is is an alias.
+    # A slice of the complete tensor is an alias.
     first = torch.stack(parts).unbind()[0][:, :99]
     return first + torch.cat(parts, dim=1)[:, :7]
 
@@ -214,7 +215,7 @@ FUNCTIONS = {
 
 
 class Seen(OperatorObserver):
-    """The names of all operators that are called."""
+    """Names of all operators that are called."""
 
     def __init__(self):
         self.names = set()
@@ -232,7 +233,7 @@ def outputs(model, x, lane):
 
 
 def models(module, lanes=LANES):
-    """Tensors of different models, and of statistics."""
+    """Return tensors of different models, and of statistics."""
     generator = torch.Generator().manual_seed(1)
     found = {}
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
@@ -242,7 +243,7 @@ def models(module, lanes=LANES):
 
 
 def computed(kernel, tensors, batch, lanes):
-    """Gradients, losses, moved statistics and predictions of these lanes."""
+    """Return gradients, losses, updated statistics and predictions of these lanes."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(LANES, batch, 5, generator=generator)
     y = torch.randint(0, CLASSES, (LANES, batch), generator=generator)
@@ -256,7 +257,7 @@ def computed(kernel, tensors, batch, lanes):
 
 
 def depends_on_lanes(kernel, batches=(3, 10)):
-    """Whether any lanes have other bits among all than among few."""
+    """Return whether any lane has other bits among all lanes than among few."""
     tensors = models(kernel.module)
     few = [[0], [3], [1, 2], [2, 3, 4]]
     for batch in batches:
@@ -271,7 +272,7 @@ def depends_on_lanes(kernel, batches=(3, 10)):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """As in a run."""
+    """Use one thread, as in a run."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -341,8 +342,8 @@ def test_every_operator_that_runs_side_by_side_is_compared_here():
 
 
 def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
-    """MKL on Intel's processors multiplies a single pair of matrices by a kernel of its
-    own.
+    """On Intel's processors MKL multiplies a single pair of matrices with a different
+    kernel.
     """
     layers = nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 16), nn.Linear(16, CLASSES)
     kernel = choose(nn.Sequential(*layers), torch.device("cpu"), "auto")
@@ -350,7 +351,7 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
 
 
 def dense_normalised(shape, classes):
-    """Batch norm between two dense layers."""
+    """Return batch norm between two dense layers."""
     layers = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)
     return nn.Sequential(*layers)
 
@@ -364,7 +365,7 @@ def padded(shape, classes):
 
 
 class Padded(nn.Module):
-    """An embedding whose token 0 is padding, which is the second of each sample."""
+    """An embedding with padding token 0, the second token of each sample."""
 
     def __init__(self, classes):
         super().__init__()
@@ -383,7 +384,7 @@ class Padded(nn.Module):
 def test_clients_on_fewer_ranks_have_the_same_bits(
     make_fleet, rows_of, name, batch_size
 ):
-    """Five clients of one rank side by side, and as three ranks would have them."""
+    """Five clients on one rank in one batch, and as on three ranks."""
     how = {
         "model": {"name": f"test_lane_independence:{name}"},
         "batch_size": batch_size,
@@ -430,12 +431,14 @@ def test_a_number_of_lanes_is_obeyed(make_fleet, rows_of):
         calls.clear()
         computed(kernel, models(module), 3, list(range(LANES)))
         made.append(len(calls))
-    # a look at each of both functions, then both for all lanes or for each
+    # one check for each of both functions, then both for all lanes or for each lane
     assert made == [2 + 2, 2 + 2 * LANES]
 
 
 def test_operators_are_looked_at_once_for_the_shapes_of_a_lane():
-    """Whatever the number of lanes; of other shapes a function may do something else."""
+    """The check does not depend on the number of lanes; with other shapes a function
+    may call other operators.
+    """
     calls, dependent = [], set()
 
     def function(rows):

@@ -1,4 +1,4 @@
-"""Sums of clipped gradients of samples, by hand and against Opacus."""
+"""Sums of clipped gradients of samples, computed by hand and by Opacus."""
 
 import copy
 import math
@@ -21,7 +21,9 @@ CPU = torch.device("cpu")
 
 
 def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=None):
-    """The sums of one batch on ``lanes`` equal models: gradients by name, losses."""
+    """Return the sums of one batch on ``lanes`` equal models: gradients by name,
+    losses.
+    """
     names = [name for name, _ in module.named_parameters()]
     tensors = {}
     for name, tensor in module.named_parameters():
@@ -34,7 +36,9 @@ def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=Non
 
 
 def padded(samples, labels=0, width=PIECE):
-    """Samples [a, width, …] and their labels, of which the first are held."""
+    """Return samples [a, width, …] and their labels, padded after the given numbers of
+    samples.
+    """
     held = torch.zeros(1, width, dtype=torch.bool)
     held[:, : len(samples)] = True
     x = torch.full((1, width, *samples.shape[1:]), math.nan)
@@ -51,7 +55,7 @@ def made(samples=7):
 
 
 def clipped_by_hand(module, x, y, clip):
-    """The sum over samples of the clipped gradients, one sample after the other."""
+    """Return the sum of the clipped gradients, computed for one sample after the other."""
     total = [torch.zeros_like(tensor) for tensor in module.parameters()]
     for sample, label in zip(x, y, strict=True):
         loss = functional.cross_entropy(module(sample[None]), label[None])
@@ -63,12 +67,12 @@ def clipped_by_hand(module, x, y, clip):
 
 
 def linear_loss(model, batch, lane):
-    """A loss whose gradient is the sample itself."""
+    """Return a loss whose gradient is the sample."""
     return model.weight[0] @ batch.x[0]
 
 
 def test_a_toy_by_hand():
-    """Of (3, 4), (0, 1), (6, 8) and C = 5 the sum is (6, 9)."""
+    """For (3, 4), (0, 1), (6, 8) and C = 5 the sum is (6, 9)."""
     module = nn.Linear(2, 1, bias=False)
     batch = padded(torch.tensor([[3.0, 4], [0, 1], [6, 8]]))
     found, _ = sums_of(module, *batch, 5.0, linear_loss)
@@ -151,7 +155,9 @@ def test_an_empty_batch_and_a_sample_that_is_not_finite_sum_to_zero():
 
 
 def test_dropout_draws_for_each_sample():
-    """Equal samples get other masks, and so other gradients; a lane's keys decide."""
+    """Equal samples have different masks, and so different gradients; a lane's keys
+    determine them.
+    """
     module = replace_layers(nn.Sequential(nn.Dropout(0.5), nn.Linear(40, 2)))
     x = torch.ones(1, PIECE, 40)
     y = torch.zeros(1, PIECE, dtype=torch.int64)

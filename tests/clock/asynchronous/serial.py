@@ -1,8 +1,8 @@
-"""A server that waits for nobody, played event by event: the slow path that the rounds
-of ``clock/asynchronous`` are held against.
+"""Asynchronous server that is simulated event by event: the slow path for comparison
+with the rounds of ``clock/asynchronous``.
 
-Every client trains alone, at the moment at which it starts, and its result waits until
-the step that it is part of.
+Every client trains alone when it starts. Its result is stored until the step that uses
+it.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ ONE = 2**16  # units of 1
 
 @dataclass
 class Result:
-    """What one client made."""
+    """Result of one client."""
 
     rows: dict[str, torch.Tensor]
     weights: dict[str, float]
@@ -33,7 +33,7 @@ class Result:
 
 @dataclass
 class Serial:
-    """The final state, and each client's own numbers by round and client."""
+    """Final state, and the numbers of each client by round and client."""
 
     server: dict[str, torch.Tensor]
     clients: dict[str, torch.Tensor]
@@ -41,7 +41,7 @@ class Serial:
 
 
 def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
-    """Play an experiment; ``units_of``: (τ) → s(τ) in whole units of 2^−16."""
+    """Run an experiment; ``units_of``: (τ) → s(τ) in units of 2^−16."""
     config, method = prepared.config, prepared.method
     server, store = prepared.initial_server_state, prepared.store
     steps = [calendar.step(r) for r in range(1, config.rounds + 1)]
@@ -72,7 +72,7 @@ def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
 
 
 def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
-    """What a client makes in a fleet of its own."""
+    """Return the result of a client in a fleet of one."""
     fleet = prepared.make_fleet(np.array([job.client]), job.version + 1, is_scored=True)
     fleet.scoring.scores_starts = False
     if job.share != 1:
@@ -90,7 +90,7 @@ def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
 
 
 def _merged(time, step, results, name, messages, units_of) -> torch.Tensor:
-    """a_v + λ(x̄ − a_v + Σ_u p_u (a_v − a_u)) of one field, in double precision."""
+    """Return a_v + λ(x̄ − a_v + Σ_u p_u (a_v − a_u)) of one field, in double precision."""
     current = step.number - 1
     units = [units_of(staleness) for staleness in step.staleness]
     whole = all(one == ONE for one in units)

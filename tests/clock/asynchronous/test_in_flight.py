@@ -9,7 +9,9 @@ from hpcfl.storage.clients import ClientStore
 
 
 class Calendar:
-    """Job ``v`` starts from version ``v`` and arrives in round ``v + 2``."""
+    """A calendar in which job ``v`` starts from version ``v`` and arrives in round ``v
+    + 2``.
+    """
 
     def list_started(self, version, first, last):
         return [(version + 2, SimpleNamespace(version=version, client=version))]

@@ -1,5 +1,5 @@
-"""A server that waits for nobody: the rounds against the serial simulation, event by
-event, and where they are those of a server that waits (time.md §5, §6, §9).
+"""Rounds of an asynchronous server, compared with the serial simulation of events and,
+if no client is late, with synchronous rounds (time.md §5, §6, §9).
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ from hpcfl.trained.models import predicted
 
 pytestmark = pytest.mark.slow
 
-# twelve clients whose devices differ
+# twelve clients with different devices
 COUNTS = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
 ASYNCHRONOUS = {
     "mode": "asynchronous",
@@ -43,12 +43,12 @@ def polynomial(staleness):
 
 
 def halved(staleness):
-    """hinge with a = 1 and b = 1."""
+    """Return the weights of hinge with a = 1 and b = 1."""
     return round(2**16 / max(1, staleness))
 
 
 def against_serial(federate, method, units_of=polynomial, **sections):
-    """Play it both ways; the rounds as they were played."""
+    """Run both simulations and return the rounds of the run."""
     played = federate(method, COUNTS, **sections)
     table = tiny.table(method, COUNTS, **sections)
     prepared = prepare_alone(table)
@@ -62,7 +62,7 @@ def against_serial(federate, method, units_of=polynomial, **sections):
     for (round, client), numbers in expected.numbers.items():
         for name, value in numbers.items():
             if name == "sample_gradients":
-                continue  # those of scoring before training count, too
+                continue  # scoring before training counts, too
             recorded = played.values[f"clients/{name}"][round - 1, client]
             assert np.array_equal(recorded, value, equal_nan=True), name
     return played
@@ -101,7 +101,7 @@ CASES = {
         },
     ),
     "one at work": (
-        # which reads the round, so that it trains beside its own version alone
+        # reads the round, so only clients of the same version train together
         {"name": "partialfed"},
         polynomial,
         {"concurrency": 1},
@@ -122,7 +122,7 @@ def test_the_rounds_are_the_serial_simulation(federate, case):
 
 @pytest.mark.parametrize("method", ["ditto", "fedrep"])
 def test_groups_of_clients_change_no_bit(federate, monkeypatch, method):
-    """As on a device that holds the rows of two clients at once."""
+    """As on a device with memory for the rows of two clients."""
     sections = {"rounds": 4, "time": {**ASYNCHRONOUS, "buffer": 3, "concurrency": 8}}
     plain = federate(method, COUNTS, **sections)
     two = partial(preparing.LaneChoice, clients_on_device=2)
@@ -142,7 +142,7 @@ def test_an_even_race_is_the_server_that_waits(federate, method):
 
 
 def test_a_diverged_client_has_no_weight(federate):
-    """Its round is one of a server that waits, and none of its state is kept."""
+    """Its round equals a synchronous one, and its state is not stored."""
     method = {"name": "tiny:Diverges", "client": 1}
     training = {"on_divergence": "exclude"}
     waiting = federate(method, training=training)
@@ -152,10 +152,10 @@ def test_a_diverged_client_has_no_weight(federate):
 
 
 def test_a_step_by_hand():
-    """Of weights 3 and 1 the client of weight 1 started from version 0, where the model
-    was 0; version 1 is 4. It moved from 0 to 2, the other one from 4 to 8: their mean is
-    6.5, and the weighted change (3 · 4 + 1 · 2)/4 = 3.5. A rate of a half goes half the
-    way, and where nobody is late the mean is the step, to the bit.
+    """The weights are 3 and 1. The client of weight 1 started from version 0, whose
+    model is 0; version 1 is 4. It moved from 0 to 2, the other client from 4 to 8:
+    their mean is 6.5, and the weighted change (3 · 4 + 1 · 2)/4 = 3.5. A rate of ½
+    gives half of the step. If no client is late, the step is the mean, bit for bit.
     """
     sent = {0: torch.tensor([0.0]), 1: torch.tensor([4.0])}
     weights = torch.tensor([3.0, 1.0]).double()
@@ -166,7 +166,7 @@ def test_a_step_by_hand():
 
 
 def test_models_of_a_round_are_made_again(played):
-    """The last round's clients started from older versions than it begins with."""
+    """The last round's clients started from versions older than the round's."""
     time = {
         **ASYNCHRONOUS,
         "buffer": 2,
@@ -204,13 +204,12 @@ def test_what_needs_a_round_is_refused(method):
 
 
 def test_the_fastest_of_those_who_are_free_start(federate):
-    """A client is free unless it is at work or its upload waits for the others of its
-    round.
-    """
+    """A client is free unless it is training or its upload is in the buffer."""
     counts, rounds = [[2, 2, 2, 2]] * 8, 4
-    later = 20  # rounds after which all clients have arrived that started in these
+    # rounds after which all clients that started in these rounds have arrived
+    later = 20
     keys = {
-        # of all that are free
+        # among all free clients
         "participation": {"select": "fastest", "candidates": 8.0},
         "time": {"mode": "asynchronous", "concurrency": 3, "buffer": 2, "sigma": 1.0},
         "rounds": rounds,

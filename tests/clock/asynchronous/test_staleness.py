@@ -1,11 +1,11 @@
-"""How much late updates count, by hand (time.md §5)."""
+"""Weights of late updates, by hand (time.md §5)."""
 
 import pytest
 
 from hpcfl.clock.asynchronous.staleness import Staleness
 from hpcfl.experiment.sections import Time
 
-# by staleness: of 1 in 2^16 units, (1 + τ)^−1/2, and 1 up to 4 and 1/(10(τ − 4) + 1)
+# by staleness, in units of 2^−16: (1 + τ)^−1/2; and 1 up to 4, then 1/(10(τ − 4) + 1)
 UNITS = {
     "constant": {
         0: 65536,
@@ -39,7 +39,9 @@ def test_units_by_hand(kind):
 
 
 def test_weights_stay_whole_numbers_whose_products_are_exact():
-    """2^20 samples leave 28 − 21 bits; where nobody is late weights are the samples."""
+    """2^20 samples leave 28 − 21 bits; if no client is late, the weights are the
+    samples.
+    """
     found = staleness(largest=2**20)
     assert found.bits == 7 and found.weights([0, 3]) == [128, 64]
     assert found.weights([0, 0]) == [1, 1]
@@ -47,7 +49,7 @@ def test_weights_stay_whole_numbers_whose_products_are_exact():
 
 
 def test_how_far_a_step_goes():
-    """The mean of 1 and a half, times the server's rate or FedAsync's α."""
+    """The mean of 1 and ½, times the server's rate or FedAsync's α."""
     assert staleness().rate([0, 0]) == 1
     assert staleness(server_lr=0.5).rate([0, 3]) == 0.375
     assert staleness(rule="fedasync", alpha=0.5).rate([3]) == 0.25

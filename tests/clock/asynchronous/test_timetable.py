@@ -1,5 +1,5 @@
-"""Steps of a server that waits for nobody: by hand, and what holds of every timetable
-(time.md §5, §6).
+"""Steps of an asynchronous server, by hand, and properties of every timetable (time.md
+§5, §6).
 """
 
 import itertools
@@ -20,14 +20,14 @@ def steps(timetable, count):
 
 
 def told(step):
-    """The clients of a step, with the versions that they started from."""
+    """Return the clients of a step with their start versions."""
     return [(job.client, job.version) for job in step.jobs]
 
 
 def test_two_clients_by_hand():
     """Client 0 takes 1 second, client 1 takes 2.5; each arrival is a step. Client 0
-    arrives at 1, 2 and 3 from versions 0, 1 and 2, client 1 at 2.5 from version 0,
-    which is two steps old by then.
+    arrives at 1, 2 and 3 from versions 0, 1 and 2, client 1 at 2.5 from version 0, with
+    a staleness of two.
     """
     found = steps(asynchronous([S, int(2.5 * S)], buffer=1), 4)
     assert [told(step) for step in found] == [[(0, 0)], [(0, 1)], [(1, 0)], [(0, 2)]]
@@ -37,7 +37,9 @@ def test_two_clients_by_hand():
 
 
 def test_an_even_race_is_the_synchronous_one():
-    """Five of ten clients at work, five arrivals a step: the cohorts of ``choose``."""
+    """Five of ten clients in flight and five arrivals per step give the cohorts of
+    ``choose``.
+    """
     timetable = asynchronous(
         [S] * 10, buffer=5, participation={"fraction": 0.5, "dropout": 0.0}
     )
@@ -50,9 +52,9 @@ def test_an_even_race_is_the_synchronous_one():
 
 
 def test_ties_go_to_the_lower_clients():
-    """At tick 1 s clients 0, 1 and 2 arrive and client 3 is lost. Of K = 2 the lower two
-    make a step, the third begins the next buffer, and all four places are filled from
-    the new version; client 2, whose upload waits, is not among those who start.
+    """At tick 1 s clients 0, 1 and 2 arrive and client 3 is lost. With K = 2 the lower
+    two make a step, the third begins the next buffer, and all four places are filled
+    from the new version. Client 2, whose upload is in the buffer, does not start.
     """
     always = [(0, 1000 * S)], 1000 * S
     until_one = [(0, S), (S + 1, 1000 * S)], 1000 * S
@@ -68,13 +70,14 @@ def test_ties_go_to_the_lower_clients():
     first, second = steps(timetable, 2)
     assert told(first) == [(0, 0), (1, 0)]
     assert first.ended == S and first.lost == 0
-    # Clients 0, 1, 4 and 5 start at 1 s: client 3 is off and client 2 waits.
+    # Clients 0, 1, 4 and 5 start at 1 s: client 3 is off and client 2's upload is in
+    # the buffer.
     assert told(second) == [(0, 1), (2, 0)] and second.lost == 1
     assert second.ended == 2 * S
 
 
 class Lowest:
-    """Draws that always fall on the lowest clients."""
+    """Draws that always select the lowest clients."""
 
     clients = 6
 
@@ -89,7 +92,7 @@ class Lowest:
 
 
 def test_staler_updates_are_dropped():
-    """As above, but client 1 is two steps late at 2.5 s, and at work anew at once."""
+    """As above, but client 1 has a staleness of two at 2.5 s and starts again at once."""
     found = steps(asynchronous([S, int(2.5 * S)], buffer=1, max_staleness=1), 4)
     assert [told(step) for step in found] == [[(0, 0)], [(0, 1)], [(0, 2)], [(0, 3)]]
     assert [step.lost for step in found] == [0, 0, 1, 0]
@@ -97,7 +100,9 @@ def test_staler_updates_are_dropped():
 
 
 def test_a_step_every_period_of_what_has_arrived():
-    """Steps at 2, 4 and 6 s; client 0 waits in the buffer from 1.5 s, 3.5 s … on."""
+    """Steps at 2, 4 and 6 s; the upload of client 0 is in the buffer from 1.5 s, 3.5 s
+    … on.
+    """
     timetable = asynchronous(
         [int(1.5 * S), int(4.5 * S)], rule="semi", period=2.0, concurrency=2
     )
@@ -179,12 +184,12 @@ def test_what_holds_of_every_timetable(case):
     assert all(
         before.ended <= after.begun for before, after in itertools.pairwise(found)
     )
-    # Nobody does two jobs at once, nor two from one version.
+    # No client has two jobs at once, or two from one version.
     assert len({(job.client, job.version) for job in jobs}) == len(jobs)
     for client in range(len(ticks)):
         own = sorted((job.begun, job.ended) for job in jobs if job.client == client)
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(own))
-    # at most C at once
+    # at most C clients in flight
     for job in jobs:
         beside = [one for one in jobs if one.begun <= job.begun < one.ended]
         assert len(beside) <= keys["concurrency"]

@@ -1,5 +1,5 @@
-"""The decision whether clients that started from different models train side by side: only
-the method decides it, and no failure.
+"""Decision whether clients with different start models train together: it depends only
+on the method, not on failures.
 """
 
 import errno
@@ -25,7 +25,7 @@ def prepared():
 
 
 def fail_together(monkeypatch, *errors):
-    """Let the next calls with both clients raise these errors."""
+    """Make the next calls with both clients raise these errors."""
     real, left = trial.train_small, list(errors)
 
     def made(small, clients, messages):

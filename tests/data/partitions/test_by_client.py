@@ -1,4 +1,4 @@
-"""Natural clients: named by the data, or listed in a file of a user's."""
+"""Natural clients: named by the data, or listed in a user's file."""
 
 import json
 

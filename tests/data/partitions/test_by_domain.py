@@ -1,4 +1,4 @@
-"""Domains dealt out over clients of their own: heterogeneity.md H4."""
+"""Domains divided among separate clients: heterogeneity.md H4."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ SIZES = {
     "svhn": 203,
     "usps": 57,
 }
-# domains in a random order, so that a domain's samples are no block
+# domains in a random order, so that the samples of a domain are not contiguous
 DOMAIN = np.random.default_rng(0).permutation(np.repeat([*SIZES], [*SIZES.values()]))
 LABELS = torch.arange(360) % 4
 
@@ -91,7 +91,7 @@ def test_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):
 
 
 def test_a_domain_may_lack_the_last_classes():
-    """Once all samples have an owner, one client is at the mean and nobody below."""
+    """When all samples are assigned, one client is at the mean and no client below it."""
     few = replace(data(), y=LABELS % 2)
     split = partition.make(plugin(clients=3, inside="dirichlet"), few)
     sizes = [

@@ -1,4 +1,4 @@
-"""Classes spread over clients in Dirichlet proportions: protocols.md D2 and D3."""
+"""Classes divided among clients in Dirichlet proportions: protocols.md D2 and D3."""
 
 import re
 
@@ -43,8 +43,8 @@ def test_a_client_at_the_mean_gets_no_more(generator):
 
 
 def test_the_last_client_gets_the_rest_of_rounding(monkeypatch, generator):
-    """Even where its share is 0: cuts are the floors of cumulated shares, here 2.5, 5
-    and 9.99… of ten samples.
+    """Also if its share is 0: cuts are the floors of cumulated shares, here 2.5, 5 and
+    9.99… of ten samples.
     """
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
     monkeypatch.setattr(dirichlet, "shares_of", lambda *given: shares)

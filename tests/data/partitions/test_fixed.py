@@ -37,7 +37,7 @@ def test_fixed_numbers_from_the_official_splits(scheme):
                 and held.max() < high
             )
     train, test = counts(draw, CIFAR, "train"), counts(draw, CIFAR, "test")
-    # the same distribution, but for rounding half a sample of each class
+    # the same distribution, except for rounding half a sample of each class
     assert np.abs(train / 5 - test).max() <= 5
     assert len(np.unique(np.concatenate(draw.train))) < 20_000  # clients share samples
 
@@ -69,7 +69,7 @@ def test_the_largest_share_is_that_of_the_public_code(beta, classes, share):
             5,
             [3, 2, 0],
             [3, 2, 0],
-        ),  # the second is clipped so that the sum stays
+        ),  # the second is clipped so that the sum does not change
         ([0.15, 0.15, 0.15, 0.55], 10, [2, 2, 2, 4], [2, 2, 1, 5]),
         ([0.04, 0.04, 0.04, 0.88], 10, [0, 0, 0, 10], [1, 0, 0, 9]),
     ],
@@ -91,7 +91,7 @@ def test_each_client_holds_its_own_two_classes_in_equal_numbers():
     train, test = counts(draw, CIFAR, "train"), counts(draw, CIFAR, "test")
     assert ((train == 150) | (train == 0)).all() and ((train > 0).sum(1) == 2).all()
     assert ((train > 0) == (test > 0)).all() and set(test.flatten()) == {0, 50}
-    assert len({tuple(row) for row in train > 0}) > 10  # drawn, not blocks
+    assert len({tuple(row) for row in train > 0}) > 10  # drawn, not in blocks
 
 
 def test_groups_hold_their_dominant_classes_and_no_sample_twice():
@@ -148,11 +148,11 @@ def test_data_without_an_official_test_split_is_cut_at_random():
     assert not set(np.concatenate(draw.train)) & set(np.concatenate(draw.test))
     assert (
         max(map(max, draw.train)) > 200 and max(map(max, draw.test)) < 300
-    )  # from all over
+    )  # from the whole pool
 
 
 def test_replacement_is_for_classes_that_are_too_small_alone():
-    """A pool that suffices gives different samples also where replacement is on; a
+    """With replacement enabled, a large enough pool still gives different samples; a
     smaller one repeats some.
     """
     scheme = ClientDirichlet(clients=1, replacement=True)
@@ -164,8 +164,8 @@ def test_replacement_is_for_classes_that_are_too_small_alone():
 
 
 def test_what_is_not_dominant_comes_in_proportion_to_the_pool():
-    """Classes 3 to 8 for the first group: one with twice the samples is drawn twice as
-    often.
+    """These are classes 3 to 8 for the first group: a class with twice the samples is
+    drawn twice as often.
     """
     sizes = np.array([9000] * 8 + [18_000])
     labels = np.concatenate(

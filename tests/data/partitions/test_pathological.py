@@ -29,7 +29,7 @@ def test_clients_fall_into_blocks():
 
 
 def test_a_class_is_dealt_out_in_stored_order_within_the_bounds():
-    # 4 clients a class: a mean of 150, so 15 … 149 for all but the last
+    # 4 clients per class: a mean of 150, so 15 … 149 for all but the last
     labels = np.repeat(np.arange(10), 600)
     for seed in range(20):
         samples = assign(
@@ -64,8 +64,8 @@ def test_ag_news_has_two_blocks_of_ten():
 
 
 def test_a_small_class_is_dealt_out_by_the_least_of_a_client():
-    """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but a client's
-    least is ⌊min(40, N/2M)⌋/10 = 4.
+    """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but the minimum
+    per client is ⌊min(40, N/2M)⌋/10 = 4.
     """
     labels = np.repeat(np.arange(10), [40, *[600] * 9])
     sizes = []
@@ -113,7 +113,7 @@ def test_more_classes_than_there_are_is_refused():
             3,
             r"partition\.clients .* class 0 .* 0\.07 .* 0\.75 ",
         ),  # mean below 1
-        # no integer between
+        # no integer in the interval
         (
             4,
             r"partition\.clients .* class 0 .* 0\.10 .* 1\.00 ",

@@ -10,14 +10,14 @@ LABELS = np.arange(3000) % 6
 
 
 def sizes(**keys):
-    """How many samples each client has, for training and testing."""
+    """Return the numbers of training and test samples of each client."""
     draw = Quantity(**{"clients": 10, **keys}).draw(LABELS, 6, 0)
     parts = zip(draw.train, draw.test, strict=True)
     return np.array([len(train) + len(test) for train, test in parts])
 
 
 def test_the_laws_by_hand():
-    """Shares of 3,000 for five clients: i + 1 of 15, (i + 1)² of 55, and so on."""
+    """Shares of 3,000 samples for five clients: i + 1 of 15, (i + 1)² of 55, and so on."""
     assert sizes(law="linear", clients=5).tolist() == [200, 400, 600, 800, 1000]
     square = 3000 * np.array([1, 4, 9, 16, 25]) / 55
     assert np.abs(sizes(law="square", clients=5) - square).max() < 1

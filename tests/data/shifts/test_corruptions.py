@@ -1,4 +1,4 @@
-"""Constants of corruptions, and colours as hue, saturation and value."""
+"""Constants of corruptions, and conversion of colours to hue, saturation and value."""
 
 import typing
 

@@ -1,4 +1,4 @@
-"""Groups of clients and the concepts of clients that drift: heterogeneity.md H0, H7, H8."""
+"""Groups of clients and concepts of drifting clients: heterogeneity.md H0, H7, H8."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,9 @@ def test_a_share_of_the_clients_is_in_equal_groups():
 
 @pytest.mark.parametrize("assign", ["blocks", "random"])
 def test_cells_have_exact_sizes_and_the_rest_is_plain(assign):
-    """FedRC's shares of 23 clients: ⌊4.6⌋, ⌊4.6⌋, ⌊9.2⌋, ⌊4.6⌋ = 4, 4, 9, 4; two are left."""
+    """FedRC's shares of 23 clients: ⌊4.6⌋, ⌊4.6⌋, ⌊9.2⌋, ⌊4.6⌋ = 4, 4, 9, 4; two
+    remain.
+    """
     shares = {"plain": 0.2, "first": 0.2, "second": 0.4, "both": 0.2}
     shift = Rotation(assign=assign, cells=shares)
     cells = groups.deal_cells(shift, facts(23))

@@ -12,7 +12,7 @@ CLASSES = 5
 
 
 def permutations(**keys):
-    """By the name of each group what its labels become."""
+    """Return the new labels of each group by its name."""
     facts = Facts(0, 1, 4, 0, (3,), torch.float32, 1.0, CLASSES)
     return {
         concept.name: None if concept.labels is None else concept.labels.tolist()

@@ -54,8 +54,8 @@ def test_normal_noise_has_the_mean_and_the_deviation():
 
 
 def test_shot_noise_has_the_variance_of_photons():
-    """A Poisson number of mean c·x, divided by c, has variance x/c: of c = 60 and x =
-    102/255 that is 0.4/60.
+    """A Poisson number of mean c·x, divided by c, has variance x/c: 0.4/60 for c = 60
+    and x = 102/255.
     """
     x = corrupted("shot-noise", 1, grey(102, 1000)).double() / 255
     assert abs(x.var() / (0.4 / 60) - 1) < 0.01
@@ -90,7 +90,9 @@ def test_what_averages_neighbours_leaves_a_constant_image(name):
 
 
 def test_brightness_is_added_to_the_value_and_cut_off_at_white():
-    """0.3 of white are 76.5: a pure red of 100 becomes one of 176 or 177, of 250 white."""
+    """0.3 of white is 76.5: a pure red of 100 becomes 176 or 177, and a red of 250
+    becomes white.
+    """
     red = grey(0, 8, channels=3)
     red[:, 0] = 100
     bright = corrupted("brightness", 5, red)
@@ -123,7 +125,9 @@ def test_random_corruptions_are_drawn_by_group_and_alike_ones_are_one():
 
 
 def test_noise_grows_from_client_to_client():
-    """The first of five has none, the last 0.1, the middle one half of that."""
+    """The first of five clients has no noise, the last 0.1, the middle one half of
+    this.
+    """
     x = grey(128, 300)
     shift = NoiseLevel()
     assert shift.concepts(facts(x, 5))[0].is_plain

@@ -9,7 +9,9 @@ from hpcfl.data.shifts.rotation import Rotation
 
 
 def turned(x, angle):
-    """The samples [n, channels, height, width] after the one concept of an angle."""
+    """Return the samples [n, channels, height, width] after the only concept of an
+    angle.
+    """
     facts = Facts(0, 1, 4, 0, tuple(x.shape[1:]), x.dtype, 255.0, 10)
     [concept] = Rotation(angles=[angle]).concepts(facts)
     numbers = np.arange(len(x))

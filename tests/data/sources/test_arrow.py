@@ -1,4 +1,4 @@
-"""Arrow's tables in several files: columns, types and class names are compared."""
+"""Arrow tables in several files: columns, types and class names are compared."""
 
 import json
 
@@ -13,11 +13,11 @@ from user_data import load, refusal
 NAMES = ["cat", "dog", "emu"]
 VIEWS = (
     int(pa.__version__.split(".")[0]) >= 21
-)  # older ones do not write views of texts
+)  # older versions do not write string views
 
 
 def labelled(numbers, names, column="label", **columns):
-    """A table whose ClassLabel has its names in this order."""
+    """Return a table whose ClassLabel has these names in this order."""
     x = [number + 0.5 for number in numbers]
     return described(pa.table({"x": x, column: numbers, **columns}), **{column: names})
 
@@ -55,7 +55,7 @@ def test_columns_that_cannot_be_used_are_refused(tmp_path, table, told):
 
 
 def test_lists_are_arrays_and_whole_numbers_are_token_ids(tmp_path):
-    """Fixed ones, nested ones, and whole numbers, which are token ids."""
+    """Fixed lists, nested lists, and whole numbers, which are token ids."""
     values = np.arange(24, dtype=np.float32)
     table = pa.table(
         {
@@ -79,7 +79,7 @@ def test_texts_are_tokens_and_the_vocabulary_is_that_of_the_training_rows(tmp_pa
     parts = ["test", "train", "train"]
     table = pa.table({"text": texts, "label": [1, 0, 1], "split": parts})
     data = load("parquet", save(tmp_path, t=table) / "t.parquet")
-    # by frequency, then alphabetically: so good sad
+    # sorted by frequency, then alphabetically: so good sad
     assert data.x[:, :3].tolist() == [[1, 3, 0], [1, 2, 0], [0, 2, 0]]
     assert data.vocabulary == 4
 
@@ -153,7 +153,7 @@ def test_a_damaged_description_of_an_index_is_no_error(tmp_path):
 
 
 class Matrix(pa.ExtensionType):
-    """An extension type such as ``datasets`` registers for its Array2D."""
+    """An extension type that ``datasets`` registers for its Array2D."""
 
     def __init__(self):
         super().__init__(pa.list_(pa.list_(pa.float32())), "hpcfl.tests.matrix")

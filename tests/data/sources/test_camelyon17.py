@@ -11,8 +11,8 @@ from hpcfl.data.sources import camelyon17
 
 @pytest.fixture
 def patches(tmp_path, monkeypatch):
-    """Three patches of two hospitals and three slides; returns the metadata. The left
-    third of a patch has its number as its red, the rest is black.
+    """Write three patches of two hospitals and three slides, and return the metadata.
+    The red channel of a patch's left third is its number, the rest is black.
     """
     sizes = {
         "PATCHES": 3,
@@ -50,7 +50,7 @@ def test_hospitals_are_clients(tmp_path, patches):
     data = load("camelyon17", tmp_path)
     assert data.shape == (3, 32, 32) and data.classes == 2 and data.official_test == 0
     assert data.y.tolist() == [1, 0, 1]
-    # 32 of 96 columns are 10 whole ones of 32 and two thirds of the next
+    # 32 of 96 columns are 10 whole columns of 32 and two thirds of the next
     assert data.x[:, 0, 0, 9:12].tolist() == [[10, 7, 0], [20, 13, 0], [30, 20, 0]]
     assert not data.x[:, 1:].any()
     assert data.owners.names == ("0", "4") and data.owners.numbers.tolist() == [1, 0, 1]

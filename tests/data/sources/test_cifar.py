@@ -1,4 +1,4 @@
-"""CIFAR's pickled batches: read as they are, and nothing in them runs."""
+"""CIFAR's pickled batches: their content, and that no code in them runs."""
 
 import os
 import pickle
@@ -14,8 +14,8 @@ FILES = ("data_batch_1", "data_batch_2", "test_batch")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Two training batches and a test batch of two images each; the values of an image
-    are its number.
+    """Write two training batches and a test batch of two images each; the values of an
+    image are its number.
     """
     folder = tmp_path / "cifar"
     folder.mkdir()
@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def replace_batch(folder, monkeypatch):
-    """Replace a batch, and its checksum."""
+    """Replace a batch and its checksum."""
 
     def replace(file, content):
         (folder / file).write_bytes(content)
@@ -90,7 +90,7 @@ def test_a_damaged_pickle_is_never_opened(tmp_path, folder):
 
 
 def test_pickles_of_python_2(tmp_path, replace_batch):
-    """As numpy 1 wrote them: a module that has moved since, and bytes as strings."""
+    """As written by NumPy 1: a module that was moved later, and bytes as strings."""
     content = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
         b"K\x00\x85U\x01b\x87R(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"

@@ -12,8 +12,8 @@ from hpcfl.data.sources import cinic_10
 
 @pytest.fixture
 def cinic(tmp_path, monkeypatch):
-    """Two images of each class in each part, one from each origin; their colour is
-    10·class + part, that of CIFAR-10's images 100 more.
+    """Write two images of each class in each part, one from each origin. Their colour
+    is 10·class + part, and larger by 100 for CIFAR-10's images.
     """
     monkeypatch.setattr(cinic_10, "EACH", 2)
     for number, part in enumerate(["train", "valid", "test"]):

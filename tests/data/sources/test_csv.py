@@ -1,4 +1,4 @@
-"""Tables in CSV files: names as they are written, and what can be misread."""
+"""Tables in CSV files: unchanged names, and content that can be misread."""
 
 import numpy as np
 import pandas as pd

@@ -13,8 +13,8 @@ from hpcfl.data.sources import emnist
 
 @pytest.fixture
 def emnist_files(tmp_path, monkeypatch):
-    """``letters`` of three training images and one test image, ``digits`` of two and
-    one, in the archive, and unpacked for torchvision.
+    """Write ``letters`` with three training images and one test image, and ``digits``
+    with two and one, in the archive, and unpacked for torchvision.
     """
     folder = tmp_path / "EMNIST/raw"
     folder.mkdir(parents=True)
@@ -52,7 +52,7 @@ def test_emnist_is_as_torchvision_reads_it_but_upright(emnist_files, torchvision
     for train, span in ((True, slice(0, 3)), (False, slice(3, 4))):
         theirs = torchvision.datasets.EMNIST(emnist_files, "letters", train=train)
         assert data.x[span, 0].equal(theirs.data.transpose(1, 2))
-        assert data.y[span].equal(theirs.targets - 1)  # theirs has a class "N/A"
+        assert data.y[span].equal(theirs.targets - 1)  # torchvision has a class "N/A"
 
 
 def test_a_split_is_a_data_set(emnist_files):

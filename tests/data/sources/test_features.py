@@ -13,7 +13,7 @@ from hpcfl.experiment import config, experiment_file
 
 @pytest.fixture
 def patients(tmp_path):
-    """Three patients to train on and one to test on, of another hospital."""
+    """Return three training patients and one test patient of another hospital."""
     table = {
         "age": [20, 40, 60, 80],
         "same": 7,

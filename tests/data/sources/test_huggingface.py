@@ -1,4 +1,4 @@
-"""Data sets as ``save_to_disk`` writes them (heterogeneity.md D11)."""
+"""Data sets in the format of ``save_to_disk`` (heterogeneity.md D11)."""
 
 import json
 
@@ -36,7 +36,7 @@ def save_parts(folder, **parts):
 
 
 def test_folders_of_flower_are_clients_in_the_order_of_their_numbers(tmp_path):
-    """Eleven clients, because partition_10 comes after partition_9."""
+    """Eleven clients, so that partition_10 must come after partition_9."""
     for client in range(11):
         save(tmp_path / f"partition_{client}", femnist()[client % 3 : client % 3 + 2])
     data = load("huggingface", tmp_path, **NAMED)

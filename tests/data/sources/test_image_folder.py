@@ -13,7 +13,7 @@ from hpcfl.experiment import config
 
 
 def write(root, *files, size=(4, 3), mode="RGB"):
-    """Write images by their paths, the first one all 0, the next one all 10, …."""
+    """Write images by their paths; the values of the first are 0, of the next 10, …."""
     for number, file in enumerate(files):
         path = root / file
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def write(root, *files, size=(4, 3), mode="RGB"):
 
 
 def firsts(data):
-    """The first value of each sample."""
+    """Return the first value of each sample."""
     return data.x[:, 0, 0, 0].tolist()
 
 

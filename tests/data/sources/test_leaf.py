@@ -21,7 +21,10 @@ PLAY = (
 
 
 def as_leaf(root, **parts):
-    """A folder as LEAF writes it; parts: a list of files, each {user: (x, y)}."""
+    """Write a folder in LEAF's format.
+
+    parts: list of files, each {user: (x, y)}.
+    """
     for part, files in parts.items():
         (root / part).mkdir(parents=True)
         for number, users in enumerate(files):
@@ -78,7 +81,9 @@ def test_shakespeare_as_leaf_exports_it(tmp_path):
 
 
 def test_sentiment140_as_leaf_exports_it(tmp_path):
-    """Rows of id, date, query, user, text, part; a word of test/ alone is unknown."""
+    """Rows of id, date, query, user, text, part; a word that occurs only in test/ is
+    unknown.
+    """
 
     def tweet(text):
         return ["1467810369", "Mon Apr 06", "NO_QUERY", "ann", text, "training"]
@@ -89,7 +94,7 @@ def test_sentiment140_as_leaf_exports_it(tmp_path):
         test=[{"ann": ([tweet("so good " * 20 + "today")], [1])}],
     )
     data = load("leaf", root)
-    # by frequency, then alphabetically: sad ! , good so
+    # sorted by frequency, then alphabetically: sad ! , good so
     assert data.x[:2, :5].tolist() == [[1, 3, 5, 1, 0], [4, 2, 0, 0, 0]]
     assert data.x[2].tolist() == [5, 4] * 12 + [5]
     assert data.shape == (25,) and data.vocabulary == 6 and data.classes == 2
@@ -217,7 +222,9 @@ def test_a_user_has_one_spelling(tmp_path, name):
 
 
 def split_by_users(root):
-    """LEAF's ``-t user``: five users to train and three others to test."""
+    """Write a folder by LEAF's ``-t user``, with five training users and three other
+    test users.
+    """
     users = {f"u{number}": ([[float(number)]] * 4, [0, 1] * 2) for number in range(8)}
     train = {name: users[name] for name in list(users)[:5]}
     test = {name: users[name] for name in list(users)[5:]}
@@ -256,7 +263,9 @@ def test_leafs_split_by_users_is_refused_with_the_keys_that_read_it(
 
 
 def test_test_users_stay_newcomers_where_groups_have_all_data_each(tmp_path):
-    """The groups 0 and 1 of five clients and one newcomer each get all users dealt out."""
+    """Groups 0 and 1 of five clients and one newcomer each; the users are divided in
+    each group.
+    """
     data = load("leaf", split_by_users(tmp_path / "leaf"))
     groups = np.array([0, 0, 1, 1, 0, 1])
     split = partition.make(by_client(clients=4), data, newcomers=2, replicas=groups)

@@ -1,4 +1,4 @@
-"""MedMNIST's sets: heterogeneity.md D4."""
+"""Data sets of MedMNIST: heterogeneity.md D4."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from hpcfl.data.sources import medmnist
 
 
 def medmnist_files(root, name, monkeypatch, side=28):
-    """A set of MedMNIST's of three training, one validation and two test images, as
-    their package writes it; returns the images.
+    """Write a data set of MedMNIST with three training, one validation and two test
+    images in its package's format, and return the images.
     """
     known = medmnist.plugins[name].known
     shape = (side, side, 3) if known.channels == 3 else (side, side)

@@ -1,4 +1,4 @@
-"""MNIST, KMNIST (heterogeneity.md D2), and files that are fetched and checked."""
+"""MNIST, KMNIST (heterogeneity.md D2), and downloaded and checked files."""
 
 import gzip
 import os
@@ -15,7 +15,7 @@ from hpcfl.experiment import config
 
 
 def expect_files(monkeypatch, name, folder):
-    """Let the files in a folder be those of a data set."""
+    """Register the files in a folder as those of a data set."""
     checksums = {file: md5(folder / file) for file in mnist.plugins[name].checksums}
     source = replace(mnist.plugins[name], checksums=checksums)
     monkeypatch.setitem(mnist.plugins, name, source)
@@ -23,7 +23,9 @@ def expect_files(monkeypatch, name, folder):
 
 @pytest.fixture
 def kmnist_files(tmp_path, monkeypatch):
-    """Three training and two test images, compressed, and unpacked for torchvision."""
+    """Write three training and two test images, compressed, and unpacked for
+    torchvision.
+    """
     folder = tmp_path / "KMNIST/raw"
     folder.mkdir(parents=True)
     parts = [
@@ -58,7 +60,7 @@ def test_the_compressed_files_are_those_that_are_read(kmnist_files):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Five training and three test images 1×2×3 in MNIST's format."""
+    """Write five training and three test images 1×2×3 in MNIST's format."""
     folder = tmp_path / "MNIST/raw"
     folder.mkdir(parents=True)
     images = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
@@ -100,8 +102,8 @@ def test_missing_files_and_pipes_are_named(tmp_path, folder):
 
 
 class FakeArchive:
-    """Stands for a class of torchvision.datasets; fetches ``contents`` where they are
-    absent, as MNIST's does.
+    """Replacement of a class of torchvision.datasets. It downloads ``contents`` if they
+    are absent, as MNIST's does.
     """
 
     contents: dict[str, bytes] = {}  # noqa: RUF012 - set by the test

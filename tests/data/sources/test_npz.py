@@ -1,4 +1,4 @@
-"""A user's own .npz files: one, or a folder for each client."""
+"""A user's .npz files: one file, or a folder for each client."""
 
 import os
 

@@ -15,8 +15,8 @@ from hpcfl.data.sources import omniglot
 
 @pytest.fixture
 def drawings(tmp_path, monkeypatch):
-    """Two alphabets of two characters and one of one, in two archives, by two people:
-    the upper rows of person 2 are white.
+    """Write two alphabets of two characters and one of one, in two archives, by two
+    people; the upper rows of person 2 are white.
     """
     files = {
         "images_background.zip": [
@@ -61,7 +61,7 @@ def drawings(tmp_path, monkeypatch):
 def test_people_are_clients(drawings):
     data = load("omniglot", drawings)
     assert data.shape == (1, 28, 28) and data.x.dtype == torch.uint8
-    # 15 of 105 rows are four of 28
+    # 15 of 105 rows become four of 28
     white = torch.tensor([0, 1] * 5, dtype=torch.uint8) * 255
     assert data.x[:, 0, :4].equal(white[:, None, None].expand(10, 4, 28))
     assert not data.x[:, 0, 4:].any()

@@ -1,4 +1,4 @@
-"""Tables in Parquet as pyarrow writes them (heterogeneity.md D11)."""
+"""Tables in Parquet files written by pyarrow (heterogeneity.md D11)."""
 
 import sys
 
@@ -19,12 +19,12 @@ def test_a_column_of_images_and_one_of_clients_are_read(tmp_path):
     assert data.x.shape == (4, 1, 2, 3) and data.x.dtype == torch.uint8
     assert data.x[:, 0, 0, 0].tolist() == [0, 10, 20, 30]
     assert data.y.tolist() == [0, 1, 1, 0] and data.classes == 3
-    assert owned(data) == {"w10": [1], "w2": [0, 2, 3]}  # sorted, as Flower's
+    assert owned(data) == {"w10": [1], "w2": [0, 2, 3]}  # sorted, as in Flower
     assert data.official_test == 0
 
 
 def test_files_of_a_folder_are_parts(tmp_path):
-    """As Hugging Face names them."""
+    """The file names are Hugging Face's."""
     names = ["train-00000-of-00002", "train-00001-of-00002", "my_test", "validation"]
     for number, name in enumerate(names):
         pq.write_table(femnist()[number : number + 1], tmp_path / f"{name}.parquet")

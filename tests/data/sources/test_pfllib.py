@@ -1,4 +1,4 @@
-"""Folders as PFLlib's scripts write them: heterogeneity.md D12."""
+"""Folders in the format of PFLlib's scripts: heterogeneity.md D12."""
 
 import io
 import json
@@ -20,7 +20,7 @@ SIZES = "Size of samples for labels in clients"
 
 
 def packed(pickled, header=None):
-    """The .npz file of an array of objects without dimensions, around its pickle."""
+    """Return the .npz file of an object array without dimensions with this pickle."""
     array = io.BytesIO()
     header = header or {"descr": "|O", "fortran_order": False, "shape": ()}
     np.lib.format.write_array_header_1_0(array, header)
@@ -31,7 +31,7 @@ def packed(pickled, header=None):
 
 
 def named(module):
-    """A writer of a client's file whose pickle names this module of NumPy's."""
+    """Return a writer of a client's file whose pickle names this module of NumPy."""
 
     def write(path, samples):
         pickled = pickle.dumps(np.array(samples, dtype=object), protocol=3)
@@ -43,14 +43,15 @@ def named(module):
 
 
 def as_numpy(path, samples):
-    """As PFLlib writes it, with the NumPy that is there."""
+    """Return a client's file as PFLlib writes it with the installed NumPy."""
     with open(path, "wb") as file:
         np.savez_compressed(file, data=samples)
 
 
 def folder(root, train, test, write=as_numpy, **keys):
-    """A folder of PFLlib's; train, test: for each client (x, y); keys: of
-    config.json.
+    """Write a folder of PFLlib.
+
+    train, test: (x, y) for each client. keys: entries of config.json.
     """
     for part, clients in {"train": train, "test": test}.items():
         (root / part).mkdir(parents=True)
@@ -62,7 +63,7 @@ def folder(root, train, test, write=as_numpy, **keys):
 
 
 def make_alike(tmp_path, clients, **keys):
-    """A folder of clients that have the same samples to train and to test on."""
+    """Write a folder of clients with the same samples for training and testing."""
     samples = [(X, Y)] * clients
     return folder(tmp_path / "MNIST", samples, samples, **keys)
 
@@ -71,7 +72,7 @@ def make_alike(tmp_path, clients, **keys):
     "write", [as_numpy, named("numpy.core.multiarray"), named("numpy._core.multiarray")]
 )
 def test_pfllibs_split_is_taken_as_it_is(tmp_path, write):
-    """Twelve clients, so that the order of names, 10 before 2, is another one."""
+    """With twelve clients the order by name, 10 before 2, differs."""
     train = [(X + client, Y) for client in range(12)]
     test = [(X[:1] - client, Y[:1]) for client in range(12)]
     sizes = [[[0, 1], [1, 2]]] * 12
@@ -108,7 +109,7 @@ def test_a_folder_without_config_is_shakespeares(tmp_path):
 
 
 def test_texts_are_lists_with_their_lengths(tmp_path):
-    """Of AG News: np.array of (list, length) is an array of objects [n, 2]."""
+    """For AG News np.array of (list, length) is an object array [n, 2]."""
     texts = np.array([([5, 6, 0], 3), ([7, 0, 0], 3)], dtype=object)
     assert texts.shape == (2, 2)
     keys = {"num_clients": 1, "num_classes": 4}
@@ -164,7 +165,7 @@ class Call:
 
 
 def persistent(_):
-    """A pickle that refers to an object elsewhere."""
+    """A pickle with a reference to an external object."""
     return b"\x80\x03X\x01\x00\x00\x00aQ."
 
 
@@ -210,7 +211,7 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
         (b"PK\x03\x04", ".npz: "),
         (b"", ".npz: "),
     ],
-    # A packed file holds the time, and all processes must call a test alike.
+    # A compressed file contains the time, and all processes must name a test equally.
     ids=lambda value: "file" if isinstance(value, bytes) else None,
 )  # fmt: skip
 def test_files_of_anything_else_are_refused_and_run_nothing(
@@ -226,7 +227,7 @@ def test_files_of_anything_else_are_refused_and_run_nothing(
 
 
 def test_an_array_that_only_claims_its_size_is_refused(tmp_path):
-    """A view of one number that is to be ten million."""
+    """A view of one number with a declared size of ten million."""
     wide = np.lib.stride_tricks.as_strided(np.zeros(1), (5000, 2000), (0, 0))
     with pytest.raises(ValueError, match=r"80,000,000 bytes, .* 99"):
         pfllib.convert_numbers(wide, most=99)
@@ -266,7 +267,7 @@ def test_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
 
 
 def test_the_folder_of_an_older_generator_has_the_classes_of_its_labels(tmp_path):
-    """PFLlib's own MNIST has no ``num_classes``."""
+    """PFLlib's MNIST folder has no ``num_classes``."""
     root = make_alike(tmp_path, 2, num_clients=2)
     data = load("pfllib", root)
     assert data.classes == len(set(Y.tolist())) and not data.notes

@@ -1,4 +1,4 @@
-"""Pickles of arrays, lists, dictionaries, strings and numbers alone."""
+"""Pickles that contain only arrays, lists, dictionaries, strings and numbers."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Pictures of a user: decoded as they look, or refused."""
+"""A user's pictures: decoded as displayed, or refused."""
 
 import io
 
@@ -32,7 +32,8 @@ def test_a_palette_becomes_colours():
 
 def test_an_image_is_turned_as_its_orientation_says():
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it turned by 90° clockwise
+    # the camera was rotated: the picture is displayed rotated by 90° clockwise
+    exif[0x0112] = 6
     image = Image.fromarray(GREY)
     turned = np.rot90(GREY, -1)
     assert decode(image, exif=exif).tolist() == [turned.tolist()]

@@ -1,6 +1,4 @@
-"""Windows of sensors by subject: heterogeneity.md D7 and D8, in files as NumPy writes
-them.
-"""
+"""Windows of sensors by subject: heterogeneity.md D7 and D8, in files written by NumPy."""
 
 import numpy as np
 import pytest
@@ -13,8 +11,8 @@ from hpcfl.data.sources import sensors
 
 
 def test_windows_are_split_in_time():
-    """Of eight windows of subject 0 and class 0 six train, the next is left out, the
-    last tests; of four of class 1 three train and none can test.
+    """Of eight windows of subject 0 and class 0 six train, the next is left out, and
+    the last tests. Of four windows of class 1 three train and none can test.
     """
     subjects = np.array([0] * 12)
     classes = np.array([0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0])
@@ -24,8 +22,9 @@ def test_windows_are_split_in_time():
 
 @pytest.fixture
 def har(tmp_path, monkeypatch):
-    """Sixteen windows of subjects 1 and 2 in train/, eight of subject 3 in test/, all
-    of the activities 1 (first half) and 6; returns the signals [24, 9, 128].
+    """Write sixteen windows of subjects 1 and 2 in train/ and eight of subject 3 in
+    test/, with the activities 1 (first half) and 6, and return the signals [24, 9,
+    128].
     """
     monkeypatch.setattr(sensors, "HAR_PARTS", {"train": 16, "test": 8})
     signals = np.random.default_rng(0).random((24, 9, 128)).astype(np.float32)
@@ -68,7 +67,7 @@ def test_the_official_split_keeps_subjects_apart(tmp_path, har):
 
 
 def test_pfllibs_layout_mixes_the_channels(tmp_path, har):
-    """As a reshape of [128, 9] to [9, 1, 128] lays them out."""
+    """The layout is that of a reshape of [128, 9] to [9, 1, 128]."""
     data = load("uci-har", tmp_path, split="official", layout="pfllib")
     first = har[0].T.reshape(9, 1, 128)
     assert np.array_equal(data.x[0].numpy(), first)
@@ -112,8 +111,8 @@ def test_files_of_har_that_are_not_whole_are_named(tmp_path, har, file, content,
 
 
 def recording(path, activities, scale=1.0):
-    """A file of PAMAP2's with these activities, one a step; a signal is its column,
-    times ``scale`` and (step + 1), but for one value that is missing.
+    """Write a file of PAMAP2 with these activities, one per step. A signal is the
+    number of its column, times ``scale`` and (step + 1), except one missing value.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = np.outer(np.arange(1, len(activities) + 1), np.arange(54.0)) * scale
@@ -124,8 +123,8 @@ def recording(path, activities, scale=1.0):
 
 @pytest.fixture
 def pamap2_files(tmp_path, monkeypatch):
-    """Subject 101 lies for five windows and jumps rope for one, with a second file of
-    one window; subject 102 walks for five.
+    """Write the files of subject 101, who lies for five windows and jumps rope for one,
+    with a second file of one window, and of subject 102, who walks for five.
     """
     monkeypatch.setattr(sensors, "PAMAP_SUBJECTS", range(101, 103))
     monkeypatch.setattr(sensors, "PAMAP_OPTIONAL", (101,))
@@ -140,10 +139,11 @@ def pamap2_files(tmp_path, monkeypatch):
 
 
 def test_windows_have_the_activity_that_fills_them(tmp_path, pamap2_files):
-    """Of subject 101's 7 windows of the first file, those at 0 … 512 are lying, the one
-    at 640 is half and half, that at 768 jumping: 5 lying with the second file's one
-    makes 6, of which 4 train, the fifth is left out, the last tests; one of jumping is
-    too few to train. Subject 102 has 5 of walking: 3 train and one tests.
+    """Of subject 101's 7 windows in the first file, those at 0 … 512 are lying, the
+    window at 640 is half and half, and that at 768 is jumping. With the second file
+    there are 6 windows of lying, of which 4 train, the fifth is left out, and the last
+    tests; one of jumping is too few to train. Subject 102 has 5 of walking: 3 train and
+    one tests.
     """
     data = load("pamap2", tmp_path)
     assert data.shape == (9, 3, 256) and data.classes == 12
@@ -156,15 +156,15 @@ def test_windows_have_the_activity_that_fills_them(tmp_path, pamap2_files):
 
 
 def test_signals_are_scaled_by_training_windows(tmp_path, pamap2_files):
-    """A signal grows with the step, the scale drops out: the last training window of
-    subject 102 begins at step 256, so its greatest is 512 times the column.
+    """A signal grows with the step, and the scale cancels. The last training window of
+    subject 102 begins at step 256, so its maximum is 512 times the column.
     """
     data = load("pamap2", tmp_path)
     last = data.x[6].numpy()
     expected = np.broadcast_to(np.arange(257, 513) / 512, (9, 3, 256))
     np.testing.assert_allclose(last, expected, rtol=1e-5)
-    assert data.x[4, 0, 0, 3] == 0  # it is missing
-    assert (data.x[8] > 1).any()  # a test window beyond what was trained on
+    assert data.x[4, 0, 0, 3] == 0  # a missing value
+    assert (data.x[8] > 1).any()  # a test window above the range of training
 
 
 def test_channels_are_those_of_pfllib():
@@ -177,8 +177,8 @@ def test_channels_are_those_of_pfllib():
 
 
 def test_pfllib_takes_the_least_number(tmp_path, pamap2_files):
-    """The window that is half lying and half jumping is lying; the one of subject 102
-    that is half walking is of no activity.
+    """The window that is half lying and half jumping is lying; subject 102's window
+    that is half walking has no activity.
     """
     data = load("pamap2", tmp_path, label="pfllib")
     assert data.y.tolist() == [1] * 5 + [4] * 3 + [1] + [4]

@@ -11,7 +11,7 @@ from hpcfl.data.sources import svhn
 
 @pytest.fixture
 def svhn_files(tmp_path, monkeypatch):
-    """Three training images, two test images and two further ones."""
+    """Write three training images, two test images and two further ones."""
     from scipy import io  # takes long to import
 
     sizes = {

@@ -1,4 +1,4 @@
-"""Columns of tables: which are features, labels, clients and parts."""
+"""Columns of tables: features, labels, clients and parts."""
 
 import numpy as np
 import pandas as pd
@@ -37,7 +37,9 @@ def test_a_column_that_features_names_is_used_whatever_it_looks_like(tmp_path):
 
 
 def test_other_columns_of_labels_and_clients_are_no_features(tmp_path):
-    """Where keys name others, features would tell the class or the client."""
+    """Otherwise, if keys name other columns, features would reveal the class or the
+    client.
+    """
     table = {"hospital": np.arange(ROWS) % 2, "disease": np.arange(ROWS) % 3}
     path = save(tmp_path / "t.csv", Split=0.5, **table)
     data = load("csv", path, label="disease", client="hospital")

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet, and pictures decoded once into one file."""
+"""Tiny-ImageNet, and pictures that are decoded once into one file."""
 
 import os
 
@@ -17,8 +17,8 @@ from hpcfl.data.sources.tiny_imagenet import TinyImageNet
 
 @pytest.fixture
 def tiny_images(tmp_path):
-    """Two classes of three training images and four validation images; the colour of an
-    image is its number.
+    """Write two classes of three training images and four validation images; the colour
+    of an image is its number.
     """
     folder = tmp_path / "data" / tiny_imagenet.FOLDER
     words = ["n02", "n01"]  # not in alphabetical order
@@ -50,9 +50,9 @@ def test_folders_are_read(tiny_images):
     data = load("tiny-imagenet", tiny_images.parent)
     assert data.shape == (3, 64, 64) and data.x.dtype == torch.uint8
     assert data.classes == 2 and data.official_test == 4
-    # n01 before n02; validation as annotated
+    # n01 before n02; validation images in the order of the annotations
     assert data.y.tolist() == [0, 0, 0, 1, 1, 1, 1, 0, 1, 1]
-    assert abs(int(data.x[1, 0, 0, 0]) - 110) <= 2  # a grey one
+    assert abs(int(data.x[1, 0, 0, 0]) - 110) <= 2  # a greyscale image
     assert (data.x[1, 0] == data.x[1, 2]).all()
     assert abs(int(data.x[8, 0, 5, 5]) - 40) <= 3
     assert abs(int(data.x[0, 2, 5, 5]) - 200) <= 3
@@ -65,7 +65,7 @@ def test_schemes_that_merge_deal_out_the_training_folder_alone(tiny_images):
 
 
 def test_images_are_decoded_once_where_they_are_downloaded(tiny_images, monkeypatch):
-    """The images are there, so nothing is fetched."""
+    """The images exist, so there is no download."""
     first = load("tiny-imagenet", tiny_images.parent)
     assert not (tiny_images / pictures.FILE).exists()  # a run writes no data
     datasets.download("tiny-imagenet", tiny_images.parent)
