@@ -22,7 +22,6 @@ CASES = [
     (of("fedprox", mu=0.0), "fedavg", MODEL),
     (of("fedlc", tau=0.0), "fedavg", MODEL),
     (of("fedala", ala=False), "fedavg", MODEL),
-    (of("fedala", eta=0.0, most_epochs=12), "fedavg", SCORED),
     (of("cwfedavg", aggregation="average"), "fedavg", MODEL),
     (of("fedavg-c", tune_epochs=0), "fedavg", MODEL),
     (of("feduv", lam=0.0, mu=0.0), "fedavg", MODEL),
@@ -58,9 +57,6 @@ CASES = [
     (of("diversifed", lam=0.0), "local", OWN | SCORED),
     (of("mr-mtl", lam=0.0), "local", OWN | SCORED),
     (of("fedamp", lam=0.0), "local", OWN),
-    # no upload came before the first round, so that there is no anchor
-    ("diversifed", "local", OWN | {"rounds": 1}),
-    ("fedamp", "local", OWN | {"rounds": 1}),
     (of("fedproto", lam=0.0), "local", OWN),
     (of("fedtgp", lam=0.0, server_epochs=1), "local", OWN),
     # without candidates, and where every loss is 0 and none is better than another
