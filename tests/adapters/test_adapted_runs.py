@@ -64,7 +64,7 @@ def test_no_method_moves_the_base_and_no_message_has_it(federate, short_ala, met
     for name, value in base_of(played.prepared).items():
         assert torch.equal(value, expected[name])
     for value in [*played.server.values(), *played.clients.values()]:
-        assert 30 not in value.shape  # the numbers of the frozen weight
+        assert 30 not in value.shape  # the values of the frozen weight
     if method == "fedala":
         assert np.nanmax(played.values["floats_down"]) == P
         assert np.nanmax(played.values["clients/floats_up"]) == P

@@ -1,4 +1,4 @@
-"""The base of an adapter from files."""
+"""The base of an adapter, read from files."""
 
 import json
 import os
@@ -31,7 +31,9 @@ NAMES = {"net.*.*": r"hidden\1+1.\2"}
 
 @pytest.fixture
 def saved(tmp_path):
-    """``saved(tensors, name)``: the path of a file of these tensors."""
+    """Return ``saved(tensors, name)``, which writes a file of these tensors and returns
+    its path.
+    """
 
     def save(tensors=BODY, name="base.safetensors"):
         save_file(tensors, tmp_path / name)
@@ -77,7 +79,7 @@ def test_what_is_trained_begins_as_the_file_says_where_it_has_it(saved):
     assert not torch.equal(
         layout.split(adapted.setup.initial(1))["head.weight"], head["head.weight"]
     )
-    # of all that is trained only the head may be another one without an adapter
+    # of the trained parameters only the head may differ without an adapter
     whole = prepared_with(base=file, names={**NAMES, "head.*": []})
     first = whole.setup.layout.split(whole.setup.initial())
     assert torch.equal(first["hidden1.weight"], BODY["net.0.weight"])

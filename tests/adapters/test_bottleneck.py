@@ -8,8 +8,8 @@ from hpcfl.experiment.sections import Adapter
 
 
 def test_a_bottleneck_by_hand():
-    """y = x + (0, 1) = (2, -1); W_down y = (4, -3), of which ReLU leaves (4, 0), and W_up
-    makes (4, 8) of it: (6, 7).
+    """y = x + (0, 1) = (2, -1); W_down y = (4, -3), which ReLU maps to (4, 0), and W_up
+    to (4, 8): (6, 7).
     """
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     kinds.adapt(module, Adapter(kind="bottleneck", targets=["0"], width=2))

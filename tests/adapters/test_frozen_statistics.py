@@ -1,4 +1,4 @@
-"""Batch norm in a frozen base: its statistics are the base's, and no client's."""
+"""Batch norm in a frozen base: its statistics belong to the base and not to a client."""
 
 import pytest
 import tiny
@@ -30,7 +30,7 @@ def base_of(prepared):
 
 @pytest.fixture
 def file(tmp_path):
-    """Whose statistics are no first ones."""
+    """Return a file with changed statistics."""
     module = tiny.normalised((5,), 4)
     tensors = dict(module.state_dict())
     tensors["norm.running_mean"] = torch.arange(5.0)
@@ -87,7 +87,7 @@ def test_a_norm_that_trains_its_bias_has_statistics_of_each_client():
 
 
 class Plain(nn.Module):
-    """A norm without parameters beside layers with them."""
+    """A norm without parameters next to layers with parameters."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bottlenecks and prompts: what they compute, and whole runs of them."""
+"""Bottlenecks and prompts: their results, and whole runs with them."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def samples_of(name):
     if name == "vit":
         return torch.randn(3, *shape)
     x = torch.randint(1, 9, (3, *shape))
-    x[0, 4:] = 0  # padding, for those who know it
+    x[0, 4:] = 0  # padding, for models with a mask
     return x
 
 
@@ -67,7 +67,7 @@ def test_a_bottleneck_follows_every_block_and_begins_as_the_base_to_the_last_bit
     assert torch.equal(module.features(x), built(name).features(x))
     assert torch.equal(module(x), built(name)(x))
     nn.init.normal_(module.block2.W_up)
-    with torch.no_grad():  # so that ReLU leaves one of both for every token
+    with torch.no_grad():  # so that ReLU keeps one of both for every token
         module.block2.W_down[1] = -module.block2.W_down[0]
     assert not torch.equal(module(x), built(name)(x))
     assert module.block1.W_down.shape == (3, 8)
@@ -77,7 +77,7 @@ def test_a_bottleneck_follows_every_block_and_begins_as_the_base_to_the_last_bit
 
 
 class Own(nn.Module):
-    """A block of a user's, which may say how wide it is."""
+    """A user's block, which may declare its width."""
 
     def __init__(self, width=None):
         super().__init__()
@@ -133,7 +133,9 @@ def test_a_bottleneck_follows_what_is_named_of_a_users_module(block, targets, fo
 
 
 class Averaging(nn.Module):
-    """A sequence of a user's [1, tokens, 1], of which everybody sees whom a mask shows."""
+    """A user's model of a sequence [1, tokens, 1]; every token receives the mean of the
+    tokens that a mask shows.
+    """
 
     def __init__(self, mask=None):
         super().__init__()
@@ -156,15 +158,15 @@ HIDDEN = -torch.inf
     [
         # of 10, 20, 3 and 6 all
         (None, [39 / 4, 39 / 4]),
-        # the second token is padding: of 10, 20 and 3
+        # the second token is padding: the mean of 10, 20 and 3
         (torch.tensor([[0, HIDDEN]]), [11.0, 11.0]),
-        # causal: of 10, 20 and 3, and of all
+        # causal: the mean of 10, 20 and 3, and of all
         (make_causal_mask(2, torch.device("cpu")), [11.0, 39 / 4]),
     ],
 )
 def test_a_prompt_by_hand(mask, expected):
-    """A prompt of 10 and 20 before the tokens 3 and 6, which give means of what they
-    see; nothing comes out at the prompt's places.
+    """A prompt of 10 and 20 precedes the tokens 3 and 6, which receive means of the
+    visible tokens; the prompt's positions give no output.
     """
     module = adapted(Averaging(mask), kind="prompt", tokens=2)
     with torch.no_grad():
@@ -184,7 +186,7 @@ def test_every_built_in_transformer_reads_a_prompt(name):
     nn.init.ones_(module.prompt)
     after = module(x)
     assert (after - before).abs().amax(dim=1).min() > 1e-4
-    # a sample's logits do not depend on what is beside it
+    # a sample's logits do not depend on other samples
     assert torch.equal(module(x[:1]).argmax(), after[:1].argmax())
     torch.testing.assert_close(module(x[:1]), after[:1])
 
@@ -244,7 +246,9 @@ every_kind = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory):
-    """Of a configuration: the small character model with dropout, on random texts."""
+    """Return the sections of a configuration: the small character model with dropout,
+    on random texts.
+    """
     path = tmp_path_factory.mktemp("data") / "texts.npz"
     x = np.random.default_rng(0).integers(0, 9, (180, 6))
     np.savez(path, x=x, y=np.arange(3).repeat(60))
@@ -259,7 +263,9 @@ def sections(tmp_path_factory):
 
 @pytest.fixture
 def fleet_of(sections):
-    """``fleet_of(adapter, lanes)``: three clients on one rank, before they train."""
+    """Return ``fleet_of(adapter, lanes)``, which makes three untrained clients on one
+    rank.
+    """
 
     def make(adapter, lanes="auto"):
         table = tiny.table(
@@ -298,7 +304,7 @@ def test_clients_train_alike_alone_and_beside_others_above_a_base_that_stays(
 def test_what_is_trained_travels_alone_and_models_come_out_whole(
     played, sections, tmp_path, adapter
 ):
-    # a model with a class token, whose program is for any number of samples
+    # a model with a class token, whose exported program accepts any number of samples
     of_texts = {**sections, "model": {"name": "text-transformer", **SMALL, "depth": 1}}
     run = played("fedavg", COUNTS, **of_texts, adapter=adapter)
     for name in ("floats_down", "clients/floats_up"):

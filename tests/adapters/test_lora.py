@@ -1,4 +1,4 @@
-"""What of a model is trained, and what corrections of low rank compute."""
+"""Trained parameters of a model, and results of low-rank corrections."""
 
 import copy
 
@@ -34,7 +34,7 @@ def trained(module):
 
 
 def moved(module):
-    """The same module, whose corrections are no longer zero."""
+    """Return the module with non-zero corrections."""
     for layer in lora.layers(module).values():
         nn.init.normal_(layer.A)
         nn.init.normal_(layer.B)
@@ -123,8 +123,8 @@ def test_a_corrected_model_begins_as_its_base_to_the_last_bit():
 
 
 def test_a_correction_by_hand_and_merged():
-    """r = 1, α = 3: with A = (1, 2), B = (4) x gets 3·4·(x₁ + 2x₂) beside W₀x + b; for
-    α/√r with r = 4 the factor is 3/2.
+    """r = 1, α = 3: with A = (1, 2), B = (4) the result is W₀x + b + 3·4·(x₁ + 2x₂);
+    for α/√r with r = 4 the factor is 3/2.
     """
     layer = nn.Linear(2, 1)
     module = nn.ModuleDict({"a": layer})
@@ -179,7 +179,7 @@ class Words(nn.Module):
 
 
 def test_where_one_matrix_is_frozen_it_is_the_one_that_was_drawn():
-    """Of a linear layer B is zero, of an embedding A."""
+    """In a linear layer B is zero, in an embedding A."""
     keys = Adapter(kind="lora", targets=["words", "hidden"], rank=2, train_a=False)
     module = kinds.adapt(Words(), keys)
     assert trained(module) == ["words.A", "hidden.B", *HEAD]
@@ -230,7 +230,7 @@ def gradients(kernel, lanes, names, x, y):
 
 
 def test_the_paddings_row_is_trained_in_no_lane():
-    """Beside a correction, where ``adapter.train`` names the embedding itself."""
+    """This includes a correction, if ``adapter.train`` names the embedding itself."""
     keys = Adapter(kind="lora", targets=["words"], train=["words"], rank=2)
     module = moved(held(kinds.adapt(Words(padding=0), keys)))
     names = lay_out_parameters(module).names

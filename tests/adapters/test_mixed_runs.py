@@ -1,5 +1,5 @@
-"""Federations with ``runtime.precision = "bf16"``. That they are exact as any holds in
-``test_adapted_runs.py``.
+"""Federations with ``runtime.precision = "bf16"``. ``test_adapted_runs.py`` tests that
+their bits are reproducible.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Which parameter a file's tensor is: rules by hand."""
+"""Rules that map the names of a file's tensors to parameters, by hand."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hpcfl.adapters.names import find_all_pieces
 
 
 def made(name, tensors, rules, shape=()):
-    """The parameter of a name as the file's tensors make it."""
+    """Return the parameter of a name that the file's tensors give."""
     pieces = find_all_pieces(tensors, rules)[name]
     return torch.cat([piece.cut(tensors[piece.tensor], shape) for piece in pieces])
 

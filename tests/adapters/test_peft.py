@@ -1,4 +1,4 @@
-"""Corrections alone, in the files that the library PEFT reads."""
+"""Corrections in the files of the library PEFT."""
 
 import json
 
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Tokens 0 … 6, of which 0 is the padding; names that end alike, and a parameter of
+    """A model of tokens 0 … 6 with padding 0, names with equal ends, and a parameter of
     the model itself.
     """
 
@@ -52,8 +52,8 @@ def adapted(**keys):
 
 
 def files_of(module, adapter):
-    """The tensors of a model's files, without what begins their names, and what the
-    JSON says.
+    """Return the tensors of a model's files, without the prefix of their names, and the
+    content of the JSON.
     """
     known = peft.files(peft.corrections(module), adapter)
     tensors = load(known["adapter_model.safetensors"])
@@ -85,7 +85,7 @@ def test_names_shapes_and_configuration_are_those_of_peft():
         "use_rslora": True,
         "lora_dropout": 0.25,
         "target_modules": ["q"],
-        "exclude_modules": ["block.q"],  # PEFT takes names that end in ".q" as well
+        "exclude_modules": ["block.q"],  # PEFT also accepts names that end in ".q"
         "modules_to_save": ["head.0", "head.2"],
         "bias": "none",
         "fan_in_fan_out": False,
@@ -107,12 +107,12 @@ def test_what_else_is_trained_is_in_whole_layers_where_peft_finds_these_by_name(
     further = ["token", "table", "q.bias", "block.norm.weight", "block.q"]
     module, adapter = adapted(targets=["q", "table"], train=further)
     tensors, config = files_of(module, adapter)
-    # with its statistics, and with the bias that is not trained
+    # with its statistics, and with the frozen bias
     whole = {f"block.norm.{name}" for name in module.block.norm.state_dict()}
     assert len(whole) == 5 and whole <= set(tensors)
     assert "block.norm" in config["modules_to_save"]
     assert "block.q" in config["modules_to_save"]
-    # the model and its targets cannot be saved whole
+    # the model and its targets cannot be saved completely
     assert torch.equal(tensors["table.base_layer.weight"], module.table.weight)
     assert torch.equal(tensors["token"], module.token)
     assert torch.equal(tensors["q.base_layer.bias"], module.q.bias)
@@ -120,11 +120,11 @@ def test_what_else_is_trained_is_in_whole_layers_where_peft_finds_these_by_name(
 
 
 def test_a_layer_whose_name_ends_another_goes_by_its_parameters():
-    """PEFT would save both as "q", and the one in the block is a target."""
+    """PEFT would save both as "q", but the layer in the block is a target."""
     module, adapter = adapted(targets=["block.q"], train=["q", "block.scale"])
     tensors, config = files_of(module, adapter)
     assert torch.equal(tensors["q.weight"], module.q.weight)
-    # as in a layer that holds a target
+    # as in a layer that contains a target
     assert torch.equal(tensors["block.scale"], module.block.scale)
     assert "block.norm.weight" not in tensors
     assert config["modules_to_save"] == ["head.0", "head.2"]
@@ -164,7 +164,7 @@ def test_base_and_corrections_of_a_run_are_its_merged_models(played, tmp_path):
 
 @pytest.fixture
 def exported(played, tmp_path):
-    """A folder with an adapter that was trained, and the keys that begin with it."""
+    """Return a folder with a trained adapter, and the keys that begin with its name."""
     run = played("fedavg", rounds=1, adapter=LORA)
     out = tmp_path / "out"
     export(run.folder, [], True, None, "last", ["tiny:blobs"], out, True)
@@ -196,7 +196,7 @@ def prepare_with(adapter):
 
 
 def refusal(adapter):
-    """The one line by which an adapter is refused."""
+    """Return the error line for a refused adapter."""
     with expect_refusal() as refused:
         prepare_with(adapter)
     (line,) = refused.value.args

@@ -1,4 +1,4 @@
-"""Data that some cells of a sweep lack, or that cannot be split for them."""
+"""Data that some cells of a sweep lack, or that cannot be split for these cells."""
 
 import tiny
 from refusals import expect_refusal

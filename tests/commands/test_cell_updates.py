@@ -1,4 +1,4 @@
-"""Sections on updates that exclude each other in a later cell of a sweep."""
+"""Sections on updates that exclude one another in a later cell of a sweep."""
 
 import pytest
 import tiny

@@ -1,4 +1,4 @@
-"""``hpcfl check``, from the command to what it prints."""
+"""``hpcfl check`` and its output."""
 
 import sys
 
@@ -24,7 +24,9 @@ name = "fedavg"
 
 @pytest.fixture
 def check(tmp_path, monkeypatch, capfd):
-    """``check(*options)`` on a file in an empty folder: code, stdout, stderr."""
+    """Return ``check(*options)``, which runs the command on a file in an empty folder
+    and returns code, stdout and stderr.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
@@ -86,7 +88,7 @@ def test_a_run_without_a_step_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("name", ["check", "run"])
 def test_clients_without_a_step_are_noted(check, name):
-    """Digits are dealt out to 4 clients: 337 training samples to one, 336 to others."""
+    """Digits are divided among 4 clients: one has 337 training samples, the others 336."""
     options = ["training.drop_last=true", "training.batch_size=337"]
     code, printed, _ = check(
         *(word for key in options for word in ("--set", key)), name=name

@@ -57,7 +57,7 @@ def prepared(**sections):
 
 
 def facts(text):
-    """The text of each line's name."""
+    """Return the text of each line by its name."""
     found, name = {}, ""
     for line in text.splitlines():
         assert len(line) <= data_summary.WIDTH
@@ -127,7 +127,7 @@ def test_samples_that_are_held_out_are_apart():
 
 
 def test_the_range_is_that_of_the_clients_samples_on_all_ranks():
-    """Sample 7 is no client's, and channels have means and deviations of their own."""
+    """No client has sample 7, and each channel has its mean and deviation."""
     data = {"dataset": f"{__name__}:images"}
     table = config.parse(tiny.table("fedavg", [[4, 0, 0, 1], [4, 0, 0, 0]], data=data))
 

@@ -52,15 +52,15 @@ def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypa
 
 
 def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
-    """A run of one round tells of it after the final scoring, where nobody asks for
-    signals any more.
+    """A run of one round reports the stop after the final scoring, when signals are no
+    longer checked.
     """
     signals.remember()
     (tmp_path / "sweep.toml").write_text(SWEEP)
     told = []
 
     def stop(name, round, values):
-        if not told:  # a second signal some time later would end this process
+        if not told:  # a later second signal would end this process
             os.kill(os.getpid(), signal.SIGTERM)
         told.append(name)
 

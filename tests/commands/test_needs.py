@@ -14,15 +14,15 @@ from hpcfl.files import scratch
 from hpcfl.simulation import dry_round
 from hpcfl.storage import manifest
 
-# Metrics in rounds 2, 4, 6, 8, 9 and the state after the last, of ten clients with ten
-# numbers each.
+# Metrics in rounds 2, 4, 6, 8, 9 and after the last, of ten clients with ten numbers
+# each.
 METRICS = 6 * 10 * 10 * 8
 # Metrics while they are merged; the first model's row and module; the server's model
-# and its checkpoint's copy, the same model as a message, and the sums of all ranks and
-# their mean.
+# and its copy in the checkpoint, the same model as a message, and the sums of all ranks
+# and their mean.
 FEDAVG_SERVER = 2 * METRICS + 2 * 2600 + 2 * 2600 + 2600 + 650 * (12 + 4)
-# FedAMP's server keeps every client's model and a byte that says who has sent one, all
-# of it twice; it sends each client one of its own, and four clients send theirs.
+# FedAMP's server stores every client's model and a byte that marks uploads, all of it
+# twice; it sends each client a separate model, and four clients upload theirs.
 FEDAMP_SERVER = 2 * METRICS + 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
 
 
@@ -69,7 +69,7 @@ def test_the_server_holds_rows_where_rows_travel():
 
 
 def test_a_message_to_the_cohort_alone_has_fewer_rows():
-    """FedAMP sends four models and not ten; four clients are scored in nine rounds."""
+    """FedAMP sends four models instead of ten; four clients are scored in nine rounds."""
     amp = prepared("fedamp")
     scores = amp.config.evaluation.model_copy(update={"clients": "cohort"})
     config = amp.config.model_copy(update={"evaluation": scores})
@@ -80,7 +80,7 @@ def test_a_message_to_the_cohort_alone_has_fewer_rows():
 
 
 def test_copies_of_rows_are_counted():
-    """Four clients take part; mixing makes float64, an attack two copies."""
+    """Four clients take part; mixing makes one copy in float64, an attack two copies."""
     median = {"rule": "median"}
     plain = compute("fedavg", updates={"aggregation": median})
     for extra, attack, copies in [
@@ -96,8 +96,8 @@ def test_copies_of_rows_are_counted():
 
 
 def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch):
-    """Two clients are played with, ten are counted. IFCA's server has two models for
-    however many clients, and the cluster of each client.
+    """Two clients are simulated, ten are counted. IFCA's server has two models for any
+    number of clients, and the cluster of each client.
     """
     whole = prepared("ifca")
     ifca = needs.compute_server_needs(whole)
@@ -141,7 +141,7 @@ def test_the_disk_holds_checkpoints_and_metrics():
 
 
 def test_the_server_needs_files_beyond_its_memory(monkeypatch):
-    """All of state, copy and messages; a large state is encoded in a file, too."""
+    """This concerns state, copy and messages; a large state is also encoded in a file."""
     little = prepared("fedamp", memory=0.01)
     held, state = FEDAMP_SERVER - 2 * METRICS - 2 * 2600, 10 * 2600 + 10
     assert needs.compute_server_needs(little).files == held - 10_000
@@ -165,8 +165,8 @@ def test_sizes_read_well():
 
 
 def test_what_is_in_flight_is_forecast():
-    """Five clients train, the updates of five more wait for their round, and there is an
-    older model of the server for each client that trains; checkpoints have these too.
+    """Five clients train, and the updates of five others are in flight. The server has
+    an older model for each training client, and so do checkpoints.
     """
     waits, races = (
         prepared("fedavg"),
@@ -181,7 +181,7 @@ def test_what_is_in_flight_is_forecast():
 
 
 def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
-    """At 2,600 bytes a second; FedAMP has a model of each client and of its server."""
+    """At 2,600 bytes per second; FedAMP has a model for each client and in its server."""
     monkeypatch.setattr(needs, "WRITING", 2600.0)
     local, amp = prepared("local"), prepared("fedamp")
     of_rank, server = needs.compute_rank_needs(local), needs.ServerNeeds(0, 0, 13_000)
@@ -193,7 +193,7 @@ def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
 
 
 def test_files_of_a_checkpoint_are_counted(monkeypatch):
-    """Ten clients of 2,600 bytes, at most four of them in a file."""
+    """Ten clients of 2,600 bytes, at most four of them per file."""
     monkeypatch.setattr(manifest, "FILE_CLIENTS", 4)
     local = prepared("local")
     assert needs.count_checkpoint_files(local, workers=1) == 1 + 3
@@ -203,7 +203,7 @@ def test_files_of_a_checkpoint_are_counted(monkeypatch):
 
 
 def test_a_file_of_clients_needs_memory(monkeypatch):
-    """Two copies of the state of four of the ten clients; large ones are in files."""
+    """Two copies of the state of four of the ten clients; large copies are in files."""
     monkeypatch.setattr(manifest, "FILE_CLIENTS", 4)
     local = prepared("local")
     job = needs.compute_needs(local, OneProcess())
@@ -217,8 +217,8 @@ def test_a_file_of_clients_needs_memory(monkeypatch):
 
 
 def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
-    """Ten models of 1 MiB: two in a file of 2 MiB, so five files, which three ranks
-    write; the slowest writes its third of them and its clients' state.
+    """Ten models of 1 MiB: two per file of 2 MiB, so five files, which three ranks
+    write; the slowest rank writes a third of them and its clients' state.
     """
     monkeypatch.setattr(needs, "WRITING", 1.0)
     model = 1 << 20
@@ -237,12 +237,12 @@ def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
     assert needs.estimate_checkpoint_seconds(local, shortened) == 10 * 2600 + share
     table = needs.describe_needs(local, job).splitlines()
     assert [line.split()[12:14] for line in table[3:6]] == [["3.5", "MB"]] * 3
-    # the server's file, its five parts, and one of ten small clients on a rank
+    # the server's file, its five parts, and one file of ten small clients on a rank
     assert any(" 7 files" in line for line in table)
 
 
 def test_rank_0_encodes_parts_if_it_is_alone(monkeypatch):
-    """FedAMP's models in a file are then the largest file, else ten bytes."""
+    """FedAMP's models in a file are then the largest file, otherwise ten bytes."""
     monkeypatch.setattr(
         needs.server_state, "is_large", lambda shape, *sizes: len(shape) > 1
     )

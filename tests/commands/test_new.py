@@ -1,4 +1,4 @@
-"""Files of ``hpcfl new`` are complete: they run as they are, also from a wheel."""
+"""Files of ``hpcfl new`` are complete: they run without changes, also from a wheel."""
 
 import sys
 
@@ -11,7 +11,9 @@ from hpcfl.communication.communicator import OneProcess
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capfd):
-    """``call(*arguments)`` of hpcfl in an empty folder: code, stdout, stderr."""
+    """Return ``call(*arguments)``, which runs hpcfl in an empty folder and returns
+    code, stdout and stderr.
+    """
     monkeypatch.chdir(tmp_path)
     before = set(sys.modules)
 

@@ -1,4 +1,4 @@
-"""A run whose folder does not stay as it is: it fails soon, in one line, and makes
+"""A run whose folder is changed by others fails soon, with one line, and creates
 nothing in its place.
 """
 
@@ -54,7 +54,7 @@ def test_a_folder_that_vanishes_is_a_failure(tmp_path, capsys, strike, every):
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", [rename, lose_rounds])
 def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
-    """To the numbers of a run that nobody touched, each round once."""
+    """The metrics equal those of an undisturbed run, with each round once."""
     monkeypatch.setattr("hpcfl.commands.run.PUBLISH_EVERY", 0.0)
     with pytest.raises(RankFailure):
         play(tmp_path / "run", 3, strike)
@@ -72,7 +72,7 @@ def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
 def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
     tmp_path, monkeypatch, capsys
 ):
-    """A result of two versions would look like one of the last version."""
+    """Otherwise a result of two versions would look like a result of the last version."""
     monkeypatch.chdir(tmp_path)
     file = Path("edited_method.py")
     file.write_text("from hpcfl.methods.fedavg import FedAvg as Edited\n")

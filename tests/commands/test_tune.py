@@ -1,6 +1,4 @@
-"""Tuning from start to end, in this process: what is spent, what is chosen, what comes
-out.
-"""
+"""Tuning from start to end in this process: spent budget, selected trials, and results."""
 
 import csv
 import json
@@ -21,7 +19,8 @@ from hpcfl.tuning.plan import Cell
 
 pytestmark = pytest.mark.slow
 
-# 8, 8, 9 and 8 samples a client, of which a quarter, rounded to 2 of each class, chooses
+# 8, 8, 9 and 8 samples per client, of which a quarter, rounded to 2 of each class, is
+# held out for selection
 EXPERIMENT = """
 name = "t"
 rounds = 30
@@ -47,11 +46,11 @@ final_seeds = [0]
 search = {search}
 """
 RATES = '{ "training.lr" = { low = 0.01, high = 0.3, log = true } }'
-SAMPLES = 3 * 12  # that three clients train on, after a quarter is held out
+SAMPLES = 3 * 12  # training samples of three clients, after a quarter is held out
 
 
 def play(place, methods, budget, search):
-    """``hpcfl tune`` in the current folder, of a file in this place: its code."""
+    """Run ``hpcfl tune`` on a file in this folder and return its code."""
     file = place / "t.toml"
     names = json.dumps(methods)
     file.write_text(EXPERIMENT.format(methods=names, budget=budget, search=search))
@@ -60,8 +59,8 @@ def play(place, methods, budget, search):
 
 @pytest.fixture
 def tuned(tmp_path, monkeypatch):
-    """``tuned(methods, …)``: the folder after ``hpcfl tune``, which has ended with a
-    code.
+    """Return ``tuned(methods, …)``, which runs ``hpcfl tune`` and returns its folder
+    after it ended with a given code.
     """
     monkeypatch.chdir(tmp_path)
 
@@ -74,7 +73,7 @@ def tuned(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def fedavg_tuned(tmp_path_factory):
-    """The place in which ``tuned(["fedavg"])`` was played, not to be changed."""
+    """Return the folder in which ``tuned(["fedavg"])`` ran; it must not be changed."""
     place = tmp_path_factory.mktemp("tuned")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)
@@ -84,8 +83,8 @@ def fedavg_tuned(tmp_path_factory):
 
 @pytest.fixture
 def again(fedavg_tuned, tmp_path, monkeypatch):
-    """``again(*paths)``: the code of the same command once these paths in its folder are
-    gone.
+    """Return ``again(*paths)``, which deletes these paths in the folder and returns the
+    code of the same command.
     """
     shutil.copytree(fedavg_tuned, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
@@ -108,7 +107,7 @@ def test_a_tuning_goes_on_where_files_of_it_are_gone(again, tmp_path, path):
 
 
 def test_a_tuning_without_its_results_says_what_to_delete(again, tmp_path, capsys):
-    """The runs have gone on since, so the scores of their first rounds are lost."""
+    """The runs have continued since, so the scores of their first rounds are lost."""
     table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
     assert again("results") == 2
     assert "delete the run's folder" in capsys.readouterr().err
@@ -131,8 +130,8 @@ def result(folder, cell, step):
 
 
 def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
-    """Three rounds tell what a run costs, 36 gradients each, so 8 rounds are the whole
-    run. Two trials are played for 4, one of them for all 8.
+    """Three rounds show that a run costs 36 gradients per round, so 8 rounds are the
+    whole run. Two trials run for 4 rounds, one of them for all 8.
     """
     folder = fedavg_tuned / "runs" / "t"
     for trial in (0, 1):
@@ -150,7 +149,7 @@ def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     last = result(folder, chosen, "rung=1")
     assert (last["rounds"], last["gradients"]) == (8, 8 * SAMPLES)
     assert result(folder, f"fedavg,trial={1 - best},seed=7", "rung=1") is None
-    # of the chosen run the score is the mean over its last tenth, rounds 9 and later
+    # the score of the selected run is the mean over its last tenth, rounds 9 and later
     run = loading.load_run(folder / "search" / chosen)
     numbers = run.results.series(tune.MetricName("weighted", "validation/pre"))
     assert last["score"] == numbers[-1]
@@ -162,7 +161,7 @@ def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     assert final.config["rounds"] == 8
     untuned = loading.load_run(folder / "untuned" / "fedavg,untuned,seed=0")
     assert float(row["test_untuned"]) == untuned.summary.tail["pre"]
-    # what is chosen is an experiment file, that of the final run
+    # the selected configuration is an experiment file, that of the final run
     written = config.load(folder / "chosen" / "fedavg.toml")
     assert written.fingerprint() == config.fingerprint(final.config)
     with open(folder / "curve.csv") as file:
@@ -235,7 +234,7 @@ def test_a_file_to_tune_is_not_run(tuned, tmp_path, capsys):
 
 
 def test_what_needs_its_rounds_is_measured_aside_and_played_whole(tuned):
-    """Of 2/2 + 1/2 = 1.5 whole runs one fits, measured by 3 of 30 rounds."""
+    """One of 2/2 + 1/2 = 1.5 whole runs fits, measured by 3 of 30 rounds."""
     folder = tuned(["fedphp"])
     cell = "fedphp,trial=0,seed=7"
     assert result(folder, cell, "cost")["gradients"] == 3 * SAMPLES
@@ -246,7 +245,7 @@ def test_what_needs_its_rounds_is_measured_aside_and_played_whole(tuned):
 
 
 def test_a_configuration_that_diverges_is_never_chosen(tuned, capsys):
-    # drawn are the first of the five and then the second
+    # the draws are the first of the five values and then the second
     folder = tuned(["fedavg"], search='{ "training.lr" = [1e38, 0.1, 0.2, 0.3, 0.4] }')
     lost = result(folder, "fedavg,trial=0,seed=7", "rung=0")
     assert "diverged" in lost["failure"]
@@ -265,7 +264,7 @@ def test_where_everything_diverges_nothing_is_chosen(tuned):
 
 
 def test_what_a_diverged_run_took_is_spent(tuned):
-    """Round 3 of the three that tell what a run costs diverges, in both trials."""
+    """Round 3 of the three rounds that measure the cost diverges in both trials."""
     ill = '{ "tiny:Diverges" = { method.since = 3, method.everyone = true } }'
     folder = tuned(["tiny:Diverges"], search=f"{RATES}\noverrides = {ill}")
     assert rows(folder)["tiny:Diverges"]["spent"] == str(2 * 2 * SAMPLES)
@@ -283,7 +282,7 @@ def test_a_run_or_a_sweep_is_no_place_for_a_tuning(tuned, tmp_path, capsys):
 
 
 def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsys):
-    """Each part by itself, in any order within a rung, as jobs of an array play them;
+    """Each part runs separately, in any order within a rung, as jobs of an array do;
     other commands know the folder's runs.
     """
     shutil.copytree(fedavg_tuned, tmp_path, dirs_exist_ok=True)
@@ -299,14 +298,14 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
     assert [run.label for run in runs] == ["fedavg,tuned,seed=0"]
     assert note.startswith("left out: runs of a search")
     assert len(loading.load_runs_below([folder / "search"])[0]) == 3
-    # the same command finds all of it done
+    # the same command finds it complete
     before = (folder / "tuned.csv").read_bytes()
     capsys.readouterr()
     tuned(["fedavg"])
     said = capsys.readouterr().out
     assert "round" not in said.partition("gradients")[0].replace("rounds", "")
     assert (folder / "tuned.csv").read_bytes() == before
-    # the command that it names next reads the final runs where it did
+    # the command that it prints next reads the final runs at their place
     further = said.partition("more: hpcfl ")[2].split()
     assert command([*further, "--format", "csv"], OneProcess()) == 0
     shown = float(next(csv.DictReader(capsys.readouterr().out.splitlines()))["mean"])
@@ -357,7 +356,7 @@ def play_repeated(*more):
 
 @pytest.fixture(scope="module")
 def repeated(tmp_path_factory):
-    """The place in which two searches were played, not to be changed."""
+    """Return the folder in which two searches ran; it must not be changed."""
     place = tmp_path_factory.mktemp("repeated")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)
@@ -421,8 +420,8 @@ def test_repeated_searches_from_start_to_end(repeated, monkeypatch, capsys):
 
 
 def test_repeated_searches_go_on_where_files_are_gone(repeated, tmp_path, monkeypatch):
-    """Also where the result of a rung is gone, and its part is there; and jobs of
-    their own come to the same.
+    """This also holds if the result of a rung is missing and its part exists. Separate
+    jobs give the same result.
     """
     shutil.copytree(repeated, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
@@ -447,15 +446,15 @@ def test_repeated_searches_go_on_where_files_are_gone(repeated, tmp_path, monkey
     "costs, rounds",
     [
         ([10] * 40, [5, 10, 20]),  # 50, 100 and 200 gradients
-        ([10, 40] * 20, [2, 2, 6]),  # from the second round on 70 are feared
-        ([60] * 40, []),  # the first round is more than a quarter
-        ([5] * 8 + [90] * 32, []),  # two rounds that cost more than all others before
+        ([10, 40] * 20, [2, 2, 6]),  # from the second round on 70 are expected
+        ([60] * 40, []),  # the first round costs more than a quarter
+        ([5] * 8 + [90] * 32, []),  # two rounds that cost more than all earlier ones
     ],
 )
 def test_a_hard_cap_is_kept_whatever_rounds_cost(
     fedavg_tuned, tmp_path, monkeypatch, costs, rounds
 ):
-    """A run of made-up costs in three rungs of 50, 100 and 200 gradients."""
+    """A run with given costs in three rungs of 50, 100 and 200 gradients."""
     tuned = ["tune.hard_cap=true", "tune.budget=200", "tune.rungs=3", "rounds=40"]
     tuning = plan.read(config.read(fedavg_tuned / "t.toml", tuned), "t.toml")
     player = tune.Player(tuning, tmp_path)
@@ -472,7 +471,7 @@ def test_a_hard_cap_is_kept_whatever_rounds_cost(
             failure=None,
             highest_cost=halving.find_highest_cost(training),
         )
-        yield  # a generator, though it plays nothing
+        yield  # a generator, although it runs nothing
 
     monkeypatch.setattr(tune.Player, "play_up_to", play_up_to)
     cell = Cell(tuning.untuned("fedavg"), 7)

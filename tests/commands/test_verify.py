@@ -1,4 +1,6 @@
-"""Runs are played again: what is the same is said to be so, and what is not is seen."""
+"""Runs are repeated and compared: equal results are reported as equal, and differences
+are found.
+"""
 
 import shutil
 from dataclasses import replace
@@ -21,7 +23,7 @@ OWN = ("tiny:blobs", "tiny:Counts")
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """FedPer, whose clients keep their heads, on the tiny data."""
+    """Run FedPer, whose clients keep their heads, on the tiny data."""
     folder = tmp_path_factory.mktemp("played") / "fedper"
     return run(tiny.table("fedper"), out=folder)
 
@@ -72,7 +74,7 @@ def test_runs_of_one_name_are_all_there(played, here):
 
 
 def changed(run, header=(), **values):
-    """The run with other entries of its header, and other numbers."""
+    """Return the run with other entries of its header, and other metrics."""
     results = replace(
         run.results,
         header={**run.results.header, **dict(header)},

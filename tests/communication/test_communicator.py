@@ -1,5 +1,5 @@
-"""What every communicator must have, and what it learns from MPI; exchanges between
-real ranks are tested in ``tests/mpi``.
+"""Requirements for every communicator, and its information from MPI; ``tests/mpi``
+tests exchanges between real ranks.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Which communicator a process has."""
+"""Communicator of a process."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Messages reach the right clients and come back in client order; simulated ranks share
-nothing but what they send.
+"""Messages reach the correct clients, and uploads are in client order; simulated ranks
+share only what they send.
 """
 
 import numpy as np
@@ -52,14 +52,16 @@ def test_a_pool_travels_with_its_picks():
 
 
 def mixture(clients):
-    """Of two models in float64, which are as many bytes as four in float32."""
+    """Return a mixture of two models in float64, which have as many bytes as four in
+    float32.
+    """
     return Mixture(
         torch.randn(2, 100).double(), torch.rand(clients, 2).double(), torch.float32
     )
 
 
 def test_of_a_mixture_travels_what_is_fewer_bytes():
-    """Of the weights 16 bytes for each client are counted as well, of its own row 400."""
+    """The weights count 16 bytes for each client, a client's row 400."""
     kinds = [
         type(exchange.choose_lighter(mixture(clients=13), size))
         for size in (1, 2, 3, 4, 5)

@@ -1,4 +1,4 @@
-"""Means in messages: what a Mean may be, and what arrives of it on rank 0.
+"""Means in messages: valid Means, and their values on rank 0.
 
 ``tests/mpi/test_ranks.py`` has several ranks.
 """

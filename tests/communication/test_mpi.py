@@ -1,5 +1,5 @@
-"""The communicator of MPI's ranks: what it learns from MPI. Exchanges between real
-ranks are tested in ``tests/mpi``.
+"""The communicator of MPI's ranks and its information from MPI. ``tests/mpi`` tests
+exchanges between real ranks.
 """
 
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
         rank=0, size=2, Split_type=lambda kind: host, Get_info=lambda: info
     )
     mpi4py = SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)
-    with heartbeat.use_listener(lambda: None):  # a World listens from now on
+    with heartbeat.use_listener(lambda: None):  # from here on a World receives messages
         assert World(mpi4py).takes_gpu is takes
 
 

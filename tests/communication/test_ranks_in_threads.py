@@ -1,6 +1,6 @@
-"""The same bits for any number of ranks, and resumed on others, where the ranks are
-threads of this process; ``mpi/test_ranks.py`` starts some, ``test_digests.py`` has every
-method on three.
+"""The same bits for any number of ranks, and after a resume on others, with ranks as
+threads of this process. ``mpi/test_ranks.py`` uses real ranks, and ``test_digests.py``
+runs every method on three.
 """
 
 import pytest
@@ -23,8 +23,8 @@ def on(ranks, folder, table):
 def is_the_same_on_ranks_and_resumed(
     folder, method, resumed, *counts, rounds=2, ranks=RANKS, **sections
 ):
-    """Alone, on more ranks than there are clients, and after a kill in the last round
-    resumed on ``resumed`` ranks.
+    """Assert the same results in one process, on more ranks than clients, and after a
+    kill in the last round and a resume on ``resumed`` ranks.
     """
     checkpoint = {"every": 1}
     table = tiny.table(
@@ -33,14 +33,14 @@ def is_the_same_on_ranks_and_resumed(
     plain = on(1, folder / "1", table)
     spread = on(ranks, folder / "ranks", table)
     same(plain, spread)
-    # as if killed before it was there
+    # as if killed before it was written
     manifest = f"manifest-{rounds:08d}.json"
     (folder / "ranks" / "checkpoints" / manifest).unlink()
     same(plain, on(resumed, folder / "ranks", table), slice(rounds - 1, None))
 
 
 def same(plain, other, rounds=slice(None)):
-    """The state, and all that was recorded in these rounds but times and bytes."""
+    """Assert that state and metrics of these rounds are equal, except times and bytes."""
     assert other.digest == plain.digest
     assert_alike(plain.values, other.values, rounds)
 
@@ -62,8 +62,8 @@ def test_frozen_parameters_have_the_same_bits_on_any_ranks(tmp_path, method):
     is_the_same_on_ranks_and_resumed(tmp_path, short(method), 2, **sections)
 
 
-# a server that waits for no client, clients chosen by their losses, and clients with
-# shifted data, which drift in the repeated round
+# an asynchronous server, clients selected by their losses, and clients with shifted
+# data, which drift in the repeated round
 SECTIONS = {
     "ditto": {
         "time": {
@@ -109,7 +109,7 @@ def test_other_sections_have_the_same_bits_on_any_ranks(tmp_path, method):
     "method", ["cwfedavg", "diversifed", "fedfomo", "fedcac", "cfl", "apple"]
 )
 def test_matrices_in_files_have_the_same_bits_on_any_ranks(tmp_path, method):
-    """Also against those in memory."""
+    """The bits also equal those with matrices in memory."""
     fraction = {"fraction": 1.0 if method == "apple" else 0.5}
     table = tiny.table(short(method), participation=fraction)
     plain = on(1, tmp_path / "1", table)
@@ -119,9 +119,7 @@ def test_matrices_in_files_have_the_same_bits_on_any_ranks(tmp_path, method):
 
 @pytest.mark.slow
 def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
-    """That holds for the means that ranks add up, too, where one rank has nothing left
-    to add.
-    """
+    """This also holds for means that ranks add up, if a rank has no remaining client."""
     diverges = {
         "name": "tiny:Diverges",
         "client": 3,
@@ -140,7 +138,7 @@ def test_a_rank_that_fails_lets_the_others_go(tmp_path):
 
 @pytest.mark.slow
 def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(tmp_path):
-    """Of a single row longer than 32,768 torch's threads add up pieces."""
+    """torch's threads add up pieces of a single row longer than 32,768."""
     table = tiny.table(
         "apfl",
         [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]],

@@ -1,4 +1,4 @@
-"""Heartbeats between ranks, with an MPI that is made by hand."""
+"""Heartbeats between ranks, with a simulated MPI."""
 
 from types import SimpleNamespace
 
@@ -8,11 +8,11 @@ from hpcfl.communication.watchdog import Watchdog
 
 
 class GivenUp(Exception):
-    """The job has ended: the silent rank and the seconds allowed."""
+    """End of the job, with the silent rank and the allowed seconds."""
 
 
 class OfThree:
-    """The MPI of rank 0 of three: heartbeats of ``alive`` ranks arrive at once."""
+    """MPI of rank 0 of three: heartbeats of ``alive`` ranks arrive at once."""
 
     BYTE = None
     rank, size = 0, 3
@@ -37,8 +37,8 @@ class OfThree:
 
 @pytest.fixture
 def start(monkeypatch):
-    """``start(alive)``: rank 0's MPI and its watchdog, which allows ten seconds; a
-    clock of one entry replaces the time.
+    """Return ``start(alive)``, which starts rank 0's MPI and its watchdog with a limit
+    of ten seconds; a clock of one entry replaces the time.
     """
     clock = [100.0]
     monkeypatch.setattr("hpcfl.communication.watchdog.time.monotonic", lambda: clock[0])

@@ -1,4 +1,4 @@
-"""Layers of torch, and their numbers under the names of published files."""
+"""Layers of torch, with their parameters under the names of published files."""
 
 import torch
 from safetensors.torch import save_file
@@ -10,11 +10,11 @@ from hpcfl.experiment.sections import Adapter
 WIDTH, HEADS, HIDDEN, DEPTH, WORDS, POSITIONS = 12, 3, 20, 2, 9, 7
 SIZES = {"width": WIDTH, "heads": HEADS, "hidden": HIDDEN, "depth": DEPTH}
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [2, 7, 0, 0, 0], [8, 0, 2, 8, 0]])
-LAST = [4, 1, 3]  # the place of a text's last token that is not 0
+LAST = [4, 1, 3]  # position of a text's last token other than 0
 
 
 def layers(**keys):
-    """Layers of torch, of which all numbers are drawn."""
+    """Return layers of torch with random parameters."""
     found = []
     for _ in range(DEPTH):
         layer = nn.TransformerEncoderLayer(
@@ -35,7 +35,7 @@ def named(module, prefix):
 
 
 def given(model, tensors, names, folder):
-    """The model with what a file has."""
+    """Return the model with the parameters of a file."""
     tensors = {name: value.contiguous() for name, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors")
     adapter = Adapter(kind="head", base=str(folder), names=names)
@@ -49,7 +49,9 @@ def assert_near(found, expected):
 
 
 def of_bert(layer, prefix):
-    """A layer's numbers under BERT's names, of old files in the norms."""
+    """Return a layer's parameters under BERT's names, with the norms' names of old
+    files.
+    """
     attention = layer.self_attn
     tensors = {}
     parts = ("query", "key", "value")

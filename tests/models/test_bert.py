@@ -1,4 +1,6 @@
-"""BERT and RoBERTa: torch's own layers with the weights of a file under published names."""
+"""BERT and RoBERTa, compared with torch's layers and a file's weights under published
+names.
+"""
 
 import pytest
 import torch

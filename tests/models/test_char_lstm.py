@@ -1,4 +1,4 @@
-"""The LSTM of characters."""
+"""LSTM for characters."""
 
 import math
 
@@ -8,8 +8,8 @@ from hpcfl.models.char_lstm import plugin
 
 
 def test_the_head_reads_the_last_output():
-    """One cell with open gates, whose input is tanh(0.1) at each of T places: its state
-    is T·tanh(0.1), and its output tanh of that.
+    """One cell with open gates and the input tanh(0.1) at each of T positions: its
+    state is T·tanh(0.1), and its output tanh of this.
     """
     model = plugin((3,), 1, vocabulary=20, width=1, hidden=1, depth=1)
     for parameter in model.parameters():

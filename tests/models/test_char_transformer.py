@@ -1,4 +1,4 @@
-"""The transformer of characters."""
+"""Transformer for characters."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""GPT-2: torch's own layers with the weights of a file under published names."""
+"""GPT-2, compared with torch's layers and a file's weights under published names."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from hpcfl.models.gpt import GPT
 
 
 def of_gpt2(layer, prefix):
-    """A layer's numbers under GPT-2's names, its matrices transposed."""
+    """Return a layer's parameters under GPT-2's names, with transposed matrices."""
     attention = layer.self_attn
     matrices = {
         "attn.c_attn": (attention.in_proj_weight, attention.in_proj_bias),

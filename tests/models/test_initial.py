@@ -1,4 +1,4 @@
-"""The model that all begin with, from a file."""
+"""Common initial model from a file."""
 
 import pytest
 import tiny
@@ -13,7 +13,7 @@ from hpcfl.simulation.prepare import prepare
 
 
 def tensors_of():
-    """The parameters of the drawn model by name, and twice as large."""
+    """Return the parameters of the drawn model by name, multiplied by two."""
     prepared = prepare(config.parse(tiny.table("fedavg")), Process(0, 1))
     module = prepared.setup.build()
     return {name: 2 * value for name, value in module.state_dict().items()}

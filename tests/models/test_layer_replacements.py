@@ -1,5 +1,5 @@
-"""Layers that come in the place of torch's: the same results with the same weights, the
-same parameters under the same names.
+"""Replacements of torch's layers: the same results with the same weights, and the same
+parameters under the same names.
 """
 
 import copy
@@ -19,16 +19,16 @@ from hpcfl.models.layer_replacements import (
 )
 from hpcfl.models.random import keyed, list_random_layers
 
-# what torch says of an encoder with an odd number of heads
+# torch's message for an encoder with an odd number of heads
 NESTED = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 WIDTH, HEADS, BATCH, TOKENS, OTHERS = 12, 3, 2, 5, 4
 
 
 def pair(layer):
-    """The layer as torch has it, and another one as it runs side by side."""
+    """Return torch's layer and its replacement for lanes."""
     torch.manual_seed(1)
     for parameter in layer.parameters():
-        nn.init.normal_(parameter, std=0.3)  # biases begin with zeros
+        nn.init.normal_(parameter, std=0.3)  # biases are zero initially
     return layer.eval(), replace_layers(copy.deepcopy(layer)).eval()
 
 
@@ -119,7 +119,7 @@ def test_replaced_of_transformers_are_torchs(name, keys):
     given, what = ([x], "src") if "encoder" in name else ([x, memory], "tgt")
     whole = {"encoder": "mask"}.get(name, f"{what}_mask")
     for masks in ({}, {whole: mask}, {f"{what}_key_padding_mask": torch.eye(2, 5) > 0}):
-        with torch.no_grad():  # torch has one operator for all of it then
+        with torch.no_grad():  # torch then uses one operator for all of it
             equal(ours(*given, **masks), theirs(*given, **masks))
 
 
@@ -142,7 +142,7 @@ def causal():
 
 
 def test_dropped_weights_are_those_of_a_key():
-    """Of ones over four tokens each weight is 1/4, and 1/2 where half of them drop."""
+    """For ones over four tokens each weight is 1/4, and 1/2 if half of them drop."""
     layer = replace_layers(attention())
     layer.dropout = 0.5
     x = torch.ones(OTHERS, 50, WIDTH)
@@ -189,7 +189,7 @@ def test_gelu_is_torchs(approximate):
     "name", [name for name, file in FILES.items() if file == "attention"]
 )
 def test_a_replacement_takes_the_arguments_of_torchs_layer(name):
-    """The same arguments in the same order, with the same defaults."""
+    """The arguments have the same order and the same defaults."""
     ours = importlib.import_module(f"hpcfl.models.{FILES[name]}")
     expected, got = (
         [

@@ -1,4 +1,4 @@
-"""Models whose products are of bfloat16 numbers, and what of them is float32."""
+"""Models with products in bfloat16, and their parts in float32."""
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ def vit():
 
 
 def held(kind, in_bfloat16=True):
-    """A model above a frozen base, with corrections that are not zero."""
+    """Return a model above a frozen base, with non-zero corrections."""
     torch.manual_seed(3)
     module = {"vit": vit, "mlp": lambda: MLP((64,), 4, hidden=(24,))}[kind]()
     targets = ["hidden*"] if kind == "mlp" else []
@@ -33,7 +33,7 @@ def held(kind, in_bfloat16=True):
 
 
 def test_what_comes_out_is_float32_and_products_are_of_bfloat16():
-    """x·w = 257/256 · 257/256, of which bfloat16 keeps 1 · 1."""
+    """x·w = 257/256 · 257/256, which bfloat16 rounds to 1 · 1."""
     module = MLP((1,), 2, hidden=())
     with torch.no_grad():
         module.head.weight.fill_(257 / 256)

@@ -1,4 +1,4 @@
-"""What all built-in models promise, and the counts that the papers print or that follow
+"""Guarantees of all built-in models, and counts that the papers print or that follow
 from their architectures.
 """
 
@@ -40,7 +40,7 @@ COUNTS = [  # model table, shape, classes, parameters of each layer
         4,
         [3_156_320, 1_056, 132],
     ),
-    # a block: norms 2·256, qkv 128·1536, out 512·128 + 128, MLP 129·256 + 257·128
+    # per block: norms 2·256, qkv 128·1536, out 512·128 + 128, MLP 129·256 + 257·128
     (
         {"name": "vit"},
         (3, 32, 32),

@@ -1,4 +1,4 @@
-"""Output layers that replace a model's own."""
+"""Output layers that replace a model's output layer."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def test_any_model_can_have_a_cosine_head():
     model = models.build(keys, (3, 32, 32), 10)
     assert (
         sum(p.numel() for p in model.parameters()) == 62_006 - 10 + 1
-    )  # no bias, a scale
+    )  # no bias, but a scale
     x = torch.randn(5, 3, 32, 32)
     cosines = nn.functional.cosine_similarity(
         model.features(x)[:, None], model.head.weight[None], dim=2
@@ -55,7 +55,7 @@ def test_rows_of_a_cosine_head_are_far_apart():
             ]
         ),
     )
-    farthest = spread(10, 9)  # one more than fit orthogonally: all cosines are −1/9
+    farthest = spread(10, 9)  # one more than can be orthogonal: all cosines are −1/9
     torch.testing.assert_close(
         farthest @ farthest.T, torch.eye(10) * 10 / 9 - 1 / 9, atol=1e-4, rtol=0
     )

@@ -6,8 +6,8 @@ from hpcfl.models.spiral import plugin
 
 
 def test_features_are_in_the_plane_and_may_be_negative():
-    """All weights 1, the last layer's −1: of the point (1, 2) each of 16 units is 3,
-    each of 8 is 48, each of 4 is 384, and both features are −1536.
+    """All weights are 1, those of the last layer −1: for the point (1, 2) each of 16
+    units is 3, each of 8 is 48, each of 4 is 384, and both features are −1536.
     """
     model = plugin((2,), 6)
     assert sum(parameter.numel() for parameter in model.parameters()) == 242

@@ -1,4 +1,4 @@
-"""Layers that draw by a key: the numbers, and what each layer makes of them."""
+"""Random layers with keys: their numbers, and the results of each layer."""
 
 import copy
 
@@ -29,7 +29,7 @@ def keys(*shape, seed=0):
 
 
 def mixed(word):
-    """The same permutation of 32 bits on Python's integers."""
+    """Return the same permutation of 32 bits, computed with Python's integers."""
     word ^= word >> 16
     word = word * 0x7FEB352D % 2**32
     word ^= word >> 15
@@ -49,8 +49,9 @@ def test_words_are_those_of_exact_arithmetic():
 
 
 def test_masks_are_as_random_as_draws():
-    """Shares, neighbours of a key, and one place of different keys: within 4 standard
-    deviations of independent draws. The keys are fixed, so the test is too.
+    """Shares, neighbours of a key, and one position of different keys are within 4
+    standard deviations of independent draws. The keys are fixed, so the test is
+    deterministic.
     """
     number, size, p = 400, 2048, 0.3
     places = torch.arange(size, dtype=torch.int32)
@@ -66,7 +67,7 @@ def test_masks_are_as_random_as_draws():
 
 
 def applied(layer, x, key=None, calls=1):
-    """What a replaced layer gives in a step with a key, call after call."""
+    """Return the results of a replaced layer in a step with a key, call after call."""
     layer = replace_layers(copy.deepcopy(layer))
     with keyed([layer], keys(1) if key is None else key):
         outputs = [layer(x) for _ in range(calls)]
@@ -114,7 +115,7 @@ def test_channels_are_dropped_whole(kind, shape, channels):
 
 @pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
 def test_alpha_dropout_has_two_values_as_torchs_own(kind):
-    """Of ones: a·1 + b where kept, a·(−λα) + b where dropped, as in torch."""
+    """For ones the results are a·1 + b if kept and a·(−λα) + b if dropped, as in torch."""
     torch.manual_seed(3)
     x = torch.ones(50, 40, 2)
     own, torchs = applied(kind(0.3), x), kind(0.3)(x)
@@ -140,7 +141,7 @@ def test_masks_of_calls_layers_and_keys_differ():
 
 
 def test_a_module_outside_of_a_step_is_torchs_own():
-    """Also one that was in steps before, and with the class that it came with."""
+    """This includes a module that was in steps before; it has its original class."""
 
     class Own(nn.Dropout):
         pass

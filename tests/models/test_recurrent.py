@@ -1,4 +1,4 @@
-"""LSTM and GRU in lanes: torch's own with the same parameters."""
+"""LSTM and GRU in lanes, compared with torch's layers with the same parameters."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""The transformer of short texts."""
+"""Transformer for short texts."""
 
 import torch
 

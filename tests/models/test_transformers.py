@@ -1,5 +1,5 @@
-"""The built-in models of sequences: like torch's own layers with the same weights, and the
-same for a client alone and beside others.
+"""Built-in models of sequences: equal to torch's layers with the same weights, and with
+the same results for a client alone and among others.
 """
 
 import numpy as np
@@ -41,8 +41,8 @@ every_case = pytest.mark.parametrize("name", CASES)
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
-    """``experiment(name, …)``: a table with that model and a file of random samples,
-    images or tokens of a vocabulary of 20.
+    """Return ``experiment(name, …)``, which makes a table with this model and a file of
+    random samples, images or tokens of a vocabulary of 20.
     """
     folder = tmp_path_factory.mktemp("data")
 
@@ -72,7 +72,9 @@ def experiment(tmp_path_factory):
 
 @pytest.fixture
 def fleet_of(experiment):
-    """``fleet_of(name, lanes)``: the five clients on one rank, before they train."""
+    """Return ``fleet_of(name, lanes)``, which makes the five untrained clients on one
+    rank.
+    """
 
     def make(name, lanes):
         table = experiment(name, runtime={"lanes": lanes})
@@ -84,7 +86,9 @@ def fleet_of(experiment):
 
 @every_case
 def test_a_client_trains_alike_alone_and_beside_others(fleet_of, name):
-    """To the last bit in any lanes, to rounding one after the other; all with dropout."""
+    """Bit for bit in any lanes, to rounding one client after the other; all with
+    dropout.
+    """
     whole = fleet_of(name, 7)
     rows = whole.setup.initial().repeat(len(COUNTS), 1)
     expected = whole.train(rows)

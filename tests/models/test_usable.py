@@ -1,4 +1,4 @@
-"""Modules of a user: constant buffers, statistics, and what cannot be trained."""
+"""A user's modules: constant buffers, statistics, and untrainable modules."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hpcfl.rows import constants, layout
 
 
 class Net(nn.Module):
-    """A body, a head and buffers of four types, none of which ever changes."""
+    """A body, a head and constant buffers of four types."""
 
     def __init__(self, shape, classes):
         super().__init__()
@@ -34,7 +34,7 @@ class Net(nn.Module):
 
 
 class Moving(Net):
-    """Its own statistics are a mean and a counter, changed as ``how`` says."""
+    """A model whose statistics are a mean and a counter, changed as ``how`` states."""
 
     def __init__(self, shape, classes, *, how: str = "in place"):
         super().__init__(shape, classes)
@@ -53,7 +53,7 @@ class Moving(Net):
         if self.how == "counted":
             self.steps += 1
         if self.how == "remembered":
-            self.last = now  # no state: the same for the same samples
+            self.last = now  # no state: the same result for the same samples
         if self.how == "late" and len(x) > 2:
             self.mean.add_(1.0)
         return hidden - self.mean
@@ -144,7 +144,7 @@ def test_spectral_norm_has_statistics(kind):
         normalise = nn.utils.parametrizations.spectral_norm
     module = nn.Sequential(normalise(nn.Linear(5, 4)))
     changed = find_statistics(module, torch.randn(2, 5), seed=0)
-    assert len(changed) == 2  # the two vectors of the power iteration
+    assert len(changed) == 2  # two vectors of the power iteration
 
 
 def test_constant_buffers_lie_in_no_row():
@@ -185,7 +185,7 @@ def test_own_statistics_stay_with_each_client(tmp_path):
 
 @pytest.mark.parametrize("lanes", ["auto", 1])
 def test_a_buffer_that_changes_later_ends_the_run(tmp_path, lanes):
-    # Side by side torch itself refuses the change, before round 1.
+    # In lanes torch itself refuses the change, before round 1.
     refused = r"(its buffer 'mean'|in-place|inplace|written-to tensor)"
     with pytest.raises((RankFailure, UserError), match=refused):
         play(tmp_path, "test_usable:Moving", {"how": "late"}, runtime={"lanes": lanes})

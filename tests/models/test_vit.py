@@ -1,4 +1,4 @@
-"""The vision transformer: torch's own layers with the weights of a file."""
+"""Vision transformer, compared with torch's layers and a file's weights."""
 
 import torch
 from published import (
@@ -18,7 +18,9 @@ from hpcfl.models.vit import ViT
 
 
 def of_vit(layer, prefix):
-    """A layer's numbers under the names of transformers' vision transformer."""
+    """Return a layer's parameters under the names of the vision transformer in
+    ``transformers``.
+    """
     theirs = of_bert(layer, prefix)
     tensors = {}
     for name, value in theirs.items():

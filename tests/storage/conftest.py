@@ -8,7 +8,9 @@ from hpcfl.communication.communicator import OneProcess
 
 @pytest.fixture
 def on_ranks():
-    """``on_ranks(size, work)``: the results of every rank; an exception counts as one."""
+    """Return ``on_ranks(size, work)``, which returns the results of every rank; an
+    exception counts as a result.
+    """
 
     def run(size, work):
         results = [None] * size

@@ -1,8 +1,8 @@
-"""Run by test_kill.py: for every folder named on standard input, fork a run that goes
-on until it is killed.
+"""Program of test_kill.py: for every folder named on standard input, fork a run that
+continues until it is killed.
 
-Forking saves the import of torch for every kill. The run prints its process id and then
-each round it has committed.
+The fork saves the import of torch for every kill. The run prints its process id and
+then each committed round.
 """
 
 import os
@@ -22,8 +22,8 @@ TEMPLATE = {"row": torch.zeros(500)}
 
 
 def state(round):
-    """Server and clients after ``round``: client c last wrote in the last round that c
-    + 1 divides.
+    """Return server and clients after ``round``: client c was last written in the last
+    round that c + 1 divides.
     """
     rows = torch.stack(
         [

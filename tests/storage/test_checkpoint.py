@@ -23,8 +23,8 @@ CLIENTS = 10
 
 
 def server_state(round):
-    """State whose shape changes; all dtypes, 0-d, zero-size, and names that HDF5 would
-    take for paths.
+    """Return state of varying shape, with all dtypes, 0-d and zero-size tensors, and
+    names that HDF5 would interpret as paths.
     """
     return {
         "model": torch.full((round + 1, 3), float("nan")),
@@ -49,7 +49,9 @@ def client_state(ids, value):
 
 
 def hosted(communicator):
-    """Rank 0 alone has all clients; otherwise the workers share them, interleaved."""
+    """Return the clients of a rank: rank 0 has all if it is alone; otherwise the
+    workers share them, interleaved.
+    """
     if communicator.size == 1:
         return list(range(CLIENTS))
     return (
@@ -60,8 +62,8 @@ def hosted(communicator):
 
 
 def save(communicator, folder, rounds, writers=range(CLIENTS)):
-    """Checkpoints of these rounds, before each of which the ``writers`` put; the
-    digests.
+    """Write checkpoints of these rounds, each after a change of the ``writers``' state,
+    and return the digests.
     """
     checkpoints, clients = (
         Checkpoints(folder, communicator),
@@ -145,7 +147,7 @@ def test_digest_is_that_of_the_state(tmp_path, alone):
     )
     expected = hashlib.sha256(server + row + row).hexdigest()
     assert checkpoints.finish() == expected == find_latest(tmp_path).digest
-    assert not names(tmp_path, "clients")  # nobody wrote
+    assert not names(tmp_path, "clients")  # no client wrote
 
 
 def test_nothing_there_and_nothing_started(tmp_path, on_ranks):
@@ -218,8 +220,8 @@ def test_two_are_kept_and_nothing_else_stays(tmp_path, on_ranks):
 
 
 def damages(data):
-    """The file with an end cut off, with a bit flipped at its start, middle and end,
-    empty, and gone.
+    """Yield the file truncated, with a bit flipped at its start, middle and end, empty,
+    and missing.
     """
     yield from (data[: len(data) // 2], data[:-1], b"", None, data + b"x")
     for place in (0, len(data) // 3, len(data) // 2, len(data) - 9):
@@ -370,7 +372,7 @@ def test_state_of_another_experiment_is_refused(tmp_path, on_ranks):
 
 
 def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks):
-    """As where its host lacks the file system of the results."""
+    """As on a host without the file system of the results."""
     on_ranks(2, lambda rank: save(rank, tmp_path, [1]))
 
     def work(rank):
@@ -393,7 +395,7 @@ def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
 
 def test_groups_are_bounded_and_leave_out_who_never_wrote():
     store = ClientStore(range(200), {"a": torch.zeros(1)})
-    put = [*range(120), 199]  # more than half of all, so that 64 clients are a group
+    put = [*range(120), 199]  # more than half of all, so that 64 clients form a group
     store.put(put, {"a": torch.ones(len(put), 1)})
     assert list(manifest.group_clients(store.snapshot())) == [
         [*range(64)],
@@ -402,7 +404,7 @@ def test_groups_are_bounded_and_leave_out_who_never_wrote():
     ]
     big = ClientStore(
         range(5), {"a": torch.zeros(manifest.FILE_BYTES // 8)}
-    )  # two clients a group
+    )  # two clients per group
     row = torch.zeros(1, manifest.FILE_BYTES // 8)
     for client in range(5):
         big.put([client], {"a": row})
@@ -446,13 +448,13 @@ def test_a_run_goes_on_in_files_of_another_size(tmp_path, alone):
 
 
 def test_groups_of_few_among_many_span_more_clients():
-    # 99 of 6,400 were put, one of 64: a group spans 64 · 64 = 4,096 clients, and
-    # those of them that were put, 64 and 35, are a file.
+    # 99 of 6,400 clients were written, one of 64: a group spans 64 · 64 = 4,096
+    # clients, and its written clients, 64 and 35, are one file.
     store = ClientStore(range(6_400), {"a": torch.zeros(1)})
     spread = list(range(0, 6_336, 64))
     store.put(spread, {"a": torch.ones(99, 1)})
     assert list(manifest.group_clients(store.snapshot())) == [spread[:64], spread[64:]]
-    # Another client splits the files of its own group alone.
+    # Another client splits only the files of its own group.
     store.put([1], {"a": torch.ones(1, 1)})
     first = sorted([1, *spread[:64]])
     assert list(manifest.group_clients(store.snapshot())) == [
@@ -472,7 +474,7 @@ class Clock:
 def wait_and_write(
     schedule: CheckpointSchedule, clock: Clock, waits: float, writes: float
 ) -> None:
-    """A checkpoint for which training waits, and which is written while it goes on."""
+    """Write a checkpoint that training waits for, and one in the background."""
     with schedule.waiting():
         clock.now += waits
     schedule.begun()
@@ -503,8 +505,8 @@ def test_cost_stays_below_two_per_cent():
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds_a_round", [0.01, 1.0, 300.0])
 def test_share_of_a_long_run(seconds_a_round):
-    """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, all of it
-    in the way of training.
+    """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, during
+    which training waits.
     """
     clock, long = Clock(), 20_000
     schedule, saved = CheckpointSchedule("auto", clock), 0

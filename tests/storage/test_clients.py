@@ -172,7 +172,7 @@ def test_a_snapshot_keeps_its_rows_and_later_rows_use_their_places(files, monkey
 
 
 def test_the_state_goes_with_its_store():
-    """At once, and not when Python next looks for what refers to itself."""
+    """It is freed at once, and not at Python's next search for reference cycles."""
     store = ClientStore([0], {"row": torch.zeros(4)}, memory=16, gpu_memory=16)
     store.put([0], {"row": torch.ones(1, 4)})
     row = weakref.ref(store.snapshot()[0])

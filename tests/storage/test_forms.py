@@ -1,4 +1,4 @@
-"""Types of the JSON in a run's folder, checked as readers check them."""
+"""Types in the JSON of a run's folder, checked by type checkers."""
 
 import pytest
 from pydantic import TypeAdapter, ValidationError

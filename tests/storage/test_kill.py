@@ -1,6 +1,4 @@
-"""A real process that writes without pause is killed at random moments and started
-again.
-"""
+"""A real process that writes without pause is killed at random moments and restarted."""
 
 import os
 import random
@@ -32,8 +30,8 @@ def writer(zygote):
 
 
 def run_and_kill(writer, folder, seconds):
-    """Let a run go on for so long; the last round that it said it committed, 0 for
-    none.
+    """Let the run continue for the given time; return the last round that it reported
+    as committed, 0 for none.
     """
     writer.stdin.write(f"{folder}\n".encode())
     process = int(writer.stdout.readline())
@@ -50,7 +48,7 @@ def test_kill_at_any_moment(tmp_path, writer, alone):
     for _ in range(KILLS):
         longest = (
             0.1 if committed else 1.0
-        )  # seconds; a busy machine may need long for its first commit
+        )  # seconds; on a busy machine the first commit may take long
         committed = max(
             committed, run_and_kill(writer, tmp_path, randomness.uniform(0, longest))
         )
@@ -60,7 +58,7 @@ def test_kill_at_any_moment(tmp_path, writer, alone):
             continue  # killed before the first commit
         assert (
             committed <= restored.round <= committed + 1
-        )  # killed between a commit and the word of it
+        )  # killed between a commit and its report
         committed = restored.round
         assert not restored.notes
         server, rows = killed_writer.state(restored.round)

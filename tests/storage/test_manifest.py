@@ -1,4 +1,4 @@
-"""Manifests with a right checksum that say what no checkpoint can be."""
+"""Manifests with a correct checksum and impossible content."""
 
 import json
 import os
@@ -124,14 +124,14 @@ def test_a_file_of_another_size_is_not_hashed(tmp_path, monkeypatch):
 
 
 def test_a_clients_state_is_fetched_once_for_a_file(tmp_path, monkeypatch):
-    """However many tensors it has: it may lie on a GPU, or in a file."""
+    """For any number of tensors: the state may be on a GPU, or in a file."""
     state = {
         name: torch.arange(4.0).view(2, 2) for name in ("model", "personal", "weights")
     }
     store = ClientStore([3, 5], {name: tensor[0] for name, tensor in state.items()})
     store.put([3, 5], state)
     rows = store.snapshot()
-    assert [row.digest for row in rows.values()]  # which takes the state as well
+    assert [row.digest for row in rows.values()]  # also takes the state
     fetched = []
     tensors = Row.tensors.fget
     monkeypatch.setattr(

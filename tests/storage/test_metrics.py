@@ -63,7 +63,7 @@ def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
         )
     assert os.listdir(tmp_path / "rounds") == [
         "00000001.h5"
-    ]  # nobody waits for the first
+    ]  # the first result is not awaited
     writer.publish()
     writer.publish()
     assert sorted(os.listdir(tmp_path / "rounds")) == [
@@ -248,7 +248,7 @@ NAN = np.nan
             [1, 2, 3],
             [0.7, 0.7, NAN],
             (0, 1, [1]),
-        ),  # of equals the first; the last that has a number
+        ),  # the first of equal rounds; the last with a number
         (
             range(1, 22),
             [*range(20), 0],

@@ -1,4 +1,4 @@
-"""Archives of packed runs: nothing else is read from one."""
+"""Archives of packed runs, the only archives that are read."""
 
 import gzip
 import io
@@ -16,7 +16,7 @@ from hpcfl.trained import loading, packed
 
 
 def as_archive(*members):
-    """The bytes of an archive of members (name, content, type)."""
+    """Return the bytes of an archive of members (name, content, type)."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:xz") as archive:
         for name, data, kind in members:
@@ -27,7 +27,7 @@ def as_archive(*members):
 
 
 def forged(size, kind=tarfile.REGTYPE):
-    """An archive whose one header states a size, 12 bytes."""
+    """Return an archive whose header states a size, with 12 bytes."""
     entry = tarfile.TarInfo("a/run.json")
     entry.type = kind
     header = bytearray(entry.tobuf(tarfile.USTAR_FORMAT))
@@ -39,7 +39,7 @@ def forged(size, kind=tarfile.REGTYPE):
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory):
-    """The bytes of an archive of one run, and its members."""
+    """Return the bytes of an archive of one run, and its members."""
     place = tmp_path_factory.mktemp("archive")
     packed.write([loading.load_run(folder(place / "one"))], place / "x.tar.xz")
     with tarfile.open(place / "x.tar.xz") as read:

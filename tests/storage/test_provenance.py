@@ -1,4 +1,4 @@
-"""What is recorded of where a result comes from."""
+"""Recorded origin of a result."""
 
 import os
 import re

@@ -1,5 +1,5 @@
-"""Sparse metrics of clients, and files of results: those with a right checksum and wrong
-content are one line each, before anything is computed from them.
+"""Sparse metrics of clients, and files of results: files with a correct checksum and
+wrong content give one error line each, before results are computed from them.
 """
 
 import json
@@ -18,8 +18,8 @@ from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import Metrics, Results
 
 NAN = np.nan
-# three rounds of four clients: in the first clients 1 and 3 were asked, then nobody,
-# then client 0, which has no b
+# three rounds of four clients: clients 1 and 3 in the first, none in the second, then
+# client 0, which has no b
 SERIES = {
     "clients/a": np.array([[NAN, 1, NAN, 3], [NAN] * 4, [5, NAN, NAN, NAN]]),
     "clients/b": np.array([[-1, 2, -1, 4], [-1] * 4, [-1] * 4]),
@@ -202,7 +202,9 @@ def test_only_clients_that_have_a_number_are_entries():
 
 
 def test_rounds_of_several_parts_lie_in_their_order():
-    """The first part has rounds 1 and 3 of a, the second round 2, and of b alone."""
+    """The first part has rounds 1 and 3 of a, the second round 2, and only the second
+    has b.
+    """
     first = Results(
         rounds=np.array([1, 3]),
         values=sparse({"clients/a": SERIES["clients/a"][[0, 2]]}),

@@ -1,5 +1,5 @@
-"""Whose a results folder is; one that cannot be used is refused in one line before
-anything is touched.
+"""Owner of a results folder; an unusable folder is refused in one line before any
+change.
 """
 
 import os
@@ -25,7 +25,7 @@ def claim(folder, configuration=CONFIG, fresh=False):
 
 
 def content(folder):
-    """Every path below a folder, with the bytes of files."""
+    """Return every path below a folder, with the bytes of files."""
     return {
         path.relative_to(folder): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
@@ -210,8 +210,8 @@ def test_a_disk_that_is_full_from_the_start_is_bad_input(small_disk):
 
 @pytest.fixture
 def somebody():
-    """A folder of a user who is not root, who reads everything; the test runs with that
-    user's rights.
+    """Return a folder of a user without root rights; the test runs with that user's
+    rights.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)

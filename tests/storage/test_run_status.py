@@ -1,5 +1,5 @@
-"""The life of a run, seen from outside: what is refused changes nothing, and whatever a
-fault left is continued.
+"""Statuses of a run: a refusal changes nothing, and the remains of any fault can be
+continued.
 """
 
 import json
@@ -32,7 +32,7 @@ from hpcfl.trained import loading
 
 
 def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
-    """What ``run`` says: False where the run is complete."""
+    """Run ``run`` and return its result, which is False for a complete run."""
     table = tiny.table(
         method, tiny.FEW, rounds=rounds, checkpoint={"every": 1}, **sections
     )
@@ -41,13 +41,15 @@ def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """``calm(method, rounds)``: the folder of an undisturbed run."""
+    """Return ``calm(method, rounds)``, which returns the folder of an undisturbed run."""
     return play_once(play, tmp_path_factory.mktemp)
 
 
 @pytest.fixture
 def finished(calm, tmp_path):
-    """``finished(method)``: a finished run of three rounds to do something to."""
+    """Return ``finished(method)``, which returns a finished run of three rounds that
+    tests may change.
+    """
 
     def folder(*method) -> Path:
         return Path(shutil.copytree(calm(*method), tmp_path / "run"))
@@ -56,7 +58,7 @@ def finished(calm, tmp_path):
 
 
 def content(folder: Path) -> dict[Path, bytes | None]:
-    """Every path in a folder, with the bytes and the time of files."""
+    """Return every path in a folder, with the bytes and the time of files."""
     return {
         path: (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None
         for path in folder.rglob("*")
@@ -64,7 +66,9 @@ def content(folder: Path) -> dict[Path, bytes | None]:
 
 
 def same(one: Path, other: Path) -> None:
-    """Digest and metrics are equal, and all who look agree that both runs are finished."""
+    """Assert that digests and metrics are equal, and that all readers report both runs
+    as finished.
+    """
     for folder in (one, other):
         assert (
             tables.make_json(folder)["state"]
@@ -108,7 +112,7 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def ended(calm, tmp_path_factory):
-    """The folder of a run for each of the ends."""
+    """Return the folder of a run for each of the ends."""
     place = tmp_path_factory.mktemp("ended")
     shutil.copytree(calm(), place / "a finished run")
     for there, (method, error) in ENDS.items():
@@ -169,8 +173,8 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(calm, finis
 
 @pytest.mark.slow
 def test_asked_for_more_and_killed_at_once(calm, finished, monkeypatch):
-    """Before a further round is done, the run is still complete for what was asked at
-    first, and goes on for the rest.
+    """Until a further round is done, the run is complete for the first number of
+    rounds, and continues for the others.
     """
     folder = finished()
     with monkeypatch.context() as patched:
@@ -189,7 +193,7 @@ def die(*arguments, **named):
 
 
 def die_scoring(patched, method):
-    def finish(self, fleet, inbox):  # not in the trial before the run, of one client
+    def finish(self, fleet, inbox):  # not in the trial of one client before the run
         if len(fleet.ids) > 1:
             die()
 
@@ -201,8 +205,8 @@ def die_merging(patched, method):
 
 
 def die_writing(patched, method, name, after=False):
-    """The writing of the metrics with round R + 1, before or after they are there under
-    their name.
+    """Make the writing of the metrics with round R + 1 fail, before or after the
+    rename.
     """
     write, conclude = atomic.write, MetricsWriter.conclude
 
@@ -221,7 +225,9 @@ def die_writing(patched, method, name, after=False):
 
 @pytest.fixture(scope="module")
 def unscored(tmp_path_factory):
-    """``unscored(method)``: the folder of a run that was killed in its final scoring."""
+    """Return ``unscored(method)``, which returns the folder of a run that was killed in
+    its final scoring.
+    """
     killed: dict[str, Path] = {}
 
     def folder(method: str) -> Path:
@@ -244,11 +250,11 @@ AFTER_MERGED = partial(die_writing, name=results.MERGED, after=True)
 @pytest.mark.parametrize(
     ("method", "kill", "concluded"),
     [
-        ("cwfedavg", None, False),  # in the scoring, as it was when it came here
+        ("cwfedavg", None, False),  # in the scoring, unchanged since the start
         ("cwfedavg", die_merging, False),
         ("cwfedavg", WRITING_MERGED, False),
         ("cwfedavg", AFTER_MERGED, True),
-        # methods that score otherwise, whose results are written as the others'
+        # methods with different scoring, whose results are written in the same way
         ("fedbabu", None, False),
         ("local", AFTER_MERGED, True),
     ],
@@ -256,8 +262,8 @@ AFTER_MERGED = partial(die_writing, name=results.MERGED, after=True)
 def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
     calm, unscored, tmp_path, method, kill, concluded
 ):
-    """Finished is what has merged round R + 1; whatever is killed before is completed
-    by the same command, however often.
+    """A run is finished once round R + 1 is merged. After an earlier kill the same
+    command completes it, any number of times.
     """
     folder = Path(shutil.copytree(unscored(method), tmp_path / "run"))
     if kill is not None:
@@ -282,7 +288,7 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
     shard.write_bytes(content)
-    # whoever looks does not read the whole state
+    # readers do not read the whole state
     assert tables.make_json(folder)["finished"]
     assert play(folder) and not play(folder)
     manifest.read(last).verify(last.parent)
@@ -307,7 +313,7 @@ def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at
     monkeypatch.setattr(OneProcess, "abort", lambda self, code: ended.append(code))
 
     def finish(self, fleet, inbox):
-        if len(fleet.ids) > 1:  # not in the trial before the run, of one client
+        if len(fleet.ids) > 1:  # not in the trial of one client before the run
             os.kill(os.getpid(), signal.SIGTERM)
             clock[0] += 10
             os.kill(os.getpid(), signal.SIGTERM)
@@ -445,7 +451,7 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(finished):
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
-    """Another run of the same shape, which is further on."""
+    """Return another run of the same shape with more rounds."""
     folder = tmp_path_factory.mktemp("two") / "theirs"
     play(folder, "fedavg", rounds=4, seed=7)
     return folder
@@ -495,7 +501,7 @@ def test_checkpoints_that_are_all_of_another_run_are_refused(theirs, finished):
 
 @pytest.mark.parametrize("place", [".", "checkpoints", "rounds"])
 def test_what_a_kill_left_in_a_complete_run_is_removed(finished, place):
-    """The writer was killed in its last file, of which there was a copy already."""
+    """The writer was killed in its last file, of which a copy existed."""
     folder = finished()
     before = content(folder)
     left = folder / place / ".metrics.h5.0123456789abcdef.tmp"

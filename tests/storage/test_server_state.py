@@ -18,7 +18,9 @@ LIMITS = FileLimits(100)  # bytes: two rows of ten float32 numbers
 
 
 def make_state(round):
-    """Large: models [7, 2, 5] and flags [3, 101]; small: a row of 101, and the rest."""
+    """Return large state, models [7, 2, 5] and flags [3, 101], and small state, a row
+    of 101 and the rest.
+    """
     models = torch.arange(70.0).view(7, 2, 5)
     models += round
     return {
@@ -91,12 +93,13 @@ def test_files_are_the_same_on_any_number_of_ranks(tmp_path, on_ranks):
             size, lambda rank: save(rank, tmp_path / str(rank.size), {1: make_state(1)})
         )
     names = [sorted(os.listdir(tmp_path / size)) for size in ("1", "2", "5")]
-    # seven rows of models in four parts, three of flags in three, the rest, the manifest
+    # seven rows of models in four parts, three of flags in three, the rest, the
+    # manifest
     assert names[0] == names[1] == names[2] and len(names[0]) == 4 + 3 + 1 + 1
 
 
 def test_parts_have_neighbouring_rows():
-    # 40 bytes a row: two are 80, three would be 120
+    # 40 bytes per row: two are 80, three would be 120
     parts = server_state.cut("models", [5, 2, 5], "float32", LIMITS)
     assert [(part.begin, part.end) for part in parts] == [(0, 2), (2, 4), (4, 5)]
     assert [part.size for part in parts] == [80, 80, 40]
@@ -106,7 +109,7 @@ def test_parts_have_neighbouring_rows():
 
 
 def test_a_tensor_of_many_rows_has_a_bounded_number_of_parts():
-    """Of 10,000 models of ResNet-18 one fits 64 MiB, and 25 make 400 parts."""
+    """One of 10,000 models of ResNet-18 fits 64 MiB, and 25 make 400 parts."""
     shape = [10_000, 11_181_642]
     parts = server_state.cut("models", shape, "float32", FileLimits())
     assert len(parts) == manifest.FILES == 400
@@ -142,7 +145,7 @@ def test_unchanged_parts_are_referenced(tmp_path, on_ranks):
     on_ranks(2, lambda rank: save(rank, tmp_path, {1: make_state(1)}))
     before = part_names(tmp_path)
     inodes = {name: os.stat(tmp_path / name).st_ino for name in before.values()}
-    # another process goes on, in which only row 3 differs
+    # another process continues; only row 3 differs
     state = make_state(1)
     state["models"][3] += 1
     on_ranks(3, lambda rank: save(rank, tmp_path, {2: state}))
@@ -153,7 +156,7 @@ def test_unchanged_parts_are_referenced(tmp_path, on_ranks):
 
 
 def test_parts_with_equal_rows_are_written_once(tmp_path, alone, monkeypatch):
-    """As models of clients at the beginning."""
+    """As models of clients at the beginning of a run."""
     written, write = [], atomic.write
     monkeypatch.setattr(
         atomic,
@@ -198,7 +201,7 @@ def test_a_damaged_part_is_reported_and_the_checkpoint_before_used(
 
 
 def change_manifest(path, change):
-    """Change the body of a manifest and give it a right checksum."""
+    """Change the body of a manifest and correct its checksum."""
     body = json.loads(path.read_text())["manifest"]
     change(body)
     document = {"sha256": manifest.compute_checksum(body), "manifest": body}
@@ -233,7 +236,7 @@ def test_a_manifest_of_the_format_before_is_read(tmp_path, on_ranks):
     ],
 )
 def test_parts_that_do_not_fit_are_refused(tmp_path, alone, change):
-    """As in a forged manifest with right checksums."""
+    """As in a forged manifest with correct checksums."""
     save(alone, tmp_path, {1: make_state(1)})
 
     def forge(body):

@@ -1,4 +1,4 @@
-"""The folder of a tuning and the results in it."""
+"""Folder of a tuning, and the results in it."""
 
 from refusals import expect_refusal
 

@@ -1,4 +1,4 @@
-"""Transforms, rules and attacks of a user's own, named 'own_updates:…'."""
+"""A user's transforms, rules and attacks, named 'own_updates:…'."""
 
 import torch
 
@@ -15,7 +15,9 @@ class Identity(Transform):
 
 
 class Halve(Transform):
-    """Sends half of what it has, in 5 bits a number, and remembers the rest."""
+    """Transform that sends half of its input, with 5 bits per number, and remembers the
+    rest.
+    """
 
     def list_memory(self):
         return ("rest",)
@@ -37,7 +39,9 @@ class Halve(Transform):
 
 
 class Largest(Rule):
-    """The update of the largest norm; rounds with fewer than ``least`` are skipped."""
+    """Rule that returns the update with the largest norm; rounds with fewer than
+    ``least`` are skipped.
+    """
 
     least: int = 1
 
@@ -62,7 +66,9 @@ class Negate(Attack):
 
 
 class Imitate(Attack):
-    """Sends three times the first honest update, and a keyed number in one place."""
+    """Attack that sends three times the first honest update, and a keyed number at one
+    position.
+    """
 
     needs_honest = True
 

@@ -1,4 +1,4 @@
-"""The privacy loss of a run."""
+"""Privacy loss of a run."""
 
 import logging
 import math
@@ -50,7 +50,7 @@ def test_a_calibrated_multiplier_costs_what_was_asked_for():
 
 
 def test_model_and_count_together_cost_the_multiplier():
-    """σ = 1 and σ_b = 5 give σ_Δ = 1.005038; the count's own multiplier is 10."""
+    """σ = 1 and σ_b = 5 give σ_Δ = 1.005038; the multiplier of the count is 10."""
     library = import_library()
     releases = [library.GaussianDpEvent(split_noise(1.0, 5.0))]
     releases.append(library.GaussianDpEvent(10.0))

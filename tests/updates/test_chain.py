@@ -1,4 +1,4 @@
-"""Transforms one after the other."""
+"""Several transforms in sequence."""
 
 import numpy as np
 import torch

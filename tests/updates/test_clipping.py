@@ -1,4 +1,4 @@
-"""The clip of updates, by hand."""
+"""Clip of updates, by hand."""
 
 import math
 
@@ -22,7 +22,7 @@ def test_the_clip_by_hand():
 
 
 def test_layers_are_clipped_by_themselves():
-    """Of norm 5 in two layers each gets 5/√2."""
+    """With norm 5 in two layers each layer is clipped to 5/√2."""
     layers = [slice(0, 2), slice(2, 3)]
     clipped, norms = clip_updates(torch.tensor([[6.0, 8, 1]]), 5.0, layers)
     bound = 5 / math.sqrt(2)
@@ -40,7 +40,7 @@ def test_layers_are_clipped_by_themselves():
     ],
 )
 def test_the_adaptive_clip_by_hand(clip, expected, below, following):
-    """Four clients, of whom ``below`` have a norm within the clip."""
+    """Four clients, of which ``below`` have a norm within the clip."""
     privacy = Privacy(unit="client", clip=2.0, adaptive_clip=True)
     moved = move_clip(clip, (below - 2) / expected + 0.5, privacy)
     assert moved == pytest.approx(following, abs=1e-6)

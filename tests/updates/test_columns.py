@@ -1,4 +1,4 @@
-"""Computations on blocks of columns, against those on whole rows."""
+"""Computations on blocks of columns, compared with those on whole rows."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Kinds of compression: what is remembered, counted and refused."""
+"""Kinds of compression: their memory, counted bits and refusals."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ MADE = torch.tensor([[4.0, -3, 2, 1, 0], [1, 1, -4, 1, 1], [0, 0, 0, 3, -1]])
 
 
 def play(transform):
-    """Return what one client sends in the rounds of MADE, and what it remembers."""
+    """Return the uploads of one client in the rounds of MADE, and its memory."""
     memory = {name: torch.zeros(1, 5) for name in transform.list_memory()}
     sent, remembered = [], []
     for round, made in enumerate(MADE, start=1):

@@ -1,4 +1,4 @@
-"""Uploads that changes of updates cover."""
+"""Uploads that the changes of updates cover."""
 
 import pytest
 import tiny

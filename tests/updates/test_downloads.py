@@ -18,7 +18,7 @@ SETUP = Setup(
     Layout([]), torch.ones(3, 2).double(), 9, 0, torch.nn.Identity, Training()
 )
 WIDTH = 5
-WHOLE, CHANGE = 32 * WIDTH, 4 * WIDTH + 32  # 9 levels with zero and signs take 4 bits
+WHOLE, CHANGE = 32 * WIDTH, 4 * WIDTH + 32  # 9 levels with zero and signs need 4 bits
 MODELS = torch.arange(6 * WIDTH).view(6, WIDTH).float()
 
 
@@ -35,7 +35,7 @@ def server():
 
 
 def send(overlay, state, round, ids=(0, 1, 2)):
-    """Return the model that clients receive, and the bits that it takes for each."""
+    """Return the model that clients receive, and its number of bits for each."""
     audience = Audience(np.array(ids), SETUP, round)
     message = overlay.send(state, audience, overlay.compose(state, audience))
     return message["model"].tensor, message["download.bits"].tensor[:, 0].tolist()

@@ -1,4 +1,4 @@
-"""The entries that carry updates."""
+"""Entries of messages that carry updates."""
 
 import torch
 

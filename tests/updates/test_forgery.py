@@ -1,4 +1,4 @@
-"""Attackers of a round, and the updates that they forge."""
+"""Attackers of a round and their forged updates."""
 
 import numpy as np
 import torch
@@ -47,7 +47,9 @@ def test_without_honest_clients_attackers_send_their_own():
 
 
 def test_attackers_send_their_own_where_the_attack_is_impossible():
-    """ALIE needs two honest clients. Own updates do not pass through transforms twice."""
+    """ALIE needs two honest clients. The attackers' updates pass through transforms
+    only once.
+    """
     forgery = Forgery(LittleIsEnough(kind="alie", clients=[2, 3], z=1.0), seed=1)
     _, attacks = forgery.forge_knowingly(UPDATES, make_context())
     assert not attacks.any()

@@ -1,4 +1,4 @@
-"""The weighted mean as a rule."""
+"""Weighted mean as a rule."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The rows that a plug-in remembers, as columns of wider rows."""
+"""Rows that a plug-in stores, as columns of wider rows."""
 
 import pytest
 import torch

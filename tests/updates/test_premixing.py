@@ -1,4 +1,4 @@
-"""Mixing of rows against values computed by hand."""
+"""Mixing of rows, compared with values computed by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The noise on the sum of clipped updates, and private runs."""
+"""Noise on the sum of clipped updates, and private runs."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ CLIENT = {"unit": "client"}
 
 
 def make(sigma=1.0, size=4.0, **keys):
-    """The privacy of ``size`` clients out of 40 with clip 2."""
+    """Return the privacy of ``size`` clients out of 40 with clip 2."""
     guarantee = Guarantee("poisson", 40, size, "rdp", 1e-5)
     section = Privacy(**CLIENT, clip=2.0, **keys)
     return ClientPrivacy(section, sigma, guarantee, 5, False, 10)
@@ -41,7 +41,7 @@ def test_the_noise_is_split_between_model_and_count():
 
 
 def test_the_noise_of_a_round_is_keyed_and_has_its_deviation():
-    """σC/4 in each number of a sum over the expected four."""
+    """The deviation is σC/4 in each number of a mean over the expected four clients."""
     privacy, zeros = make(sigma=1.5), torch.zeros(10_000)
     one, same, other = (privacy.release(zeros, 3, 2.0, round) for round in (1, 1, 2))
     deviation = 1.5 * 2 / 4
@@ -62,7 +62,7 @@ def test_the_noise_of_a_round_is_keyed_and_has_its_deviation():
     ],
 )
 def test_the_server_stores_the_next_clip(clip, expected, following):
-    """Updates of the norms 1, 2, 3, 4, without noise."""
+    """Updates have the norms 1, 2, 3, 4, without noise."""
     privacy = make(sigma=0.0, size=expected, adaptive_clip=True)
     server = privacy.server_state(40)
     server["update.clip"] = torch.tensor([clip, 9.0]).double()
@@ -74,7 +74,7 @@ def test_the_server_stores_the_next_clip(clip, expected, following):
 
 
 def test_the_noise_on_the_number_below_the_clip_has_its_deviation():
-    """σ_b = 100/20 = 5, and C moves by the factor exp(−0.2 · noise/100)."""
+    """σ_b = 100/20 = 5, and C changes by the factor exp(−0.2 · noise/100)."""
     privacy = make(size=100.0, adaptive_clip=True)
     clips = []
     for round in range(2000):
@@ -138,7 +138,7 @@ def test_a_method_without_uploads_costs_nothing(tmp_path):
 
 
 def test_local_noise_counts_the_uploads_of_each_client(tmp_path):
-    """Two of five clients in each of three rounds."""
+    """Two of five clients take part in each of three rounds."""
     played = play_alone(
         tmp_path,
         "fedavg",
@@ -161,7 +161,9 @@ def test_a_round_moves_the_model_by_at_most_the_clip(tmp_path):
 
 
 def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
-    """The cohorts are [], [3], [], [], [1]. Only the preflight shows what clients send."""
+    """The cohorts are [], [3], [], [], [1]. Only the preflight shows the clients'
+    uploads.
+    """
     monkeypatch.setattr(
         playing,
         "prepare_on",
@@ -179,7 +181,7 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
     before = first.prepared.setup.initial()
     noise = overlay.privacy.release(torch.zeros(len(before)), 0, 1.0, 1)
     moved = first.server["model"] - before
-    # w̄ moves by the expected share of clients, half a client of five
+    # w̄ changes by the expected share of clients, half a client of five
     torch.testing.assert_close(moved, (0.1 * noise).float(), rtol=1e-4, atol=1e-6)
     digests = set()
     for size in (1, 3):
@@ -189,7 +191,7 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
 
 
 def test_a_server_that_reads_the_cohort_is_refused(tmp_path, monkeypatch):
-    """Before round 1, also where the trial has fewer clients."""
+    """It is refused before round 1, also if the trial has fewer clients."""
     monkeypatch.setattr(dry_round, "FLOATS", 1)
     table = tiny.table("own_updates:Counting", privacy={**CLIENT, "clip": 1.0})
     with expect_refusal(r"reads cohort\.ids.*\[privacy\]"):

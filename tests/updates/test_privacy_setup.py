@@ -1,4 +1,4 @@
-"""Sections beside ``[privacy]``."""
+"""Sections in combination with ``[privacy]``."""
 
 import pytest
 import tiny

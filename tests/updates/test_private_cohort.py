@@ -1,4 +1,4 @@
-"""The cohort that a method's server sees under ``[privacy]``."""
+"""Cohort of a method's server under ``[privacy]``."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Rounding at random and sums modulo 2^bits."""
+"""Random rounding and sums modulo 2^bits."""
 
 import pytest
 import torch

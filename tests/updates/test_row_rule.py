@@ -1,4 +1,4 @@
-"""Rows that count in a rule, mixing before it, and rounds with too few rows."""
+"""Rows that a rule uses, mixing before it, and rounds with too few rows."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""All rules beside all attacks: on made-up updates each pair, in whole runs each rule
-and each attack once.
+"""All pairs of rules and attacks on synthetic updates, and each rule and each attack in
+a whole run.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from hpcfl.experiment import plugins
 from hpcfl.rows import mixing
 from hpcfl.updates.base import Context
 
-# keys without a default, or with one that would not show in few rounds
+# keys without a default, or whose default would have no effect in few rounds
 KEYS = {
     "krum": {"f": 1},
     "multi-krum": {"f": 1, "mixing": "nnm"},
@@ -35,7 +35,7 @@ COUNTS = [[8, 4, 0, 0], [0, 8, 4, 0], [0, 0, 8, 4], [4, 0, 0, 8]] * 2
 
 
 class Memory(dict):
-    """A server's rows, zeros at first."""
+    """A server's rows, initially zeros."""
 
     def __missing__(self, name):
         return torch.zeros(9000)
@@ -68,7 +68,7 @@ def test_each_pair_is_finite_and_the_same_on_any_cores(rule, attack):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", range(max(len(RULES), len(ATTACKS))))
 def test_runs_are_the_same_on_any_number_of_ranks(tmp_path, place):
-    """Also after a resume, in every other run."""
+    """Every other run is also compared after a resume."""
     rule, attack = RULES[place % len(RULES)], ATTACKS[place % len(ATTACKS)]
     method = {"name": ["fedavg", "ditto"][place % 2], "weights": "uniform"}
     table = tiny.table(

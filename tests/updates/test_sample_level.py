@@ -27,8 +27,8 @@ from hpcfl.updates.sample_level import (
 SAMPLE = {"unit": "sample"}
 TWO = [[6, 6, 0, 0], [6, 6, 6, 6]]  # two clients, with 12 and 24 samples
 PRIVATE = {**SAMPLE, "clip": 1.0, "noise": 1.0}
-# N, b, σ, steps: ε of this module and of Opacus 1.6.0 at δ = 1e-5, as both printed them.
-# At fractional orders dp-accounting is above (updates.md, U7).
+# N, b, σ, steps: ε of this module and of Opacus 1.6.0 at δ = 1e-5, as both printed
+# them. At fractional orders dp-accounting's value is larger (updates.md, U7).
 EPSILONS = [
     (600, 50, 1.5, 240, 4.985731, 4.985320),
     (40, 50, 3.0, 20, 7.532306, 7.532306),
@@ -45,7 +45,9 @@ def test_epsilon_of_a_client(case):
 
 
 def integrate_divergence(rate, sigma, order):
-    """The Rényi divergence of a mixture of two Gaussians from one, by quadrature."""
+    """Return the Rényi divergence of a mixture of two Gaussians from one, by
+    quadrature.
+    """
     x = np.linspace(-12, 12, 100_001)
     log_one = -(x**2) / 2 / sigma**2
     log_other = -((x - 1) ** 2) / 2 / sigma**2
@@ -140,7 +142,7 @@ def test_other_models_are_the_same_on_any_number_of_ranks_and_resumed(
 
 
 def test_a_run_spends_its_target(tmp_path):
-    """Each client of all rounds ends with ε, as each round records it."""
+    """A client that takes part in all rounds ends with ε, as each round records."""
     privacy = {**SAMPLE, "clip": 1.0, "epsilon": 3.0}
     run_table(tiny.table("local", TWO, privacy=privacy), tmp_path / "run")
     frame = loading.load_run(tmp_path / "run").clients()
@@ -167,7 +169,7 @@ def test_check_describes_the_guarantee():
 
 
 class Teacher(FedAvg):
-    """Its loss reads a variable, which it declares or not."""
+    """A method whose loss reads a variable, with or without a declaration."""
 
     def training_loss(self):
         return self.loss

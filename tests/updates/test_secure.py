@@ -14,7 +14,7 @@ CONTEXT = Context(seed=3, round=1, ids=np.arange(4), clients=4)
 
 
 def add(secure, updates):
-    """Return the server's update, and how many coordinates wrapped around."""
+    """Return the server's update, and the number of coordinates that wrapped around."""
     sent = secure.encode(updates, CONTEXT)
     server = {}
     result, _ = secure.receive(server, sent.mean(dim=0), len(updates))
@@ -26,8 +26,8 @@ def add(secure, updates):
     [(9, ([9 / 4, 13 / 4], 0)), (6, ([-28 / 16, -12 / 16], 2))],
 )
 def test_clipped_updates_add_up_in_whole_numbers_that_wrap_around(bits, expected):
-    """(3, 4), (0, 1) and twice (6, 8) clipped to 5 have the sum (9, 13). In six bits
-    these are 36 and 52 units of 0.25, modulo 64 centred 36 − 64 and 52 − 64.
+    """(3, 4), (0, 1) and twice (6, 8), clipped to 5, have the sum (9, 13). In six bits
+    these are 36 and 52 units of 0.25, centred modulo 64: 36 − 64 and 52 − 64.
     """
     secure = SecureSum(clip=5.0, step=0.25, bits=bits, clients=4)
     updates = torch.tensor([[3.0, 4], [0, 1], [6, 8], [6, 8]])
@@ -96,7 +96,7 @@ def test_check_counts_bits():
     # 968 + 32 bits instead of 32 · 968
     text = describe(compression=compression)
     assert "1,000 bits" in text and "31 times" in text and "4 bits per number" in text
-    # sums of 5000 units, with 14 bits for each number whatever was compressed
+    # sums of 5000 units, with 14 bits for each number for any compression
     secure = {"secure": True, "clip": 1.0}
     text = describe(compression=compression, aggregation=secure)
     assert "14 bits suffice" in text and f"{14 * 968:,} bits" in text

@@ -1,4 +1,4 @@
-"""The contracts of what changes updates."""
+"""Contracts of plug-ins that change updates."""
 
 import numpy as np
 import own_updates

@@ -1,4 +1,4 @@
-"""Sections on updates that exclude each other, and cohorts that are too small."""
+"""Sections on updates that exclude one another, and cohorts that are too small."""
 
 import pytest
 import tiny

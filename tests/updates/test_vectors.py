@@ -1,4 +1,4 @@
-"""The entries of messages side by side."""
+"""Entries of messages as one vector."""
 
 import torch
 

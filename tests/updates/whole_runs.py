@@ -1,4 +1,4 @@
-"""Runs whose updates are changed, and configurations of such that are refused."""
+"""Runs with changed updates, and refused configurations."""
 
 from functools import partial
 
@@ -18,8 +18,8 @@ def play_alone(folder, method=UNIFORM, **sections):
 
 
 def is_the_same_elsewhere(folder, table):
-    """Tell whether a run ends with the same digest on five ranks, and on two that
-    continue on three; return the run on one rank as well.
+    """Return a run on one rank, after comparing its digest with five ranks, and with
+    two ranks that continue on three.
     """
     alone = play_on(OneProcess(), folder / "alone", table)
     begun = {**table, "rounds": table["rounds"] - 1}
@@ -33,7 +33,7 @@ def is_the_same_elsewhere(folder, table):
 
 
 def refuse(words, method=UNIFORM, counts=tiny.COUNTS, **sections):
-    """Expect one line with these words before anything is played."""
+    """Expect one error line with these words before any round."""
     table = tiny.table(method, counts, **sections)
     with expect_refusal(words):
         prepare_alone(table)

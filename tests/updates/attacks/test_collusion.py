@@ -1,5 +1,5 @@
-"""Attacks of several clients against values computed by hand, and against a search by
-bisection.
+"""Attacks of several clients compared with values computed by hand, and with a search
+by bisection.
 """
 
 import pytest
@@ -47,7 +47,9 @@ def test_three_honest_updates_on_a_line(by_sum):
 
 
 def is_hidden(forged, honest, by_sum):
-    """Whether an update is as near to honest ones as they are to each other."""
+    """Return whether an update is as close to honest updates as they are to one
+    another.
+    """
     squares = (honest[:, None] - honest).square().sum(dim=2)
     own = (honest - forged).square().sum(dim=1)
     if by_sum:

@@ -1,4 +1,4 @@
-"""Attacks by an attacker's own update."""
+"""Attacks that change the attacker's update."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Attacks on data, in whole runs; their samples are those of ``data/test_poison.py``."""
+"""Attacks on data, in whole runs; ``data/test_poison.py`` tests their samples."""
 
 import numpy as np
 import pytest

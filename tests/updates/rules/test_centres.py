@@ -1,4 +1,4 @@
-"""Geometric medians and centred clipping against values computed by hand."""
+"""Geometric medians and centred clipping, compared with values computed by hand."""
 
 import numpy as np
 import pytest

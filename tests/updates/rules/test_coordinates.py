@@ -1,4 +1,4 @@
-"""Medians and trimmed means against values computed by hand."""
+"""Medians and trimmed means, compared with values computed by hand."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Krum, multi-Krum and Bulyan against values computed by hand."""
+"""Krum, multi-Krum and Bulyan, compared with values computed by hand."""
 
 import pytest
 import torch

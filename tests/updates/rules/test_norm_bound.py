@@ -1,4 +1,4 @@
-"""Bounded norms against values computed by hand, and in whole runs."""
+"""Bounded norms, compared with values computed by hand, and in whole runs."""
 
 import tiny
 import torch

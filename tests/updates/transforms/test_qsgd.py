@@ -1,4 +1,4 @@
-"""Entries as levels of the norm."""
+"""Entries rounded to levels of the norm."""
 
 import numpy as np
 import torch
