@@ -1,5 +1,5 @@
-"""Bad input: one line that names file, key, value and what is allowed; exit 2; nothing
-written.
+"""Bad input: one line that names file, key, value and the allowed values; exit code 2;
+no file written.
 """
 
 import os
@@ -15,7 +15,7 @@ from hpcfl.experiment import config, experiment_file
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
 
-# --set → what the line must say
+# --set → required content of the line
 WRONG = {
     "trainig.lr=1": "unknown key 'trainig'; did you mean 'training'? allowed: name,",
     "sweeep.seed=[0]": "unknown key 'sweeep'; did you mean 'sweep'? allowed: name,",
@@ -103,8 +103,8 @@ WRONG = {
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """``run(*arguments)`` of GOOD in an empty folder: the exit code, what was said, and
-    what was left there.
+    """Return ``run(*arguments)``, which runs GOOD in an empty folder and returns the
+    exit code, the output and the remaining files.
     """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.toml").write_text("rounds = 2\n" + GOOD)
@@ -134,8 +134,8 @@ def test_the_file_is_named(run):
 
 
 def test_all_mistakes_are_told_at_once_each_on_its_own_line(run):
-    """Also those about two sections, about sections of plugins that are unknown, and
-    unknown keys; a value that depends on a wrong one is none.
+    """This includes errors about two sections, sections of unknown plug-ins, and
+    unknown keys; a value that depends on a wrong one gives no error.
     """
     overrides = {
         "trainig.lr=1": "unknown key 'trainig'; did you mean 'training'?",
@@ -166,8 +166,8 @@ def test_all_mistakes_are_told_at_once_each_on_its_own_line(run):
 
 @pytest.mark.slow
 def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path):
-    """The folder is that of another seed; more clients than samples show only when the
-    data are read.
+    """The folder belongs to another seed; too few samples for the clients are found
+    only when the data are read.
     """
     assert run("--set", "rounds=1", "--out", "taken")[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -287,8 +287,8 @@ def test_a_world_that_is_not_the_launchers(run, monkeypatch, name, value):
 
 @pytest.mark.slow
 def test_slurms_tasks_outside_a_step_do_not_count(run, monkeypatch):
-    """A batch script that runs the command without srun is one process, whatever the
-    job was given.
+    """A batch script that runs the command without srun is one process, for any number
+    of tasks of the job.
     """
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.delenv("SLURM_PROCID", raising=False)
@@ -385,7 +385,9 @@ def test_keys_that_change_nothing_are_noted():
 
 
 def test_a_stored_configuration_which_says_all_keys_has_no_notes():
-    """``verify`` plays such, and ``hpcfl run`` a file that a tuning chose."""
+    """``verify`` runs such configurations, and ``hpcfl run`` the file that a tuning
+    selected.
+    """
     table = config.parse({"method": {"name": "fedavg"}}).resolved()
     assert config.parse(table).notes == []
 

@@ -87,7 +87,7 @@ def test_a_protocol_sets_everything_at_once():
             },
             {"method.tau": 0.7},
         ),
-        # for a method, alone, with a data set, and with what it does not read
+        # for a method, alone, with a data set, and with keys that it does not read
         ("diversifed", {"method": "diversifed"}, {"method.tau": 1.0}),
         (
             "cwfedavg",
@@ -100,7 +100,7 @@ def test_a_protocol_sets_everything_at_once():
             {"training.plain_lr": 0.005, "method.alpha": None},
         ),
         ("diversifed", {"training.optimizer": "sgd"}, {"training.plain_lr": None}),
-        # for a data set and a method against that for the data set alone
+        # a rule for a data set and a method has precedence over one for the data set
         (
             "fednh",
             {"dataset": "tiny-imagenet", "method": "fednh"},
@@ -174,7 +174,7 @@ def test_unknown_protocols_get_the_nearest():
 
 @pytest.fixture(scope="module")
 def cells():
-    """The cells of every file of the papers, validated, by dotted key."""
+    """Return the validated cells of every file of the papers, by dotted key."""
     found = {}
     for path in PAPERS:
         read, _ = read_paper(path)
@@ -185,8 +185,8 @@ def cells():
 
 
 def reported():
-    """The accuracies in results/reported.csv; their settings are written as ``--set``
-    takes them.
+    """Return the accuracies in results/reported.csv; their settings are written as for
+    ``--set``.
     """
     with open(ROOT / "results" / "reported.csv", newline="") as file:
         return [row for row in csv.DictReader(file) if row["metric"] in ACCURACIES]

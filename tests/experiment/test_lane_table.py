@@ -1,4 +1,4 @@
-"""The table of lanes: read from a file, recorded in the configuration, and looked up."""
+"""Table of lanes: read from a file, recorded in the configuration, and used."""
 
 import copy
 import hashlib
@@ -21,7 +21,7 @@ ROW = {
 
 
 def table(*rows):
-    """A table with a row for each dictionary of changes of ROW."""
+    """Return a table with a row for each dictionary of changes of ROW."""
     found = [{**ROW, **changes} for changes in rows]
     return {"format": 1, "device": "NVIDIA H200", "torch": "2.13.0", "rows": found}
 
@@ -78,7 +78,7 @@ def test_the_fastest_row_that_fits_is_chosen():
 
 
 def change(key, value, place="row"):
-    """A table with another value of one key, or without it."""
+    """Return a table with another value of one key, or without it."""
     found = copy.deepcopy(table({}))
     keys = found if place == "table" else found["rows"][0]
     if value is None:

@@ -1,5 +1,5 @@
-"""What a configuration names is found; what is wrong with a user's module is one line
-that says where.
+"""Plug-ins that a configuration names are found; an error in a user's module gives one
+line with its place.
 """
 
 import sys
@@ -14,8 +14,8 @@ METHODS = "hpcfl.methods"
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """``own(name, text)``: a module of a user in the current folder, forgotten after
-    the test.
+    """Return ``own(name, text)``, which makes a user's module in the current folder
+    that is forgotten after the test.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -106,7 +106,7 @@ def test_what_is_not_there_says_what_is(own, name, words):
 
 @pytest.mark.parametrize("name", ["random", "wave", "hpcfl", "torch"])
 def test_a_module_called_like_another_says_so(own, tmp_path, name):
-    """Also where that other has not been imported yet."""
+    """Also if the other module has not been imported yet."""
     before = sys.modules.get(name)
     (tmp_path / f"{name}.py").write_text(METHOD)
     with expect_refusal(rf"'{name}' .*{name}\.py"):

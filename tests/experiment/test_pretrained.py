@@ -1,4 +1,4 @@
-"""Folders of pretrained models as the library transformers writes them."""
+"""Folders of pretrained models in the format of the library transformers."""
 
 import json
 
@@ -48,7 +48,9 @@ VIT = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """``folder(content)``: the path of a folder with this ``config.json``."""
+    """Return ``folder(content)``, which writes a folder with this ``config.json`` and
+    returns its path.
+    """
 
     def write(content):
         text = content if isinstance(content, str) else json.dumps(content)

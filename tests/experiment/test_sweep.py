@@ -70,7 +70,9 @@ def test_cases_are_linked_columns():
     [({}, [1, 2, 8]), ({"seed": "seed"}, [1, 2, 8]), ({"seed": 5}, [5, 5, 5])],
 )
 def test_each_seed_has_its_own_partition_unless_that_has_a_seed(given, expected):
-    """Without any seed it is as it was when the partition's was 1 by default."""
+    """Without any seed the results equal those of earlier versions, in which the
+    partition's default was 1.
+    """
     table = {
         "method": {"name": "fedavg"},
         "partition": given,

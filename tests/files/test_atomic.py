@@ -118,7 +118,9 @@ with atomic.write_folder(Path(sys.argv[1])) as place:
 
 @pytest.fixture
 def half_done(tmp_path):
-    """A process that is writing the folder ``out``, and is killed when its input ends."""
+    """Start a process that is writing the folder ``out``, and is killed when its input
+    ends.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, tmp_path / "out"],
         stdin=subprocess.PIPE,
@@ -133,7 +135,7 @@ def half_done(tmp_path):
 def test_what_a_killed_writer_of_a_folder_left_is_in_nobodys_way(tmp_path, half_done):
     [rest] = tmp_path.iterdir()
     atomic.remove_temporaries(tmp_path)
-    assert list(tmp_path.iterdir()) == [rest]  # somebody is writing it
+    assert list(tmp_path.iterdir()) == [rest]  # another process is writing it
     half_done.stdin.close()
     half_done.wait()
     with atomic.write_folder(tmp_path / "other"):
@@ -201,7 +203,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path, path):
 
 
 def test_a_report_and_a_figure_leave_a_device_as_it_is(tmp_path):
-    """Both commands ask before they read any run."""
+    """Both commands check it before they read any run."""
     from hpcfl.report import figures, page
 
     for name in ("out.html", "out.png"):

@@ -1,4 +1,4 @@
-"""What HDF5 would do on behalf of a file is refused before any of it is done."""
+"""Actions that HDF5 would take for a file are refused before they begin."""
 
 import io
 import os

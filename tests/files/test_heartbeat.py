@@ -1,4 +1,4 @@
-"""A rank that works shows that it is alive: to whom, and how often."""
+"""Heartbeats of a working rank: their receivers and frequency."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_another_listener_hears_the_beats_inside_a_block_alone():
             heartbeat.beat()
             raise ZeroDivisionError
         heartbeat.beat()
-    heartbeat.beat()  # nobody waits for a process on its own
+    heartbeat.beat()  # no rank waits for a single process
     assert (outer, inner) == ([1], [1])
 
 

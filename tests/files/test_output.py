@@ -1,4 +1,4 @@
-"""What is printed where nobody can read it: the program goes on, and knows."""
+"""Output without a reader: the program continues and detects it."""
 
 import io
 import shlex
@@ -24,7 +24,9 @@ with open("first", "w") as file:  # would be standard output where that is close
 
 @pytest.fixture
 def under_bash(tmp_path):
-    """``under_bash(line)``: the last line of PROGRAM's output and its exit code."""
+    """Return ``under_bash(line)``, which returns the last line of PROGRAM's output and
+    its exit code.
+    """
 
     def run(line: str) -> subprocess.CompletedProcess:
         (tmp_path / "program.py").write_text(PROGRAM)

@@ -1,4 +1,4 @@
-"""Matrices beyond a limit lie in files that nobody sees."""
+"""Matrices beyond a limit are in unlinked files."""
 
 import ctypes
 import io
@@ -24,7 +24,7 @@ def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again
     view = first[3:].view(-1)
     del first
     memory.empty([1, 60])
-    assert len(files) == 2  # the view still holds it
+    assert len(files) == 2  # the view still uses it
     del view
     memory.empty([10, 20])
     assert len(files) == 2
@@ -113,7 +113,7 @@ def test_files_of_hdf5_are_the_same_bytes_wherever_they_were_made(files, monkeyp
 
 
 def test_a_long_copy_sends_heartbeats(monkeypatch):
-    """At the speed of a busy disk gigabytes take longer than a rank may be silent."""
+    """On a busy disk gigabytes take longer than the time that a rank may be silent."""
     beats = []
     monkeypatch.setattr(heartbeat, "_listener", lambda: beats.append(len(beats)))
     monkeypatch.setattr(scratch, "PART_BYTES", 2 * 4 * 8)
@@ -136,18 +136,19 @@ def test_the_next_array_of_a_size_has_the_memory_of_one_that_nobody_uses(monkeyp
     first = memory.empty([100]).fill_(1)
     place, view = first.data_ptr(), first.numpy()[3:]
     del first
-    second = memory.empty([100]).fill_(2)  # while a view holds the first
+    second = memory.empty([100]).fill_(2)  # while a view uses the first
     assert second.data_ptr() != place and view.sum() == 97
     del view
     third = memory.empty([100])
     assert third.data_ptr() == place
-    # no more waits than was in use at once: 800 bytes, and 720 of them are in use
+    # the reserved memory is at most the memory used at once: 800 bytes, of which 720
+    # are in use
     del second, third
     large = memory.empty([180])
     assert sum(map(len, memory._free)) == 0 and len(large) == 180
 
 
-# Prints how often the system gave a page to five arrays of 8 MB in ten rounds.
+# Prints the number of page faults of five arrays of 8 MB in ten rounds.
 FAULTS = """
 import resource
 import numpy as np
@@ -160,7 +161,8 @@ for round in range(11):
     del arrays
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-# Prints how many pages go back to the system with 63 arrays of 2 MB below one in use.
+# Prints the number of pages returned to the system with 63 arrays of 2 MB below one in
+# use.
 RETURNED = """
 from pathlib import Path
 import numpy as np

@@ -22,7 +22,7 @@ CONFIG = {
 
 
 def plant(path, kind):
-    """Something at ``path`` that is no regular file of its own."""
+    """Create something other than a regular file at ``path``."""
     secret = path.with_name("secret")
     secret.write_bytes(b"secret")
     {

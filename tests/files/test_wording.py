@@ -1,4 +1,4 @@
-"""Names and numbers out of a user's file, compared and in messages."""
+"""Names and numbers from a user's file in comparisons and messages."""
 
 from hpcfl.files import wording
 

@@ -1,6 +1,4 @@
-"""Commands in this process, and what every answer must look like whatever the input
-was.
-"""
+"""Commands in this process, and requirements for their answers to any input."""
 
 import hashlib
 import io
@@ -31,8 +29,8 @@ every = 1
 
 
 def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
-    """The exit code of a command, one of ``codes``; if it is not 0 there is one line
-    about it.
+    """Return the exit code of a command, one of ``codes``; a code other than 0 requires
+    one line about it.
     """
     out, err = io.StringIO(), io.StringIO()
     # At the end of a StopRequest signals are handled as before.
@@ -49,7 +47,7 @@ def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
 
 
 def stamp(folder: Path) -> dict[str, object]:
-    """Names, kinds, contents and times of all that lies in a folder."""
+    """Return names, types, contents and times of all files in a folder."""
     return {str(path.relative_to(folder)): _stamp(path) for path in folder.rglob("*")}
 
 

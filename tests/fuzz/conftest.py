@@ -1,6 +1,4 @@
-"""How much is tried: the same few examples every time, or many new ones with
-HPCFL_FUZZ=long.
-"""
+"""Number of examples: the same few every time, or many new ones with HPCFL_FUZZ=long."""
 
 import os
 

@@ -1,6 +1,4 @@
-"""Strategies: values that no key expects, bytes that are not quite right, arrays of
-another kind.
-"""
+"""Strategies: unexpected values, slightly wrong bytes, and arrays of other types."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,7 +43,7 @@ VALUES = st.one_of(
 
 
 def damaged(draw: Callable[[Any], Any], data: bytes) -> bytes:
-    """The bytes with a piece cut out and a few others in its place."""
+    """Draw the bytes with a piece replaced by a few others."""
     start = draw(st.integers(0, len(data)))
     end = draw(
         st.one_of(st.integers(start, min(len(data), start + 8)), st.just(len(data)))
@@ -54,7 +52,7 @@ def damaged(draw: Callable[[Any], Any], data: bytes) -> bytes:
 
 
 def changed(draw: Callable[[Any], Any], value: Any) -> Any:
-    """A JSON value with one place in it replaced, added or left out."""
+    """Draw a JSON value with one entry replaced, added or removed."""
     if not isinstance(value, dict | list) or not value or draw(st.integers(0, 4)) == 0:
         return draw(VALUES)
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
@@ -71,7 +69,7 @@ def changed(draw: Callable[[Any], Any], value: Any) -> Any:
 
 
 def array(draw: Callable[[Any], Any], old: np.ndarray) -> np.ndarray:
-    """Another array in place of ``old``: other values, type, or shape."""
+    """Draw an array in place of ``old`` with other values, type, or shape."""
     return draw(st.sampled_from(CHANGES))(
         old, draw(st.sampled_from([-1, 1, 10**9, 2**63 - 1, 1e308, np.inf]))
     )

@@ -1,4 +1,4 @@
-"""Experiment files that are not quite right: checked, or refused in one line."""
+"""Slightly wrong experiment files: checked, or refused in one line."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""Folders of results with changed files: commands answer, and what only looks or
-refuses changes nothing.
+"""Folders of results with changed files: commands answer, and commands that only read
+or refuse change nothing.
 """
 
 import json
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def empty_drawings(monkeypatch):
-    """What a page draws is tried by ``test_forged.py``, and would take most of the time."""
+    """Replace the drawings of a page, which ``test_forged.py`` tests and which would
+    take most of the time.
+    """
     monkeypatch.setattr(
         figures, "encode_svg", lambda figure, name: b'<svg viewBox="0 0 1 1"/>'
     )
@@ -34,7 +36,7 @@ def empty_drawings(monkeypatch):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    """A place with an experiment file and the folder of its finished run."""
+    """Return a place with an experiment file and the folder of its finished run."""
     place = tmp_path_factory.mktemp("finished")
     (place / "file.toml").write_text(asked.EXPERIMENT)
     assert asked.answer("run", place / "file.toml", "--out", place / "run") == 0
@@ -61,8 +63,8 @@ def test_the_same_command_again(finished, data):
     with _copy(finished) as place:
         _mutate(data.draw, place / "run")
         command = ("run", place / "file.toml", "--out", place / "run")
-        # A folder in the place of a file of a checkpoint shows when that file is
-        # written again, and fails the run.
+        # A folder in place of a checkpoint's file is found when the file is written
+        # again, and fails the run.
         blocked = any(
             path.is_dir() for path in (place / "run" / "checkpoints").iterdir()
         )
@@ -71,7 +73,7 @@ def test_the_same_command_again(finished, data):
         if code == 2:
             assert asked.stamp(place) == before
         if code != 0:
-            # A folder whose lock leads elsewhere, or is none, is nobody's to move aside.
+            # A folder whose lock is a link, or no lock, must not be moved aside.
             lock = place / "run" / ".lock"
             no_lock = lock.is_symlink() or lock.is_dir()
             assert asked.answer(*command, "--fresh") == (2 if no_lock else 0)
@@ -84,7 +86,7 @@ def _copy(finished: Path) -> Iterator[Path]:
 
 
 def _mutate(draw, folder: Path) -> None:
-    """One to three files become something else."""
+    """Change one to three files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in draw(
         st.lists(
@@ -122,7 +124,7 @@ def _link(draw, path: Path, files: list[Path]) -> None:
 
 
 def _content(draw, path: Path, files: list[Path]) -> None:
-    """Another content in the right form, with the right seal."""
+    """Draw other content of the correct form, with a correct checksum."""
     if path.suffix == ".json":
         path.write_text(json.dumps(strange.changed(draw, json.loads(path.read_text()))))
     elif path.suffix == ".h5" and path.read_bytes().startswith(b"hpcfl "):

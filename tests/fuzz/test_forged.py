@@ -1,5 +1,5 @@
-"""Folders whose files are whole and sealed, and say what no run does: every command that
-looks answers soon, in one line where it refuses, and warns of nothing.
+"""Folders with complete files and correct checksums, and impossible content: every
+reading command answers soon, in one line if it refuses, and without warnings.
 """
 
 import json
@@ -38,8 +38,9 @@ PLOTS = (
 
 @pytest.fixture
 def look(tmp_path, monkeypatch):
-    """``look(folder)``: every command that looks at it, each with an answer. With
-    ``plots`` also pictures of what the page has as SVG; without ``page`` neither.
+    """Return ``look(folder)``, which runs every reading command on it and checks each
+    answer. With ``plots`` it also draws pictures of the page's SVG figures; without
+    ``page`` neither.
     """
     monkeypatch.chdir(tmp_path)
 
@@ -52,7 +53,7 @@ def look(tmp_path, monkeypatch):
 
 
 def forged(path: Path, change: Callable[[Results], Results]) -> Path:
-    """A finished run's folder with other results."""
+    """Write a finished run's folder with other results."""
     folder = made_up.folder(path, rounds=4, clients=5)
     file = folder / results.MERGED
     file.write_bytes(results.encode(change(results.load(file))))
@@ -92,7 +93,7 @@ def test_a_checkpoint_of_a_round_of_any_number(tmp_path, look):
 @pytest.mark.parametrize(
     "names",
     [
-        # what a run costs; each has an axis or a column of its own
+        # costs of a run; each has an axis or a column
         ["seconds/round", "seconds/score", "floats_down", "clients/floats_up"],
         ["clients/pre/correct"],
         ["clients/pre/total"],
@@ -144,7 +145,7 @@ def test_numbers_that_are_missing(tmp_path, look, name):
 
 @pytest.mark.parametrize(
     ("text", "plots"),
-    # Of the other the heatmap is a picture, and all else is drawn as SVG.
+    # In the other figure the heatmap is a picture, and the rest is SVG.
     [(r"$\frac{ 名前 \u202e", True), (r"\$a$ {\bf %_^#&~ $" + "m" * 200, False)],
 )
 def test_names_that_are_formulas_or_in_other_scripts(tmp_path, look, text, plots):
@@ -164,7 +165,7 @@ ODD = ["a\ud800b", "a\0b", "x" * 300, "é" * 200, "..", "a/b", ""]
 
 @pytest.mark.parametrize(
     ("names", "page"),
-    # What the page draws is the same run each time.
+    # The page draws the same run each time.
     [([name], False) for name in ODD[:2]] + [(ODD, True), (range(60_000), False)],
 )
 def test_cells_of_any_name(tmp_path, look, names, page):

@@ -1,4 +1,4 @@
-"""Partition files with the right seal and a wrong content: used, or refused in one
+"""Partition files with a correct checksum and wrong content: used, or refused in one
 line.
 """
 
@@ -20,7 +20,7 @@ KIND = "partition"
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """The arrays and attributes of a real partition."""
+    """Return the arrays and attributes of a real partition."""
     place = tmp_path_factory.mktemp("drawn")
     (place / "file.toml").write_text(asked.EXPERIMENT)
     assert (

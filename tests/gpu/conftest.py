@@ -1,5 +1,5 @@
-"""Tests on a GPU: skipped where there is none, but for those that pytest starts on the
-simulated one.
+"""Tests on a GPU: skipped without one, except those that pytest starts on the simulated
+one.
 """
 
 import sys
@@ -10,7 +10,9 @@ import torch
 
 @pytest.fixture
 def a_gpu():
-    """The real one, or the simulated in a process that has it (``tests/simulated_gpu``)."""
+    """Require a real GPU, or the simulated one in its process
+    (``tests/simulated_gpu``).
+    """
     if "gpu.guard" in sys.modules:
         from gpu.device import GPU
 

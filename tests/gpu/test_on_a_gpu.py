@@ -1,4 +1,4 @@
-"""What a GPU run promises: the CPU's state but for rounding, the same bits again, lanes
+"""Guarantees of a GPU run: the CPU's state up to rounding, reproducible bits, lanes
 that fit.
 """
 
@@ -47,7 +47,7 @@ def test_products_in_blocks_on_two_streams_have_the_bits_of_the_cpu(monkeypatch)
 
 @pytest.mark.parametrize(("method", "together"), [("apple", 1), ("fedfomo", 3)])
 def test_groups_of_clients_end_as_on_the_cpu(method, together, tmp_path, monkeypatch):
-    """The rows of other groups are on the CPU meanwhile, and so are pools."""
+    """Meanwhile the rows of other groups are on the CPU, and so are pools."""
     monkeypatch.setattr(lane_choice, "fit_clients", lambda *_: together)
     monkeypatch.setattr(prepare, "POOL_SHARE", 0)
     case = method, {}, "mlp", {}

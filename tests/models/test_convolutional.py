@@ -1,4 +1,4 @@
-"""The base of small image models."""
+"""Base class of small image models."""
 
 import pytest
 from refusals import expect_refusal

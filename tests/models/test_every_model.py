@@ -1,4 +1,4 @@
-"""Every model trains for a round, and so does a method of each family."""
+"""Every model trains for a round, with a method of each family."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hpcfl.communication.communicator import OneProcess
 
 pytestmark = pytest.mark.slow
 
-# one mean on the server, mixes on the server, and models that are blended by clients
+# one mean on the server, mixes on the server, and models that clients blend
 METHODS = [{"name": "fedavg"}, {"name": "diversifed"}]
 METHODS += [{"name": "fedala", "most_epochs": 1}]
 FAMILIES = of_each_family()
@@ -45,8 +45,8 @@ every_method = pytest.mark.parametrize(
 
 
 def pairs():
-    """Each model with a family and each family with a model: a model sees rows, a method
-    sees a body and a head, so that what one does with one other it does with all.
+    """Return each model with a family and each family with a model. A model depends on
+    rows, a method on a body and a head, so one partner for each is sufficient.
     """
     found = []
     for number in range(max(len(MODELS), len(FAMILIES))):
@@ -59,8 +59,8 @@ def pairs():
 
 @pytest.fixture(scope="module")
 def own_data(tmp_path_factory):
-    """``own_data(shape)``: a file of 36 random samples: images, tokens of a vocabulary
-    of 500, or points.
+    """Return ``own_data(shape)``, which writes a file of 36 random samples: images,
+    tokens of a vocabulary of 500, or points.
     """
     folder, generator = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
 
@@ -87,7 +87,7 @@ def own_data(tmp_path_factory):
 
 @pytest.fixture
 def play(tmp_path, own_data):
-    """``play(model, shape, method, …)``: one round with all clients."""
+    """Return ``play(model, shape, method, …)``, which runs one round with all clients."""
 
     def run(model, shape, method=METHODS[0], batch_size=5, buffers="local"):
         table = {
@@ -130,14 +130,14 @@ def test_batch_norm_statistics_stay_with_each_client_or_are_averaged(play, metho
         and not torch.equal(means[0], means[1])
         and not torch.equal(means[1], means[2])
     )
-    # they never travel
+    # they are never sent
     assert prepared.setup.layout.width == sum(
         p.numel() for p in prepared.setup.build().parameters()
     )
 
     averaged = play({"name": "resnet8"}, TINY_IMAGES, method, buffers="average")
     trained = averaged.clients["buffers.model"]
-    assert torch.equal(trained, kept)  # the first round starts from the same
+    assert torch.equal(trained, kept)  # the first round starts from the same model
     weights = averaged.prepared.make_cohort(np.arange(CLIENTS), 1).weights[:, None]
     torch.testing.assert_close(
         averaged.server["buffers.model"], (weights * trained.double()).sum(0).float()
@@ -146,7 +146,7 @@ def test_batch_norm_statistics_stay_with_each_client_or_are_averaged(play, metho
 
 
 def test_batch_norm_never_sees_a_single_sample(play):
-    # 4 + 4 + 1: one position a channel at the end
+    # 4 + 4 + 1: one position per channel at the end
     played = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)
     buffers = played.prepared.resources.buffers
     tracked = buffers.columns("stem.1.num_batches_tracked")

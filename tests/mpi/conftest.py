@@ -13,7 +13,9 @@ from hpcfl.communication.communicator import OneProcess
 
 @pytest.fixture
 def experiment(tmp_path: Path):
-    """``experiment(text, rounds)``: a file on the tiny data with further tables."""
+    """Return ``experiment(text, rounds)``, which writes a file on the tiny data with
+    further tables.
+    """
 
     def write(text: str, rounds: int = 3) -> str:
         path = tmp_path / "experiment.toml"
@@ -25,7 +27,7 @@ def experiment(tmp_path: Path):
 
 @pytest.fixture
 def start(zygote, tmp_path_factory):
-    """``start(ranks, *arguments)`` → Job, ended with the test."""
+    """Return ``start(ranks, *arguments)``, which starts a Job that ends with the test."""
     if not MPIEXEC.exists():
         pytest.skip("no mpiexec beside this Python")
     jobs: list[Job] = []
@@ -49,14 +51,16 @@ def start(zygote, tmp_path_factory):
 
 @pytest.fixture
 def chance() -> random.Random:
-    """The same moments in every run of the tests, as far as the machine's speed allows."""
+    """Return a generator with fixed draws, so that every run of the tests interrupts at
+    the same moments, as far as the machine's speed allows.
+    """
     return random.Random(20)
 
 
 @pytest.fixture
 def alone():
-    """``alone(file, folder, *options)`` runs an experiment in this process, which saves
-    starting one; the exit code.
+    """Return ``alone(file, folder, *options)``, which runs an experiment in this
+    process, without the start of another one, and returns the exit code.
     """
     return lambda file, folder, *options: command(
         ["run", file, *options, "--out", str(folder)], OneProcess()

@@ -1,5 +1,5 @@
-"""Two ranks send each other rows that together have more bytes than 32 bits can count:
-``COUNT`` of ``WIDTH`` bytes each.
+"""Two ranks exchange rows with more bytes in total than 32 bits can count: ``COUNT`` of
+``WIDTH`` bytes each.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Real jobs: the command under mpiexec, on the tiny data.
 
-Its processes are forked from a zygote, which saves the seconds that each would spend on
-imports. They are found by a mark in their environment, the ranks by what they say of
-themselves.
+Its processes are forked from a zygote, which saves the seconds of their imports. They
+are found by a mark in their environment, and ranks by the files that they write.
 """
 
 import os
@@ -20,14 +19,12 @@ from hpcfl.storage.manifest import find_latest
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 GIGABYTES_PROGRAM = str(Path(__file__).with_name("gigabytes.py"))
-# rows that together have more bytes than 32 bits can count: two, and many narrow ones
+# rows with more bytes in total than 32 bits can count: two, and many narrow ones
 GIGABYTES = [
     {"COUNT": "2", "WIDTH": str((1 << 30) + 4096)},
     {"COUNT": "36000", "WIDTH": "60000"},
 ]
-PATIENCE = (
-    280  # seconds; generous, because a loaded machine takes long to start processes
-)
+PATIENCE = 280  # seconds; large, because processes start slowly on a loaded machine
 
 EXPERIMENT = """
 name = "t"
@@ -51,10 +48,10 @@ every = 2
 
 
 class Job:
-    """A started command. ``ranks`` 0 is one process without mpiexec.
+    """A started command. With ``ranks`` 0 it is one process without mpiexec.
 
-    place: an empty folder for what the ranks say of themselves. launcher: what starts
-    the ranks, without their number.
+    place: empty folder for the ranks' files. launcher: command that starts the ranks,
+    without their number.
     """
 
     def __init__(
@@ -85,7 +82,7 @@ class Job:
         )
 
     def wait(self) -> tuple[int, str]:
-        """Exit code and output."""
+        """Return exit code and output."""
         try:
             output, _ = self.process.communicate(timeout=PATIENCE)
         finally:
@@ -93,15 +90,15 @@ class Job:
         return self.process.returncode, output
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         self.signal(signal.SIGKILL, self.pids())
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
     def pids(self) -> list[int]:
-        """All processes of the job with its mark; one that was forked dies with the one
-        that asked for it.
+        """Return all processes of the job by its mark; a forked one ends with the
+        process that requested it.
         """
         mark, marked = f"HPCFL_JOB={self._place}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -111,7 +108,7 @@ class Job:
         return marked
 
     def ranks(self) -> list[int]:
-        """The job's ranks, ascending."""
+        """Return the job's ranks, ascending."""
         found = [
             (int(path.name.removeprefix("rank-")), int(path.read_text()))
             for path in self._place.glob("rank-*")
@@ -129,19 +126,19 @@ class Job:
 
 
 def digest(folder: Path) -> str | None:
-    """Of a run's newest checkpoint."""
+    """Return the digest of a run's newest checkpoint."""
     found = find_latest(folder / "checkpoints") if folder.exists() else None
     return found and found.digest
 
 
 def round_of(folder: Path) -> int:
-    """The newest checkpoint's round, 0 without one."""
+    """Return the round of the newest checkpoint, 0 without one."""
     found = find_latest(folder / "checkpoints") if folder.exists() else None
     return found.round if found else 0
 
 
 def wait_for_round(job: Job, folder: Path, least: int) -> None:
-    """Until a checkpoint of round ``least`` or later is there, or the job has ended."""
+    """Wait until a checkpoint of round ``least`` or later exists, or the job has ended."""
     deadline = time.monotonic() + PATIENCE
     while job.process.poll() is None and round_of(folder) < least:
         assert time.monotonic() < deadline

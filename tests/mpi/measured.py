@@ -1,7 +1,7 @@
-"""Play an experiment under mpiexec and write the most memory that rank 0 had at any time
-before its report, in bytes, to the file that MEASURED names.
+"""Run an experiment under mpiexec and write rank 0's peak memory before its report, in
+bytes, to the file that MEASURED names.
 
-What the report imports takes more than a small model's federation.
+The imports of the report take more memory than the federation of a small model.
 """
 
 import os

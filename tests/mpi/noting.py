@@ -1,5 +1,5 @@
-"""The command, noting the code that each rank leaves with: mpiexec tells only one for
-all.
+"""The command, with a record of each rank's exit code, because mpiexec reports only one
+for all.
 """
 
 import os

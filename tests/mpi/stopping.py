@@ -1,5 +1,5 @@
-"""The command, with a worker that stops when it should send its numbers, by a blocking
-call.
+"""The command, with a worker that stops in a blocking call when it should send its
+numbers.
 """
 
 import os

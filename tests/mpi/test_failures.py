@@ -1,5 +1,5 @@
-"""One failure ends the job, on all ranks, within seconds, with words that name it;
-nobody is left waiting.
+"""One failure ends the job on all ranks within seconds, with a message that names it;
+no rank keeps waiting.
 """
 
 import os
@@ -33,7 +33,9 @@ NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED = (
 
 @pytest.fixture
 def ended(start, experiment, tmp_path):
-    """``ended(ranks, text, …)``: exit code and output of a run of so many ranks."""
+    """Return ``ended(ranks, text, …)``, which returns exit code and output of a run on
+    the given number of ranks.
+    """
 
     def play(ranks, text="[method]\nname = 'fedavg'\n", rounds=3, out=None, **keys):
         file = experiment(text, rounds)
@@ -67,8 +69,8 @@ def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stop
     began = time.monotonic()
     code, output = job.wait()
     assert code not in (0, 75) and time.monotonic() - began < 30
-    # Which one is named depends on whether the stopped rank holds up another in the
-    # middle of an exchange.
+    # The named rank depends on whether the stopped rank blocks another one during an
+    # exchange.
     assert re.search(
         r"hpcfl: (rank|a rank) .* 3 s \(runtime.hang_after\)",
         output,
@@ -76,7 +78,7 @@ def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stop
 
 
 def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(ended):
-    """Nobody is left to poll for it: the server is inside a blocking call."""
+    """No rank polls for it: the server is inside a blocking call."""
     began = time.monotonic()
     text = "[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n"
     code, output = ended(2, text, program=(STOPPING,))
@@ -157,8 +159,8 @@ def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(
 
 @pytest.mark.parametrize(("method", "code"), [("fedavg", 0), ("tiny:Stops", 75)])
 def test_a_rank_that_leaves_later_than_the_others_is_not_killed(ended, method, code):
-    """MPICH's mpiexec kills all ranks when one has closed its line without taking
-    leave.
+    """MPICH's mpiexec kills all ranks if one has closed its connection without
+    finalising.
     """
     text = f"[method]\nname = '{method}'\n"
     found, output = ended(3, text, program=(WRAPPED,))
@@ -170,8 +172,8 @@ def test_a_rank_that_leaves_later_than_the_others_is_not_killed(ended, method, c
     [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)],
 )
 def test_a_warning_while_it_leaves_does_not_change_the_code(ended, ranks, method, code):
-    """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a
-    while once torch is loaded.
+    """Slurm's supervisor repeats its warning until the ranks have exited, which takes a
+    while with torch.
     """
     text = f"[method]\nname = '{method}'\n"
     found, output = ended(ranks, text, program=(WARNED,))
@@ -179,8 +181,8 @@ def test_a_warning_while_it_leaves_does_not_change_the_code(ended, ranks, method
 
 
 def test_a_report_that_fails_changes_no_code(ended, tmp_path):
-    """The results are safe: all ranks leave with 0, and a note says how to make the
-    report again.
+    """The results are complete: all ranks exit with 0, and a note gives the command
+    that makes the report again.
     """
     text = "[sweep]\nmethod.name = ['local', 'fedavg']\n"
     code, output = ended(3, text, 1, program=(UNREPORTED,))
@@ -205,7 +207,7 @@ def test_a_full_disk_ends_all_ranks(ended, small_disk):
 def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(
     ended, small_disk
 ):
-    """Each rank needs room, and the first that has none ends all."""
+    """Each rank needs space, and the first rank without space ends all."""
     text = "[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n"
     began = time.monotonic()
     code, output = ended(3, text, TMPDIR=str(small_disk))
@@ -216,13 +218,13 @@ def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(
 
 @contextmanager
 def vanished(folder: Path) -> Iterator[Path]:
-    """Inside the block the folder is gone; where it is instead."""
+    """Remove the folder inside the block, and return its new place."""
     yield folder.rename(folder.with_name("elsewhere"))
 
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[Path]:
-    """Inside the block nothing can be written below the folder."""
+    """Make the folder read-only inside the block."""
     if (
         os.geteuid()
         or subprocess.run(
@@ -274,7 +276,7 @@ def test_a_folder_that_is_read_only_from_the_start_is_bad_input(ended, tmp_path)
 
 
 def test_worlds_of_one_rank_each_are_refused(ended, tmp_path):
-    """As srun with the wrong MPI flavour starts them."""
+    """As srun starts them with the wrong type of MPI."""
     code, output = ended(0, SLURM_NTASKS="4", SLURM_PROCID="0")
     assert code == 2
     assert " 4 ranks " in output and "srun --mpi=pmi2" in output
@@ -283,7 +285,7 @@ def test_worlds_of_one_rank_each_are_refused(ended, tmp_path):
 
 @pytest.mark.slow
 def test_more_than_two_gigabytes_in_one_exchange(start):
-    """In wide rows; ``test_ranks.py`` sends narrow ones in many blocks."""
+    """The rows are wide; ``test_ranks.py`` sends narrow ones in many blocks."""
     jobs.need_memory(12)
     wide = jobs.GIGABYTES[0]
     code, output = start(2, program=(jobs.GIGABYTES_PROGRAM,), **wide).wait()

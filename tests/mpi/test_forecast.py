@@ -1,7 +1,7 @@
-"""What ``check`` says of rank 0's memory, held against what rank 0 really takes.
+"""Rank 0's memory in the forecast of ``check``, compared with its real memory.
 
-Python, torch and the data are the same for a small and a large model, so what two runs
-differ by is what the forecasts differ by.
+Python, torch and the data are the same for a small and a large model, so the difference
+of two runs must be the difference of the forecasts.
 """
 
 import tomllib
@@ -55,7 +55,8 @@ def measured(start, folder, method, hidden):
     return int((folder / "bytes").read_text())
 
 
-# FedAvg's server gets one mean; FedAMP's keeps, sends and gets a model of each client.
+# FedAvg's server receives one mean; FedAMP's stores, sends and receives a model of each
+# client.
 @pytest.mark.parametrize("method", ["fedavg", "fedamp"])
 def test_the_server_takes_what_was_forecast(start, tmp_path, method):
     large = measured(start, tmp_path / "large", method, LARGE)

@@ -1,5 +1,5 @@
-"""Killed or signalled at random moments, then resumed by the same command, perhaps with
-other ranks: the same bits.
+"""Jobs that are killed or signalled at random moments, and resumed by the same command,
+also on other ranks: the same bits.
 """
 
 import signal
@@ -33,13 +33,13 @@ KINDS = {
 
 
 def interrupt(kind, job, chance):
-    """Disturb a running job."""
+    """Interrupt a running job."""
     if kind == "one rank":
         job.signal(signal.SIGKILL, [chance.choice(job.ranks())])
     elif kind == "all ranks":
         job.signal(signal.SIGKILL, job.ranks())
     else:
-        job.signal(getattr(signal, kind), [job.process.pid])  # mpiexec hands it on
+        job.signal(getattr(signal, kind), [job.process.pid])  # mpiexec forwards it
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -73,7 +73,7 @@ def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(
 
 
 def same_metrics(calm, disturbed):
-    """Every round once, with the numbers of the undisturbed run."""
+    """Assert that every round occurs once, with the metrics of the undisturbed run."""
     one, other = results.read(calm), results.read(disturbed)
     assert other.completed == [ROUNDS] and other.rounds.tolist() == list(
         range(1, ROUNDS + 2)
@@ -112,7 +112,9 @@ def test_server_state_in_parts_survives_kills_on_any_number_of_ranks(
 def test_killed_at_any_moment_from_the_start_on(
     start, alone, experiment, tmp_path, chance
 ):
-    """Also before the first checkpoint: while ranks start, prepare, claim the folder."""
+    """This includes moments before the first checkpoint: ranks start, prepare, and
+    claim the folder.
+    """
     file, folder = experiment("[method]\nname = 'cwfedavg'\n", 6), tmp_path / "killed"
     for _ in range(3):
         job = start(2, file, "--out", folder)

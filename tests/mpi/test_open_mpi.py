@@ -1,7 +1,7 @@
-"""Jobs under Open MPI, where it is installed; all others here run under MPICH.
+"""Jobs under Open MPI, if it is installed; all other jobs of the tests run under MPICH.
 
-``ompi_info`` on the PATH says where it is. mpi4py loads the library that MPI4PY_LIBMPI
-names in place of MPICH's.
+Its place is found by ``ompi_info`` on the PATH. mpi4py loads the library that
+MPI4PY_LIBMPI names in place of MPICH's.
 """
 
 import shutil
@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.mpi
 
 ROUNDS = 24
-# More ranks than cores, and whoever runs the tests.
+# Allow more ranks than cores, and any user.
 SETTINGS = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_rmaps_base_oversubscribe": "true",
@@ -26,7 +26,9 @@ SETTINGS = {
 
 @pytest.fixture
 def start_open_mpi(start):
-    """``start_open_mpi(ranks, *arguments)`` → Job under Open MPI's own mpiexec."""
+    """Return ``start_open_mpi(ranks, *arguments)``, which starts a Job under Open MPI's
+    mpiexec.
+    """
     ompi_info = shutil.which("ompi_info")
     if ompi_info is None:
         pytest.skip("Open MPI is not installed: there is no ompi_info on the PATH")
@@ -37,7 +39,8 @@ def start_open_mpi(start):
         check=True,
     )
     built_for = Path(said.stdout.strip().rpartition(":")[2])
-    beside = Path(ompi_info).resolve().parents[1] / "lib"  # where it was moved since
+    # its place after it was moved
+    beside = Path(ompi_info).resolve().parents[1] / "lib"
     (library, *_) = [
         path
         for folder in (built_for, beside)
@@ -90,7 +93,7 @@ def test_a_mistake_ends_with_2_and_one_line(start_open_mpi, experiment, tmp_path
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", jobs.GIGABYTES, ids=["wide", "narrow"])
 def test_more_than_two_gigabytes_in_one_exchange(start_open_mpi, rows):
-    """Open MPI 5 counts in 32 bits, and so does a call the bytes of all ranks."""
+    """Open MPI 5 counts in 32 bits, and so does a call for the bytes of all ranks."""
     jobs.need_memory(12)
     code, output = start_open_mpi(2, program=(jobs.GIGABYTES_PROGRAM,), **rows).wait()
     assert code == 0, output

@@ -1,6 +1,6 @@
-"""The same bits for any number of ranks, and resumed on others. What does not depend on
-MPI is in ``communication/test_ranks_in_threads.py``, which has more ranks and kinds of
-state, and in ``test_digests.py``, which has every method.
+"""The same bits for any number of ranks, and after a resume on others.
+``communication/test_ranks_in_threads.py`` tests the parts independent of MPI with more
+ranks and kinds of state, and ``test_digests.py`` every method.
 """
 
 import json
@@ -20,14 +20,15 @@ pytestmark = pytest.mark.mpi
 
 NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
 TENSORS = str(Path(__file__).with_name("tensors.py"))
-# kinds of messages and of private state; FedALA's are FedAvg's and a model of each client
+# kinds of messages and of private state; FedALA has FedAvg's and a model for each
+# client
 KINDS = ["cwfedavg", "fedala", "fednh", "ifca"]
 
 
 def test_kinds_of_messages_and_state_on_other_ranks_and_resumed(
     start, alone, experiment, tmp_path, capsys
 ):
-    """On three ranks, whose run one process resumes and two ranks verify."""
+    """The run on three ranks is resumed by one process and verified by two ranks."""
     file = experiment(grid(KINDS, (0.5,), NEWCOMERS), 2)
     each_round = ["--set", "checkpoint.every=1", "--out"]
     assert alone(file, tmp_path / "1", *each_round[:2]) == 0
@@ -40,7 +41,7 @@ def test_kinds_of_messages_and_state_on_other_ranks_and_resumed(
         assert scores and all(np.isfinite(score).any() for score in scores), cell
         assert np.isfinite(values["clients/train_loss"][:2]).any(), cell
         assert np.isfinite(values.get("newcomers/after/weighted", [0])[-1]), cell
-        # as if killed before it was there
+        # as if killed before it was written
         (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
     assert alone(file, tmp_path / "3", *each_round[:2]) == 0
     assert capsys.readouterr().out.count("after round 1") == len(KINDS)
@@ -52,7 +53,7 @@ def test_kinds_of_messages_and_state_on_other_ranks_and_resumed(
 
 
 def with_model(file, model):
-    """The experiment file, of which all models are others."""
+    """Write the experiment file with other models."""
     path = Path(file)
     mlp = 'name = "mlp"\nhidden = [8]'
     path.write_text(path.read_text().replace(mlp, f'name = "{model}"'))
@@ -69,9 +70,9 @@ def test_other_frozen_parameters_on_one_rank_are_refused(start, experiment, tmp_
 
 
 def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_path):
-    """In the first round rows travel. Then four models in float64 to each rank, which
-    are as many bytes as eight: less than the 20 clients' rows for one worker and two,
-    but not for three.
+    """In the first round rows are sent. Later each rank receives four models in
+    float64, which have as many bytes as eight in float32: fewer than the 20 clients'
+    rows with one worker and two, but not with three.
     """
     file = experiment("[method]\nname = 'cwfedavg'\nlayers = 'all'\n", 2)
     many = [
@@ -109,7 +110,7 @@ def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_p
 def test_rows_of_a_client_that_is_left_out_are_not_waited_for(
     start, alone, experiment, tmp_path
 ):
-    """Of five ranks with rows, of which one has none left."""
+    """One of five ranks with rows has no remaining row."""
     file = experiment(
         "[method]\nname = 'tiny:DivergesInRows'\nclient = 3\nsince = 2\n", 3
     )
@@ -142,14 +143,14 @@ def test_tensors_travel_like_arrays(start, alone, experiment, tmp_path, wide):
 
 
 def grid(names, fractions, newcomers=""):
-    """Cells for these methods, each with these shares of the clients in a round.
+    """Yield cells of these methods, each with these shares of clients in a round.
 
-    newcomers: keys for those methods that have something for them.
+    newcomers: keys for methods with special treatment of newcomers.
     """
     lines = [f"[sweep]\nparticipation.fraction = {list(fractions)}"]
     for name in names:
         lines.append("[[sweep.cases]]")
-        # a JSON string, number or truth value is one of TOML, too
+        # a JSON string, number or truth value is also one of TOML
         for key, value in short(name).items():
             lines.append(f"method.{key} = {json.dumps(value)}")
         if not kind(name).no_newcomers:
@@ -162,8 +163,8 @@ def cells(folder):
 
 
 def compare(calm, other, count):
-    """Equal digests and metrics in so many cells; no two cells are alike, but for what
-    ends with FedAvg's models by its definition.
+    """Compare digests and metrics of all cells; all cells differ, except those that
+    equal FedAvg by definition.
     """
     assert cells(calm) == cells(other) and len(cells(calm)) == count
     expected = {cell: jobs.digest(calm / cell) for cell in cells(calm)}
@@ -175,7 +176,7 @@ def compare(calm, other, count):
 
 
 def same(one, other):
-    """All that was recorded but times and bytes."""
+    """Assert that all metrics are equal except times and bytes."""
     assert one.completed == other.completed != [] and np.array_equal(
         one.rounds, other.rounds
     )

@@ -1,4 +1,6 @@
-"""Scripts that call ``hpcfl.run`` on several ranks: all ranks do the same or end."""
+"""Scripts that call ``hpcfl.run`` on several ranks: all ranks do the same, or the job
+ends.
+"""
 
 import os
 import subprocess
@@ -17,7 +19,9 @@ SCRIPT = str(Path(__file__).with_name("script.py"))
 
 @pytest.fixture
 def script(start, tmp_path):
-    """``script(how)`` on two ranks: exit code, output, seconds."""
+    """Return ``script(how)``, which runs it on two ranks and returns exit code, output
+    and seconds.
+    """
 
     def play(how):
         begun = time.monotonic()
@@ -53,8 +57,8 @@ def test_a_rank_that_ends_before_the_run_ends_the_job(script, how):
 
 
 def test_a_rank_that_fails_once_mpi_has_started_ends_the_job(tmp_path):
-    """A whole Python, which finalises MPI when it ends and may wait there for the
-    others; they give up soon.
+    """Complete Python processes, which finalise MPI when they end and may wait for the
+    other ranks; they give up soon.
     """
     played = subprocess.run(
         [MPIEXEC, "-n", "2", sys.executable, SCRIPT, "raises with MPI", tmp_path],

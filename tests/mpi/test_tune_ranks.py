@@ -1,5 +1,5 @@
-"""A tuning that is killed at two moments and continued on other ranks: the same
-choice.
+"""A tuning that is killed at two moments and continued on other ranks selects the same
+trial.
 """
 
 import signal
@@ -26,7 +26,7 @@ final_seeds = [0]
 search = { "training.lr" = { low = 0.01, high = 0.3, log = true } }
 """
 OUTCOME = ["tuned.csv", "curve.csv", "chosen/fedavg.toml"]
-MOMENTS = [0, 3]  # results that are there when it is killed
+MOMENTS = [0, 3]  # number of results when it is killed
 PATIENCE = 120
 
 

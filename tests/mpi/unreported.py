@@ -1,5 +1,5 @@
-"""The command without the modules that reports need, as on a compute node with only
-what training needs.
+"""The command without the modules that reports need, as on a compute node with only the
+modules for training.
 """
 
 import sys

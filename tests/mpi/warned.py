@@ -1,4 +1,4 @@
-"""The command, with a rank that is warned while Python takes itself apart."""
+"""The command, with a rank that receives a warning during Python's finalisation."""
 
 import ctypes
 import os
@@ -18,10 +18,11 @@ class Late:
 
 sys.late = (
     Late()
-)  # this module is among the last things to go, long after Python's own signal handlers
+    # this module is one of the last that are removed, long after Python's signal handlers
+)
 try:
     main()
 except SystemExit as leaving:
     ctypes.pythonapi.Py_Exit(
         leaving.code
-    )  # as Python does it, also where what forked this process would not
+    )  # as Python does, also if the process was forked

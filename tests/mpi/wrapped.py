@@ -1,12 +1,12 @@
-"""The command inside another process, as scripts that bind ranks to cores start it;
-that one stays a little longer.
+"""The command inside another process that ends a little later, as scripts start it that
+bind ranks to cores.
 """
 
 import subprocess
 import sys
 import time
 
-# one leads to mpiexec
+# one path leads to mpiexec
 code = subprocess.run(
     [sys.executable, "-m", "hpcfl", *sys.argv[1:]], close_fds=False
 ).returncode

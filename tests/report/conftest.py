@@ -1,4 +1,4 @@
-"""Runs that were never played: what they say is known to the last number."""
+"""Synthetic runs in which every number is known."""
 
 import made_up
 import numpy as np
@@ -16,8 +16,9 @@ NAN = np.nan
 
 @pytest.fixture
 def made_runs(tmp_path):
-    """``made_runs(method=[numbers by seed])``: runs of two rounds; a number is added in
-    round 2. All runs of a test are returned, in the order of their names.
+    """Return ``made_runs(method=[numbers by seed])``, which makes runs of two rounds; a
+    number is added in round 2. It returns all runs of a test in the order of their
+    names.
     """
     made = {}
 

@@ -1,6 +1,4 @@
-"""Which runs are repetitions of one experiment, which the same run twice, and which
-stand apart.
-"""
+"""Repetitions of one experiment, repeated runs, and separate experiments."""
 
 from dataclasses import replace
 
@@ -13,7 +11,7 @@ from hpcfl.trained.run import Run
 
 
 def ended(one: Run, digest: str, **header: object) -> Run:
-    """The same run with another final state, made elsewhere."""
+    """Return the same run with another final state, from another machine."""
     return replace(
         one,
         status=replace(one.status, digest=digest),
@@ -110,7 +108,7 @@ def test_what_was_made_by_different_code_is_noted_where_it_is_compared():
         ended(run("local"), "b", commit="abc"),
         ended(run("ditto"), "c", commit="def"),
         ended(run("moon"), "d"),
-    ]  # the last outside a repository
+    ]  # the last one outside a repository
     [note] = sweep_table.make(arrange(runs)).notes
     assert note.endswith("commit: abc (fedavg, local), def (ditto)")
     assert sweep_table.make(arrange(runs, ["method.name", "commit"])).notes == []
@@ -136,7 +134,7 @@ def test_a_rule_names_rows_before_its_own_keys():
 
 
 def test_the_searches_of_a_method_are_repetitions():
-    """Two searches chose other rates for FedAvg."""
+    """Two searches selected other rates for FedAvg."""
     runs = []
     for method, search, seed, rate in (
         ("fedavg", 0, 0, 0.1),

@@ -7,7 +7,7 @@ from hpcfl.report import catalogue
 
 
 def test_the_stored_catalogue_is_what_the_code_says():
-    """After a change of a key or description: ``python -m hpcfl.report.catalogue``."""
+    """After a change of a key or description run ``python -m hpcfl.report.catalogue``."""
     stored = catalogue.STORED.read_text(encoding="utf-8")
     # Versions of pydantic write 1 or 1.0.
     assert json.loads(stored) == json.loads(catalogue.text())
@@ -55,7 +55,7 @@ def test_methods_have_keys_with_meanings():
 
 @pytest.mark.slow
 def test_what_may_be_searched_is_allowed_and_has_a_source():
-    """The default is among the values where the paper's own choice is."""
+    """The default is one of the values if it is the paper's value."""
     searched = 0
     for method in catalogue.list_entries("methods"):
         for key, schema in method["keys"].items():

@@ -1,4 +1,4 @@
-"""What to cite: one entry for each built-in method, and hpcfl's own."""
+"""Citations: one entry for each built-in method, and one for hpcfl."""
 
 import re
 import tomllib
@@ -28,7 +28,7 @@ def test_each_method_with_a_paper_is_in_one_entry():
 
 
 def test_an_entry_says_what_the_method_says_of_its_paper():
-    """The first author, the venue or the number, and the year."""
+    """These are the first author, the venue or the number, and the year."""
     references = {
         entry["name"]: entry["reference"] for entry in catalogue.list_entries("methods")
     }

@@ -1,4 +1,4 @@
-"""Rows beside a reference, on invented runs."""
+"""Comparison of rows with a reference, on synthetic runs."""
 
 import made_up
 import numpy as np
@@ -16,17 +16,17 @@ COUNTS = np.full((4, 2), 5)
 
 
 def placed(accuracies, seed=0, partition=None, counts=COUNTS, search=None):
-    """A run of one round with four clients, ten test samples each."""
+    """Return a run of one round with four clients of ten test samples each."""
     run = made_up.of_clients([accuracies], counts)
     setting = {"seed": seed, "partition.seed": partition}
     return Placed(run, setting if search is None else setting | {"tune.search": search})
 
 
 def test_gains_by_hand():
-    """Gains −0.2, 0.1, 0.3, 0.2 and, in the other partition, 0.1, 0.1, 0.1, −0.1.
+    """Gains are −0.2, 0.1, 0.3, 0.2 and, in the other partition, 0.1, 0.1, 0.1, −0.1.
 
-    Means 0.1 and 0.05, so 0.075; one client of four is hurt in both, by 0.15 in the
-    mean; the worst tenth is one client, −0.2 and −0.1.
+    Means are 0.1 and 0.05, so 0.075. One client of four loses accuracy in both, 0.15 on
+    average. The worst tenth is one client, −0.2 and −0.1.
     """
     row = [placed([0.3, 0.6, 0.9, 0.7], 0), placed([0.5, 0.5, 0.5, 0.3], 1)]
     reference = [placed([0.5, 0.5, 0.6, 0.5], 0), placed([0.4, 0.4, 0.4, 0.4], 1)]
@@ -39,7 +39,9 @@ def test_gains_by_hand():
 
 
 def test_the_interval_of_several_searches_includes_the_search():
-    """Three searches on four partitions, whose gains differ most by the search."""
+    """Three searches on four partitions; the search explains most of the variance of
+    the gains.
+    """
     random = np.random.default_rng(0)
     row, reference, means = [], [], []
     for search, of_search in enumerate((0.0, 0.2, -0.2)):
@@ -60,7 +62,7 @@ def test_the_interval_of_several_searches_includes_the_search():
 
 
 def test_seeds_of_one_partition_are_one_partition():
-    """Two training seeds of partition 7 are averaged client by client."""
+    """Two training seeds of partition 7 are averaged for each client."""
     row = [placed([0.6] * 4, 0, 7), placed([0.8] * 4, 1, 7)]
     reference = [placed([0.5] * 4, 0, 7), placed([0.5] * 4, 1, 7)]
     gains = compute_gains(row, reference, LAST)
@@ -136,7 +138,9 @@ def test_other_clients_are_refused():
 
 
 def test_gini_by_hand():
-    """1 and 3: mean difference 2·2/4 = 1, half of it over the mean 2 is ¼."""
+    """Values 1 and 3: the mean difference is 2·2/4 = 1, and half of it divided by the
+    mean 2 is ¼.
+    """
     assert compute_gini(np.array([3.0, 1.0])) == pytest.approx(0.25)
     assert compute_gini(np.array([2.0, 2.0, 2.0])) == 0
     assert np.isnan(compute_gini(np.zeros(3)))
@@ -144,7 +148,9 @@ def test_gini_by_hand():
 
 @pytest.fixture
 def runs(tmp_path):
-    """Three methods, four partitions; ``fedprox`` has fedavg's very numbers."""
+    """Return runs of three methods on four partitions; ``fedprox`` has fedavg's
+    numbers.
+    """
     for seed in range(4):
         for method in ("fedavg", "local"):
             made_up.folder(tmp_path / f"{method}-{seed}", method, seed)

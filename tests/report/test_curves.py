@@ -1,4 +1,4 @@
-"""Curves: means and bands over seeds, along rounds, costs and keys."""
+"""Curves: means and bands over seeds, by rounds, costs and keys."""
 
 from dataclasses import replace
 
@@ -47,7 +47,8 @@ def test_held_out_samples_of_each_methods_own_models(made_runs):
         of_run = np.array([*numbers[run.score], np.nan])
         run.results.values.of_rounds[f"validation/{run.score}/{run.metric}"] = of_run
     figure = curves.plugin(found, Sheet(7), metric="validation", x="seconds")
-    assert line(figure, 0) == [[2, 70], [4, 80]]  # after training: with the round's own
+    # after training: includes the round's cost
+    assert line(figure, 0) == [[2, 70], [4, 80]]
     assert line(figure, 1) == [[0, 50], [2, 60]]
     assert " ".join(figure.axes[0].get_ylabel().split()) == (
         "validation accuracy (%), each method's own models"

@@ -1,4 +1,4 @@
-"""Files of figures: those of a sweep's end, and what is said of those that are asked for."""
+"""Files of figures: those at the end of a sweep, and messages about requested ones."""
 
 import re
 
@@ -93,19 +93,22 @@ def test_a_bad_request_is_one_line(
 
 
 def test_settings_of_matplotlib_are_those_of_the_house(make_run, tmp_path):
-    """Whatever a ``matplotlibrc`` set when matplotlib was imported."""
+    """They do not depend on the ``matplotlibrc`` that was read when matplotlib was
+    imported.
+    """
     folder = str(make_run())
     files = [tmp_path / "with.png", tmp_path / "without.png"]
     words = ["plot", folder, "--out"]
     with matplotlib.rc_context({"font.size": 40, "axes.facecolor": "red"}):
         assert command([*words, str(files[0])], OneProcess()) == 0
-        assert matplotlib.rcParams["font.size"] == 40  # what others draw stays theirs
+        # figures of other programs do not change
+        assert matplotlib.rcParams["font.size"] == 40
     assert command([*words, str(files[1])], OneProcess()) == 0
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, capsys):
-    """It gets the runs, the paper and the options that it names."""
+    """It receives the runs, the paper and the options that it names."""
     (tmp_path / "own_kind.py").write_text(
         "def last(runs, sheet, *, metric='mean'):\n"
         "    figure, (axes,) = sheet.panels(1)\n"

@@ -1,4 +1,4 @@
-"""The figure of clients' gains."""
+"""Figure of clients' gains."""
 
 import numpy as np
 from refusals import expect_refusal
@@ -8,8 +8,8 @@ from hpcfl.report.sheet import Sheet
 
 
 def test_gains_are_client_by_client_in_the_seeds_that_both_have(made_runs):
-    """fedavg's seeds are 0 and 0.1 above ``OWN``, local's first 0.1: its second is not
-    there.
+    """fedavg's seeds are 0 and 0.1 above ``OWN``, local's first 0.1; its second is
+    missing.
     """
     sheet = Sheet(7)
     found = made_runs(fedavg=[0.0, 0.1], local=[0.1])

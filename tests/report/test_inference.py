@@ -1,4 +1,4 @@
-"""Intervals over partitions: the cases that can be computed by hand, and coverage."""
+"""Intervals over partitions: cases computed by hand, and coverage."""
 
 import math
 
@@ -15,7 +15,9 @@ from hpcfl.report.inference import (
 
 
 def test_the_mean_is_over_partitions_and_not_over_clients():
-    """Means 2 and 6 of one and three clients: 4; their standard deviation is √8."""
+    """The means of one and of three clients are 2 and 6, so 4; their standard deviation
+    is √8.
+    """
     found = estimate_interval([np.array([2.0]), np.array([5.0, 6.0, 7.0])])
     assert (found.mean, found.partitions) == (4, 2)
     assert found.deviation == pytest.approx(math.sqrt(8))
@@ -35,7 +37,7 @@ def test_where_nothing_varies_nothing_is_estimated():
 
 
 def test_two_partitions_whose_clients_agree_say_nothing():
-    """No resample of both has another mean than theirs together."""
+    """Every resample of both has the same mean."""
     found = estimate_interval([np.array([0.1]), np.array([0.3])])
     assert found.mean == pytest.approx(0.2)
     assert math.isnan(found.half) and math.isnan(found.p)
@@ -64,8 +66,8 @@ def test_a_client_that_is_alone_counts_like_the_many_of_another_partition():
 
 @pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
-    """Eight partitions of ten clients, true difference 0: 95 % of 200 intervals, so
-    between 181 and 198 but once in a thousand.
+    """Eight partitions of ten clients, true difference 0: 95 % of 200 intervals contain
+    it, between 181 and 198 with a probability of error of one in a thousand.
     """
     generator = np.random.default_rng(3)
     held = 0
@@ -92,8 +94,8 @@ def test_holm_by_hand():
     """Four tests, ascending 0.01, 0.02, 0.03, 0.4 times 4, 3, 2, 1: 0.04, 0.06, 0.06,
     0.4.
 
-    The third would be 2·0.03 = 0.06, no less than the one before it. The order given
-    does not matter, and no value exceeds 1.
+    The third would be 2·0.03 = 0.06, not less than the one before it. The given order
+    has no effect, and no value exceeds 1.
     """
     four = correct(pandas.Series([0.03, 0.4, np.nan, 0.01, 0.02]))
     assert four.tolist() == pytest.approx([0.06, 0.4, np.nan, 0.04, 0.06], nan_ok=True)
@@ -103,8 +105,8 @@ def test_holm_by_hand():
 
 
 def test_the_signed_rank_test_by_hand():
-    """Of the 2⁶ ways to deal out the signs of six gains, two are as extreme as all
-    alike: p = 2/64. Ranks 1 + 3 + 5 = 9 against 12: 27 of 64 sums are at most 9.
+    """Of the 2⁶ ways to assign the signs of six gains, two are as extreme as equal
+    signs: p = 2/64. Ranks 1 + 3 + 5 = 9 against 12: 27 of 64 sums are at most 9.
     """
     steps = np.linspace(0.01, 0.06, 6)
     assert compare_signed_ranks(steps) == pytest.approx(2 / 64)

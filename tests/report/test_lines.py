@@ -1,4 +1,4 @@
-"""Means over repetitions along rounds, seconds and floats."""
+"""Means over repetitions by rounds, seconds and floats."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from hpcfl.report.plots import curves
 
 
 def mean(runs, axis):
-    """The line of repetitions over an axis, of the number that counts."""
+    """Return the line of repetitions over an axis, of the primary metric."""
     return curves.list_over_axis(arrange(runs), "weighted", axis)
 
 
@@ -28,15 +28,15 @@ def test_rounds_count_that_all_repetitions_have():
 
 
 def test_what_was_spent_until_the_models_were_there():
-    """Rounds take 0.1, 0.2, 0.3 s; 30 floats go down, and 10 and 20 up from those who
-    take part.
+    """Rounds take 0.1, 0.2, 0.3 s. The server sends 30 floats, and participating
+    clients send 10 and 20.
     """
     before = run()
     after = replace(before, score="post")
     after.results.values.of_rounds["post/weighted"] = np.full(3, 0.5)
     assert mean([before], "seconds")["x"].tolist() == pytest.approx([0, 0.1, 0.3])
     assert mean([after], "seconds")["x"].tolist() == pytest.approx([0.1, 0.3, 0.6])
-    assert not len(mean([before], "floats")["x"])  # what went down was not recorded
+    assert not len(mean([before], "floats")["x"])  # the floats down were not recorded
     before.results.values.of_rounds["floats_down"] = np.full(3, 30.0)
     before.results.values.columns["clients/floats_up"] = np.array(
         [10, np.nan, 20, 20, np.nan, np.nan]
@@ -44,7 +44,7 @@ def test_what_was_spent_until_the_models_were_there():
     assert mean([before], "floats")["x"].tolist() == [0, 40, 90]
     assert mean([after], "floats")["x"].tolist() == [40, 90, 120]
     assert mean([before], "bits")["x"].tolist() == [0, 32 * 40, 32 * 90]
-    # to those that take part
+    # to the participating clients
     before.results.values.of_rounds["recorded/bits_down"] = np.full(3, 100.0)
     assert mean([before], "bits")["x"].tolist() == [0, 420, 840 + 320]
 

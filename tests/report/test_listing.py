@@ -57,7 +57,7 @@ def test_one_method_with_its_keys(monkeypatch, capsys):
 
 def test_one_data_set_and_one_score(capsys):
     listing.show("datasets", "mnist")
-    listing.show("scores", "macro-f1")  # as a configuration takes it, too
+    listing.show("scores", "macro-f1")  # as in a configuration
     shown = " ".join(capsys.readouterr().out.split())
     assert "hpcfl data download mnist --root DIR" in shown
     assert (
@@ -94,7 +94,7 @@ class Needy(FedProx):
 
 @pytest.fixture
 def shown_of(tmp_path, monkeypatch, capsys):
-    """What is shown of a class of a user's own module."""
+    """Return the listing of a class in a user's module."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delitem(sys.modules, "listed_method", raising=False)
@@ -165,7 +165,7 @@ def test_values_of_a_key_are_named_in_words(schema, words):
 
 
 def test_listing_is_instant():
-    """Nothing that takes seconds to import is imported for it, in a process of its own."""
+    """In a separate process, it imports nothing that takes seconds."""
     code = (
         "import sys; from hpcfl.report import listing; listing.show('methods', None); "
         "print([name for name in ('torch', 'h5py', 'matplotlib') if name in sys.modules])"

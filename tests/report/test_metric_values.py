@@ -1,4 +1,4 @@
-"""Numbers of clients at the moments of a run, on invented runs of six clients."""
+"""Metrics of clients at given times of a run, on synthetic runs of six clients."""
 
 import made_up
 import numpy as np
@@ -17,9 +17,7 @@ STEPS = np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06])
 
 
 def test_each_moment_reads_its_rounds():
-    """Twenty rounds, of which the third is the best and the last two are the last
-    tenth.
-    """
+    """Of twenty rounds the third is the best, and the last two are the last tenth."""
     rounds = np.array([LOW] * 20) + np.arange(20)[:, None] / 1000
     rounds[2] += 0.3
     made = run(rounds)
@@ -32,8 +30,8 @@ def test_each_moment_reads_its_rounds():
 
 
 def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
-    """The loss is recorded as a client's sum over its 10 samples; the best round is the
-    accuracy's.
+    """The loss is recorded as a client's sum over its 10 samples; the best round is
+    selected by accuracy.
     """
     made = run([LOW, LOW + STEPS, LOW])
     losses = np.array([LOW, 2 * LOW, 3 * LOW])

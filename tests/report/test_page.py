@@ -1,5 +1,5 @@
-"""The page of a report: what stands on it, that nothing in a run's folder becomes
-markup or script, and how it is in a real browser, on a phone and on a desk.
+"""Page of a report: its content, protection against markup or script in a run's folder,
+and its layout in a real browser, on a phone and on a desktop.
 """
 
 import base64
@@ -24,8 +24,8 @@ from hpcfl.trained import loading
 
 
 class Outline(HTMLParser):
-    """The structure of a page: tags with the names of their attributes, and the texts
-    of elements by tag.
+    """Structure of a page: tags with the names of their attributes, and the texts of
+    elements by tag.
     """
 
     def __init__(self, html: str) -> None:
@@ -52,8 +52,8 @@ class Outline(HTMLParser):
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory):
-    """Two methods with two seeds each, and a third that failed and was continued
-    before; not to be changed.
+    """Return two methods with two seeds each, and a third that failed and was continued
+    before; the folder must not be changed.
     """
     folder = tmp_path_factory.mktemp("page") / "sweep"
     for seed in (0, 1):
@@ -72,7 +72,7 @@ def sweep(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def html(sweep):
-    """The page of the sweep."""
+    """Return the page of the sweep."""
     return written(sweep)
 
 
@@ -180,7 +180,7 @@ HOSTILE = (
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """The page of a folder that belongs to an enemy."""
+    """Return the page of a hostile folder."""
     folder = tmp_path_factory.mktemp("hostile")
     page.write([made_up.spoilt(folder, HOSTILE)], folder / "report.html")
     return folder / "report.html"
@@ -188,9 +188,7 @@ def hostile(tmp_path_factory):
 
 @pytest.mark.slow
 def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
-    """The page has the same elements with the same attributes as where all texts are
-    harmless.
-    """
+    """The page has the same elements with the same attributes as for harmless texts."""
     html = hostile.read_text(encoding="utf-8")
     found = Outline(html)
     harmless = Outline(written(made_up.spoilt(tmp_path, "plain")))
@@ -202,14 +200,14 @@ def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
 
 
 def pictures(html):
-    """The texts of the page's figures."""
+    """Return the texts of the page's figures."""
     found = re.findall(r"base64,([^\"]+)", html)
     return [base64.b64decode(content).decode() for content in found]
 
 
 @pytest.mark.slow
 def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
-    """Not even where a path stands in a command, a key, a failure or a label."""
+    """This includes paths in commands, keys, failures and labels."""
     monkeypatch.chdir(tmp_path)
     for root in ("/data/home/me", "/data/home/you"):
         folder = made_up.folder(
@@ -264,12 +262,12 @@ def test_mistakes_are_one_line(sweep, monkeypatch, folder, out, complaint):
 
 
 LONG = sorted(plugins.names("hpcfl.methods"), key=len)[-15:]  # names
-METHODS = sorted([*LONG, "local"])  # over which the others have gains
+METHODS = sorted([*LONG, "local"])  # reference of the gains
 
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
-    """The page of many methods with three seeds each."""
+    """Return the page of many methods with three seeds each."""
     folder = tmp_path_factory.mktemp("all") / "runs"
     for method in METHODS:
         for seed in range(3):
@@ -282,7 +280,7 @@ def everything(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_method_with_three_seeds_takes_160_kilobytes(everything):
-    """So that fifty methods fit in eight megabytes."""
+    """Fifty methods then fit in eight megabytes."""
     assert everything.stat().st_size < 160e3 * len(METHODS)
 
 
@@ -305,7 +303,7 @@ def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(shown, everything, w
     assert shown.ask("document.documentElement.scrollWidth") == width
 
 
-# the words of some elements, without hyphens, that stand on more than one line
+# words of some elements, without hyphens, that occupy several lines
 BROKEN = """[...document.querySelectorAll('%s')].flatMap(cell => {
   const range = document.createRange();
   const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();

@@ -1,6 +1,4 @@
-"""What is printed after every file of the papers, with results made up: nothing is
-trained.
-"""
+"""Output after each file of the papers, with synthetic results."""
 
 from pathlib import Path
 
@@ -32,8 +30,8 @@ NUMBERS = ("weighted", "mean", "std", "worst_tenth", "pm_v", "pm_l", "pm_l_std",
 
 
 def play_none(name: str, cell: config.Config, number: int) -> Run:
-    """A finished run of three rounds, its columns those of its method: no ``global``
-    where there is none.
+    """Return a finished run of three rounds with the columns of its method, without
+    ``global`` if the method has none.
     """
     method = type(cell.method)
     columns = {"pre", "post", method.primary}
@@ -55,7 +53,7 @@ def play_none(name: str, cell: config.Config, number: int) -> Run:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PAPERS, ids=[path.stem for path in PAPERS])
 def test_each_entry_of_a_papers_table_is_one_experiment(path):
-    """With two repetitions of each experiment, which are tabulated as five are."""
+    """Each experiment has two repetitions, which are tabulated as five are."""
     cells, repetitions = read_paper(path)
     runs = [
         play_none(name, cell, number)
@@ -73,7 +71,7 @@ def test_each_entry_of_a_papers_table_is_one_experiment(path):
     ids=lambda path: path.stem,
 )
 def test_diversifeds_five_runs_draw_their_data_anew(path):
-    """Its spreads over runs are those of redrawn data."""
+    """Its spreads over runs show that the data were drawn anew."""
     pairs = [
         (repetition["seed"], repetition["partition"]["seed"])
         for repetition in find_repetitions(config.read(path))

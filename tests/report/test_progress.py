@@ -1,4 +1,4 @@
-"""What the live line says of time."""
+"""Times in the progress line."""
 
 from hpcfl.report.progress import compute_pace
 

@@ -1,10 +1,10 @@
-"""The packed tables in ``results`` are whole, and the cheapest cell of each folder is
-played again; ``hpcfl verify TABLE --sample 1`` plays a cell of one table.
+"""The packed tables in ``results`` are complete, and the cheapest cell of each folder
+is repeated; ``hpcfl verify TABLE --sample 1`` repeats a cell of one table.
 
-A table is found by its file's name; nothing is to be written here for a new one. Where
-its data set is read from files, they are looked for in ``$HPCFL_DATA``. The case is
-skipped where they are not, and where the cell would take minutes. On another processor
-or torch only what these do not change is compared.
+A table is found by its file's name, so a new one needs no entry here. Data sets from
+files are looked for in ``$HPCFL_DATA``. A case is skipped if they are missing or if the
+cell would take minutes. With another processor or another version of torch only
+independent numbers are compared.
 """
 
 import io
@@ -27,12 +27,14 @@ from hpcfl.trained import loading, packed
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 FOLDERS = sorted({table.parent for table in RESULTS.rglob(f"*{SUFFIX}")})
-LOOKED_AT = 3  # runs of a table: reading all of a thousand takes a minute
-AT_MOST = 55_000  # samples of a run over all its rounds: more take long
+LOOKED_AT = 3  # runs of a table; reading all of a thousand takes a minute
+AT_MOST = 55_000  # samples of a run over all its rounds; more would take long
 
 
 def some_runs(table, folder):
-    """Unpack at most ``LOOKED_AT`` runs of a whole table, the first and every so many."""
+    """Unpack at most ``LOOKED_AT`` runs of a whole table, at equal distances from the
+    first.
+    """
     with tarfile.open(fileobj=io.BytesIO(lzma.open(table).read())) as archive:
         names = sorted({entry.name.partition("/")[0] for entry in archive})
         chosen = names[:: math.ceil(len(names) / LOOKED_AT)]
@@ -45,12 +47,14 @@ def some_runs(table, folder):
 
 
 def samples(one):
-    """The samples that a run trains on, counted once a round."""
+    """Return the number of samples that a run trains on, each once per round."""
     return one.config["rounds"] * int(one.results.static["train_counts"].sum())
 
 
 def keep_cheapest(tables, place):
-    """Copy the cheapest of some runs of tables to ``place``, which are all finished."""
+    """Copy the cheapest of some runs of tables, all of which are finished, to
+    ``place``.
+    """
     found = []
     for table in tables:
         for one in some_runs(table, place.with_name(f"some of {table.name}")):
@@ -63,7 +67,9 @@ def keep_cheapest(tables, place):
 
 
 def check(folder, place, need_data, capsys):
-    """Runs of a folder's tables are whole, and the cheapest comes out as it was stored."""
+    """Check that the runs of a folder's tables are complete, and that the cheapest
+    gives the stored results.
+    """
     chosen = keep_cheapest(sorted(folder.glob(f"*{SUFFIX}")), place)
     if samples(chosen) > AT_MOST:
         pytest.skip(f"takes minutes: hpcfl verify {folder}/TABLE --sample 1")
@@ -75,7 +81,7 @@ def check(folder, place, need_data, capsys):
 
 @pytest.fixture
 def made(tmp_path, monkeypatch):
-    """A table of two runs, of which the second is cheaper."""
+    """Return a table of two runs, of which the second is cheaper."""
     monkeypatch.chdir(tmp_path)
     runs = []
     for rounds in (3, 2):

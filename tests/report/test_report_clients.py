@@ -1,4 +1,4 @@
-"""The figure of clients' own numbers."""
+"""Figure of the numbers of each client."""
 
 import numpy as np
 

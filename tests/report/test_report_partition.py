@@ -1,4 +1,4 @@
-"""The figure of a partition."""
+"""Figure of a partition."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The spent/budget of tuned runs, read from a tuning's table."""
+"""Ratio of spent to budgeted gradients of tuned runs, read from a tuning's table."""
 
 import math
 
@@ -12,7 +12,7 @@ from hpcfl.trained import loading
 
 @pytest.fixture
 def tuned(tmp_path):
-    """A final run of FedAvg in a tuning's folder."""
+    """Return a final run of FedAvg in a tuning's folder."""
     (tmp_path / "tune.json").write_text("{}")
     made_up.folder(tmp_path / "final" / "fedavg,tuned,seed=0", "fedavg", 0)
     return tmp_path

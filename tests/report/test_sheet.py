@@ -1,4 +1,4 @@
-"""Lines can be told apart, and look the same wherever they are drawn."""
+"""Lines are distinguishable, and have the same style in all figures."""
 
 from matplotlib import colors
 
@@ -15,7 +15,7 @@ EVERYONE = plugins.names("hpcfl.methods")
 
 
 def alone(methods):
-    """The looks of methods with a line each."""
+    """Return the styles of methods with one line each."""
     return choose_looks({method: method for method in methods})
 
 

@@ -15,7 +15,9 @@ from hpcfl.trained.run import Run
 
 
 def entry(table: Table, row: int = 0, column: int = 0) -> tuple:
-    """The mean, deviation and number of runs of an entry, and whether it is bold."""
+    """Return the mean, deviation and number of runs of an entry, and whether it is
+    bold.
+    """
     labels = table.texts.index[row], table.texts.columns[column]
     line = table.numbers.set_index(["row", "column"]).loc[labels]
     best = bool(table.best.iloc[row, column])
@@ -108,8 +110,8 @@ def test_a_metric_is_read_at_the_best_or_the_last_round(metric, at, expected):
 
 
 def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
-    """Of 21 rounds the last three, 19 to 21, as a tenth of 21 is 2.1; the best is in
-    round 5.
+    """Of 21 rounds these are the last three, 19 to 21, as a tenth of 21 is 2.1; the
+    best is round 5.
     """
     long = run(
         accuracy=tuple(0.9 if round == 5 else round / 100 for round in range(1, 22))
@@ -141,15 +143,16 @@ def test_numbers_of_different_clients_in_one_table_are_warned_of():
     assert "10 clients (fedavg) and 100 clients (local, ditto)" in note
     assert "clients, one seed" not in table_formats.write_markdown(grid)
     grid = make([few, run("local", dataset="mnist", clients=100)])
-    assert grid.notes == []  # of different data anyway
+    assert grid.notes == []  # of other data in any case
     assert (
         make([few, run("local", clients=np.nan)]).notes == []
     )  # an older version's results
 
 
 def held_out(method: str, column: str, *numbers: float, **keys: object) -> Run:
-    """A run of three rounds with training samples held out; their numbers choose the
-    best round, and those of test samples there are 0.1, 0.2 and 0.3.
+    """Return a run of three rounds with held-out training samples. Their numbers select
+    the best round, and the numbers of test samples in these rounds are 0.1, 0.2 and
+    0.3.
     """
     one = run(method, accuracy=(0.1, 0.2, 0.3), **keys)
     on_test = {f"{column}/weighted": np.array([0.1, 0.2, 0.3])}
@@ -160,7 +163,7 @@ def held_out(method: str, column: str, *numbers: float, **keys: object) -> Run:
 
 
 def test_validation_is_each_methods_own_column_on_held_out_samples():
-    """FedAvg counts before training, and is best on held-out samples in round 2; Ditto
+    """FedAvg counts before training, and is best on held-out samples in round 2. Ditto
     counts after it, and is best in round 1, where its test number is lowest.
     """
     runs = [
@@ -193,7 +196,7 @@ def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
 
 
 def test_values_of_a_key_are_in_order():
-    """As they come: the first method has no run at 0.01."""
+    """The first method has no run at 0.01."""
     rates = {"fedavg": ("0.03", "0.1", "1e-05"), "local": ("0.01", "0.03", "10.0")}
     runs = [run(method, lr=float(rate)) for method, of in rates.items() for rate in of]
     ordered = [f"lr={rate}" for rate in ("1e-05", "0.01", "0.03", "0.1", "10.0")]

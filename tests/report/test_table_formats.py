@@ -1,4 +1,4 @@
-"""Whatever breaks a table reaches the reader as the letters that it is."""
+"""Characters that would break a table are escaped."""
 
 import csv
 import io

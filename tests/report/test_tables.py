@@ -71,7 +71,7 @@ def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):
 def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsys):
     tables.show(make_run("fedavg"))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    for moment in ("last", "tail"):  # of the four rounds the last is more than a tenth
+    for moment in ("last", "tail"):  # one of the four rounds is more than a tenth
         assert [moment, "62.50", "61.50", "(5.00)", "42.50", "3", "2"] in lines
 
 

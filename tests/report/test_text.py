@@ -1,6 +1,4 @@
-"""Escape sequences, markup and whatever breaks a table reach the reader as the letters
-they are.
-"""
+"""Escape sequences, markup and characters that would break a table are printed as text."""
 
 import io
 import json
@@ -42,7 +40,7 @@ def test_rich_finds_no_markup():
 
 
 def hostile_run(make_run):
-    """A run whose folder and method want to be more than text."""
+    """Return a run with markup in its folder's name and its method."""
     folder = make_run("[bold red]run[_] \x1b[31m")
     path = folder / "run.json"
     there = json.loads(path.read_text())
@@ -57,7 +55,7 @@ def test_show_prints_text(make_run, capsys):
     for path in folder.glob("metrics*.h5"):
         path.write_bytes(
             b"damaged"
-        )  # so that run.json counts, and a note names the folder
+        )  # so that run.json is used, and a note names the folder
     tables.show(folder)
     said = capsys.readouterr().out
     assert all(letter.isprintable() or letter == "\n" for letter in said)

@@ -1,5 +1,5 @@
-"""Variance components against sums of squares by hand, known components and each
-other.
+"""Variance components, compared with sums of squares by hand, with known components,
+and with one another.
 """
 
 import math
@@ -14,7 +14,7 @@ SEARCHES, PARTITIONS = 5, 10
 
 
 def draw(seed, search, partition, training, shape=(SEARCHES, PARTITIONS), mean=0.0):
-    """Scores with known deviations of the three components."""
+    """Return scores with known deviations of the three components."""
     random = np.random.default_rng(seed)
     of_search = search * random.standard_normal((shape[0], 1))
     of_partition = partition * random.standard_normal((1, shape[1]))
@@ -22,7 +22,7 @@ def draw(seed, search, partition, training, shape=(SEARCHES, PARTITIONS), mean=0
 
 
 def test_balanced_components_are_those_of_the_mean_squares():
-    """Searle, Casella & McCulloch, "Variance Components", 1992, section 4.7: of the
+    """Searle, Casella & McCulloch, "Variance Components", 1992, section 4.7: with the
     mean squares M, σ²_s = (M_s − M_e)/P and σ²_p = (M_p − M_e)/S.
     """
     scores = draw(0, 0.02, 0.03, 0.01, mean=0.8)
@@ -46,8 +46,9 @@ def test_balanced_components_are_those_of_the_mean_squares():
 
 @pytest.mark.slow
 def test_known_components_are_found_and_intervals_hold_the_truth():
-    """Mean squares of 60 draws, within three of their standard errors, and of 60 intervals
-    of 95 % at least 51, unless luck of one in 400 forbids it.
+    """Mean squares of 60 draws are within three of their standard errors. Of 60
+    intervals of 95 % at least 51 contain the truth, with a probability of error of one
+    in 400.
     """
     found = [variance.estimate(draw(seed, 2.0, 1.0, 0.5)) for seed in range(60)]
     for name, known, levels in (
@@ -63,7 +64,7 @@ def test_known_components_are_found_and_intervals_hold_the_truth():
 
 
 def test_components_of_zero_leave_the_plain_mean():
-    """Rows and columns that add up to the same have no component of their own."""
+    """Rows and columns with equal sums have no component."""
     square = np.array([[1.0, 2.0, 3.0], [2.0, 3.0, 1.0], [3.0, 1.0, 2.0]])
     found = variance.estimate(square)
     assert (found.mean, found.search, found.partition) == (2.0, 0.0, 0.0)
@@ -72,7 +73,7 @@ def test_components_of_zero_leave_the_plain_mean():
 
 @pytest.mark.parametrize("scores", [[[0.1, 0.2, 0.4]], [[1.0, 2.0], [2.0, 3.0]], [[]]])
 def test_what_cannot_be_estimated_is_missing(scores):
-    """One search; no residual; no run at all."""
+    """The cases are one search, no residual, and no run."""
     found = variance.estimate(np.array(scores))
     assert math.isnan(found.half()) and math.isnan(found.search)
 
@@ -90,8 +91,8 @@ def test_missing_runs_are_left_out():
 
 
 def test_the_nested_bootstrap_confirms_the_standard_error():
-    """Over ten draws the mean ratio of both is 1 up to the bootstrap's known excess,
-    which the variances of 1 make at most √(1 + 3/50 + …) < 1.25.
+    """Over ten draws the mean ratio of both is 1 up to the known excess of the
+    bootstrap, at most √(1 + 3/50 + …) < 1.25 for variances of 1.
     """
     ratios = []
     for seed in range(10):
@@ -103,8 +104,8 @@ def test_the_nested_bootstrap_confirms_the_standard_error():
 
 
 def test_the_nested_bootstrap_draws_clients_with_their_partition():
-    """Two partitions of three and one clients, one search: the means are 0 and 3 or
-    draws of the clients −1, 0 and 1 of the first.
+    """Two partitions of three clients and one client, and one search: the means are 0
+    and 3, or draws of the clients −1, 0 and 1 of the first.
     """
     same = [np.zeros((1, 3)), np.zeros((1, 1))]
     assert variance.bootstrap_error(same) == 0

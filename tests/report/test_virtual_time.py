@@ -1,4 +1,4 @@
-"""Runs along the clients' own time: tables at equal time, and time to an accuracy."""
+"""Runs by virtual time: tables at equal time, and time to an accuracy."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ def texts(runs, **reading):
 
 
 def test_a_table_at_equal_time_reads_the_last_round_that_was_there():
-    """What counts are models before training, which are there when a round begins: after
-    25 s of rounds of 10 s the third, after 25 s of rounds of 5 s all four.
+    """The primary models are scored before training, so they exist at the start of a
+    round: after 25 s of rounds of 10 s the third, after 25 s of rounds of 5 s all four.
     """
     runs = [
         timed("fedavg", 0, 0.1, 0.2, 0.3, 0.4),
@@ -30,7 +30,7 @@ def test_a_table_at_equal_time_reads_the_last_round_that_was_there():
     assert grid.notes[-1] == "ended before 25 s: ditto"
     assert texts(runs, at=20.0)[0] == ["30.00", "55.00"]
     assert texts(runs, at=19.0)[0] == ["20.00", "55.00"]
-    # a round that is over when the next begins: its own models are there later
+    # a round that ends when the next begins: its trained models exist later
     post = [run.results.values for run in runs]
     for values in post:
         values.of_rounds["post/weighted"] = values["pre/weighted"]

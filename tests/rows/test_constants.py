@@ -1,4 +1,4 @@
-"""Parameters that a model freezes lie in no row, and all models have one set of them."""
+"""Frozen parameters of a model are in no row, and all models share one set of them."""
 
 import copy
 
@@ -14,7 +14,7 @@ from hpcfl.rows.layout import lay_out_parameters, make_row
 
 
 def partly(*frozen):
-    """An MLP of 3·4 + 4, 4·5 + 5 and 5·2 + 2 parameters, with constants."""
+    """Return an MLP of 3·4 + 4, 4·5 + 5 and 5·2 + 2 parameters, with constants."""
     model = tiny._without(MLP((3,), 2, hidden=(4, 5)), *frozen)
     return constants.hold(model, constants.copy_frozen(model))
 

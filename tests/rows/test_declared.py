@@ -1,4 +1,4 @@
-"""Names of tensors that a method reads or assigns, and changes in place."""
+"""Names of tensors that a method reads, assigns or changes in place."""
 
 import weakref
 
@@ -57,7 +57,7 @@ def test_a_varying_tensor_may_change_its_length_and_no_type():
     assert [len(server[name]) for name in ("model", "found", "later")] == [5, 1, 4]
     with pytest.raises(UnknownName):
         server["model"] = torch.ones(5).double()
-    with pytest.raises(UnknownName):  # once it has elements
+    with pytest.raises(UnknownName):  # if it has elements
         server["later"] = torch.ones(3)
 
 
@@ -215,7 +215,7 @@ def test_a_mistake_of_a_later_round_has_its_line(tmp_path):
 
 
 def test_a_large_model_is_no_excuse(tmp_path, monkeypatch):
-    """Of a large model fewer clients play the dry round than there are."""
+    """For a large model the dry round has fewer clients than the experiment."""
     monkeypatch.setattr("hpcfl.simulation.dry_round.FLOATS", 1)
     experiment = tiny.table("test_declared:Misspelt")
     with expect_refusal("modell"):

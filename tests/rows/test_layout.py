@@ -1,4 +1,4 @@
-"""Where a parameter lies in a row."""
+"""Positions of parameters in a row."""
 
 import pytest
 import torch
@@ -83,7 +83,7 @@ def test_rows_and_tensors_are_each_others_inverse(layout):
     )
     assert torch.equal(again, rows)
     layout.split(rows)["head.bias"].zero_()
-    assert (rows[:, -2:] == 0).all()  # split does not copy
+    assert (rows[:, -2:] == 0).all()  # split makes no copy
 
 
 def test_writing_leaves_other_rows_and_columns_of_absent_names(layout):

@@ -1,4 +1,4 @@
-"""The server's products against plain loops."""
+"""Products of the server, compared with plain loops."""
 
 import functools
 import operator
@@ -24,7 +24,7 @@ def test_mix_in_blocks_of_any_size_is_the_product(monkeypatch, block):
 
 @pytest.mark.parametrize("block", [1, 7, 100, 1 << 22])
 def test_combine_adds_products_in_order(monkeypatch, block):
-    """Bit for bit as numbers of Python do, whatever the blocks."""
+    """Bit for bit as Python's numbers, for any blocks."""
     matrix, rows = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 101)
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
     expected = [
@@ -45,7 +45,7 @@ def test_the_sum_of_a_row_has_the_same_bits_beside_others(two_threads):
     alone = [mixing.sum_rows(row[None]) for row in rows]
     assert torch.equal(torch.cat(alone), beside)
     alone = [row[None].sum(dim=1) for row in rows]
-    assert not torch.equal(torch.cat(alone), beside)  # why there is such a function
+    assert not torch.equal(torch.cat(alone), beside)  # the reason for this function
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def two_threads():
 
 @pytest.fixture
 def cores(monkeypatch):
-    """``cores(number)``: so many blocks of 100 columns of nine rows are worked on at
-    once.
+    """Return ``cores(number)``, with which the given number of blocks of 100 columns of
+    nine rows are computed at once.
     """
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", 900)
     yield lambda number: mixing.use_device(torch.device("cpu"), number)
@@ -106,7 +106,7 @@ def test_several_cores_give_the_same_bits(cores, threads):
 def test_no_more_results_are_held_than_there_is_room_for(
     cores, monkeypatch, number, held, expected
 ):
-    """Of 800 bytes each; all but one wait until it is taken."""
+    """Results have 800 bytes each; all but one wait until it is taken."""
     cores(number)
     monkeypatch.setattr(mixing, "HELD", held)
     begun = []
@@ -162,7 +162,7 @@ os._exit(not same or bool(child) and os.waitstatus_to_exitcode(os.waitpid(child,
 
 @pytest.mark.slow
 def test_a_forked_process_has_cores_of_its_own(zygote):
-    """It would wait for its parent's threads for ever."""
+    """Otherwise it would wait for its parent's threads for ever."""
     assert subprocess.run([zygote.python, "-c", FORKS], timeout=60).returncode == 0
 
 

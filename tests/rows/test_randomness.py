@@ -33,7 +33,7 @@ def test_a_permutation_holds_each_number_once_and_all_orders_come_up():
 
 
 def test_numbers_stay_the_same_for_ever():
-    """Results of old runs are only repeatable while this holds."""
+    """Results of old runs are repeatable only while this holds."""
     assert randomness.permutation(8, 7, "shuffle", "train", 3, 1).tolist() == [
         6,
         0,

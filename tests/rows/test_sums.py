@@ -1,5 +1,5 @@
-"""Weighted sums in whole units: the same bits however rows are dealt to ranks, and as
-exact as float64.
+"""Weighted sums in whole units: the same bits for any placement of rows on ranks, and
+as exact as float64.
 """
 
 from fractions import Fraction
@@ -11,7 +11,7 @@ from hpcfl.rows import sums
 
 
 def mean(parts, dtype=torch.float64):
-    """The mean [k, width] of (rows, weights) of several ranks."""
+    """Return the mean [k, width] of (rows, weights) of several ranks."""
     magnitudes = torch.stack([sums.find_magnitudes(*part) for part in parts]).amax(
         dim=0
     )
@@ -24,7 +24,7 @@ def mean(parts, dtype=torch.float64):
 
 
 def drawn(clients, width):
-    """Rows of all sizes, some of them zero, and weights."""
+    """Return rows of all magnitudes, some of them zero, and weights."""
     generator = torch.Generator().manual_seed(0)
     sizes = 2.0 ** torch.randint(-60, 60, (clients, width), generator=generator)
     rows = torch.randn(clients, width, generator=generator) * sizes
@@ -77,10 +77,10 @@ def test_equal_rows_are_their_mean_and_so_is_one(size):
 
 
 def test_a_tie_goes_to_the_even_neighbour_in_any_order():
-    """Means weighted by samples often lie in the middle between two float32 numbers.
+    """Means weighted by samples are often exactly between two float32 numbers.
 
-    A product with weights that were rounded to float64 leaves such a column's last bit
-    to its own errors.
+    With weights rounded to float64, rounding errors of a product would determine the
+    last bit of such a column.
     """
     step = 2.0**-23
     rows = torch.tensor([[1.0, 1 + step], [1 + step, 1 + 2 * step]])
@@ -100,7 +100,7 @@ def test_several_means_of_the_same_rows_and_of_rows_of_their_own():
     found = mean([(rows, chosen)])
     assert (
         found[:2].tolist() == [[3.0, 4.0], [2.0, 3.0]] and found[2].isnan().all()
-    )  # nobody is in the third
+    )  # no client is in the third
     own = torch.stack([rows, 10 * rows, rows], dim=1)
     torch.testing.assert_close(
         mean([(own, chosen)])[:2], found[:2] * torch.tensor([[1.0], [10.0]])

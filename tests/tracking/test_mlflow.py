@@ -1,4 +1,4 @@
-"""MLflow's runs, in a store of files that the small package has."""
+"""MLflow's runs, in a store of files of the small package."""
 
 import pytest
 import tiny
@@ -6,7 +6,7 @@ from playing import run_alone
 
 pytestmark = [
     pytest.mark.slow,
-    # of mlflow's own code and of packages that it imports
+    # warnings of mlflow's code and of packages that it imports
     pytest.mark.filterwarnings("ignore"),
 ]
 

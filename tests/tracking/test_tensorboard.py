@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow
 
 
 def events(folder):
-    """What TensorBoard's own reader finds: steps and values by tag."""
+    """Return steps and values by tag, read by TensorBoard's reader."""
     reader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator"
     )
@@ -40,7 +40,7 @@ def test_tensorboard_reads_each_round_once_also_after_an_interruption(tmp_path):
     ]
     (
         tmp_path / "checkpoints" / "manifest-00000002.json"
-    ).unlink()  # round 2 is played again
+    ).unlink()  # round 2 is repeated
     play(4)
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     found, recorded = events(tmp_path / "tensorboard"), results.read(tmp_path)

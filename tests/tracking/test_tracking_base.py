@@ -1,5 +1,5 @@
-"""Trackers off the run's way: what they are told, also after an interruption, and what
-they cannot break.
+"""Trackers outside the run's critical path: their events, also after an interruption,
+and isolation of their errors.
 """
 
 import threading
@@ -19,7 +19,7 @@ from hpcfl.tracking.base import Tracker, Tracking
 
 
 class Told(Tracker):
-    """Keeps what it is told, and by whom."""
+    """A tracker that stores its events and their thread."""
 
     package = "numpy"
     begun: ClassVar[list] = []
@@ -93,10 +93,10 @@ def test_after_an_interruption_it_is_told_everything_once(tmp_path, capsys):
     play(tmp_path / "run", "Told", rounds=4)
     (
         tmp_path / "run" / "checkpoints" / "manifest-00000004.json"
-    ).unlink()  # round 4 is played again
+    ).unlink()  # round 4 is repeated
     found = play(tmp_path / "run", "Told", rounds=4)
     first, second = Told.begun
-    assert "failed" not in capsys.readouterr().out  # a round told twice fails
+    assert "failed" not in capsys.readouterr().out  # a repeated round fails
     assert list(second.rounds) == [1, 2, 3, 4, 5] == found.rounds.tolist()
     for round, numbers in first.rounds.items():
         same = {
@@ -169,7 +169,7 @@ def test_a_tracker_is_not_part_of_a_runs_identity():
 
 
 def test_a_tracker_writes_nothing_where_a_link_leads(tmp_path):
-    """TensorBoard's would remove the events that lie there, too."""
+    """TensorBoard's would also remove the events in that folder."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "events.out.tfevents.1").write_text("another run's")

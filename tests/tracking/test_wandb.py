@@ -11,8 +11,8 @@ BLOCK, WHOLE, LAST = 1 << 15, 1, 4
 
 
 def pieces(data):
-    """The records in a .wandb file, a log as of LevelDB: blocks of 32 KiB, pieces with
-    headers of 7 bytes.
+    """Yield the records in a .wandb file, a log in LevelDB's format: blocks of 32 KiB,
+    pieces with headers of 7 bytes.
     """
     at, record = 7, b""  # after the file's own header
     while at + 7 <= len(data):
@@ -28,7 +28,7 @@ def pieces(data):
 
 
 def history(folder):
-    """The steps and numbers in the one offline run of a folder."""
+    """Return steps and numbers of the only offline run of a folder."""
     [path] = folder.glob("offline-run-*/*.wandb")
     from wandb.proto import wandb_internal_pb2  # takes long to import
 
@@ -63,7 +63,7 @@ def test_an_offline_run_has_each_round_once_also_after_an_interruption(
     play(2)
     (
         tmp_path / "checkpoints" / "manifest-00000002.json"
-    ).unlink()  # round 2 is played again
+    ).unlink()  # round 2 is repeated
     play(4)
     numbers = results.read(tmp_path).values["pre/weighted"].tolist()
     assert history(tmp_path / "wandb") == list(

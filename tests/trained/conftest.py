@@ -1,4 +1,4 @@
-"""The fixture of runs that were never played."""
+"""Fixture of synthetic runs."""
 
 from made_up import make_run
 

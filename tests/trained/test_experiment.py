@@ -1,4 +1,4 @@
-"""The experiment of a run, which is read again from its folder."""
+"""Experiment of a run, read from its folder."""
 
 import pytest
 from refusals import expect_refusal

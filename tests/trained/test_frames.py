@@ -64,7 +64,7 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
         frame["best_round"].tolist() == [2, 2, 3]
         and frame["training.lr"].tolist() == [0.005] * 3
     )
-    assert frame["tail"].tolist() == frame["last"].tolist()  # of four rounds one
+    assert frame["tail"].tolist() == frame["last"].tolist()  # one of four rounds
     assert (
         len(hpcfl.load_all([tmp_path / "alone", f"{tmp_path}/al*"])) == 1
     )  # a run counts once

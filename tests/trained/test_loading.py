@@ -55,7 +55,7 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
         assert "and 1 more" in note
     assert [one.folder for one in loading.load_runs_below([aside])[0]] == [
         aside
-    ]  # named alone
+    ]  # only this one is named
     with expect_refusal(r"20260101-120000.*: .*--fresh"):
         loading.load_runs_below([aside, again])
     with expect_refusal("nothing: "):

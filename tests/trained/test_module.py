@@ -8,19 +8,20 @@ from test_trained_export import files_predict_what_was_recorded
 from hpcfl.trained.models import predicted
 from hpcfl.trained.module import Predicting
 
-# Methods whose clients predict by the forward of a module, of which each is written
-# down as the others: the model's own, and one with another head.
+# Methods whose clients predict by the forward pass of a module; each stands for others:
+# the model itself, and one with another head.
 PLAIN = ["fedavg", "fednh"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_models_have_the_recorded_accuracy_in_every_method(played, tmp_path, name):
-    """Of all columns, with batch norm and absent clients, after steps so long that
-    models are far from each other; as files where a method predicts in its own way.
+    """The test covers all columns, with batch norm and absent clients, after steps so
+    long that models differ much; models are exported to files if a method has its own
+    prediction.
     """
     fraction = 1.0 if name == "apple" else 0.6
-    # A step of Per-FedAvg takes three mini-batches, each of two samples at least.
+    # A step of Per-FedAvg uses three mini-batches of at least two samples each.
     counts = tiny.COUNTS if name == "per-fedavg" else tiny.FEW
     run = played(
         short(name),

@@ -1,4 +1,4 @@
-"""Runs in one file: tables are the same, and nothing else is read from an archive."""
+"""Runs in one file: tables do not change, and nothing else is read from an archive."""
 
 import os
 import subprocess
@@ -63,8 +63,8 @@ def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
 
 @pytest.mark.slow
 def test_other_columns_are_read_where_they_end(tmp_path):
-    """Of 15 rounds trained models have a last tenth of their own: they are scored before
-    the aggregation that FedAvg's own models come from. So have models after epochs of
+    """In 15 rounds trained models have a different last tenth: they are scored before
+    the aggregation that gives FedAvg's model. The same holds for models after epochs of
     tuning.
     """
     played = run(
@@ -100,7 +100,7 @@ def test_the_same_runs_make_the_same_file(runs, tmp_path):
 
 @pytest.mark.slow
 def test_another_process_makes_the_same_file(tmp_path):
-    """Whatever lies in its memory, and in whatever order its sets are."""
+    """The file does not depend on the process's memory or the order of its sets."""
     made = folder(tmp_path / "one")
     here, there = tmp_path / "here.tar.xz", tmp_path / "there.tar.xz"
     packed.write([loading.load_run(made)], here)

@@ -1,4 +1,4 @@
-"""Fleets that record the models which a replayed round scores."""
+"""Fleets that record the scored models of a replayed round."""
 
 import pytest
 import torch

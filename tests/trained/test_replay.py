@@ -1,4 +1,4 @@
-"""Rounds of a run that are played again."""
+"""Replayed rounds of a run."""
 
 import pytest
 import torch

@@ -24,7 +24,7 @@ def exported(run, out, *arguments):
 
 
 def files_predict_what_was_recorded(run, out):
-    """Export the models of all clients that have one, by the column that counts."""
+    """Export the models of all clients that have one, of the primary column."""
     known = exported(run, out, None, False, None, "last")
     final = run.results.rounds == next(iter(known.values()))["round"]
     recorded = run.results.values[f"clients/{run.score}/correct"][final][0]
@@ -97,7 +97,7 @@ def test_where_one_model_cannot_be_had_nothing_is_written(played, tmp_path):
     with expect_refusal(r"client 0 .*'post' of round 3"):
         export(
             run.folder, [1, 0], True, "post", "last", OWN, out
-        )  # the server's and client 1's come first
+        )  # the server's and client 1's are first
     assert not out.parent.exists() and not list(tmp_path.glob(".*"))
     out.mkdir(parents=True)
     exported(run, out, [1], False, "post", "last")

@@ -22,9 +22,7 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     run = played("fedavg", model=NORMALISED)
     before = torch.random.get_rng_state()
     model = run.model(client=1)
-    assert torch.equal(
-        torch.random.get_rng_state(), before
-    )  # nobody's draws have changed
+    assert torch.equal(torch.random.get_rng_state(), before)  # the draws did not change
     assert not model.training and "norm.running_var" in model.state_dict()
     assert model.state_dict()["norm.num_batches_tracked"].dtype == torch.int64
     test = run.models.replay.prepared.resources.samples
@@ -47,7 +45,7 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes):
-    """``post`` is trained again for it; the module can be trained on outside the block."""
+    """``post`` is trained again for it; the module can be trained outside the block."""
     folder = played("fedphp", rounds=2, runtime={"lanes": lanes}).folder
     for block in (torch.no_grad, torch.inference_mode):
         run = loading.load_run(folder, own=["tiny:blobs"])
@@ -58,7 +56,7 @@ def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes):
             confusion = run.confusion(1, moment="post")
         assert confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
         model(torch.zeros(2, 5)).sum().backward()
-        # from what the block kept
+        # from the values that the block stored
         assert run.model(client=2, moment="post") is not None
 
 
@@ -156,7 +154,7 @@ def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["convolution", "attention", "dropout"])
 def test_a_model_alone_is_the_one_that_was_trained_beside_others(played, kind):
-    """Its loss, too, up to the rounding of products that are not batched."""
+    """Its loss is also equal, up to the rounding of products that are not batched."""
     model = {"name": "tiny:layered", "kind": kind}
     training = {"batch_size": 5, "epochs": 5}
     run = played(
@@ -176,7 +174,7 @@ def test_a_model_alone_is_the_one_that_was_trained_beside_others(played, kind):
 
 
 class Recurrent(torch.nn.Module):
-    """Of which torch cannot compute several side by side."""
+    """A recurrent model, which torch cannot batch."""
 
     def __init__(self, classes):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A run in a few numbers, computed by hand from what ``make_run`` records."""
+"""Summary of a run, computed by hand from the records of ``make_run``."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The figure of a tuning, of made-up scores."""
+"""Figure of a tuning with synthetic scores."""
 
 from hpcfl.report.sheet import Sheet
 from hpcfl.scores.metric_names import Measure

@@ -1,4 +1,4 @@
-"""The arithmetic of a search, by hand."""
+"""Arithmetic of a search, by hand."""
 
 from fractions import Fraction
 
@@ -9,7 +9,7 @@ from hpcfl.tuning.halving import Rung
 
 
 def test_halving_and_its_cost_by_hand():
-    """Eight are played for a quarter of the rounds, four of them for a quarter more,
+    """Eight trials run for a quarter of the rounds, four of them for another quarter,
     two of these for the other half: 8/4 + 4/4 + 2/2 whole runs.
     """
     rungs = halving.rungs(trials=8, eta=2, count=3)
@@ -23,7 +23,9 @@ def test_at_least_one_goes_on():
 
 
 def test_what_is_played_whole_gets_as_many_trials_as_the_halving_costs():
-    """Four whole runs, each measured by a tenth of one beside it: three of 1.1 fit."""
+    """The cost is four whole runs. Each trial is also measured by a tenth of a run:
+    three of 1.1 fit.
+    """
     [rung] = halving.list_whole_runs(8, 2, 3, measured=Fraction(1, 10))
     assert rung == Rung(Fraction(1), 3)
     [rung] = halving.list_whole_runs(1, 2, 3, measured=Fraction(1, 10))
@@ -39,7 +41,7 @@ def test_a_cost_is_measured_after_rounds_that_may_be_odd_and_over_one_scoring(
 
 def test_rounds_within_a_budget_by_hand():
     """Of 100, 44 are spent in four rounds and 4 in the last scoring. Two rounds, one of
-    them scored, take 24, so that the other 52 are four rounds more.
+    them scored, take 24, so the other 52 are four rounds more.
     """
     costs = {
         "gradients": [10, 10, 12, 12],
@@ -52,8 +54,9 @@ def test_rounds_within_a_budget_by_hand():
 
 
 def test_scored_rounds_and_others_are_measured_apart():
-    """Of five rounds the last is scored and takes 20, the third and fourth take 6 and 10
-    without. Five more cost 20 + 4 · 8 = 52, and 500 − 58 − 20 are 40.6 rounds more.
+    """Of five rounds the last is scored and takes 20, the third and fourth take 6 and
+    10 without scoring. Five more cost 20 + 4 · 8 = 52, and 500 − 58 − 20 are 40.6
+    rounds more.
     """
     costs = {
         "gradients": [11, 11, 6, 10, 20],
@@ -98,13 +101,15 @@ def test_a_mean_needs_all_numbers():
 
 
 def test_the_expected_best_by_hand():
-    """Of 1 and 3, two draws: both are 1 in a quarter of the cases, else the best is 3."""
+    """Two draws of 1 and 3: both are 1 in a quarter of the cases, otherwise the best is
+    3.
+    """
     assert halving.expect_best([3.0, 1.0]) == [2.0, 0.25 * 1 + 0.75 * 3]
     assert halving.expect_best([]) == []
 
 
 def test_the_expected_best_is_that_of_all_draws():
-    """Against all 3³ draws with replacement, each as likely."""
+    """Compared with all 3³ draws with replacement of equal probability."""
     scores = [0.2, 0.5, 0.9]
     draws = [max(a, b, c) for a in scores for b in scores for c in scores]
     assert halving.expect_best(scores)[2] == pytest.approx(sum(draws) / 27)

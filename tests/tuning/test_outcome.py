@@ -1,4 +1,4 @@
-"""What a tuning prints of its final runs."""
+"""Printed results of a tuning's final runs."""
 
 import pytest
 from made_up import folder
@@ -13,7 +13,7 @@ from hpcfl.tuning import outcome
 
 @pytest.mark.slow
 def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_path):
-    """Three runs: the table, the page and the tuning's table."""
+    """The outputs for three runs are the table, the page and the tuning's table."""
     for seed in range(3):
         folder(tmp_path / "runs" / f"fedavg-{seed}", "fedavg", seed)
     runs = loading.list_runs(tmp_path / "runs")

@@ -1,4 +1,4 @@
-"""What a tuning tries: ranges, draws, rungs, and files that cannot be meant."""
+"""Trials of a tuning: ranges, draws, rungs, and invalid files."""
 
 import copy
 
@@ -102,7 +102,9 @@ def test_all_methods_try_the_same_of_what_they_share():
 
 
 def test_each_search_has_draws_and_partitions_of_its_own():
-    """The first one has those of a tuning with one search, but for its first trial."""
+    """Except for its first trial, the first search equals that of a tuning with one
+    search.
+    """
     alone = plan.read(table(), "t.toml")
     repeated = plan.read(table(searches=3), "t.toml")
     seeds = [tuple(search.section.search_seeds) for search in repeated.searches]
@@ -152,7 +154,7 @@ def test_a_method_is_tuned_at_several_moments():
 
 
 def test_a_draw_that_is_no_experiment_is_drawn_again():
-    """Of pFedMe's own ranges some pairs have personal_lr · lam ≥ 2."""
+    """In pFedMe's ranges some pairs have personal_lr · lam ≥ 2."""
     tuning = plan.read(table(methods=["pfedme"], trials=60), "t.toml")
     for candidate in tuning.trials("pfedme"):
         setting = candidate.setting
@@ -173,7 +175,7 @@ def test_what_needs_its_rounds_is_played_whole():
 
 
 def test_a_search_is_refused_with_the_least_budget_that_its_first_rounds_need():
-    """Of 4/2 + 2/2 = 3 whole runs, so that 3,001 gradients need a budget of 1,001."""
+    """4/2 + 2/2 = 3 whole runs, so 3,001 gradients need a budget of 1,001."""
     small = plan.read(table(budget=1000), "t.toml")
     assert plan.describe_refusal(small, "fedavg", 3000) == ""
     assert "tune.budget = 1001 " in plan.describe_refusal(small, "fedavg", 3001)

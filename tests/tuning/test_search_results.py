@@ -1,4 +1,4 @@
-"""Who goes on, from results that were made up."""
+"""Selection of trials by synthetic results."""
 
 import copy
 
@@ -33,7 +33,7 @@ def search(tmp_path):
 
 
 def keep(search, rung, scores, gradients=10):
-    """Results of a rung: by trial the scores on both seeds, higher is better."""
+    """Store results of a rung: by trial the scores on both seeds, higher is better."""
     for trial, of_seeds in scores.items():
         candidate = search.plan.trials("fedavg")[trial]
         for seed, score, rounds in zip((7, 8), of_seeds, (12, 9), strict=True):
@@ -54,8 +54,8 @@ def trials_of(candidates):
 
 
 def test_halving_of_made_up_results_by_hand(search):
-    """Means over both seeds: 0.5, 0.6, none, 0.4. Two go on, the best first, of which
-    trial 0 is better after more rounds, and is chosen in the end.
+    """Means over both seeds: 0.5, 0.6, none, 0.4. Two continue, the best first. After
+    more rounds trial 0 is better and is finally selected.
     """
     assert len(search.select_candidates("fedavg", 0)) == 4
     scores = {
@@ -76,7 +76,7 @@ def test_halving_of_made_up_results_by_hand(search):
         9,
         0.625,
     )
-    # what came later changes no earlier choice
+    # later results change no earlier selection
     assert search.select_candidates("fedavg", 1) == second
     # the last of each run: trial 0 90, trial 1 30, the others 10, on two seeds
     spent = 2 * (90 + 30 + 10 + 10)

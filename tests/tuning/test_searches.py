@@ -1,4 +1,4 @@
-"""The line of a method over repeated searches, from made-up scores of final runs."""
+"""Line of a method over repeated searches, from synthetic scores of final runs."""
 
 import math
 
@@ -22,7 +22,7 @@ TABLE = {
 
 
 def test_a_method_has_the_components_of_its_searches(tmp_path):
-    """The third search has no final run of the last partition."""
+    """The third search has no final run on the last partition."""
     scores = 0.5 + 0.1 * np.random.default_rng(0).random((3, 3))
     scores[2, 2] = np.nan
     tested = {

@@ -18,8 +18,8 @@ def play_alone(folder, method=UNIFORM, **sections):
 
 
 def is_the_same_elsewhere(folder, table):
-    """Return a run on one rank, after comparing its digest with five ranks, and with
-    two ranks that continue on three.
+    """Return whether a run has the same digest on five ranks, and on two that continue
+    on three, and the run on one rank.
     """
     alone = play_on(OneProcess(), folder / "alone", table)
     begun = {**table, "rounds": table["rounds"] - 1}
