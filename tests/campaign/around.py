@@ -1,5 +1,5 @@
-"""What happens around a run: nobody can read what it prints, somebody makes a page of
-it, its folder gets another name.
+"""Events outside a run: its output cannot be written, another process makes a page of
+it, or its folder is renamed.
 """
 
 import errno
@@ -21,7 +21,7 @@ OPERATION = "operation"  # a moment, as in ``faults.MOMENTS``
 
 
 def lose_output(scene: Scene, to: str) -> Outcome:
-    """Nothing that the ranks print can be written: the run goes on, and says so in its
+    """Make the output of all ranks fail: the run continues and reports it in its
     folder.
     """
     before, begun = scene.stamp(), time.monotonic()
@@ -35,7 +35,7 @@ def lose_output(scene: Scene, to: str) -> Outcome:
 
 
 def make_page(scene: Scene) -> Outcome:
-    """A report is made while the run goes on; one of the two may be killed meanwhile."""
+    """Make a report while the run continues; one of the two may be killed meanwhile."""
     struck = scene.chance.choice(["nobody", "the run", "the report"])
     page = Path(tempfile.mkdtemp(dir=scene.zygote.folder)) / "report.html"
     before = scene.stamp()
@@ -59,8 +59,8 @@ def make_page(scene: Scene) -> Outcome:
 
 
 def move_away(scene: Scene) -> Outcome:
-    """The folder gets another name while the run goes on, and its own again when the
-    run has ended.
+    """Rename the folder while the run continues, and rename it back when the run has
+    ended.
     """
     job, moved = (
         scene.start(scene.ranks(), _telling(scene, OPERATION)),

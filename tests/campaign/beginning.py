@@ -1,5 +1,5 @@
-"""Faults before round 1: a failure in the preflight, a rank with another configuration, a
-rank that leaves before the others connect.
+"""Faults before round 1: a failure in the preflight, a rank with another configuration,
+a rank that leaves before the ranks connect.
 """
 
 import errno
@@ -14,13 +14,13 @@ from job import Job
 from scene import Scene
 
 SCRIPT = Path(__file__).with_name("script.py")
-CALLS = 12_000  # of Python in a preflight, about
+CALLS = 12_000  # approximate number of Python's calls in a preflight
 FAILURES = (errno.ENOMEM, errno.ESTALE, errno.EIO)
 MOMENT = "before round 1"
 
 
 def fail_in_preflight(scene: Scene) -> Outcome:
-    """An error of the system is raised once, at some moment of the preflight."""
+    """Raise an error of the system once, at some moment of the preflight."""
     ranks = scene.ranks()
     strike = Strike(
         "",
@@ -42,7 +42,7 @@ def fail_in_preflight(scene: Scene) -> Outcome:
 
 
 def differ(scene: Scene) -> Outcome:
-    """A rank has another configuration than the others."""
+    """Give a rank another configuration."""
     state = at_rest(scene)
     ranks = scene.chance.randint(2, max(2, scene.most_ranks))
     strike = Strike("", rank=scene.chance.randrange(ranks), act="differ")
@@ -59,7 +59,7 @@ def differ(scene: Scene) -> Outcome:
 
 
 def leave(scene: Scene) -> Outcome:
-    """A rank of a script leaves before ``hpcfl.run``."""
+    """Let a rank of a script leave before ``hpcfl.run``."""
     state = at_rest(scene)
     ranks = scene.chance.randint(2, max(2, scene.most_ranks))
     strike = Strike(

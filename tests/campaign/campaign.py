@@ -1,5 +1,5 @@
-"""Random faults at any moment and place: whatever strikes, the job ends in time, all
-commands tell the same about it, and in the end each run has the digest and every number
+"""Random faults at any moment and place. After every fault the job ends in time, all
+commands report the same about it, and finally each run has the digest and all metrics
 of an undisturbed one.
 
     python tests/campaign/campaign.py --faults 100 --seed 1 --report results/campaign
@@ -28,9 +28,9 @@ from zygote import Zygote
 import hpcfl
 from hpcfl.experiment import plugins
 
-# a rule of a server that waits for nobody, and the method that it is an option of
+# rule of an asynchronous server, and its method
 ASYNCHRONOUS = ("fedbuff ditto", "fedbuff fedrep", "fedasync fedavg")
-DISK = "16m"  # size of the file system for results, where one can be mounted
+DISK = "16m"  # size of the file system for results, if one can be mounted
 
 
 @contextmanager
@@ -41,8 +41,8 @@ def stage(
     ranks: int = 5,
     faults: int = 3,
 ) -> Iterator[Stage]:
-    """What episodes need, with a small disk where one can be mounted; kinds that are not
-    possible here are left out.
+    """Prepare the stage of episodes, with a small disk if one can be mounted; kinds of
+    faults that are impossible here are left out.
     """
     disk = Path(tempfile.mkdtemp(dir=zygote.folder), "disk")
     disk.parent.chmod(0o755)
@@ -58,8 +58,8 @@ def stage(
 
 
 def others_reach(module: ModuleType) -> bool:
-    """Whether other users may read where a module lies: some are imported only when
-    they are needed.
+    """Return whether other users may read the place of a module: some modules are
+    imported only when they are needed.
     """
     return all(
         folder.stat().st_mode & 0o005 == 0o005
@@ -69,7 +69,7 @@ def others_reach(module: ModuleType) -> bool:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """A file system of its own in ``folder``; False where that cannot be mounted."""
+    """Mount a small file system in ``folder``; return False if this is impossible."""
     folder.mkdir()
     mounted = (
         os.geteuid() == 0
@@ -89,7 +89,9 @@ def small_disk(folder: Path) -> Iterator[bool]:
 def run(
     on: Stage, seeds: Iterator[str], count: int, events: list[Event]
 ) -> list[Event]:
-    """At least ``count`` faults, which join ``events`` one by one."""
+    """Run episodes with at least ``count`` faults, which are added to ``events`` one by
+    one.
+    """
     while len(events) < count and (seed := next(seeds, None)) is not None:
         for event in on.play(seed):
             events.append(event)
@@ -136,7 +138,7 @@ def main() -> None:
             zygote.folder.chmod(0o755)
             with stage(zygote, given.methods, given.kinds, given.ranks) as on:
                 run(on, seeds, given.faults, events)
-    finally:  # also of a campaign that is interrupted
+    finally:  # also after an interruption of the campaign
         if given.report and events:
             reporting.add(
                 given.report,

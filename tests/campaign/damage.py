@@ -1,5 +1,5 @@
-"""Damaged files: one file of a run at rest in some state is changed, and the same
-command is given again.
+"""Damaged files: one file of a run at rest is changed, and the same command is run
+again.
 """
 
 import random
@@ -26,7 +26,7 @@ FILES = {
 
 
 def list_files(scene: Scene) -> dict[str, list[Path]]:
-    """Return the files of the run by their kind, of which there are some."""
+    """Return the existing files of the run by their kind."""
     there = {}
     for what, pattern in FILES.items():
         if found := sorted(scene.folder.glob(pattern)):

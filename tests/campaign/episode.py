@@ -1,4 +1,6 @@
-"""An episode: a new run, one to three faults one after the other, and its end compared."""
+"""An episode: a new run, one to three faults one after the other, and a comparison of
+its end.
+"""
 
 import random
 import shutil
@@ -35,8 +37,8 @@ NEEDS_ROOT = ("full disk", "another user")
 
 @dataclass
 class Event:
-    """One fault: what was done to which run when, how the job ended, and what is wrong
-    with that.
+    """One fault: its kind, its run and moment, the end of the job, and the errors
+    found.
 
     ``seed`` replays the episode with all its faults.
     """
@@ -53,7 +55,7 @@ class Event:
 
 @dataclass
 class Stage:
-    """Where episodes play: ``disk`` is a folder on the file system that can be filled."""
+    """Place of episodes: ``disk`` is a folder on the file system that can be filled."""
 
     zygote: Zygote
     disk: Path
@@ -64,8 +66,8 @@ class Stage:
     _known: dict[str, tuple[Path, Undisturbed]] = field(default_factory=dict)
 
     def play(self, seed: str) -> list[Event]:
-        """The episode of a seed "campaign/number": numbers deal the kinds, so that all
-        come equally often.
+        """Run the episode of a seed "campaign/number"; the number determines the kinds,
+        so that all have equal frequency.
         """
         chance = random.Random(seed)
         method = chance.choice(self.methods)
@@ -88,11 +90,10 @@ class Stage:
         before, lost = stage.stamp(), stage.lost()
         outcome = KINDS[kind](stage)
         stage.done.append(kind)
-        refused = lost and outcome.code == 2  # before the fault could strike
-        if refused and kind not in damage.ALL:  # which change files themselves
+        refused = lost and outcome.code == 2  # before the fault could occur
+        if refused and kind not in damage.ALL:  # faults that change files themselves
             outcome.wrong = judge.unchanged(before, stage.stamp())
-        # A run that was stopped before it wrote anything is told about as it was
-        # before.
+        # A run that was stopped before it wrote a file is reported as before.
         began = outcome.code != 75 or stage.stamp() != before
         wrong = outcome.wrong + judge.story(stage, outcome.code if began else None)
         if "Traceback" in outcome.said:
@@ -116,7 +117,7 @@ class Stage:
         )[place]
 
     def _experiment(self, method: str) -> tuple[Path, Undisturbed]:
-        """Its file, and what it comes to undisturbed, once."""
+        """Return the experiment's file and the undisturbed result, computed once."""
         if method not in self._known:
             file = scene.write(
                 self.zygote.folder, method, sorted(self.methods).index(method)

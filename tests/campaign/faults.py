@@ -1,5 +1,5 @@
-"""Faults that a run must survive. Each starts the run of a scene, strikes it, and says
-how that ended.
+"""Faults that a run must survive. Each function starts the run of a scene, causes the
+fault, and returns the outcome.
 """
 
 import errno
@@ -18,20 +18,22 @@ from job import Job, send
 from scene import ROUNDS, Scene
 
 GRACE = 45.0  # seconds from a fault to the end of the job, on a loaded machine
-START_UP = 0.5  # seconds, about, from the start of a process to round 1
-SCORING = 0.03  # seconds, about, from the last checkpoint to the end
+START_UP = 0.5  # approximate seconds from the start of a process to round 1
+SCORING = 0.03  # approximate seconds from the last checkpoint to the end
 NOBODY = 65534
-LAST = f"manifest-{ROUNDS:08d}"  # its rename is followed by the final scoring
+LAST = f"manifest-{ROUNDS:08d}"  # its rename precedes the final scoring
 LATE = "too late"  # the run had ended before
 MOMENTS = ("start-up", "operation", "final scoring")
-FEW = 16  # operations, about, of a worker, and of the server after the last checkpoint
+# approximate numbers of operations of a worker, and of the server after the last
+# checkpoint
+FEW = 16
 BLOCK = 1 << 16  # bytes
 
 
 @dataclass
 class Outcome:
-    """How a struck job ended: None for the code of one that was still there after the
-    grace time.
+    """End of a job after a fault; the code is None if the job still ran after the grace
+    time.
     """
 
     moment: str
@@ -46,7 +48,7 @@ Fault = Callable[[Scene], Outcome]
 
 
 def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
-    """A rank dies or fails at its n-th operation, of the whole run or since the last
+    """Let a rank die or fail at its n-th operation, of the whole run or since the last
     checkpoint.
     """
     ranks = scene.ranks()
@@ -104,8 +106,8 @@ def kill_job(scene: Scene) -> Outcome:
 
 
 def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
-    """A signal to what was started, to one rank, or to all, as launchers and batch
-    systems send them.
+    """Send a signal to the launched command, to one rank, or to all, as launchers and
+    batch systems do.
     """
     job, moment = _reach(scene, scene.ranks(), connected=True)
     pids = list(job.pids().values())
@@ -128,9 +130,9 @@ def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
 
 
 def freeze_rank(scene: Scene) -> Outcome:
-    """Whatever MPI has connected must be noticed when it falls silent, until all ranks
-    have taken leave of each other; one that is stopped on its way out, when nobody is
-    left to notice, goes on later and has lost nothing.
+    """Stop a rank. Once MPI has connected, its silence must be detected until all ranks
+    have finalised. A rank that is stopped during its exit, when no other rank can
+    detect it, continues later without a loss.
     """
     job, moment = _reach(
         scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True
@@ -147,7 +149,7 @@ def freeze_rank(scene: Scene) -> Outcome:
 
 
 def fill_disk(scene: Scene) -> Outcome:
-    """The disk is full until the job has ended."""
+    """Fill the disk until the job has ended."""
     ranks = scene.ranks()
     with _no_space(scene.place.parent / "ballast", wait := scene.chance.random() < 0.3):
         job, moment = _reach(scene, ranks)
@@ -165,7 +167,7 @@ def fill_disk(scene: Scene) -> Outcome:
 
 
 def limit_files(scene: Scene) -> Outcome:
-    """No file may be longer than so many bytes (``ulimit -f``)."""
+    """Limit the length of files in bytes (``ulimit -f``)."""
     limit, begun = scene.chance.randrange(4000, 60000), time.monotonic()
     outcome = _ended(
         scene.start(0, Strike("", limit=limit)), "operation", f"{limit} bytes", begun
@@ -175,7 +177,7 @@ def limit_files(scene: Scene) -> Outcome:
 
 
 def start_twice(scene: Scene) -> Outcome:
-    """Two starts at once: one wins, the other waits for it or is refused."""
+    """Start two jobs at once: one wins, the other waits for it or is refused."""
     begun, first = time.monotonic(), scene.start(scene.ranks())
     time.sleep(scene.chance.uniform(0, START_UP))
     second = scene.start(scene.ranks())
@@ -192,8 +194,8 @@ def start_twice(scene: Scene) -> Outcome:
 
 
 def forbid(scene: Scene) -> Outcome:
-    """Somebody else, who may not write or not even read in the folder, tries to run in
-    it.
+    """Run the command as another user, who may not write or not even read in the
+    folder.
     """
     state = at_rest(scene)
     mode = scene.chance.choice([0o755, 0o700])
@@ -215,7 +217,7 @@ def forbid(scene: Scene) -> Outcome:
 def refuse(
     scene: Scene, options: list[str], extra: dict[str, str] | None = None
 ) -> Outcome:
-    """A command that cannot be carried out in this folder."""
+    """Run a command that cannot be executed in this folder."""
     state = at_rest(scene)
     while not any(one.round > 1 for _, one in scene.manifests()):
         state = at_rest(scene)
@@ -224,15 +226,15 @@ def refuse(
     outcome = _ended(job, f"at rest, {state}", " ".join(options), begun)
     if (
         not extra or outcome.code != 0 or not scene.finished()
-    ):  # what is complete needs no world
+    ):  # a complete run needs no MPI
         outcome.wrong += judge.refused(outcome.code, job)
     outcome.wrong += judge.unchanged(before, scene.stamp())
     return outcome
 
 
 def at_rest(scene: Scene) -> str:
-    """Leave the run in some state with no process of it alive, killed at an operation
-    or finished: which.
+    """Bring the run into a state without living processes, killed at an operation or
+    finished, and return which.
     """
     if scene.done and scene.chance.random() < 0.5:
         return "as left"
@@ -244,7 +246,7 @@ def at_rest(scene: Scene) -> str:
 
 
 def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]:
-    """Start the run and wait for a moment; with ``connected`` one at which MPI has
+    """Start the run and wait for a moment; with ``connected`` a moment after MPI has
     started.
     """
     moment = scene.chance.choice(MOMENTS)
@@ -257,7 +259,9 @@ def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]
 
 
 def _operations(scene: Scene) -> int:
-    """About how many are still to come, of a run that was perhaps begun before."""
+    """Return the approximate number of remaining operations of a run that may have
+    begun before.
+    """
     return scene.undisturbed.operations // (2 if scene.done else 1)
 
 
@@ -276,7 +280,7 @@ def _ended(job: Job, moment: str, detail: str, begun: float) -> Outcome:
 
 @contextmanager
 def _no_space(ballast: Path, at_once: bool) -> Iterator[None]:
-    """The ballast is gone after the block."""
+    """Remove the free space inside the block."""
     try:
         if at_once:
             _fill(ballast)

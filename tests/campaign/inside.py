@@ -1,10 +1,10 @@
-"""What happens inside a process of a job that is to be struck: it counts its own
-input/output operations below the results folder, and at one of them it dies, fails, or
-tells the campaign that the moment has come.
+"""Instrumentation inside a process of a job. It counts the process's input/output
+operations below the results folder, and at one of them the process dies, fails, or
+reports the moment to the campaign.
 
 An operation is: opening for writing, writing, syncing, renaming, removing, making a
-folder, cutting a file. ``HPCFL_JOB`` names a folder where the process says what it has
-come to; ``HPCFL_STRIKE`` is a ``Strike`` in JSON.
+folder, truncating a file. ``HPCFL_JOB`` names a folder for the process's reports;
+``HPCFL_STRIKE`` is a ``Strike`` in JSON.
 """
 
 import atexit
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Python's audit events of what changes a folder or the length of a file.
+# Python's audit events of changes to a folder or the length of a file.
 CHANGES = {
     "os.rename",
     "os.remove",
@@ -37,14 +37,14 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass
 class Strike:
-    """What is to happen in the process of ``rank`` at its operation ``number`` below
-    ``folder``, counted from the moment when a file whose name contains ``after`` is
-    renamed into place.
+    """Fault in the process of ``rank`` at its operation ``number`` below ``folder``,
+    counted from the moment when a file whose name contains ``after`` is renamed into
+    place.
 
     act: "kill", "fail" with ``errno``, or "tell" at an operation; before round 1 "fail
     in the preflight" with ``errno`` at the call ``number`` of Python, "differ" by
-    another configuration, or "leave". limit: bytes that a file may have.
-    user: whose rights to take. output: "full" or "closed", for standard output.
+    another configuration, or "leave". limit: maximal bytes of a file. user: user whose
+    rights to take. output: "full" or "closed", for standard output.
     """
 
     folder: str
@@ -59,18 +59,18 @@ class Strike:
 
 
 class Operations:
-    """Counts, and strikes once."""
+    """Counter of operations that causes the fault once."""
 
     def __init__(self, strike: Strike, place: Path) -> None:
         self._strike, self._place = strike, place
         self._counts, self._count = not strike.after, 0
-        self._lock = threading.RLock()  # a checkpoint is written in a thread of its own
+        self._lock = threading.RLock()  # a checkpoint is written in a separate thread
 
     def happens(
         self, path: Any, half: Callable[[], Any] = lambda: None, renames: bool = False
     ) -> None:
-        """Before an operation on ``path``; ``half`` carries out the part that a kill or
-        an error leaves.
+        """Handle an operation on ``path``; ``half`` executes the part that a kill or an
+        error leaves.
         """
         path = os.fsdecode(path)
         if not path.startswith(self._strike.folder):
@@ -93,12 +93,12 @@ class Operations:
         raise OSError(self._strike.errno, os.strerror(self._strike.errno))
 
     def say(self) -> None:
-        """How many there were, for strikes at other processes."""
+        """Report the number of operations, for faults in other processes."""
         (self._place / "operations").write_text(str(self._count))
 
 
 def prepare() -> None:
-    """Make this process ready to be struck as the environment says."""
+    """Prepare this process for the fault that the environment names."""
     place = Path(os.environ["HPCFL_JOB"])
     rank = int(os.environ.get("PMI_RANK", 0))
     strike = Strike(**json.loads(os.environ["HPCFL_STRIKE"]))
@@ -144,7 +144,7 @@ def fail_in_preflight(strike: Strike, place: Path) -> None:
 
 
 def differ(strike: Strike, place: Path) -> None:
-    """Give this rank another learning rate than the others."""
+    """Give this rank another learning rate."""
     sys.argv += ["--set", "training.lr=0.06"]
 
 
@@ -157,7 +157,7 @@ BEFORE = {"fail in the preflight": fail_in_preflight, "differ": differ, "leave":
 
 
 def watch(operations: Operations) -> None:
-    """From now on every operation of this process counts."""
+    """Count every operation of this process from now on."""
 
     def heard(event: str, arguments: tuple[Any, ...]) -> None:
         if (
@@ -202,8 +202,8 @@ def watch(operations: Operations) -> None:
 
 
 def tell_connected(path: Path) -> None:
-    """Let the campaign know when MPI has started: from here on a silent rank must be
-    noticed.
+    """Report to the campaign that MPI has started: from here on a silent rank must be
+    detected.
     """
     from hpcfl.communication import connection
 
@@ -218,5 +218,5 @@ def tell_connected(path: Path) -> None:
 
 
 def _named(file: Any) -> Any:
-    """The path of a file, of which perhaps only the descriptor is known."""
+    """Return the path of a file that may be given as a descriptor."""
     return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file

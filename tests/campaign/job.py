@@ -1,4 +1,4 @@
-"""One command, started alone or under mpiexec, and what can be seen of it from outside."""
+"""A command, started directly or under mpiexec, and its state as visible from outside."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from zygote import Zygote
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 STRUCK = Path(__file__).with_name("struck.py")
-START = 60.0  # seconds that a start may take on a loaded machine
-SETTLED = 5.0  # seconds in which mpiexec ends what is left of a job that failed
-PAUSE = 0.002  # seconds between two looks
+START = 60.0  # maximal seconds of a start on a loaded machine
+SETTLED = 5.0  # seconds in which mpiexec ends the rest of a failed job
+PAUSE = 0.002  # seconds between two checks
 
 
 @dataclass(frozen=True)
 class Said:
-    """What a command has said that was carried out in this process."""
+    """Output of a command that ran in this process."""
 
     out: str
     err: str
@@ -35,8 +35,8 @@ class Said:
 
 
 class Job:
-    """``hpcfl ARGUMENTS`` on so many ranks, 0 without mpiexec. ``strike`` tells what
-    happens inside of it.
+    """``hpcfl ARGUMENTS`` on a number of ranks, 0 without mpiexec. ``strike`` describes
+    the fault inside it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Job:
         return f"{self.out}\n{self.err}"
 
     def pids(self) -> dict[int, int]:
-        """rank → pid of those that have begun."""
+        """Return rank → pid of the ranks that have begun."""
         return {
             int(path.name.removeprefix("rank-")): int(path.read_text())
             for path in self._place.glob("rank-*")
@@ -92,30 +92,32 @@ class Job:
         }
 
     def operations(self) -> int:
-        """How many input/output operations there were, of a job that has ended by
+        """Return the number of input/output operations of a job that has ended by
         itself.
         """
         return int((self._place / "operations").read_text())
 
     def begun(self) -> bool:
-        """Wait until all ranks have; False if the job ended before."""
+        """Wait until all ranks have begun; return False if the job ended before."""
         return self._wait(lambda: len(self.pids()) == self.ranks)
 
     def connected(self) -> bool:
-        """Wait until MPI has started on all ranks; False if the job ended before."""
+        """Wait until MPI has started on all ranks; return False if the job ended
+        before.
+        """
         return self._wait(
             lambda: len(list(self._place.glob("connected-*"))) == self.ranks
         )
 
     def struck(self) -> bool:
-        """Wait until the operation that was to be told of is reached; False if the job
-        ended before.
+        """Wait until the reported operation is reached; return False if the job ended
+        before.
         """
         return self._wait((self._place / "struck").exists)
 
     def end(self, patience: float) -> int | None:
-        """The exit code, None for a job that is still there after ``patience`` seconds
-        and is killed then.
+        """Return the exit code, or None for a job that still ran after ``patience``
+        seconds and was killed then.
         """
         try:
             return self.process.wait(patience)
@@ -125,8 +127,8 @@ class Job:
             self.kill()
 
     def left_alone(self, pid: int, patience: float) -> bool:
-        """Whether the other ranks have all left for good, and the job waits for this
-        one; False if it ends before.
+        """Return whether all other ranks have exited and the job waits for this one;
+        return False if it ends before.
         """
         deadline, since = time.monotonic() + patience, time.monotonic()
         while self.process.poll() is None and time.monotonic() < deadline:
@@ -138,7 +140,7 @@ class Job:
         return False
 
     def kill(self) -> None:
-        """SIGKILL to everything that belongs to the job, until nothing is left."""
+        """Send SIGKILL to all processes of the job until none is left."""
         while pids := [*self._launcher_pids(), *filter(_alive, self.pids().values())]:
             for pid in pids:
                 send(pid, signal.SIGKILL)
@@ -155,7 +157,9 @@ class Job:
         return reached()
 
     def _launcher_pids(self) -> list[int]:
-        """mpiexec, its proxies and shims, by the mark in their environment."""
+        """Return the pids of mpiexec, its proxies and shims, by the mark in their
+        environment.
+        """
         mark, found = f"HPCFL_JOB={self._place}".encode(), []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -167,7 +171,7 @@ class Job:
 
 
 def send(pid: int, number: int) -> None:
-    """A signal to a process that may be gone."""
+    """Send a signal to a process that may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 

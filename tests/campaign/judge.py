@@ -1,5 +1,5 @@
-"""Lines about what is wrong: with how a run ended, with what commands tell about it,
-with what it came to.
+"""Error lines about the end of a run, about the reports of commands, and about its
+final state.
 """
 
 import json
@@ -14,21 +14,21 @@ from scene import FINISH, ROUNDS, Scene
 from hpcfl.storage import lock
 from hpcfl.storage.results import Results
 
-VARIES = ("seconds/", "bytes_")  # what two runs may record differently
+VARIES = ("seconds/", "bytes_")  # metrics that may differ between two runs
 SHOWN = 300  # characters of an output
-RELEASE = 5  # seconds at most for the locks of killed ranks
+RELEASE = 5  # maximal seconds until the locks of killed ranks are free
 
 
 def killed(code: int | None) -> list[str]:
-    """A killed job ends, and with no code that stands for another end; 0 where the kill
-    came too late.
+    """Check that a killed job ends, and with no code of another end; 0 if the kill came
+    too late.
     """
     return [] if code not in (None, 2, 75) else [f"killed, it ended with code {code}"]
 
 
 def failed(code: int | None, said: str, reason: str) -> list[str]:
-    """A failure ends the job with 1, or 2 before it began, and says why; 0 where it did
-    not matter.
+    """Check that a failure ends the job with 1, or with 2 before it began, and with a
+    message; 0 if the failure had no effect.
     """
     if code == 0:
         return []
@@ -40,13 +40,13 @@ def failed(code: int | None, said: str, reason: str) -> list[str]:
 def stopped(
     code: int | None, number: signal.Signals, times: int, early: bool, ranks: int
 ) -> list[str]:
-    """A first signal ends with 75, the second at once; 0 where it came too late, death
-    where too early.
+    """Check that a first signal ends with 75, and a second one at once; 0 if it came
+    too late, and the signal if too early.
     """
-    allowed = {0, 75} | ({1, 255} if times > 1 else set())  # mpiexec says 255
+    allowed = {0, 75} | ({1, 255} if times > 1 else set())  # mpiexec returns 255
     allowed |= {-number, int(number), 128 + number} if early else set()
     if number == signal.SIGINT and times > 1:
-        allowed.add(130)  # Ctrl-C where no round is under way any more
+        allowed.add(130)  # Ctrl-C after the last round
     return (
         []
         if code in allowed
@@ -55,7 +55,7 @@ def stopped(
 
 
 def refused(code: int | None, job: Job | Said) -> list[str]:
-    """Code 2 and one line."""
+    """Check for code 2 and one line."""
     right = code == 2 and _one_line(job.err)
     return (
         [] if right else [f"code {code}, not refused in one line: {job.said[-SHOWN:]}"]
@@ -63,12 +63,12 @@ def refused(code: int | None, job: Job | Said) -> list[str]:
 
 
 def looked(code: int | None, job: Job | Said) -> list[str]:
-    """A command that looks ends with 0, or with 2 and one line."""
+    """Check that a reading command ends with 0, or with 2 and one line."""
     return [] if code == 0 and "Traceback" not in job.said else refused(code, job)
 
 
 def unchanged(before: dict, after: dict) -> list[str]:
-    """Two stamps of a scene are the same."""
+    """Check that two stamps of a scene are equal."""
     changed = sorted(
         name
         for name in before.keys() | after.keys()
@@ -78,8 +78,8 @@ def unchanged(before: dict, after: dict) -> list[str]:
 
 
 def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
-    """One of two starts wins; the other is refused or finds the run complete. Both are
-    where no state is left.
+    """Check that one of two starts wins and the other is refused or finds the run
+    complete. Both are refused if no state is left.
     """
     if 0 not in codes and not scene.lost():
         said = " / ".join(job.err[-SHOWN:] for job in jobs)
@@ -93,8 +93,8 @@ def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
 
 
 def story(scene: Scene, code: int | None) -> list[str]:
-    """``show``, ``status``, ``table``, the disk, and the ``code`` of a run that has
-    just ended tell the same, and change nothing.
+    """Check that ``show``, ``status``, ``table``, the disk, and the ``code`` of a run
+    that has just ended report the same and change nothing.
     """
     _wait_for_release(scene)
     before, wrong, folder = scene.stamp(), [], str(scene.folder)
@@ -116,9 +116,9 @@ def story(scene: Scene, code: int | None) -> list[str]:
 
 
 def _wait_for_release(scene: Scene) -> None:
-    """The kernel frees a killed rank's locks when the last of its threads is gone, which
-    may be some milliseconds after its main thread; a lock held for longer is found by
-    the looks.
+    """Wait for the locks of killed ranks: the kernel releases them when the last thread
+    has ended, some milliseconds after the main thread. The commands find a lock that is
+    held longer.
     """
     deadline = time.monotonic() + RELEASE
     while lock.is_held(scene.folder) and time.monotonic() < deadline:
@@ -152,7 +152,7 @@ def _agreed(
 
 
 def continued(scene: Scene, code: int | None, job: Job, before: dict) -> list[str]:
-    """The same command again ends with 0; or with 2 and without a change, where no
+    """Check that the same command ends with 0; or with 2 and without a change, if no
     state is left.
     """
     if code == 0:
@@ -165,8 +165,8 @@ def continued(scene: Scene, code: int | None, job: Job, before: dict) -> list[st
 
 
 def complete(scene: Scene) -> list[str]:
-    """The same command, on other ranks, brings the run to its end; once more it finds
-    it complete.
+    """Check that the same command on other ranks completes the run, and finds it
+    complete when repeated.
     """
     before = scene.stamp()
     job = scene.start(scene.ranks())
@@ -190,10 +190,12 @@ def complete(scene: Scene) -> list[str]:
 
 
 def equal(scene: Scene) -> list[str]:
-    """The digest and every recorded number are those of the undisturbed run."""
+    """Check that the digest and every recorded metric equal those of the undisturbed
+    run.
+    """
     expected, found, wrong = scene.undisturbed, scene.recorded(), []
     newest = next((one.digest for _, one in scene.manifests()), None)
-    # then its scores are what counts
+    # then its scores count
     if newest != expected.digest and not (newest is None and scene.damaged):
         wrong.append(f"digest {newest}, not the undisturbed one")
     rows = np.flatnonzero(np.isin(expected.results.rounds, found.rounds))
@@ -214,7 +216,7 @@ def _differences(expected: Results, found: Results, rows: np.ndarray) -> list[st
     )
     wrong = []
     for name in names:
-        unknown = np.array(np.nan)  # a number of lost rounds alone
+        unknown = np.array(np.nan)  # only a number of lost rounds
         numbers = found.values.get(name, unknown)
         undisturbed = expected.values.get(name, unknown)
         if undisturbed.ndim:
@@ -236,7 +238,7 @@ def _differences(expected: Results, found: Results, rows: np.ndarray) -> list[st
 
 
 def lossy(scene: Scene) -> bool:
-    """Whether a file of metrics was damaged, so that rounds may be lost."""
+    """Return whether a file of metrics was damaged, so that rounds may be lost."""
     return any(what in ("metrics", "rounds") for what in scene.damaged)
 
 

@@ -1,5 +1,5 @@
-"""One run that faults strike: its file, its folder, the undisturbed run it must equal,
-its commands.
+"""A run for faults: its file, its folder, the undisturbed run for comparison, its
+commands.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from hpcfl.storage import manifest, results
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.results import Results
 
-# seconds of silence; runtime.hang_after. A first step took 8 on a machine with a load
+# seconds of silence; runtime.hang_after. A first step took 8 s on a machine with a load
 # of 7.
 HANG_AFTER = 15
-FINISH = 120.0  # seconds that an undisturbed run may take on a loaded machine
+FINISH = 120.0  # maximal seconds of an undisturbed run on a loaded machine
 ROUNDS = 5
 EXPERIMENT = """
 name = "campaign"
@@ -64,10 +64,9 @@ sigma = 1.0
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run comes to when nothing happens to it, and how many input/output
-    operations that takes.
+    """Result of an undisturbed run, and its number of input/output operations.
 
-    other: the folder of a run that differs in its seed alone.
+    other: folder of a run that differs only in its seed.
     """
 
     digest: str
@@ -77,15 +76,15 @@ class Undisturbed:
 
     @cached_property
     def others_digest(self) -> str:
-        """The digest of the other run."""
+        """Return the digest of the other run."""
         [newest, *_] = manifest.list_newest_first(self.other / "checkpoints")
         return manifest.read(newest).digest
 
 
 @dataclass
 class Scene:
-    """A run; ``place`` holds its folder and nothing else. ``done``: the faults that
-    have struck it so far.
+    """A run; ``place`` contains only its folder. ``done``: the faults of the run so
+    far.
     """
 
     zygote: Zygote
@@ -102,19 +101,21 @@ class Scene:
         return self.place / "run"
 
     def elsewhere(self) -> Path:
-        """A new folder on the same file system that is not below ``place``."""
+        """Return a new folder on the same file system outside ``place``."""
         beside = self.place.with_name(f"{self.place.name}-elsewhere")
         beside.mkdir(exist_ok=True)
         return Path(tempfile.mkdtemp(dir=beside))
 
     def ranks(self) -> int:
-        """How many to start with, mostly one, which is quick; 0 is without mpiexec."""
+        """Return the number of ranks to start with, mostly one, which is quick; 0 is
+        without mpiexec.
+        """
         return self.chance.choice([0, 0, 0, *range(1, self.most_ranks + 1)])
 
     def start(
         self, ranks: int, strike: Strike | None = None, *options: str, **extra: str
     ) -> Job:
-        """``hpcfl run`` on the folder."""
+        """Start ``hpcfl run`` on the folder."""
         strike = replace(strike or Strike(""), folder=str(self.folder))
         return Job(
             self.zygote,
@@ -125,25 +126,25 @@ class Scene:
         )
 
     def look(self, *command: str) -> tuple[int | None, Said]:
-        """A command that only looks, in this process: its exit code and what it said."""
+        """Run a reading command in this process and return its exit code and output."""
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = cli.command([*command], OneProcess())
         return code, Said(out.getvalue(), err.getvalue())
 
     def look_as(self, user: int, *command: str) -> tuple[int | None, Job]:
-        """The same in a process of another user: its exit code and the job that has
-        ended.
+        """Run it in a process of another user and return its exit code and the ended
+        job.
         """
         job = self.begin(*command, user=user)
         return job.end(FINISH), job
 
     def begin(self, *command: str, user: int | None = None) -> Job:
-        """A command that only looks, which is under way when this returns."""
+        """Start a reading command without waiting for its end."""
         return Job(self.zygote, 0, [*command], Strike(str(self.folder), user=user))
 
     def manifests(self) -> list[tuple[Path, Manifest]]:
-        """The checkpoints that are intact to the last byte, newest first."""
+        """Return the checkpoints that are completely intact, newest first."""
         found = []
         for path in manifest.list_newest_first(self.folder / "checkpoints"):
             try:
@@ -155,13 +156,13 @@ class Scene:
         return found
 
     def lost(self) -> bool:
-        """Whether no state is left to go on from, so that a start is refused until
-        there is a fresh one.
+        """Return whether no state is left to continue from, so that a start without
+        --fresh is refused.
         """
         return bool(self.damaged) and not self.manifests()
 
     def _complete(self) -> list[Manifest]:
-        """The checkpoints whose files are all there, of the right size."""
+        """Return the checkpoints with all files of the correct size."""
         folder, found = self.folder / "checkpoints", []
         for path in manifest.list_newest_first(folder):
             with suppress(Damaged, OSError):
@@ -174,22 +175,22 @@ class Scene:
         return found
 
     def recorded(self) -> Results:
-        """What can be read of the metrics, nothing where nothing can."""
+        """Return the readable metrics, or nothing if none can be read."""
         try:
             return results.read(self.folder)
         except UserError:
             return Results()
 
     def finished(self) -> bool:
-        """Whether round R + 1 is on the disk, and the state that it scored is there as
-        far as one can see without reading it all.
+        """Return whether round R + 1 is on the disk, and whether the scored state
+        appears complete without reading it all.
         """
         newest = max((one.round for one in self._complete()), default=0)
         return ROUNDS + 1 in self.recorded().rounds and not 0 < newest < ROUNDS
 
     def stamp(self) -> dict[str, tuple[object, ...]]:
-        """Everything below ``place``: names, kinds, rights, contents, and the times of
-        files.
+        """Return names, types, rights, contents, and times of all files below
+        ``place``.
         """
         return {
             str(path.relative_to(self.place)): _stamp(path)
@@ -209,8 +210,8 @@ def _stamp(path: Path) -> tuple[object, ...]:
 
 
 def write(folder: Path, method: str, number: int) -> Path:
-    """The experiment file of a method, or of ``RULE METHOD``, which is played with a
-    server that waits for nobody; the number varies what is trained, scored and saved.
+    """Write the experiment file of a method, or of ``RULE METHOD`` for an asynchronous
+    server; the number varies training, scoring and saving.
     """
     rule, _, name = method.rpartition(" ")
     file = folder / f"{method}.toml"
@@ -229,7 +230,7 @@ def write(folder: Path, method: str, number: int) -> Path:
 
 
 def undisturbed(zygote: Zygote, file: Path, place: Path) -> Undisturbed:
-    """Run it in this folder, alone, and then with another seed."""
+    """Run it without faults in this folder, and then with another seed."""
     folder, other = place / "run", place / "other"
     job = _alone(zygote, file, folder)
     _alone(zygote, file, other, "--set", "seed=9")
@@ -238,7 +239,7 @@ def undisturbed(zygote: Zygote, file: Path, place: Path) -> Undisturbed:
 
 
 def _alone(zygote: Zygote, file: Path, folder: Path, *options: str) -> Job:
-    """The job, which has ended."""
+    """Return the ended job."""
     arguments = ["run", str(file), "--out", str(folder), *options]
     job = Job(zygote, 0, arguments, Strike(str(folder)))
     if job.end(FINISH):

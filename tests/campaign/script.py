@@ -1,4 +1,6 @@
-"""A user's script, in a process that is ready to be struck: ``script.py FILE FOLDER``."""
+"""A user's script, in a process that is prepared for a fault: ``script.py FILE
+FOLDER``.
+"""
 
 import sys
 

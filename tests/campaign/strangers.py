@@ -1,5 +1,5 @@
-"""What does not belong to a run, in its folder: files of another run, models that were
-exported into it, links and second names of files that lie elsewhere.
+"""Foreign files in a run's folder: files of another run, models that were exported into
+it, links and second names of files elsewhere.
 """
 
 import errno
@@ -20,11 +20,11 @@ from scene import FINISH, Scene
 
 OF_OTHERS = ("checkpoints", "metrics.h5", "partition.h5")
 MODELS = {"client-0.json", "client-0.safetensors", "client.pt2"}
-EXPORTING = 40  # operations, about
+EXPORTING = 40  # approximate number of operations
 
 
 def others_files(scene: Scene) -> Outcome:
-    """Files of another run, of the same shape, lie in the place of this one's."""
+    """Put files of another run of the same shape in place of this run's files."""
     state = at_rest(scene)
     scene.folder.mkdir(exist_ok=True)
     aside = scene.elsewhere() / "own"
@@ -39,7 +39,7 @@ def others_files(scene: Scene) -> Outcome:
     if code != 0:
         wrong += judge.unchanged(before, scene.stamp())
         wrong += judge.refused(code, job)
-    # A complete run reads nothing of its partition.
+    # A complete run does not read its partition.
     if chosen != ["partition.h5"] and "by another run" not in job.said:
         wrong.append(f"nothing said about another run: {job.said}")
     wrong += _shown_as_own(scene)
@@ -56,7 +56,7 @@ def others_files(scene: Scene) -> Outcome:
 
 
 def export_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
-    """Models are exported into the run's own folder, and that is struck."""
+    """Export models into the run's folder, with a fault in the export."""
     state = at_rest(scene)
     models, begun = scene.folder / "models", time.monotonic()
     shutil.rmtree(models, ignore_errors=True)
@@ -72,7 +72,7 @@ def export_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
     if act == "fail":
         wrong += judge.failed(code, job.said, "") if code != 2 else []
     wrong += _whole(models, code)
-    # the rest that a kill leaves is for the next run to remove, or the next export
+    # the next run or the next export removes the rest that a kill leaves
     if code != 2 and (scene.finished() or scene.chance.random() < 0.5):
         shutil.rmtree(models, ignore_errors=True)
         again = _export(scene, Strike(str(scene.folder)))
@@ -82,7 +82,7 @@ def export_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
     return Outcome(
         f"at rest, {state}",
         f"operation {strike.number}, code {code}",
-        code or None,  # it is not the run that has ended
+        code or None,  # the run has not ended
         job.said,
         time.monotonic() - begun,
         wrong,
@@ -90,8 +90,8 @@ def export_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
 
 
 def linked(scene: Scene, link: Callable[[Path, Path], None]) -> Outcome:
-    """A file of the run is a link to one elsewhere, or has a second name there; whatever
-    the run does, that one stays as it is.
+    """Replace a file of the run by a link to one elsewhere, or give it a second name
+    there; the run must not change that file.
     """
     state = at_rest(scene)
     there = list_files(scene)
@@ -112,7 +112,7 @@ def linked(scene: Scene, link: Callable[[Path, Path], None]) -> Outcome:
     job = scene.start(scene.ranks())
     code = job.end(GRACE)
     if soft and what == "lock":
-        if code != 0 or not scene.finished():  # what is complete needs no lock
+        if code != 0 or not scene.finished():  # a complete run needs no lock
             wrong += judge.refused(code, job)
         wrong += judge.unchanged(before, scene.stamp())
         path.unlink()
@@ -126,7 +126,9 @@ def linked(scene: Scene, link: Callable[[Path, Path], None]) -> Outcome:
 
 
 def linked_folder(scene: Scene) -> Outcome:
-    """A folder in the run's is a link to one elsewhere, in which nothing may change."""
+    """Replace a folder of the run by a link to one elsewhere, in which nothing may
+    change.
+    """
     state = at_rest(scene)
     scene.folder.mkdir(exist_ok=True)
     name = scene.chance.choice(["rounds", "checkpoints", "jobs"])
@@ -155,7 +157,7 @@ def linked_folder(scene: Scene) -> Outcome:
 
 
 def _put(source: Path, target: Path) -> None:
-    """A file in the place of one, or the files of a folder among those of another."""
+    """Put a file in place of one, or the files of a folder among those of another."""
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
@@ -163,7 +165,7 @@ def _put(source: Path, target: Path) -> None:
 
 
 def _shown_as_own(scene: Scene) -> list[str]:
-    """Whether ``show`` tells a digest that is the other run's."""
+    """Return whether ``show`` prints the digest of the other run."""
     code, job = scene.look("show", str(scene.folder), "--json")
     wrong = judge.looked(code, job)
     if code == 0 and json.loads(job.out)["digest"] == scene.undisturbed.others_digest:
@@ -183,7 +185,9 @@ def _export(scene: Scene, strike: Strike) -> Job:
 
 
 def _whole(models: Path, code: int | None) -> list[str]:
-    """The exported files are all there, or none is; and all after code 0."""
+    """Return whether the exported files are complete or absent; after code 0 they must
+    be complete.
+    """
     names = {path.name for path in models.iterdir()} if models.exists() else set()
     if names != MODELS and (names or code == 0):
         return [f"half an export after code {code}: {sorted(names)}"]

@@ -1,4 +1,4 @@
-"""The command, in a process that is ready to be struck."""
+"""The command, in a process that is prepared for a fault."""
 
 import inside
 

@@ -1,6 +1,4 @@
-"""A short run of the campaign, with three faults. ``campaign.py`` plays all kinds at
-many moments.
-"""
+"""A short campaign with three faults. ``campaign.py`` runs all kinds at many moments."""
 
 import campaign
 import pytest

@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes on this machine, and what tests do with it."""
+"""A real Slurm of two nodes on this machine, and operations for tests."""
 
 import json
 import os
@@ -17,7 +17,7 @@ TESTBED = Path(__file__).parents[2] / "slurm" / "testbed"
 METHODS = Path(__file__).with_name("methods_for_jobs.py")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
-PATIENCE = 300  # seconds to wait for anything
+PATIENCE = 300  # maximal seconds to wait
 
 EXPERIMENT = """
 name = "e"
@@ -45,7 +45,7 @@ class Cluster:
     environment: dict[str, str]
 
     def run(self, *command: str, check: bool = True, stderr: int | None = None) -> str:
-        """A command's standard output."""
+        """Return a command's standard output."""
         answer = subprocess.run(
             command,
             cwd=self.folder,
@@ -61,7 +61,7 @@ class Cluster:
         return answer.stdout
 
     def hpcfl(self, *arguments: str, check: bool = True) -> str:
-        """An hpcfl command's output, errors too."""
+        """Return an hpcfl command's output, including errors."""
         return self.run("hpcfl", *arguments, check=check, stderr=subprocess.STDOUT)
 
     def write(self, name: str, text: str) -> str:
@@ -72,9 +72,11 @@ class Cluster:
     def experiment(
         self, pause: float = 0.0, every: int | str = 1, sweep: str = "", since: int = 3
     ) -> str:
-        """An experiment file of 20 rounds; ``pause``: seconds of a round in which
-        nothing is computed, ``since`` a round until ``hurry``: so many that a slow
-        machine does not get to round 20 before what a test does to the run.
+        """Write an experiment file of 20 rounds.
+
+        pause: seconds of each round without computation, from round ``since`` until
+        ``hurry``, so many that a slow machine does not reach round 20 before the test
+        changes the run.
         """
         self.write("slow", "")
         text = EXPERIMENT.format(
@@ -84,7 +86,7 @@ class Cluster:
         return self.write("e.toml", text + sweep)
 
     def start_afresh(self) -> None:
-        """Fork no process from the zygote from here on."""
+        """Start new processes instead of forking them from the zygote from here on."""
         self.environment["PATH"] = (
             f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         )
@@ -109,8 +111,8 @@ class Cluster:
         )
 
     def submit(self, out: str = "out") -> list[str]:
-        """The ids of the jobs, in the order of their cells those too that were in the
-        queue.
+        """Return the ids of the jobs in the order of their cells, including jobs that
+        were already in the queue.
         """
         output = self.hpcfl("submit", "e.toml", "--profile", "bed", "--out", out)
         return [
@@ -118,8 +120,8 @@ class Cluster:
         ]
 
     def state(self, job: str) -> str:
-        """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for
-        two minutes, are let go at once.
+        """Return Slurm's state of a job, e.g. PENDING; requeued jobs, which Slurm holds
+        for two minutes, are released at once.
         """
         state = (
             self.run(
@@ -146,7 +148,7 @@ class Cluster:
         return state
 
     def restarts(self, job: str) -> int:
-        self.state(job)  # lets it go
+        self.state(job)  # releases it
         return int(
             self.run(
                 "squeue",
@@ -161,13 +163,13 @@ class Cluster:
         )
 
     def wait(self, job: str, end: str = "COMPLETED") -> None:
-        """Until the job has ended, in this state."""
+        """Wait until the job has ended in this state."""
         self.until(lambda: self.ended(job), f"the end of job {job}")
         assert self.state(job) == end, self.log()
 
     def ended(self, job: str) -> bool:
-        """Whether it has, for good: a job that is being requeued passes through such a
-        state.
+        """Return whether the job has ended for good: a job that is being requeued also
+        passes through such a state.
         """
         if self.state(job) not in ENDS:
             return False
@@ -175,7 +177,7 @@ class Cluster:
         return self.state(job) in ENDS
 
     def wait_for_round(self, number: int) -> None:
-        """Until round ``number`` of the run in ``out`` is recorded."""
+        """Wait until round ``number`` of the run in ``out`` is recorded."""
 
         def recorded() -> bool:
             names = [path.stem for path in self.folder.glob("out/rounds/*.h5")]
@@ -187,7 +189,7 @@ class Cluster:
         self.until(recorded, f"round {number}")
 
     def start_until_round_three(self) -> str:
-        """A job of slow rounds that has begun its third one."""
+        """Start a job of slow rounds, wait for its third round and return it."""
         self.experiment(pause=3)
         self.profile(ranks_per_node=1)
         (job,) = self.submit()
@@ -203,18 +205,18 @@ class Cluster:
             time.sleep(0.5)
 
     def rounds(self, out: str = "out") -> int:
-        """Of the newest checkpoint of a run."""
+        """Return the rounds of a run's newest checkpoint."""
         found = sorted(self.folder.glob(f"{out}/checkpoints/manifest-*.json"))
         return int(found[-1].stem.rpartition("-")[2]) if found else 0
 
     def log(self) -> str:
-        """All that the jobs of ``out`` said."""
+        """Return the logs of all jobs of ``out``."""
         return "\n".join(
             path.read_text() for path in sorted(self.folder.glob("out/jobs/*.out"))
         )
 
     def digest(self, out: str = "out") -> str:
-        """Of the state in the newest checkpoint of a finished run."""
+        """Return the digest of the newest checkpoint of a finished run."""
         assert self.rounds(out) == 20
         (newest,) = self.folder.glob(f"{out}/checkpoints/manifest-00000020.json")
         return json.loads(newest.read_text())["manifest"]["digest"]
@@ -222,8 +224,8 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's commands find the test Slurm, and Python
-    processes are forked from the zygote, those of its jobs too.
+    """Return the environment in which Slurm's commands find the test Slurm, and Python
+    processes, also of its jobs, are forked from the zygote.
     """
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     if any(shutil.which(program) is None for program in PROGRAMS):
@@ -234,7 +236,8 @@ def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
             pytest.skip(
                 f"Slurm is not installed and cannot be: {installed.stderr.strip().splitlines()[-1]}"
             )
-    folder = Path(f"/tmp/hpcfl-testbed-{os.getpid()}")  # a socket's path must be short
+    # the path of a socket must be short
+    folder = Path(f"/tmp/hpcfl-testbed-{os.getpid()}")
     started = subprocess.run(
         [TESTBED / "start", folder],
         capture_output=True,
@@ -255,7 +258,7 @@ def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
-    """The test Slurm, empty again afterwards."""
+    """Return the test Slurm, which is empty again afterwards."""
     shutil.copy(METHODS, tmp_path)
     found = Cluster(tmp_path, dict(testbed))
     found.profile()
@@ -279,7 +282,7 @@ def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
 def undisturbed(
     tmp_path_factory: pytest.TempPathFactory, testbed: dict[str, str]
 ) -> str:
-    """The digest of the experiment run by one process without pauses."""
+    """Return the digest of the experiment run by one process without pauses."""
     plain = Cluster(tmp_path_factory.mktemp("plain"), testbed)
     shutil.copy(METHODS, plain.folder)
     plain.experiment()

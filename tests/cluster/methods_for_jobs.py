@@ -1,4 +1,4 @@
-"""Methods for jobs: copied beside the experiment file and named there as
+"""Methods for jobs: copied next to the experiment file and named there as
 'methods_for_jobs:Slow'.
 """
 
@@ -13,7 +13,8 @@ from hpcfl.methods.fedavg import FedAvg
 
 class Slow(FedAvg):
     """FedAvg with a pause before each aggregation, from round ``since`` on, while a
-    file ``slow`` lies in the working folder; it raises where one ``broken-SEED`` does.
+    file ``slow`` is in the working folder; it raises an error if a file ``broken-SEED``
+    is there.
     """
 
     pause: float = Field(0.0, description="seconds")
@@ -31,7 +32,7 @@ class Slow(FedAvg):
 
 
 class Large(Slow):
-    """``Slow`` with a server's state that takes ``seconds`` to be written."""
+    """``Slow`` with server state whose writing takes ``seconds``."""
 
     seconds: float = 5.0
 
@@ -41,7 +42,7 @@ class Large(Slow):
 
 
 def _slowed(write, seconds):
-    """``atomic.write`` that waits before files of a server."""
+    """Return an ``atomic.write`` that waits before files of a server."""
 
     def slow(path, data, durable=True):
         if path.name.startswith("server-") and Path("slow").exists():

@@ -1,4 +1,4 @@
-"""Batch scripts and launch lines as texts, read back by the shell where names are odd."""
+"""Batch scripts and launch lines as texts, evaluated by the shell if names are unusual."""
 
 import shlex
 import subprocess
@@ -115,9 +115,7 @@ def test_work_of_each_gpu(nodes, ranks, mpi, said):
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_names_reach_the_command_unchanged(name, tmp_path):
-    """The script is run, with its command replaced by one that writes down its
-    arguments.
-    """
+    """The script is run with a command that writes its arguments."""
     seen = tmp_path / "seen"
     words = [
         "python",

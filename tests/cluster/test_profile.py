@@ -1,4 +1,4 @@
-"""Profiles: found by name, checked once, and nothing hostile gets through."""
+"""Profiles: found by name, checked once, and safe against hostile content."""
 
 import math
 import sys

@@ -1,5 +1,5 @@
-"""The container's recipe and what slurm/README.md says of sites, read as text: nothing
-here needs a container or a cluster.
+"""The container's recipe and the statements of slurm/README.md about sites, read as
+text without a container or a cluster.
 """
 
 import re
@@ -17,14 +17,16 @@ from hpcfl.cluster.profile import Profile
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "slurm" / "apptainer.def"
 PAGE = (ROOT / "slurm" / "README.md").read_text(encoding="utf-8")
-# By the name of the MPI: what a profile says beside what is the same everywhere.
+# By the name of the MPI: entries of a profile in addition to the common ones.
 SITES = dict(
     re.findall(r"^```toml\n# ([^\n]+)\n(.+?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 )
 
 
 def sections(text):
-    """The header of a definition file, and the lines of each section by its name."""
+    """Return the header of a definition file, and the lines of each section by its
+    name.
+    """
     header, *parts = re.split(r"^%(?=\w)", text, flags=re.MULTILINE)
     lines = {}
     for part in parts:
@@ -84,7 +86,7 @@ def test_its_scripts_are_scripts_of_a_shell():
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("apptainer"), reason="apptainer is not installed")
 def test_the_container_builds_and_passes_its_test(tmp_path):
-    """A container is built, and its own test run, where that is possible."""
+    """A container is built and its test is run, if this is possible."""
     command = ["apptainer", "build", str(tmp_path / "hpcfl.sif"), str(RECIPE)]
     subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""Runs in a real Slurm: submitted, in sweeps, and as its README says."""
+"""Runs in a real Slurm: submitted, in sweeps, and by the commands of its README."""
 
 import re
 import shutil
@@ -35,8 +35,8 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
 
 
 def test_the_readme_word_for_word(cluster):
-    """All that it lets one type once the test cluster is up, in a folder with nothing
-    but ``slurm/``.
+    """All commands of the README with a running test cluster, in a folder with only
+    ``slurm/``.
     """
     shutil.copytree(SLURM, cluster.folder / "slurm", dirs_exist_ok=True)
     text = (SLURM / "README.md").read_text()
@@ -89,7 +89,7 @@ def test_sweep_with_a_failing_cell(cluster):
     cluster.wait(job)
     table = cluster.hpcfl("table", "out", "--format", "csv")
     rows = [line.split(",") for line in table.splitlines()]
-    assert [(row[0], row[1], row[-3]) for row in rows[1:]] == [  # how many seeds
+    assert [(row[0], row[1], row[-3]) for row in rows[1:]] == [  # number of seeds
         ("fedavg", "digits dirichlet", "2"),
         ("methods_for_jobs:Slow", "digits dirichlet", "2"),
     ]

@@ -1,5 +1,5 @@
-"""Runs in a real Slurm in which a job, a process, a node or the controller ends early,
-and which always finish with the same bits.
+"""Runs in a real Slurm in which a job, a process, a node or the controller ends early;
+the runs always finish with the same bits.
 """
 
 import os
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slurm
 
 
 def test_scontrol_requeue(cluster, undisturbed):
-    """The one test here whose processes are not forked."""
+    """The only test here whose processes are not forked."""
     cluster.start_afresh()
     job = cluster.start_until_round_three()
     cluster.run("scontrol", "requeue", job)
@@ -36,7 +36,7 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
         cluster.hpcfl("status", "out"),
     )
     done = cluster.rounds()
-    assert 2 <= done < 20  # that of round 3 may not be complete
+    assert 2 <= done < 20  # the checkpoint of round 3 may be incomplete
     cluster.hurry()
     (job,) = cluster.submit()
     cluster.wait(job)
@@ -69,8 +69,8 @@ def test_the_controller_dies_and_starts_again(cluster, undisturbed):
 
 
 def test_a_node_that_dies_sends_its_job_back_to_the_queue(cluster, undisturbed):
-    """All processes of n2 are killed. Slurm's 300 s until it calls the node dead are
-    not waited for.
+    """All processes of n2 are killed. The test does not wait for the 300 s after which
+    Slurm declares the node down.
     """
     job = cluster.start_until_round_three()
     for pid in [daemon(cluster, "slurmd-n2"), *processes(job, "n2")]:
@@ -79,7 +79,7 @@ def test_a_node_that_dies_sends_its_job_back_to_the_queue(cluster, undisturbed):
     done = cluster.rounds()
     cluster.hurry()
     cluster.run("slurmd", "-N", "n2")
-    # The daemon may have brought the node back already.
+    # The daemon may have restarted the node already.
     resume = "scontrol", "update", "nodename=n2", "state=resume"
     cluster.run(*resume, check=False)
     cluster.until(lambda: cluster.restarts(job) == 1, "the requeue")
@@ -89,7 +89,7 @@ def test_a_node_that_dies_sends_its_job_back_to_the_queue(cluster, undisturbed):
 
 
 def answers(cluster, job):
-    """Whether the controller knows the job as a running one."""
+    """Return whether the controller reports the job as running."""
     queue = cluster.run(
         "squeue", "--noheader", "--jobs", job, "--Format=State:|", check=False
     )
@@ -97,13 +97,13 @@ def answers(cluster, job):
 
 
 def daemon(cluster, name):
-    """The id of a process of the test Slurm."""
+    """Return the id of a process of the test Slurm."""
     folder = Path(cluster.environment["SLURM_CONF"]).parent
     return int((folder / f"{name}.pid").read_text())
 
 
 def processes(job, node):
-    """The ids of a job's processes on a node: Slurm's own, its tasks and the ranks."""
+    """Return the ids of a job's processes on a node: Slurm's, its tasks and the ranks."""
     mine = {f"SLURM_JOB_ID={job}", f"SLURMD_NODENAME={node}"}
     found = set()
     for environment in Path("/proc").glob("[0-9]*/environ"):

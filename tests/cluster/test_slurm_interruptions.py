@@ -1,5 +1,5 @@
-"""Runs in a real Slurm that Slurm itself interrupts, by its limits and its queue, and
-that always finish with the same bits.
+"""Runs in a real Slurm that Slurm interrupts by its limits and its queue; the runs
+always finish with the same bits.
 """
 
 import re
@@ -14,11 +14,11 @@ SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
 
 
 def test_time_limit_hit_twice(cluster, undisturbed):
-    """A limit of two minutes, of which Slurm warns at once: every start gets only some
-    seconds.
+    """The limit is two minutes, of which Slurm warns at once, so every start has only
+    some seconds.
     """
     cluster.experiment(pause=5, every="auto", since=1)
-    # On a slow machine many starts come to nothing.
+    # On a slow machine many starts make no progress.
     cluster.profile(
         time="0:02:00",
         warning=115,
@@ -82,9 +82,7 @@ def test_a_plain_batch_script_is_requeued_to_the_same_digest(cluster, undisturbe
 
 
 def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
-    """A task of an array is told to stop, then the job that follows it, which is no
-    task.
-    """
+    """First a task of an array is stopped, then its follow-up job, which is no task."""
     (cluster.folder / "bin").mkdir()
     for program in ("sbatch", "squeue", "srun"):
         (cluster.folder / "bin" / program).symlink_to(shutil.which(program))

@@ -1,4 +1,4 @@
-"""A tuning in a real Slurm, interrupted, and the same one in one process."""
+"""A tuning in a real Slurm, interrupted, compared with the same tuning in one process."""
 
 import re
 
@@ -32,15 +32,13 @@ search = { "training.lr" = { low = 0.01, high = 1.0, log = true } }
 
 
 def texts(folder):
-    """What every step of every run came to, and what came out."""
+    """Return the results of every step of every run, and the outputs."""
     files = [*folder.glob("results/*.json"), folder / "tuned.csv"]
     return {file.name: file.read_text() for file in files}
 
 
 def test_arrays_that_wait_for_each_other_choose_what_one_process_chooses(cluster):
-    """A task of the first rung is sent back to the queue in the middle; the second
-    rung waits for it.
-    """
+    """A task of the first rung is requeued while it runs; the second rung waits for it."""
     cluster.write("slow", "")
     cluster.write("e.toml", EXPERIMENT)
     cluster.profile(ranks_per_node=1, nodes=1)

@@ -1,4 +1,4 @@
-"""States of cells, from folders as runs leave them and a queue that is given."""
+"""States of cells, from folders of runs and a given queue."""
 
 import errno
 import json
@@ -39,7 +39,7 @@ TABLE = {
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
-    """A sweep of two seeds; seed 0 is finished, seed 1 was never started."""
+    """Return a sweep of two seeds; seed 0 is finished, seed 1 was not started."""
     folder = tmp_path_factory.mktemp("begun")
     run(parse(TABLE | {"seed": 0}), folder / "seed=0", OneProcess())
     (folder / "sweep.json").write_text(json.dumps(["seed=0", "seed=1"]))
@@ -48,13 +48,15 @@ def begun(tmp_path_factory):
 
 @pytest.fixture
 def sweep(begun, tmp_path):
-    """A copy of it."""
+    """Return a copy of the sweep."""
     return Path(shutil.copytree(begun, tmp_path / "out"))
 
 
 @pytest.fixture
 def queue(sweep, monkeypatch):
-    """``queue(state, reason, restarts)``: what Slurm says of the job of seed 1."""
+    """Return ``queue(state, reason, restarts)``, which sets Slurm's report about the
+    job of seed 1.
+    """
 
     def put(*queued):
         (sweep / "jobs").mkdir(exist_ok=True)
@@ -127,7 +129,7 @@ def test_running_while_its_folder_is_locked(sweep, queue):
         header = {"run": fingerprint(json.loads(described)["config"])}
         MetricsWriter(sweep / "seed=1", header, {}).record(1, {"final": 0})
         assert states(sweep)[1] == ("seed=1", "running", "requeued 1 time")
-    assert states(sweep)[1][1] == "running"  # so the queue says
+    assert states(sweep)[1][1] == "running"  # according to the queue
 
 
 @pytest.mark.slow
@@ -183,7 +185,7 @@ def test_stopped_in_the_middle(sweep):
 def test_a_stopped_run_says_what_continues_it(
     sweep, queue, monkeypatch, capsys, ranks, argv, job, printed
 ):
-    """Not one that a job began: Slurm started its ranks."""
+    """This does not apply to a run in a job, because Slurm started its ranks."""
     if job:
         queue("CANCELLED", "None", 0)
     folder = sweep / "seed=1"
@@ -226,7 +228,7 @@ def test_watching_ends_when_nobody_can_see_it(sweep, queue, monkeypatch):
 
 @pytest.mark.slow
 def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
-    """It finishes between two looks."""
+    """The job finishes between two checks."""
     queue("RUNNING", "None", 0)
 
     def finish(seconds):
@@ -239,8 +241,8 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
-    """The third cell runs although the second diverges; it is tried again the next
-    time, the others are not.
+    """The third cell runs although the second diverges. The next command repeats only
+    the second.
     """
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
     for _ in range(2):

@@ -1,5 +1,5 @@
-"""Submission without Slurm's help: profiles that run here, what is printed, what is
-left in the folder.
+"""Submission without Slurm: profiles that run here, printed lines, and files in the
+folder.
 """
 
 import json
@@ -33,8 +33,8 @@ seed = [0, 1]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The current folder, with an experiment file and the profiles ``local``, ``debug``
-    and ``slurm``.
+    """Make the current folder with an experiment file and the profiles ``local``,
+    ``debug`` and ``slurm``.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -52,9 +52,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def forked(zygote, monkeypatch):
-    """Ranks are forked from the zygote; not submitit's own processes, whose numbers it
-    has to know.
-    """
+    """Fork ranks from the zygote, but not submitit's processes, whose ids it must know."""
     monkeypatch.setenv("PATH", zygote.path)
     monkeypatch.setattr(profile, "sys", SimpleNamespace(executable=str(zygote.python)))
 
@@ -139,7 +137,7 @@ def test_a_dry_run_of_what_is_complete_names_the_option_for_another_folder(
     ("seeds", "setup"), [("[0]", ""), ("[0, 1]", "setup = ['conda activate fl']")]
 )
 def test_a_dry_run_shows_what_submitit_sends(here, monkeypatch, seeds, setup):
-    """Slurm's programs are stand-ins here: submitit keeps the script of job 12."""
+    """Slurm's programs are replaced: submitit stores the script of job 12."""
     (here / "slurm" / "profiles" / "slurm.toml").write_text(f"nodes = 2\n{setup}")
     programs = {"srun": "true", "squeue": "true", "sbatch": "echo Submitted job 12"}
     for name, command in programs.items():
@@ -162,7 +160,7 @@ def test_a_dry_run_shows_what_submitit_sends(here, monkeypatch, seeds, setup):
 
 
 def split_script(text):
-    """The sorted options of a batch script, and its commands."""
+    """Return the sorted options of a batch script, and its commands."""
     lines = [line for line in map(str.strip, text.splitlines()) if line]
     options = sorted(
         " ".join(shlex.split(line.removeprefix("#SBATCH")))
@@ -209,7 +207,7 @@ def test_bad_input_comes_before_anything_is_written(
 def test_nothing_is_submitted_while_slurm_does_not_say_what_is_in_the_queue(
     here, monkeypatch
 ):
-    """A cell that was submitted before may still wait."""
+    """A cell that was submitted before may still be in the queue."""
     folder = here / "out" / "jobs"
     folder.mkdir(parents=True)
     (folder / "submitted.json").write_text('{"seed=0": "7"}')

@@ -1,4 +1,4 @@
-"""Notes of submitted jobs as somebody else may have written them."""
+"""Records of submitted jobs, possibly changed by others."""
 
 import json
 import os

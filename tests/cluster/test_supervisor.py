@@ -1,4 +1,4 @@
-"""The supervisor with stand-ins for the ranks and for Slurm's commands."""
+"""The supervisor with replacements of the ranks and of Slurm's commands."""
 
 import json
 import os
@@ -14,11 +14,11 @@ import pytest
 from hpcfl.cluster import supervisor
 from hpcfl.cluster.supervisor import Supervisor
 
-pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
+pytestmark = pytest.mark.slow  # needs the zygote, which takes seconds to start
 
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 REQUEUES = (
-    "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
+    "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that requests it is killed
 )
 REQUEUED = -9
 TOO_EARLY = (
@@ -33,8 +33,8 @@ AT_THE_SECOND = (
 
 @pytest.fixture
 def slurm(zygote, tmp_path, monkeypatch):
-    """``slurm(scontrol="exit 0", …)``: commands that note how they were called and then
-    do this. Python is forked from the zygote.
+    """Return ``slurm(scontrol="exit 0", …)``, which makes commands that record their
+    calls and then do this. Python is forked from the zygote.
     """
     monkeypatch.setattr(sys, "executable", str(zygote.python))
     (tmp_path / "bin").mkdir()
@@ -92,8 +92,8 @@ def run_supervisor(
 
 
 def supervise(folder: Path, ranks: str, send: int | None = None, **options):
-    """Exit code and what the supervisor said; ``send``: a signal once the ranks have
-    started.
+    """Return exit code and output of the supervisor; ``send``: a signal to send after
+    the ranks have started.
     """
     process = run_supervisor(folder, ranks, **options)
     if send is not None:
@@ -128,7 +128,7 @@ def checkpoint(folder: Path, round: int) -> None:
 
 
 def test_it_needs_no_torch():
-    """One process on every first node of a job watches others that compute."""
+    """One process on the first node of every job supervises the computing processes."""
     code = "import sys, hpcfl.cluster.supervisor; print('torch' in sys.modules)"
     program = [sys.executable, "-c", code]
     answer = subprocess.run(
@@ -154,7 +154,7 @@ def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
 
 
 def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
-    """Slurm told them directly."""
+    """Slurm signalled them directly."""
     slurm(scontrol=REQUEUES)
     assert supervise(tmp_path, "exit 75")[0] == REQUEUED
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
@@ -277,7 +277,7 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert (
         supervise(tmp_path, "exit 75")[0] == REQUEUED
-    )  # the one that max_requeues allows
+    )  # the number that max_requeues allows
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     code, said = supervise(tmp_path, "touch ran; exit 75")
     assert code == 1
@@ -300,7 +300,7 @@ def test_submitting_again_starts_the_count_again(tmp_path, slurm):
 
 
 class Ranks:
-    """A stand-in for the ranks' launcher, by a clock that only sleeping moves."""
+    """Replacement of the ranks' launcher, with a clock that only sleeping advances."""
 
     def __init__(self, ends: float) -> None:
         self.now, self.ends, self.signals = 0.0, ends, []
@@ -399,7 +399,7 @@ def test_seconds_until_the_time_limit(slurm, monkeypatch, answer, seconds):
 def test_a_signal_of_the_time_limit_may_come_early(
     tmp_path, monkeypatch, left, patience
 ):
-    """Slurm sends it up to a minute early; other signals are of a preemption."""
+    """Slurm sends it up to a minute early; other signals belong to a preemption."""
     ranks = Ranks(ends=1000)
     ranks.send_signal = lambda number: None
     monkeypatch.setattr(supervisor.slurm, "find_seconds_left", lambda: left)

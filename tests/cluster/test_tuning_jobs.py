@@ -1,4 +1,4 @@
-"""The jobs of a tuning and what they wait for, without Slurm."""
+"""Jobs of a tuning and their dependencies, without Slurm."""
 
 import itertools
 
@@ -33,13 +33,14 @@ final_seeds = [0]
 search = { "training.lr" = [0.1, 0.2] }
 """
 # Four trials for half of a whole run, two of them for the other half: three whole runs.
-# FedPHP's are whole: two, beside the 3 of 30 rounds that tell what each costs.
+# FedPHP's runs are whole: two, in addition to the 3 of 30 rounds that measure the cost
+# of each.
 TRIALS = {"fedavg": 4, "fedphp": 2}
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The current folder, with a file to tune and profiles with and without Slurm."""
+    """Make the current folder with a file to tune and profiles with and without Slurm."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "t.toml").write_text(EXPERIMENT)
@@ -51,7 +52,7 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sent(monkeypatch):
-    """What is sent, instead of sending it: (names, what they wait for)."""
+    """Record the jobs instead of submitting them: (names, dependencies)."""
     arrays = []
     number = itertools.count(1)
 
@@ -67,7 +68,7 @@ def sent(monkeypatch):
 
 
 def queue(monkeypatch, *alive):
-    """Of Slurm's jobs these still wait or run."""
+    """Set the jobs that are pending or running in Slurm."""
     jobs = {job: slurm.Queued("PENDING", "Dependency", 0) for job in alive}
     monkeypatch.setattr(slurm, "find_jobs", lambda ids: jobs)
 
@@ -81,7 +82,7 @@ def trials(method, rung, numbers):
 
 
 def end_of_rung(folder, method, rung, scores):
-    """The files of a rung that has ended, by trial its score."""
+    """Write the files of an ended rung with the score of each trial."""
     for trial, score in scores.items():
         result = Result(
             rounds=3, whole=6, gradients=9, score=score, rank=score, failure=None
@@ -119,7 +120,9 @@ def test_every_rung_is_an_array_that_waits_for_the_one_before(here, sent, monkey
 
 
 def test_what_stands_is_not_submitted_again(here):
-    """FedAvg's first rung has ended but for the untuned one: trials 1 and 2 go on."""
+    """FedAvg's first rung has ended except for the untuned trial: trials 1 and 2
+    continue.
+    """
     tuning = plan.read(config.read("t.toml"), "t.toml")
     folder = here / "runs" / "t"
     tune.begin(tuning, folder)
@@ -153,13 +156,14 @@ def test_what_is_in_the_queue_is_waited_for_and_not_sent_twice(here, sent, monke
     queue(monkeypatch)
     submit()
     sent.clear()
-    # the first rung still has tasks in the queue, all others were cancelled
+    # the first rung still has tasks in the queue; all other jobs were cancelled
     queue(monkeypatch, "1_2", "1_3")
     lines = submit()
     assert lines[0] == "rung 1 of 2: 2 in the queue"
     names, after = sent[0]
     assert (len(names), after) == (6, [])
-    # the second one waits for both arrays of the first, of which the new one is number 5
+    # the second one waits for both arrays of the first, of which the new one is number
+    # 5
     assert sent[1][1] == ["1", "5"]
 
 
@@ -218,7 +222,7 @@ def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
 
 def test_the_jobs_of_repeated_searches(here):
     """Three trials of FedAvg and two of FedPHP, of which the first are untuned, on one
-    partition in each of two searches; untuned final runs belong to the first.
+    partition in each of two searches; untuned final runs belong to the first search.
     """
     changes = ["tune.searches=2", "tune.final_seeds=[0, 1]"]
     tuning = plan.read(config.read("t.toml", changes), "t.toml")

@@ -1,5 +1,5 @@
-"""Two hosts with a network between them: namespaces on this machine, joined by a
-virtual cable, MPI over TCP.
+"""Two hosts with a network: namespaces on this machine, joined by a virtual cable, with
+MPI over TCP.
 """
 
 import json
@@ -46,9 +46,9 @@ hang_after = {HANG_AFTER}
 class Network:
     """Namespaces ``name``0 and ``name``1 with the addresses 10.213.0.1 and 10.213.0.2.
 
-    programs: a folder with ``enter``, which is called like ssh, and with a ``python``
-    that is forked from the zygote and enters the namespace that it is called in. folder:
-    where the experiment is.
+    programs: folder with ``enter``, which is called like ssh, and with a ``python``
+    that is forked from the zygote and enters the namespace of its caller. folder:
+    folder of the experiment.
     """
 
     name: str
@@ -56,7 +56,9 @@ class Network:
     folder: Path
 
     def start(self, out: str) -> subprocess.Popen:
-        """The experiment with two ranks on each host; its output goes to a file."""
+        """Start the experiment with two ranks on each host; its output is written to a
+        file.
+        """
         with open(self.folder / f"{out}.log", "w") as log:
             return subprocess.Popen(
                 [
@@ -87,7 +89,7 @@ class Network:
             )
 
     def finish_on_one_host(self, out: str) -> str:
-        """The digest of the experiment, begun or continued by one process."""
+        """Return the digest of the experiment, started or continued by one process."""
         (self.folder / "slow").unlink(missing_ok=True)
         subprocess.run(
             [
@@ -138,7 +140,7 @@ def _ip(*arguments: str) -> str:
 
 
 def _inside(name: str, *command: str) -> str:
-    """What a command in a namespace says."""
+    """Return the output of a command in a namespace."""
     return _ip("netns", "exec", name, *command)
 
 
@@ -157,7 +159,7 @@ HPCFL_HOST=$$ exec {python} "$@"
 def hosts(
     tmp_path_factory: pytest.TempPathFactory, zygote: Zygote
 ) -> Iterator[Network]:
-    """The two hosts."""
+    """Return the two hosts."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and the command ip")
     name, folder = f"hpcfl{os.getpid()}-", tmp_path_factory.mktemp("hosts")
@@ -177,7 +179,7 @@ def hosts(
 
 
 def _connect(name: str) -> None:
-    """Make the namespaces, and lay a cable between them."""
+    """Make the namespaces and connect them by a cable."""
     _ip("netns", "add", f"{name}0")
     _ip("netns", "add", f"{name}1")
     _ip(
@@ -203,7 +205,7 @@ def _connect(name: str) -> None:
 
 @pytest.fixture
 def network(hosts: Network, tmp_path: Path) -> Network:
-    """The hosts, the cable in order; ``slow`` makes a run last until it is struck."""
+    """Return the hosts with a working cable; ``slow`` makes a run last until the fault."""
     _inside(f"{hosts.name}1", "ip", "link", "set", "cable1", "up")
     while _inside(f"{hosts.name}1", "cat", "/sys/class/net/cable1/operstate") != "up\n":
         time.sleep(0.1)
@@ -217,13 +219,13 @@ def test_same_digest_over_tcp(network):
     assert network.start("out").wait(PATIENCE) == 0, network.said("out")
     assert (
         network.bytes_over_the_cable() - before > ROUNDS * 4000
-    )  # the models really travelled
+    )  # the models were really sent
     assert network.digest("out") == network.finish_on_one_host("plain")
 
 
 @pytest.mark.parametrize("fault", ["the link is cut", "a far rank is killed"])
 def test_a_lost_host_ends_the_job(network, fault):
-    """All ranks are gone soon, and the run continues, here on one host."""
+    """All ranks end soon, and the run continues on one host."""
     (network.folder / "slow").touch()
     process = network.start("out")
     network.wait_for_round(3)

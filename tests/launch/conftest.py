@@ -1,4 +1,4 @@
-"""The papers' figures and counts are modules of folders that Python looks into."""
+"""Put the folders of the papers' figures and counts on Python's path."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""DiversiFed's two classes for each client, with as many clients for each class."""
+"""DiversiFed's two classes per client, with an equal number of clients for each class."""
 
 from pathlib import Path
 

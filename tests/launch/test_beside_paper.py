@@ -1,4 +1,4 @@
-"""DiversiFed's tables beside runs of them are made by one command."""
+"""One command makes DiversiFed's tables with the paper's numbers and those of runs."""
 
 import csv
 import re
@@ -24,7 +24,7 @@ SWEEP = {
     "runs": [{"seed": seed, "partition": {"seed": seed}} for seed in (1, 2, 3)],
     "method": {"name": ["fedavg", "local"]},
 }
-# What a paper would print of these runs, and of others that nobody plays.
+# Numbers that a paper would print for these runs, and for others that were not run.
 REPORTED = """paper,table,method,setting,metric,value,std,note
 diversifed,I,FedAvg,data.dataset=digits partition.clients=6 method.name=fedavg,acc,83.55,1.16,
 diversifed,I,FedAvg,data.dataset=mnist partition.clients=6 method.name=fedavg,acc,91.19,1.05,
@@ -47,7 +47,7 @@ def beside_paper(monkeypatch):
 
 @pytest.fixture
 def out(beside_paper, monkeypatch, tmp_path):
-    """A page for the table of a paper that prints ``REPORTED``."""
+    """Return a page for the table of a paper that prints ``REPORTED``."""
     reported = tmp_path / "reported.csv"
     reported.write_text(REPORTED)
     monkeypatch.setattr(beside_paper, "REPORTED", reported)
@@ -59,7 +59,7 @@ def out(beside_paper, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_path):
-    """A line that a run had stays where its folder is not given again."""
+    """The line of an earlier run remains if its folder is not given again."""
     runs = hpcfl.run(FILE | {"sweep": SWEEP}, out=tmp_path / "both", progress=False)
     beside_paper.main(tmp_path / "both", "I", LOCAL, out)
     only_fedavg = SWEEP | {"method": {"name": ["fedavg"]}}
@@ -77,7 +77,7 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_pa
         for run in runs.values()
         if run.summary.method == "local" and run.config["seed"] == 2
     )
-    scored = found.results.values["post/mean"][:10]  # nothing is scored after the last
+    scored = found.results.values["post/mean"][:10]  # no scoring after the last round
     assert float(rows[4]["best"]) == pytest.approx(scored.max())
     assert float(rows[4]["tail"]) == pytest.approx(
         scored[-1]
@@ -98,7 +98,7 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_pa
         f"{best.mean():.2f} ± {best.std(ddof=1):.2f}",
         "96.10 ± 0.26",
         f"{best.mean() - 96.10:+.2f} ± {error:.2f}",
-        "2, 1",  # FedAvg is better here, where clients are alike, and worse in the paper
+        "2, 1",  # FedAvg is better on similar clients here, and worse in the paper
         "+0.00 ± 0.00",
         "+0.00",
         f"{tail.mean():.2f} ± {tail.std(ddof=1):.2f}",
@@ -108,16 +108,17 @@ def test_the_papers_numbers_stand_beside_those_of_runs(beside_paper, out, tmp_pa
     gains = of_fedavg - best
     half = 4.302653 * gains.std(ddof=1) / 3**0.5  # Student's t, two degrees of freedom
     assert line.split(" | ")[7:9] == [f"{gains.mean():+.2f} ± {half:.2f}", "-12.55"]
-    assert "Rank correlation" not in page  # two have no order worth a number
+    assert "Rank correlation" not in page  # two values have no meaningful order
 
 
 @pytest.mark.slow
 def test_cells_that_differ_in_more_stand_together_and_one_run_has_no_deviation(
     beside_paper, out, tmp_path
 ):
-    """Places and differences are those of cells that differ in the compared key alone. Of
-    the paper's deviation 0.5 over five runs a single run has the variance 5·0.25/4, and
-    the paper's mean a fifth of it: the difference has the error (6·0.0625)^½ = 0.61.
+    """Places and differences are computed from cells that differ only in the compared
+    key. With the paper's deviation 0.5 over five runs a single run has the variance
+    5·0.25/4, and the paper's mean a fifth of it: the difference has the error
+    (6·0.0625)^½ = 0.61.
     """
     cells = "".join(
         f"diversifed,I,FedAvg,partition.clients={clients} training.lr={lr},acc,"
@@ -151,8 +152,8 @@ def test_cells_that_differ_in_more_stand_together_and_one_run_has_no_deviation(
 
 
 def test_orders_are_compared_by_their_ranks(beside_paper):
-    """Ranks 1 2 3 4 and 1 3 2 4: 1 − 6·(1 + 1)/(4·15) = 0.8; of the three that are
-    close the first two have changed places: 1 − 6·(1 + 1)/(3·8) = 0.5.
+    """Ranks 1 2 3 4 and 1 3 2 4: 1 − 6·(1 + 1)/(4·15) = 0.8. Of the three close values
+    the first two have exchanged places: 1 − 6·(1 + 1)/(3·8) = 0.5.
     """
     numbers = pandas.DataFrame(
         {
@@ -169,8 +170,8 @@ def test_orders_are_compared_by_their_ranks(beside_paper):
 
 
 def test_fewer_runs_do_not_change_a_place(beside_paper):
-    """FedAvg is 2 points above Local in the only run that both have, whose data are hard;
-    the mean of Local's two runs is above FedAvg's.
+    """FedAvg is 2 points above Local in the only run that both have, whose data are
+    difficult; the mean of Local's two runs is above FedAvg's.
     """
     cells = pandas.DataFrame(
         {"method.name": ["local", "fedavg"], "value": [60.0, 50.0], "std": [0.5, 0.5]}

@@ -1,4 +1,4 @@
-"""The line below each of the papers' figures."""
+"""Caption of each figure of the papers."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_a_caption_stands_below_an_unchanged_picture(tmp_path):
     assert after.shape[1] == 500 and after.shape[0] > 230
     np.testing.assert_array_equal(after[:200], before)
     assert after[200:, :, :3].min() < 0.5  # dark letters
-    assert after[200:, -3:, :3].min() == 1  # none is cut off at the right
+    assert after[200:, -3:, :3].min() == 1  # no letter is cut off at the right
 
 
 def test_every_figure_says_how_it_differs_from_the_papers():

@@ -1,4 +1,4 @@
-"""Figures of clients' numbers and of gains over a key: the numbers that are drawn."""
+"""Figures of clients' numbers and of gains over a key: the plotted numbers."""
 
 import heatmap
 import key_gains
@@ -24,7 +24,7 @@ def test_the_spread_is_a_mean_over_seeds_of_tenths():
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two methods with two seeds, whose partitions differ."""
+    """Return two methods with two seeds and different partitions."""
     for method in ("fedavg", "ditto"):
         for seed in (0, 1):
             made_up.folder(tmp_path / f"{method}-{seed}", method, seed, clients=3)

@@ -1,4 +1,4 @@
-"""The pages of the papers' numbers say what the code counts and what was run."""
+"""The pages of the papers' numbers agree with the code's counts and with the runs."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,9 @@ def test_the_page_has_what_is_counted():
 
 
 def test_the_list_has_the_numbers_of_all_runs():
-    """Each accuracy is recomputed from the list of its runs, without the table's code."""
+    """Each accuracy is recomputed from the list of its runs, without the code of the
+    table.
+    """
     rows = pandas.read_csv(counts.REPORTED)
     played = rows[rows["run"] == "yes"]
     lists = {path: pandas.read_csv(ROOT / path) for path in played["source"].unique()}
@@ -57,7 +59,7 @@ def test_the_page_has_what_travels():
 
 @pytest.mark.slow
 def test_the_page_has_the_classes_that_clients_hold(need_data):
-    """It is skipped where the data set is not at hand."""
+    """The test is skipped if the data set is missing."""
     need_data(sections.Data(dataset="cifar-100"))
     root = Path(os.environ["HPCFL_DATA"])
     reported = pandas.read_csv(counts.REPORTED)

@@ -1,4 +1,4 @@
-"""The head of the tuned table: its claims, and the pages that judge them."""
+"""Head of the tuned table: its claims, and the pages that judge them."""
 
 import re
 import tomllib
@@ -20,7 +20,7 @@ PUBLISHED = [one for one in SETTINGS if (RESULTS / f"head-{one}.tar.xz").is_file
 
 @pytest.fixture
 def head(monkeypatch):
-    """The module ``launch/tuned/head.py``."""
+    """Return the module ``launch/tuned/head.py``."""
     monkeypatch.syspath_prepend(str(TUNED))
     import head
 

@@ -1,5 +1,5 @@
-"""The notebooks of ``launch/notebooks`` play from the first cell to the last, in one
-kernel that is cleared between them, and ``hpcfl.run`` behaves in it.
+"""The notebooks of ``launch/notebooks`` run from the first cell to the last, in one
+kernel that is cleared between them, and ``hpcfl.run`` works in it.
 """
 
 import os
@@ -48,14 +48,14 @@ def read(name):
 
 
 def in_less_time(source):
-    """A cell whose clients are few and train for one epoch in large batches."""
+    """Return a cell with few clients that train for one epoch in large batches."""
     source = source.replace('"clients": 20, "beta": 0.1', '"clients": 8, "beta": 1.0')
     return re.sub(r'"epochs": \d', '"epochs": 1, "batch_size": 100', source)
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory, zygote):
-    """The folder, and each cell's source with what appeared below it."""
+    """Return the folder, and each cell's source with its output."""
     folder = tmp_path_factory.mktemp("notebooks")
     cells = []
     for name in NAMES:
@@ -133,8 +133,8 @@ def test_an_expected_error_is_one_line(played, source, line):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_they_are_stored_as_they_were_written(name):
-    """Without what they show, which would be another processor's numbers, and pictures
-    in every change.
+    """Without outputs, which would be another processor's numbers, and pictures in
+    every change.
     """
     for cell in read(name).cells:
         if cell.cell_type == "code":

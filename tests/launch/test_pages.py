@@ -1,7 +1,7 @@
 """Every code block of README and of the site's pages runs, page by page, in order.
 
 A block that begins with ``# NAME.EXT`` is written as this file. Other blocks run in a
-folder in which the experiment of the first page has been played. Blocks of the language
+folder with a finished run of the first page's experiment. Blocks of the language
 ``text`` belong to other tools or need files, and are not run.
 """
 
@@ -41,8 +41,8 @@ RUN = [
 
 
 def shorten(text):
-    """Return a file whose clients train for one epoch in large batches, on classes that
-    are spread so that few draws are thrown away. A search takes few rounds.
+    """Return a file whose clients train for one epoch in large batches, on classes
+    distributed so that few draws are rejected. A search has few rounds.
     """
     text = text.replace("rounds = 20 ", "rounds = 4 ").replace("20_000", "6_000")
     text = text.replace("rounds = 10\n", "rounds = 2\n")
@@ -63,7 +63,7 @@ def hpcfl(line):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """A folder with ``first.toml`` and its finished run."""
+    """Return a folder with ``first.toml`` and its finished run."""
     folder = tmp_path_factory.mktemp("first")
     page = (SITE / "start" / "first-run.md").read_text(encoding="utf-8")
     (folder / "first.toml").write_text(shorten(BLOCK.search(page)[2]))
@@ -75,11 +75,13 @@ def first(tmp_path_factory):
 
 @pytest.fixture
 def folder(first, tmp_path, monkeypatch):
-    """A copy of the first folder as the current one, whose modules are forgotten."""
+    """Make a copy of the first folder the current one, whose modules are forgotten
+    afterwards.
+    """
     shutil.copytree(first, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(accounting, "PRECISION", 100)  # a search for σ is soon over
+    monkeypatch.setattr(accounting, "PRECISION", 100)  # a search for σ ends soon
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
@@ -88,7 +90,8 @@ def folder(first, tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-@pytest.mark.filterwarnings("default")  # of matplotlib and torch in a user's own code
+# warnings of matplotlib and torch in a user's code
+@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", RUN, ids=str)
 def test_code_blocks_run(page, folder, zygote):
     environment = {**os.environ, "PATH": zygote.path}
@@ -132,7 +135,9 @@ def test_the_reference_names_all_that_hooks_are_given(given, kind):
 
 
 def test_the_reference_has_the_hooks_as_they_are_called():
-    """By their arguments without a default, and what a derived method hands on."""
+    """The arguments without a default are compared, and the arguments that a derived
+    method passes on.
+    """
     chapter = HOOKS.partition("| Hook |")[2].partition("| Argument |")[0]
     hooks = dict(re.findall(r"`(\w+)\((self, .*?)\)`", chapter))
     assert {

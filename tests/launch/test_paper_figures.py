@@ -1,4 +1,4 @@
-"""The papers' figures: the numbers that are drawn, from models that a run kept."""
+"""Figures of the papers: the plotted numbers, from models that a run stored."""
 
 import re
 from pathlib import Path
@@ -124,8 +124,8 @@ HISTORY = {"every": 1, "keep": 9}
 
 
 def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
-    """FedALA learns them for seven epochs in round 2, the most, and for one in round 3,
-    which goes on.
+    """FedALA trains the weights for seven epochs in round 2, the maximum, and for one
+    in round 3, which the test continues.
     """
     run = played({"name": "fedala", "most_epochs": 7}, checkpoint=HISTORY)
     found = weight_learning.collect_losses(run, 1)
@@ -163,7 +163,7 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
     assert after.get_ydata()[1] == pytest.approx(total / count)
     assert before.get_ydata()[2] == pytest.approx(
         total / count
-    )  # alone, a client goes on where it was
+    )  # alone, a client continues from its own model
 
 
 def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):

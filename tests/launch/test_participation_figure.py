@@ -1,4 +1,4 @@
-"""The figure of the clients that took part over their own time."""
+"""Figure of participating clients over virtual time."""
 
 import made_up
 import numpy as np
@@ -11,7 +11,7 @@ from hpcfl.report.sheet import Sheet, house_style
 
 
 def test_who_took_part_when_by_hand():
-    """Clients take turns for six rounds of 10 s. In the order of speed they are 1, 2, 0."""
+    """Clients take turns for six rounds of 10 s. Sorted by speed they are 1, 2, 0."""
     turns = participation.read_turns(made_up.timed("fedavg", 0, *6 * [0.1]))
     assert turns.seconds.tolist() == [10, 20, 30, 40, 50, 60]
     assert np.argmax(turns.counted, axis=1).tolist() == [2, 0, 1, 2, 0, 1]
@@ -22,8 +22,8 @@ def test_who_took_part_when_by_hand():
 
 
 def test_many_clients_share_rows_and_many_rounds_stretches():
-    """Of 1,000 clients 25 share each of 40 rows, of 600 rounds 10 each of 60 stretches;
-    the fastest 25 take part in all of them, the next in none.
+    """Of 1,000 clients 25 share each of 40 rows, and of 600 rounds 10 share each of 60
+    columns. The fastest 25 take part in all rounds, the next in none.
     """
     counted = np.zeros((600, 1000), bool)
     counted[:, :25] = True

@@ -1,5 +1,5 @@
-"""PFLlib's runs beside hpcfl's: what is cut, how both codes are compared, and that the
-page says what was measured.
+"""Runs of PFLlib and hpcfl: the selected rounds, the comparison of both codes, and
+agreement of the page with the measurements.
 """
 
 import json
@@ -47,9 +47,9 @@ def test_the_first_samples_of_each_client_are_kept(tools, tmp_path):
 
 
 def test_accuracies_are_compared_seed_by_seed(tools):
-    """After ten rounds 0.52 and 0.54 against 0.50 and 0.50: 3 points, and with a standard
-    deviation of √2 of two seeds an error of 1. Alike until round 8, whose successor
-    differs by 1 and 1.
+    """After ten rounds 0.52 and 0.54 against 0.50 and 0.50: 3 points, with a standard
+    deviation of √2 over two seeds an error of 1. The values are equal until round 8;
+    the next ones differ by 1 and 1.
     """
     compare, _ = tools
     rows = []

@@ -1,5 +1,5 @@
-"""Files of papers whose clients differ in more than their classes: they are valid, say
-what they must show, and their shifts can be drawn.
+"""Files of papers whose clients differ in more than their classes: the files are valid
+and state their purpose, and their shifts can be plotted.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The documentation site: it is built without a warning and without a network, and has a
+"""Documentation site: it is built without a warning and without a network, and has a
 page for each method.
 """
 
@@ -46,7 +46,7 @@ SEEN = [
 
 
 def build(zygote, call):
-    """What ``build.py`` says, and how it ends, where it must not ask for the network."""
+    """Return output and exit code of ``build.py``, which must not use the network."""
     program = PROGRAM.format(site=str(SITE), call=call)
     done = subprocess.run(
         [zygote.python, "-c", program], capture_output=True, text=True, timeout=300

@@ -1,4 +1,4 @@
-"""A step recorder sees every mini-batch and changes nothing."""
+"""A step recorder receives every mini-batch and changes nothing."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow  # each plays a run first
 
 
 def watch(run, round, client, **how):
-    """By phase what the trained columns are after each mini-batch of a round, and the
+    """Return the trained columns after each mini-batch of a round by phase, and the
     fleet after it.
     """
     seen = {}

@@ -1,5 +1,5 @@
-"""The launch files of the tuned table: what is fixed in them before anything runs, and
-what is made of the runs.
+"""Launch files of the tuned table: settings fixed before the runs, and pages made of
+the runs.
 """
 
 import math
@@ -29,7 +29,7 @@ LEFT_OUT = {"fedbn"}  # needs a model with batch norm
 
 
 def read(name, cell):
-    """A tuning, of whose methods only the one with this run is looked at."""
+    """Return a tuning of which only the method with this run is read."""
     return plan.read(tomllib.loads((TUNED / f"{name}.toml").read_text()), name, cell)
 
 
@@ -67,7 +67,7 @@ def test_the_shams_try_the_same(monkeypatch):
 
 @pytest.mark.slow
 def test_all_paths_of_the_sham_check_are_fedavg(monkeypatch, tmp_path):
-    """Three rounds at a rate that all of them try, up to the order of sums."""
+    """Three rounds at a rate that all of them try are equal up to the order of sums."""
     monkeypatch.syspath_prepend(str(TUNED))
     tuning = read("paths", "fedavg,")
     losses = {}
@@ -83,7 +83,7 @@ def test_all_paths_of_the_sham_check_are_fedavg(monkeypatch, tmp_path):
 
 @pytest.fixture
 def writer(monkeypatch):
-    """The module ``write.py``, with few resamples."""
+    """Return the module ``write.py`` with few resamples."""
     monkeypatch.syspath_prepend(str(TUNED))
     import write
 
@@ -93,14 +93,14 @@ def writer(monkeypatch):
 
 @pytest.fixture
 def across(writer):
-    """The module ``across.py`` above it."""
+    """Return the module ``across.py`` above it."""
     import across
 
     return across
 
 
 def rows_of(lines):
-    """The cells of a page's only table, by method."""
+    """Return the cells of a page's only table, by method."""
     cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     return {method: row for method, *row in cells[1:]}
 
@@ -147,8 +147,8 @@ def test_every_partition_of_a_setting_draws_its_own_samples(name):
 
 @pytest.fixture(scope="module")
 def played_packs(tmp_path_factory):
-    """Final runs of three methods over two partitions, with a chosen rate and with one
-    at which nobody learns.
+    """Return final runs of three methods over two partitions, with a selected rate and
+    with a rate without progress.
     """
     folder = tmp_path_factory.mktemp("packs")
     with pytest.MonkeyPatch.context() as patch:
@@ -221,7 +221,9 @@ def test_the_settings_stand_beside_tuned_and_untuned_local(writer, across, packs
 
 
 def share_hurt(runs, method):
-    """The share of clients with less than under Local, mean over both partitions."""
+    """Return the share of clients with less accuracy than under Local, the mean over
+    both partitions.
+    """
     shares = []
     for seed in (0, 1):
         of_clients = {
@@ -243,7 +245,7 @@ def test_a_correlation_leaves_out_what_one_side_lacks(writer):
 
 @pytest.mark.slow
 def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkeypatch):
-    """Here the untuned runs, at whose rate nobody learns, stand for the longer ones, and
+    """The untuned runs, whose rate makes no progress, replace the longer ones, and
     every method counts as better than Local.
     """
 
@@ -271,7 +273,7 @@ def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkey
 
 
 def percentages(runs):
-    """The mean score at the tail of each method's run with the first seed, in %."""
+    """Return the mean score at the tail of each method's run with the first seed, in %."""
     return {
         one.config["method"]["name"]: 100
         * metric_values.read_value(one, "mean", "tail").value
@@ -301,7 +303,7 @@ def test_settings_side_by_side_say_what_their_tables_say(across, packs):
 
 
 def means_of(pack, metric):
-    """The mean score at the tail of each method's runs."""
+    """Return the mean score at the tail of each method's runs."""
     of_method = {}
     for one in loading.list_runs(pack):
         value = metric_values.read_value(one, metric, "tail").value
@@ -310,7 +312,7 @@ def means_of(pack, metric):
 
 
 def test_the_rounds_of_a_chosen_file_are_doubled(tmp_path):
-    """Behind the number a chosen file has what the key means."""
+    """A selected file has a comment with the key's meaning after the number."""
     chosen = tmp_path / "tuned" / "chosen"
     chosen.mkdir(parents=True)
     (chosen / "fedavg.toml").write_text("rounds = 40    # federated rounds (integer)\n")
