@@ -1,8 +1,8 @@
-"""Federations on the simulated GPU, and what it saw of them.
+"""Federations on the simulated GPU, and its measurements.
 
-The tests run where pytest was started with ``-p gpu.guard`` and this folder on
-PYTHONPATH; ``test_simulated.py`` does that, and is all that an ordinary run of pytest
-finds here.
+The tests run only if pytest was started with ``-p gpu.guard`` and this folder on
+PYTHONPATH, as ``test_simulated.py`` does. An ordinary run of pytest finds only that
+file here.
 """
 
 import sys
@@ -32,10 +32,10 @@ if HERE:
 
 @dataclass
 class Epoch:
-    """What an epoch of local training made the device do. steps: its steps of lanes
-    side by side.
+    """Work of the device in an epoch of local training. steps: its steps of batched
+    lanes.
 
-    Launches while a graph is made are not counted: it is made once.
+    Launches during a capture are not counted, since a graph is captured once.
     """
 
     waits: dict[str, int]
@@ -46,22 +46,22 @@ class Epoch:
 
 @dataclass
 class Seen:
-    """A federation that was played, and what the device saw of it.
+    """A finished federation and the measurements of the device.
 
-    trainings: the host's waits in each training of lanes side by side, and of how many
-    epochs it was.
+    trainings: number of the host's waits in each training of batched lanes, and its
+    number of epochs.
     """
 
     played: object
     gpu: object
-    steps: int = 0  # those of lanes side by side count as one
+    steps: int = 0  # batched lanes count as one
     epochs: list[Epoch] = field(default_factory=list)
     trainings: list[tuple[Counter, int]] = field(default_factory=list)
 
 
 @pytest.fixture
 def gpu():
-    """A device, empty at first."""
+    """Return a new device."""
     if not HERE:
         pytest.skip(START)
     with GPU() as device:
@@ -73,7 +73,7 @@ def gpu():
 
 @pytest.fixture
 def on_gpu(federate, gpu, monkeypatch):
-    """``on_gpu(method, …)`` plays a federation there: its arguments are those of
+    """Return ``on_gpu(method, …)``, which runs a federation there with the arguments of
     ``federate``.
     """
 
@@ -96,7 +96,9 @@ def on_gpu(federate, gpu, monkeypatch):
 
 @pytest.fixture
 def on_cpu(federate, gpu):
-    """``on_cpu(method, …)`` plays the same beside it, with all lanes side by side."""
+    """Return ``on_cpu(method, …)``, which runs the same on the CPU, with all lanes in
+    one batch.
+    """
 
     def play(*arguments, **sections):
         runtime = {"device": "cpu", "lanes": 1024, **sections.pop("runtime", {})}
@@ -107,7 +109,7 @@ def on_cpu(federate, gpu):
 
 
 def uncounted(ledger, work):
-    """``work``, whose launches nobody counts."""
+    """Run ``work`` without counting its launches."""
 
     def run(*arguments):
         before = ledger.launches.copy()
@@ -119,7 +121,7 @@ def uncounted(ledger, work):
 
 
 def stepped(seen, count):
-    """``MiniBatches.count``, the steps of lanes side by side counted as one."""
+    """Wrap ``MiniBatches.count`` to count steps of batched lanes as one."""
 
     def run(batches, run_of_batches, *arguments):
         seen.steps += run_of_batches.batches
@@ -129,7 +131,7 @@ def stepped(seen, count):
 
 
 def observed(seen, epoch):
-    """``Chunk.train_epoch``, its cost written down."""
+    """Wrap ``Chunk.train_epoch`` to record its cost."""
 
     def run(chunk, *arguments):
         ledger, steps = seen.gpu.ledger, seen.steps
@@ -153,7 +155,7 @@ def observed(seen, epoch):
 
 
 def watched(seen, begin_epoch, finish):
-    """``Chunk.begin_epoch`` and ``Chunk.finish``, the waits between them written down."""
+    """Wrap ``Chunk.begin_epoch`` and ``Chunk.finish`` to record the waits between them."""
     begun = {}
 
     def begin(chunk):
@@ -173,7 +175,7 @@ def watched(seen, begin_epoch, finish):
 
 @pytest.fixture
 def samples(tmp_path):
-    """``samples(model)``: sections ``data`` and ``model`` for a model, on data made up
-    for it.
+    """Return ``samples(model)``, which makes the sections ``data`` and ``model`` for a
+    model, with synthetic data.
     """
     return lambda model: made_up(model, tmp_path)

@@ -1,4 +1,4 @@
-"""A run that goes on: the same bits on the same type of GPU, a line on another."""
+"""A resumed run: the same bits on the same type of GPU, a note on another one."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,9 @@ def experiment(rounds):
 
 
 def play(folder, rounds):
-    """So many rounds in all, the last of them with a checkpoint; its digest."""
+    """Run the given number of rounds in total, with a checkpoint after the last, and
+    return the digest.
+    """
     run(config.parse(experiment(rounds)), folder, OneProcess())
     return find_latest(folder / "checkpoints").digest
 
@@ -62,8 +64,8 @@ def test_a_resumed_run_says_that_it_has_other_lanes_or_ranks(
 
 
 def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
-    """On a GPU they decide bits: a run that was disturbed after its GPU turned out to be
-    too small is the run that was not.
+    """On a GPU lanes determine bits: a run that is interrupted after its GPU was found
+    too small equals an undisturbed run.
     """
     play(tmp_path, 1)
     newest = find_latest(tmp_path / "checkpoints")

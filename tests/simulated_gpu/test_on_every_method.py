@@ -1,5 +1,5 @@
-"""Every method, model, optimiser and option on the simulated GPU: the CPU's state, and
-what it costs.
+"""Every method, model, optimiser and option on the simulated GPU: comparison with the
+CPU's state, and costs.
 """
 
 from dataclasses import replace
@@ -16,26 +16,28 @@ from hpcfl.clients.execution import cuda_graphs
 from hpcfl.experiment import plugins
 from hpcfl.methods.fedavg import ServerModel
 
-# Of five clients, of whom each round leaves out another one with six samples (seed 3): four
-# lanes take a step, two a second one of two samples, so that two graphs are enough.
+# Samples of five clients, of which each round leaves out another client with six
+# samples (seed 3): four lanes take a step, two a second one of two samples, so two
+# graphs are sufficient.
 COUNTS = [[3, 2, 0, 1], [0, 2, 2, 0], [0, 2, 2, 2], [4, 0, 1, 1], [1, 1, 1, 1]]
-# For those that are played once, by their short settings: one step, so one graph.
+# For methods that run once, with their short settings: one step, so one graph.
 ONE_STEP = [[2, 2, 0, 0], [0, 2, 2, 0], [0, 0, 2, 2], [2, 0, 1, 1], [1, 1, 1, 1]]
-# Batch norm over convolutions differs in its last bits on the simulated GPU, and why
-# was not found. In batches of two samples training would make much of that, so there is
-# one round of small steps.
+# Batch norm over convolutions differs in its last bits on the simulated GPU, for an
+# unknown reason. In batches of two samples training would amplify this, so there is one
+# round of small steps.
 ROUNDED = {"resnet8": 1e-5}
-# A product for all lanes on a GPU, for each on a CPU, which rounds differently on some
-# processors: of a method, of a model that freezes layers which have something to train
-# below them, and of convolutions.
+# A product for all lanes on a GPU, and one for each lane on a CPU, which rounds
+# differently on some processors: of a method, of a model with trained layers below
+# frozen ones, and of convolutions.
 AT_ONCE = {"apple": 1e-6, "tiny:lora": 1e-6, "lenet": 1e-6, "cnn": 1e-6}
-# samples of each class that a client has are tested on, none is of another number
+# clients are tested on samples of each of their classes, and no sample has another
+# number
 CLASS_TESTED = 20
-# The most launches of one step of lanes side by side, with what an epoch does once for the
-# one to four steps that it has here. pFedMe takes five steps in one.
+# Maximal launches of one step of batched lanes, including work once per epoch, which
+# has one to four steps here. pFedMe takes five steps in one.
 LAUNCHES = 100
-# Every third case has two lanes, so two chunks, and test sets that are whole blocks, so
-# nothing is padded.
+# Every third case has two lanes, so two chunks, and test sets of whole blocks, so
+# without padding.
 CASES = [
     pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
     for number, case in enumerate(PLAYED)
@@ -46,7 +48,7 @@ CASES = [
 def test_a_method_ends_as_on_the_cpu(
     on_gpu, on_cpu, samples, monkeypatch, name, options, model, training, apart
 ):
-    """Four of five clients take part in each round, two rounds of one method of each
+    """Four of five clients take part in each round, two rounds for one method of each
     family; all are scored. Every step is a graph.
     """
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
@@ -108,7 +110,7 @@ def test_a_method_ends_as_on_the_cpu(
 
 
 def test_class_models_are_mixed_on_the_device(on_gpu, on_cpu):
-    """They are made of the uploads of more than four clients for each class."""
+    """They are computed from the uploads of more than four clients for each class."""
     method, counts = {"name": "cwfedavg", "layers": "all"}, tiny.FEW * 4
     seen, plain = on_gpu(method, counts, rounds=2), on_cpu(method, counts, rounds=2)
     assert seen.played.digest == plain.digest
@@ -121,15 +123,16 @@ def test_class_models_are_mixed_on_the_device(on_gpu, on_cpu):
 
 
 def gap(one, other):
-    """The largest difference of two tensors; of infinities of the same sign none."""
+    """Return the largest difference of two tensors; infinities of the same sign have
+    none.
+    """
     gaps = torch.where(one == other, 0.0, (one.double() - other.double()).abs())
     return gaps.amax().item() if one.numel() else 0.0
 
 
 def no_epoch_waits_twice(seen):
-    """For the order in which samples come, and nothing else, but after it for whether
-    another one follows; captures and the constants of a data set are made
-    once.
+    """Assert one wait for the order of samples, and one after the epoch for whether
+    another follows; captures and the constants of a data set are made once.
     """
     assert [
         waits
@@ -144,7 +147,7 @@ def no_epoch_waits_twice(seen):
 
 
 def often(waits):
-    """Those that a run has in every epoch."""
+    """Return the waits that occur in every epoch."""
     once = (
         "begin of a capture",
         "execution/cuda_graphs.py",
@@ -158,7 +161,9 @@ def often(waits):
 
 
 def rows_travel_page_locked(seen):
-    """And sums of rows, and as they are: another type is made where it is worked on."""
+    """Assert that rows and sums of rows are page-locked and unchanged in type; other
+    types are made on the device that uses them.
+    """
     width = seen.played.prepared.setup.layout.width
     assert [
         copy
@@ -171,8 +176,8 @@ def rows_travel_page_locked(seen):
     "training", [{}, {"optimizer": "adam", "clip": 1.0}, {"momentum": 0.9}], ids=str
 )
 def test_steps_that_are_no_graphs_end_as_on_the_cpu(on_gpu, on_cpu, samples, training):
-    """The first steps of a run, all with ``runtime.replay = false``; some lanes are not
-    neighbours.
+    """These are the first steps of a run, and all with ``runtime.replay = false``; some
+    lanes are not neighbours.
     """
     sections = {**samples("mlp"), "rounds": 2, "training": {"lr": 0.05, **training}}
     seen = on_gpu("fedprox", COUNTS, **sections, runtime={"replay": False})
@@ -182,8 +187,8 @@ def test_steps_that_are_no_graphs_end_as_on_the_cpu(on_gpu, on_cpu, samples, tra
 
 
 def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, on_cpu, samples):
-    """A convolutional model alone lies channels-last, so that its weights are no part
-    of a flat row.
+    """A convolutional model alone has the layout channels-last, so its weights are no
+    part of a flat row.
     """
     sections = {**samples("cnn"), "rounds": 1, "training": {"lr": 0.05}}
     sections["runtime"] = {"lanes": 1}

@@ -1,4 +1,4 @@
-"""The rows of ``benchmarks/gpu.sh`` on the simulated GPU, as far as it can play them."""
+"""Those rows of ``benchmarks/gpu.sh`` that the simulated GPU can run."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Steps as graphs: from the first rounds on, few launches each, and a wrong one is not
-used.
+"""Steps as graphs: used from the first rounds on, with few launches each, and not used
+if wrong.
 """
 
 import gc
@@ -15,8 +15,8 @@ WORK = Work({"weight": torch.empty(2)}, [], len)
 
 
 def test_a_step_that_is_a_graph_is_few_launches(on_gpu, samples):
-    """Of four clients with as many samples; the tail of each epoch is a step of its
-    own.
+    """Four clients have equally many samples; the last batch of each epoch is a
+    separate step.
     """
     seen = on_gpu(
         "fedprox",
@@ -60,7 +60,7 @@ def test_what_a_function_changes_is_changed_by_its_graph(gpu):
 
 
 def test_the_last_result_is_not_overwritten(gpu):
-    """The losses of a step are kept until the end of an epoch."""
+    """The losses of a step are needed until the end of an epoch."""
     graphed, kept = graphed_alone(lambda x: (x * 2.0, x.sum(dim=1))), []
     for step in range(10):
         *_, last = graphed(2, torch.full((2, 3), float(step), device="cuda"))
@@ -88,7 +88,7 @@ def test_a_function_that_reads_a_number_which_changed_is_called_itself(gpu, caps
 
 
 def test_a_function_that_cannot_be_captured_is_called_itself(gpu, capsys):
-    """A graph has no place for a number that the host makes in each call."""
+    """A graph cannot contain a number that the host computes in each call."""
 
     def function(x):
         return (x * torch.tensor([2.0]).to("cuda"),)
@@ -113,7 +113,7 @@ def arguments(lanes, seed):
 
 
 def test_graphs_of_one_kernel_go_together(gpu, monkeypatch):
-    """With one that goes torch frees what the others of its stream compute in."""
+    """When one is freed, torch frees the memory of the others of its stream."""
     monkeypatch.setattr(cuda_graphs, "SOON", 0)
     monkeypatch.setattr(cuda_graphs, "MOST", 4)
     kernel, (weights, x) = GraphKernel(torch.nn.Identity(), 2), arguments(2, 0)
@@ -141,7 +141,7 @@ def test_graphs_end_without_the_collector_of_cycles(gpu, monkeypatch):
 
 
 def test_a_graph_is_for_all_numbers_of_lanes_up_to_its_width(gpu):
-    """What its other lanes hold does not matter."""
+    """The content of its other lanes has no effect."""
     graphed, most = graphed_alone(product), 12
     for lanes in (12, 11, 10, 9, 12, 11, 10, 9, 12, 3, 3, 3, 3):
         given = arguments(lanes, seed=lanes)
@@ -176,7 +176,7 @@ def test_a_round_with_such_a_loss_ends_as_without_graphs(on_gpu, monkeypatch):
 def test_a_table_may_choose_lanes_that_convolve_one_after_the_other(
     on_gpu, on_cpu, samples
 ):
-    """In graphs, too: the run ends as on the CPU, but for rounding."""
+    """The run ends as on the CPU up to rounding, also with graphs."""
     row = {
         "model": "cnn",
         "precision": "float32",

@@ -1,4 +1,4 @@
-"""What lives on the device against the rule that says how many lanes fit, and a device
+"""Memory on the device compared with the rule for the number of lanes, and a device
 that is too small.
 """
 
@@ -22,7 +22,7 @@ EVEN = [[4, 4, 0, 0]] * LANES
 WIDE = {"name": "mlp", "hidden": [3000]}
 UNEVEN = [[count, count, 0, 0] for count in range(2, 14)]
 ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
-# whose local training has more models at hand than the one that is trained
+# methods whose local training uses more models than the trained one
 SEVERAL = {
     "apfl",
     "diversifed",
@@ -39,7 +39,7 @@ METHODS = [
     for name, options, _, training in PLAYED
     if name in SEVERAL
 ]
-# There is a graph for nearly each number of lanes.
+# There is a graph for nearly every number of lanes.
 METHODS += [pytest.param("apfl", UNEVEN, {"batch_size": 4}, 3, id="lanes that end")]
 
 
@@ -130,7 +130,7 @@ def test_rows_and_pools_lie_there_as_far_as_they_fit(
 
 
 def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
-    """Ditto's clients keep a model each; of eight clients two have their rows there."""
+    """Ditto's clients store one model each; of eight clients two have their rows there."""
     monkeypatch.setattr(lane_choice, "fit_clients", lambda *_: 2)
     runtime = {"device": "cuda", "lanes": 20}
     table = tiny.table("ditto", [[4, 4, 0, 0]] * 8, runtime=runtime)
@@ -141,7 +141,7 @@ def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
     assert (found.clients, found.lane_count) == (2, 2)
     # received and sent, private state before and after the round
     assert found.rows == 2 * (2 * model + 2 * model)
-    # a checkpoint fetches one client after the other
+    # a checkpoint reads one client after the other
     assert found.locked == found.rows + model
     assert found.lanes > 2 * 3 * model
     assert "GPU of rank 0" in needs.describe_needs(prepared, job)
@@ -153,7 +153,7 @@ def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
         "model": WIDE,
         "runtime": {"device": "cuda"},
     }
-    # the model, its copy for heads, the row that arrives, but none to train
+    # the model, its copy for heads, and the received row, but no row to train
     gpu.memory.capacity = 420_000
     with pytest.raises(RankFailure) as failure:
         federate("fedavg", EVEN, **sections)

@@ -1,5 +1,5 @@
-"""Private state of clients stays on the device where it fits, and crosses page-locked
-where it does not.
+"""Private state of clients stays on the device if it fits, and is otherwise copied
+page-locked.
 """
 
 import pytest
@@ -15,7 +15,7 @@ SIZE = 4 * 4 + 8
 
 
 def state(*values):
-    """Of clients, one value each, on the device."""
+    """Return the state of clients, one value each, on the device."""
     return {
         "row": torch.tensor(values, dtype=torch.float32)[:, None]
         .repeat(1, 4)
@@ -72,7 +72,7 @@ def test_a_snapshot_is_of_its_moment_wherever_its_rows_lie(gpu):
 
 
 def on_the_cpu(value):
-    """The row of a client whose state was put from the CPU."""
+    """Return the row of a client whose state was stored from the CPU."""
     store = ClientStore([0], ROW)
     store.put([0], {name: tensor.cpu() for name, tensor in state(value).items()})
     return store.snapshot()[0]
@@ -90,5 +90,5 @@ def test_a_federation_moves_no_private_state_while_it_fits(on_gpu, monkeypatch, 
 
     monkeypatch.setattr(mixing, "stack_on_device", watched)
     on_gpu("ditto", rounds=3)
-    # what all five share at first; else once in each round and for the last scores
+    # the common initial state; otherwise once in each round and for the last scores
     assert moved == ([5] if share else [5, 5, 5, 5])

@@ -1,4 +1,4 @@
-"""Layers that draw by a key draw the same on the device, in graphs as well."""
+"""Random layers with keys draw the same numbers on the device, also in graphs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The simulated device itself: it raises where a GPU would, and counts."""
+"""The simulated device raises errors like a GPU, and counts."""
 
 import gc
 
@@ -10,7 +10,9 @@ from hpcfl.clients.execution.cuda_graphs import Captures
 
 
 def captured(function, *given):
-    """A graph of a function, after the call in which libraries choose their algorithms."""
+    """Return a graph of a function, after the call in which libraries select their
+    algorithms.
+    """
     return Captures().capture(lambda: function(*given), lambda: function(*given))
 
 

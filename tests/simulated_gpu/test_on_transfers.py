@@ -1,5 +1,5 @@
-"""Copies between host and device: page-locked up to a size, and beside the work of a
-product.
+"""Copies between host and device: page-locked up to a size, and during the computation
+of a product.
 """
 
 import pytest

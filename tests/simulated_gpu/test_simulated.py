@@ -1,5 +1,5 @@
-"""The tests on the simulated GPU, in a process of their own: the device has to be there
-before torch is.
+"""Start the tests on the simulated GPU in a separate process, because the device must
+exist before torch is imported.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-# of the tests that need a GPU, so that the first who has one finds them working
+# tests that need a GPU, so that they work when one is available
 ON_A_GPU = [
     f"{HERE.parent / 'gpu' / 'test_on_a_gpu.py'}::{name}"
     for name in (

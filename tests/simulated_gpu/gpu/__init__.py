@@ -1,15 +1,15 @@
-"""A CUDA device that does not exist, for tests on machines without one.
+"""A simulated CUDA device, for tests on machines without one.
 
-``with GPU() as gpu:`` makes ``torch.cuda`` look available. A tensor on "cuda" says so
-to autograd, ``vmap``, ``make_fx`` and the package under test, and keeps its values in a
-tensor of the CPU (``tensor.py``). Every operation passes ``device.py``, which raises
-where a GPU would (tensors of two devices; in a capture whatever makes the host wait,
-copies to or from it, or draws random numbers) and writes down what would be slow on a
-GPU: kernels, waits of the host, copies (``ledger.py``), bytes (``memory.py``). A
-    captured graph is a tape (``tape.py``).
+Inside ``with GPU() as gpu:`` ``torch.cuda`` is available. A tensor on "cuda" reports
+this device to autograd, ``vmap``, ``make_fx`` and the package under test, and stores its
+values in a tensor of the CPU (``tensor.py``). Every operation passes ``device.py``. It
+raises the errors of a GPU: tensors of two devices and, during a capture, waits of the
+host, copies to or from it, and random draws. It also records expensive work: kernels,
+waits of the host and copies (``ledger.py``), and bytes (``memory.py``). A captured graph
+is a tape (``tape.py``).
 
-It knows nothing of time, nor of the algorithms that cuBLAS and cuDNN choose: its
-kernels are the CPU's, and there is one stream. A library of C++ has to be loaded before
-torch is imported (``guard.py``): the tests on this device run in a process that pytest
+The device simulates neither time nor the algorithms that cuBLAS and cuDNN select: its
+kernels are the CPU's, and there is one stream. A C++ library must be loaded before torch
+is imported (``guard.py``), so the tests on this device run in a process that pytest
 starts with ``-p gpu.guard``.
 """

@@ -1,4 +1,4 @@
-"""The simulated device: every operation of torch passes here."""
+"""The simulated device, which executes every operation of torch."""
 
 import gc
 import threading
@@ -21,25 +21,25 @@ PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, OnGPU)
 
 
 class WrongDevice(RuntimeError):
-    """An operation has tensors of two devices."""
+    """An operation has tensors on two devices."""
 
 
 class OutOfOrder(RuntimeError):
-    """A kernel that reads rows one after the other got rows that lie in another order."""
+    """A kernel that reads rows in order received rows in another layout."""
 
 
 class IllegalInCapture(RuntimeError):
-    """A graph cannot hold what was asked for while it was captured."""
+    """A requested operation is not allowed during a capture."""
 
 
 class GPU(TorchDispatchMode):
-    """One device of ``capacity`` bytes, there inside its ``with``."""
+    """A device of ``capacity`` bytes, available inside its ``with`` block."""
 
     def __init__(self, capacity: float = 80e9):
         super().__init__()
         self.ledger, self.memory = Ledger(), Memory(capacity)
-        self.replayed: Tape | None = None  # the tape that ran last
-        self._captured: Tape | None = None  # the one under way
+        self.replayed: Tape | None = None  # the last replayed tape
+        self._captured: Tape | None = None  # the tape of the current capture
         self._pinned: set[int] = set()
         self._stack = ExitStack()
 
@@ -53,7 +53,9 @@ class GPU(TorchDispatchMode):
 
     @contextmanager
     def absent(self) -> Iterator[None]:
-        """The block runs as on a machine without the device, where operations cost less."""
+        """Run the block as on a machine without the device, where operations are
+        faster.
+        """
         self.__exit__(None, None, None)
         try:
             yield
@@ -64,8 +66,8 @@ class GPU(TorchDispatchMode):
     def capture(
         self, tape: Tape, pool=None, stream=None, capture_error_mode="global"
     ) -> Iterator[None]:
-        """``torch.cuda.graph``. What may end a capture now and then on a GPU is always
-        refused here.
+        """Replace ``torch.cuda.graph``. Operations that may end a capture on a GPU are
+        always refused here.
         """
         self.wait("the begin of a capture")
         if stream is None or capture_error_mode == "global":
@@ -87,18 +89,18 @@ class GPU(TorchDispatchMode):
             tape.undo()
 
     def wait(self, why: str) -> None:
-        """The host stands still until the device has done all that it was given."""
+        """Let the host wait until the device has finished all its work."""
         self._refuse_in_capture(why)
         if (
             threading.current_thread() is threading.main_thread()
-        ):  # others may wait: they train nothing
+        ):  # other threads may wait, since they do not train
             self.ledger.waits[f"{why} at {line()}"] += 1
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         return self.run(operation, args, kwargs or {})
 
     def run(self, operation, args, kwargs):
-        """One operation, on the host or on the device, wherever its tensors lie."""
+        """Execute an operation on the host or on the device, depending on its tensors."""
         tensors = tensors_in((args, kwargs))
         if any(type(tensor) not in PLAIN for tensor in tensors):
             return operation(*args, **kwargs)  # another wrapper's turn
@@ -113,9 +115,7 @@ class GPU(TorchDispatchMode):
             or not any(isinstance(tensor, OnGPU) for tensor in tensors)
         ):
             return self._on_host(operation, *each(values_of, (args, kwargs)))
-        if (
-            asked is None
-        ):  # what is made anew may have its shape from a tensor elsewhere
+        if asked is None:  # a new tensor may have its shape from a tensor elsewhere
             self._check(operation, args, tensors)
         if operations.is_random(operation):
             self._refuse_in_capture("a draw of random numbers")
@@ -131,7 +131,9 @@ class GPU(TorchDispatchMode):
         return self._returned(operation, args, kwargs, result)
 
     def show(self, values):
-        """A result of the CPU's as a tensor on the device; what is no tensor as it is."""
+        """Return a result of the CPU as a tensor on the device, and other values
+        unchanged.
+        """
         if not isinstance(values, Tensor) or isinstance(values, OnGPU):
             return values
         made = OnGPU(values, self)
@@ -139,8 +141,8 @@ class GPU(TorchDispatchMode):
         return made
 
     def _on_host(self, operation, args, kwargs):
-        """As it is, but for page-locked memory, which a machine without a GPU does not
-        have.
+        """Execute it unchanged, except for page-locked memory, which a machine without
+        a GPU lacks.
         """
         if not kwargs.get("pin_memory"):
             return operation(*args, **kwargs)
@@ -151,7 +153,7 @@ class GPU(TorchDispatchMode):
         return made
 
     def _check(self, operation, args, tensors) -> None:
-        """Raises where CUDA would; writes down where the host waits."""
+        """Raise an error like CUDA's, and record waits of the host."""
         hosts = [tensor for tensor in tensors if not isinstance(tensor, OnGPU)]
         if operation in operations.INDEXING:
             self._check_index(operation, args, hosts)
@@ -171,8 +173,8 @@ class GPU(TorchDispatchMode):
             self.wait(why)
 
     def _check_index(self, operation, args, hosts) -> None:
-        """An index may lie on the CPU, and is copied; what it takes from and what it
-        puts there may not.
+        """Check the tensors of an indexing operation: the index may be on the CPU, and
+        is copied; all others must be on the device.
         """
         puts = args[2:3] if len(args) > 2 else ()
         if not isinstance(args[0], OnGPU) or any(
@@ -183,9 +185,7 @@ class GPU(TorchDispatchMode):
             self._crossed(host, to_gpu=True, waits=True)
 
     def _launched(self, operation, args, inner, inner_keywords, result) -> None:
-        """Write down what the device was given to do, on the tape of the graph under
-        way if there is one.
-        """
+        """Record a launch, on the tape of the current capture if there is one."""
         kernels = operations.kernels(operation, args)
         if self._captured is not None:
             if not operations.launches_nothing(operation):
@@ -202,8 +202,8 @@ class GPU(TorchDispatchMode):
                 self.ledger.unordered[f"{name} at {where}"] += 1
 
     def _returned(self, operation, args, kwargs, result):
-        """The result as tensors on the device: of an operation in place, the very
-        tensors it was given.
+        """Return the results as tensors on the device; for an operation in place these
+        are its arguments.
         """
         schema = operation._schema
         if not schema.is_mutable:
@@ -222,11 +222,11 @@ class GPU(TorchDispatchMode):
         if not any(one.alias_info is not None for one in schema.returns):
             return each(
                 self.show, result
-            )  # such as batch norm, which changes its statistics on the way
+            )  # such as batch norm, which also changes its statistics
         return written[0] if len(schema.returns) == 1 else tuple(written)
 
     def _copied(self, operation, args, kwargs):
-        """``copy_`` and ``to``: between host and device, or within one of them."""
+        """Execute ``copy_`` or ``to``, between host and device or within one of them."""
         if operation is aten.copy_.default:
             target, source = args[:2]
             there, here = isinstance(target, OnGPU), isinstance(source, OnGPU)
@@ -271,7 +271,7 @@ class GPU(TorchDispatchMode):
     def _crossed(
         self, host: Tensor, to_gpu: bool, waits: bool, converts: bool = False
     ) -> None:
-        """Write down a copy between the host's tensor and the device."""
+        """Record a copy between the host's tensor and the device."""
         pinned = self._is_pinned(host)
         what = f"a {'page-locked' if pinned else 'pageable'} copy {'to' if to_gpu else 'from'} the device"
         self._refuse_in_capture(what)
@@ -295,7 +295,7 @@ class GPU(TorchDispatchMode):
 
 
 def _follow(tensor) -> None:
-    """A tensor whose values were squeezed or transposed in place has their shape."""
+    """Update the shape of a tensor whose values were squeezed or transposed in place."""
     if isinstance(tensor, OnGPU) and (tensor.shape, tensor.stride()) != (
         tensor.values.shape,
         tensor.values.stride(),

@@ -1,8 +1,8 @@
-"""A plugin of pytest, ``-p gpu.guard``: compiles ``guard.cpp`` against the installed
-torch and loads it.
+"""A plug-in of pytest, ``-p gpu.guard``, that compiles ``guard.cpp`` against the
+installed torch and loads it.
 
-torch asks once, while it is imported, whether there is CUDA. A plugin comes before the
-tests' own imports.
+torch checks for CUDA once, during its import. A plug-in is loaded before the tests'
+imports.
 """
 
 import ctypes
@@ -16,7 +16,9 @@ SOURCE = Path(__file__).with_name("guard.cpp")
 
 
 def load() -> None:
-    """Seconds of g++ in a temporary folder; what is loaded stays when the folder goes."""
+    """Compile in a temporary folder, which takes seconds of g++, and load the library;
+    it remains loaded after the folder is removed.
+    """
     if "torch" in sys.modules:
         raise RuntimeError("the simulated GPU has to be loaded before torch")
     [torch] = importlib.util.find_spec("torch").submodule_search_locations

@@ -1,4 +1,4 @@
-"""What a GPU would have been asked to do, by line of the package under test."""
+"""Work that a GPU would have received, by line of the package under test."""
 
 import sys
 from collections import Counter
@@ -11,8 +11,10 @@ PACKAGE = hpcfl.__path__[0] + "/"
 
 @dataclass(frozen=True)
 class Copy:
-    """Between the host and the device. pinned: the host's side is page-locked.
-    converts: the host changes the type first.
+    """A copy between the host and the device.
+
+    pinned: Whether the host's side is page-locked. converts: Whether the host changes
+    the type first.
     """
 
     to_gpu: bool
@@ -26,8 +28,11 @@ class Copy:
 
 @dataclass
 class Ledger:
-    """launches: kernels outside graphs, by operation. waits: of the host, by reason and
-    line. unordered: sums whose order the device decides, by operation and line.
+    """Record of a device's work.
+
+    launches: kernels outside graphs, by operation. waits: waits of the host, by reason
+    and line. unordered: sums in an order that the device determines, by operation and
+    line.
     """
 
     launches: Counter = field(default_factory=Counter)
@@ -43,7 +48,7 @@ class Ledger:
 
     @property
     def launched(self) -> int:
-        """What the host sent to the device: kernels and whole graphs."""
+        """Return the number of launches by the host: kernels and whole graphs."""
         return self.launches.total() + self.replays
 
     def clear(self) -> None:
@@ -51,7 +56,7 @@ class Ledger:
 
 
 def line() -> str:
-    """Of the package, the innermost that runs: ``clients/training.py:80``."""
+    """Return the innermost running line of the package: ``clients/training.py:80``."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGE):

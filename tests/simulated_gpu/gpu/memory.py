@@ -1,4 +1,4 @@
-"""The device's memory: bytes that live, by storage, and the memory pools of graphs."""
+"""Memory of the device: allocated bytes by storage, and memory pools of graphs."""
 
 import weakref
 from collections import Counter
@@ -9,8 +9,8 @@ import torch
 
 @dataclass(eq=False)
 class Pool:
-    """What graphs compute in: set aside at the most that one of them needed, as long as
-    one of them lives.
+    """Memory of graphs: the largest amount that one of them needed, reserved as long as
+    one of them exists.
     """
 
     now: int = 0
@@ -19,20 +19,20 @@ class Pool:
 
 @dataclass
 class _Block:
-    tensors: int  # that show it
+    tensors: int  # tensors that use it
     bytes: int
     line: str
     pool: Pool | None
 
 
 class Memory:
-    """``capacity`` bytes; ``peak`` is the most that was in use since ``begin``."""
+    """``capacity`` bytes; ``peak`` is the largest use since ``begin``."""
 
     def __init__(self, capacity: float):
         self.capacity = capacity
         self.live = self.peak = 0
         self.pool: Pool | None = (
-            None  # that tensors are made in while a graph is captured
+            None  # pool of tensors that are created during a capture
         )
         self._pools = weakref.WeakSet()
         self._blocks: dict[int, _Block] = {}
@@ -42,21 +42,19 @@ class Memory:
         return self.live + sum(pool.most for pool in self._pools)
 
     def begin(self) -> int:
-        """Forget the peak. Returns what is in use now."""
+        """Reset the peak and return the bytes in use."""
         self.peak = self.used
         return self.peak
 
     def by_line(self) -> Counter:
-        """Bytes that live, by the line that made them."""
+        """Return allocated bytes by the line that allocated them."""
         found = Counter()
         for block in self._blocks.values():
             found[block.line] += block.bytes
         return found
 
     def hold(self, tensor, line: str) -> None:
-        """A tensor on the device exists from now on. Raises as CUDA does where it is
-        one too many.
-        """
+        """Register a tensor on the device. Raise CUDA's error if the memory is full."""
         storage = tensor.values.untyped_storage()
         key = storage.data_ptr()
         if not key:
@@ -67,7 +65,7 @@ class Memory:
         weakref.finalize(tensor, self._let_go, key)
 
     def holds(self, values) -> bool:
-        """Whether a tensor on the device shows this storage."""
+        """Return whether a tensor on the device uses this storage."""
         return values.untyped_storage().data_ptr() in self._blocks
 
     def _new(self, size: int, line: str) -> _Block:

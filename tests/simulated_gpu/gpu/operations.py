@@ -1,6 +1,5 @@
-"""What the host should know of an operation of torch before a GPU runs it: whether the
-host waits for the result, whether it draws random numbers, and how many kernels it
-launches.
+"""Properties of torch's operations on a GPU: whether the host waits for the result,
+whether they draw random numbers, and the number of kernels.
 """
 
 from functools import cache
@@ -19,7 +18,7 @@ INDEXING = {
     aten._unsafe_index.Tensor,
     aten._unsafe_index_put.default,
 }
-# the shape of the result, or the result itself, is a number that only the device knows
+# the shape of the result, or the result, is a number that only the device has
 ASKING = {
     aten._local_scalar_dense.default,
     aten.equal.default,
@@ -32,7 +31,7 @@ ASKING = {
     aten.unique_dim.default,
     aten.unique_consecutive.default,
 }
-# no kernel: memory set aside, or read by the host
+# no kernel: allocations, or reads by the host
 NO_KERNEL = {
     "_local_scalar_dense",
     "empty",
@@ -47,8 +46,8 @@ NO_KERNEL = {
     "is_pinned",
     "_has_compatible_shallow_copy_type",
 }
-# What writes or adds at indices, which the deterministic kernels sort first; the number
-# is a guess.
+# Operations that write or add at indices, which the deterministic kernels sort first;
+# the number is a guess.
 AT_INDICES = {
     "scatter_add",
     "scatter_add_",
@@ -70,8 +69,7 @@ SEVERAL = {
     "sort": 3,
     "topk": 2,
 }
-# sums in an order that atomic additions decide, unless torch is asked for its
-# deterministic kernels
+# sums in the order of atomic additions, unless torch uses its deterministic kernels
 UNORDERED = {
     "scatter_add",
     "scatter_add_",
@@ -94,7 +92,9 @@ def name_of(operation) -> str:
 
 @cache
 def launches_nothing(operation) -> bool:
-    """Views, and what is in ``NO_KERNEL``."""
+    """Return whether an operation launches no kernel: views, and those in
+    ``NO_KERNEL``.
+    """
     aliases = [result.alias_info for result in operation._schema.returns]
     views = bool(aliases) and all(
         alias is not None and not alias.is_write for alias in aliases
@@ -113,15 +113,15 @@ def is_random(operation) -> bool:
 
 @cache
 def takes_host_scalars(operation) -> bool:
-    """Whether a tensor of no dimension may lie on the CPU, as a number would."""
+    """Return whether a tensor without dimensions may be on the CPU, like a number."""
     return torch.Tag.pointwise in operation.tags or name_of(operation).startswith(
         ("where", "lerp", "clamp")
     )
 
 
 def why_it_waits(operation, args) -> str | None:
-    """What the host reads off the device before it goes on; None where it goes on at
-    once.
+    """Return what the host reads from the device before it continues; None if it
+    continues at once.
     """
     if operation in ASKING:
         return name_of(operation)
@@ -134,8 +134,8 @@ def why_it_waits(operation, args) -> str | None:
 
 
 def kernels(operation, args) -> int:
-    """An estimate from torch's sources: one, but for what is listed and for lists of
-    tensors.
+    """Return an estimate of the number of kernels from torch's sources: one, except for
+    listed operations and for lists of tensors.
     """
     if launches_nothing(operation):
         return 0
@@ -148,7 +148,7 @@ def kernels(operation, args) -> int:
 
 
 def _of_lists(args) -> int:
-    """One launch for many chunks where all lists lie alike in memory, else one for
+    """Return one launch for many chunks if all lists have the same layout, else one for
     every tensor.
     """
     lists = [
@@ -170,7 +170,7 @@ def _of_lists(args) -> int:
 
 
 def _dense(tensor) -> bool:
-    """Whether the numbers lie without gaps or overlaps, in any order of dimensions."""
+    """Return whether the numbers have no gaps or overlaps, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` looks like while a device is simulated."""
+"""Replacement of ``torch.cuda`` while a device is simulated."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -13,8 +13,8 @@ from gpu.tensor import host_tensor
 
 @contextmanager
 def cuda(gpu) -> Iterator[None]:
-    """``torch.cuda`` and ``torch.tensor``, which does not ask the dispatcher, as if
-    ``gpu`` were there.
+    """Replace ``torch.cuda`` and ``torch.tensor``, which bypasses the dispatcher, as
+    with the device ``gpu``.
     """
     stream = SimpleNamespace(
         wait_stream=lambda other: None,
@@ -51,7 +51,7 @@ def cuda(gpu) -> Iterator[None]:
         "CUDAGraph": lambda: Tape(gpu),
         "graph": gpu.capture,
     }
-    # A wrapper cannot move into a Parameter that is there already.
+    # A wrapper cannot be moved into an existing Parameter.
     overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     try:
@@ -65,6 +65,6 @@ def cuda(gpu) -> Iterator[None]:
 
 
 def _tensor(data, *, dtype=None, device=None, requires_grad=False):
-    """``torch.tensor``: made on the host, then copied."""
+    """Return ``torch.tensor``'s result, made on the host and copied."""
     made = host_tensor(data, dtype=dtype)
     return (made if device is None else made.to(device)).requires_grad_(requires_grad)

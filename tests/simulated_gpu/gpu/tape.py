@@ -1,4 +1,4 @@
-"""A CUDA graph: what was captured runs again, on the same memory."""
+"""A simulated CUDA graph: captured operations run again on the same memory."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gpu.tensor import each, tensors_in
 
 @dataclass(frozen=True)
 class Entry:
-    """One operation: what it was given and, on the CPU, the places of its results."""
+    """One operation: its arguments and, on the CPU, the storage of its results."""
 
     operation: Any
     args: Any
@@ -24,7 +24,7 @@ class Entry:
 
 
 class Tape:
-    """Stands for ``torch.cuda.CUDAGraph``."""
+    """Replacement of ``torch.cuda.CUDAGraph``."""
 
     def __init__(self, gpu):
         self._gpu = gpu
@@ -36,8 +36,8 @@ class Tape:
         return self.memory
 
     def note(self, operation, args, kwargs, result, kernels: int) -> None:
-        """One more operation. Its tensors are shown anew: an operation such as
-        ``unsqueeze_`` may still give those at hand another shape.
+        """Add an operation. Its tensors are wrapped again, because an operation such as
+        ``unsqueeze_`` may change the shape of the existing ones later.
         """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             args, kwargs, results = each(
@@ -46,14 +46,14 @@ class Tape:
         self._entries.append(Entry(operation, args, kwargs, results, kernels))
 
     def keep(self, tensors: list[Tensor]) -> None:
-        """What may be written to while the graph is captured, which on a GPU runs
-        nothing.
+        """Save tensors that may be written during the capture, since a capture on a GPU
+        executes nothing.
         """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             self._before += [(tensor.detach(), tensor.clone()) for tensor in tensors]
 
     def undo(self) -> None:
-        """Everything that was kept is again as it was, what was kept first last."""
+        """Restore all saved tensors, in reverse order."""
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             for tensor, values in reversed(self._before):
                 tensor.copy_(values)
@@ -75,8 +75,8 @@ class Tape:
                         place.copy_(value)
 
     def spoil(self) -> None:
-        """What another graph of the pool may do meanwhile: results that no tensor
-        outside shows are lost.
+        """Overwrite results that no outside tensor uses, as another graph of the pool
+        may do.
         """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             for entry in self._entries:

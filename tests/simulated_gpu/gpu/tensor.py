@@ -6,14 +6,14 @@ from torch import Tensor
 CUDA = torch.device("cuda", 0)
 host_tensor = (
     torch.tensor
-)  # as it is, whatever stands in its place while a device is simulated
+)  # the original, for any replacement while a device is simulated
 
 
 class OnGPU(Tensor):
-    """Says that it lies on ``cuda:0``; ``values`` has its numbers, a tensor on the CPU
-    of the same strides.
+    """A tensor that reports the device ``cuda:0``; ``values`` has its numbers, a tensor
+    on the CPU with the same strides.
 
-    ``gpu`` is the device that runs what is asked of it.
+    ``gpu`` is the device that executes its operations.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -55,8 +55,8 @@ class OnGPU(Tensor):
         return self.cpu().tolist()
 
     def new_tensor(self, data, *, dtype=None, device=CUDA):
-        """Like ``torch.tensor`` in ``runtime.py``: torch would make it past the
-        dispatcher.
+        """Replace the method, like ``torch.tensor`` in ``runtime.py``, because torch
+        would bypass the dispatcher.
         """
         return host_tensor(data, dtype=dtype or self.dtype).to(device)
 
@@ -66,16 +66,16 @@ class OnGPU(Tensor):
 
     @data.setter
     def data(self, other):
-        """Take over the shape of another, as torch does, and its numbers."""
+        """Take over the shape and the numbers of another tensor, as torch does."""
         Tensor.data.__set__(self, other)
         self.values = other.values
 
 
 def each(function, value):
-    """What an operation gets or gives, with ``function`` of all in it that is no list,
-    tuple or dictionary.
+    """Apply ``function`` to all arguments or results of an operation other than lists,
+    tuples or dictionaries.
 
-    torch's own pytrees take as long as the operations.
+    torch's pytrees take as long as the operations.
     """
     if isinstance(value, dict):
         return {key: each(function, item) for key, item in value.items()}
@@ -89,7 +89,7 @@ def each(function, value):
 
 
 def tensors_in(value):
-    """All tensors in what an operation gets or gives."""
+    """Return all tensors in arguments or results of an operation."""
     found = []
     _gather(value, found)
     return found
@@ -107,5 +107,5 @@ def _gather(value, found):
 
 
 def values_of(item):
-    """What the CPU computes with: a tensor's numbers; anything else as it is."""
+    """Return the CPU's values: a tensor's numbers, or other values unchanged."""
     return item.values if isinstance(item, OnGPU) else item
