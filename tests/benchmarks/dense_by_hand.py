@@ -1,10 +1,10 @@
-"""The yardstick of small dense models: FedAvg of 784-64-10 or 64-32-10 as an expert would
-write it for just this experiment, in one process with one thread.
+"""Reference for small dense models: FedAvg of 784-64-10 or 64-32-10 as an expert would
+write it for exactly this experiment, in one process with one thread.
 
-All clients train side by side with batched products. The gradients are written by hand
-and join the weights inside the product (``baddbmm_``), so that no gradient of a weight
-is ever stored. One ``argsort`` draws the orders of all clients. All clients have equally
-many samples, and these are whole batches.
+All clients train together with batched products. Gradients are written by hand and
+added to the weights inside the product (``baddbmm_``), so that no gradient of a weight
+is stored. One ``argsort`` draws the orders of all clients. All clients have the same
+number of samples, a multiple of the batch size.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
 def play_round(
     start: list[torch.Tensor], workload: Workload, pools: torch.Tensor
 ) -> list[torch.Tensor]:
-    """Train all clients, whose samples are ``pools`` [L, n], and return the mean model."""
+    """Train all clients, with samples ``pools`` [L, n], and return the mean model."""
     lanes, samples = pools.shape
     size, rate = workload.batch_size, workload.lr / workload.batch_size
     lower, lower_bias, upper, upper_bias = (

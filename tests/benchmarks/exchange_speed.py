@@ -21,7 +21,7 @@ from hpcfl.communication import exchange
 from hpcfl.communication.connection import connect
 
 REPEATS = 7
-WIDTH, CLIENTS = 500_000, 50  # of float32: 100 MB a rank
+WIDTH, CLIENTS = 500_000, 50  # of float32: 100 MB per rank
 RESNET18 = 11_181_642, 10  # with two workers 894 MB
 
 

@@ -1,8 +1,8 @@
 """FL-bench (Tan & Wang, 2024, github.com/KarhouTam/FL-bench) on a workload of MNIST, by
-its own command line, in one process with one thread.
+its command line, in one process with one thread.
 
-It reads MNIST's files and normalises each sample when it is loaded, as its users have
-it. Nothing is scored.
+It reads MNIST's files and normalises each sample when it is loaded, as in ordinary use.
+Nothing is scored.
 """
 
 import json
@@ -17,11 +17,12 @@ from workloads import Workload, load
 
 # its server prints this at the beginning of a round
 ROUND = re.compile(r"TRAINING EPOCH: \d+")
-ROUNDS = 1000  # more than are played; it draws the clients of all before the first
+# more than are timed; it draws the clients of all rounds before the first
+ROUNDS = 1000
 
 
 def copy(checkout: Path, workload: Path, folder: Path) -> None:
-    """Copy a checkout and a workload's clients in its own format into a new folder."""
+    """Copy a checkout, and a workload's clients in its format, into a new folder."""
     shutil.copytree(
         checkout, folder, ignore=shutil.ignore_patterns("__pycache__", ".git")
     )
@@ -41,8 +42,8 @@ def copy(checkout: Path, workload: Path, folder: Path) -> None:
 
 
 def start(python: Path, folder: Path, given: Workload) -> Program:
-    """Start FedAvg in the folder of ``copy`` with an interpreter that has what FL-bench
-    imports.
+    """Start FedAvg in the folder of ``copy`` with an interpreter that has FL-bench's
+    dependencies.
     """
     options = {
         "method": "fedavg",

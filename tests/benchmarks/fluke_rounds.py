@@ -1,8 +1,9 @@
 """fluke (Polato, 2024, github.com/makgyver/fluke) on a workload, by its package
-``fluke-fl``: ``python fluke_rounds.py FOLDER`` with an interpreter that has it; prints
-"round N" at the end of each round until it is killed.
+``fluke-fl``: ``python fluke_rounds.py FOLDER`` with an interpreter that has the
+package. It prints "round N" at the end of each round until it is killed.
 
-FedAvg with all clients, their models weighted by samples, plain SGD, nothing scored.
+The experiment is FedAvg with all clients, models weighted by samples, plain SGD, and no
+scoring.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.utils import FederationObserver
 from workloads import Workload, load
 
-NO_END = 100_000  # rounds, more than are played
+NO_END = 100_000  # rounds, more than are timed
 
 
 def main() -> None:

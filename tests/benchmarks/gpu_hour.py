@@ -1,5 +1,5 @@
-"""The first hour on a GPU: look for what is missing, then play the rows of
-``gpu_rows.py`` by ``gpu_play.py``. Begun by gpu.sh.
+"""First hour on a GPU: check for missing packages, then run the rows of ``gpu_rows.py``
+by ``gpu_play.py``. Started by gpu.sh.
 """
 
 import argparse
@@ -29,7 +29,7 @@ NEEDED = (
 
 
 def main(words: list[str]) -> int:
-    """Play all rows; return 2 where something is missing, 1 where a row failed, else 0."""
+    """Run all rows; return 2 if a package is missing, 1 if a row failed, else 0."""
     parser = argparse.ArgumentParser(prog="gpu.sh", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of all output")
     parser.add_argument("--hours", type=float, default=1.0, help="time for all rows")
@@ -55,13 +55,13 @@ def main(words: list[str]) -> int:
 
 
 def choose_gpu() -> None:
-    """Let all processes see one GPU alone, the first one."""
+    """Make only the first GPU visible to all processes."""
     name = "CUDA_VISIBLE_DEVICES"
     os.environ[name] = os.environ.get(name, "0").partition(",")[0]
 
 
 def play(out: Path, device: str, end: float) -> int:
-    """Play all rows until ``end``, a time of ``time.monotonic``; return the exit code."""
+    """Run all rows until ``end``, a time of ``time.monotonic``; return the exit code."""
     import gpu_play
     import gpu_rows
 
@@ -77,7 +77,7 @@ def play(out: Path, device: str, end: float) -> int:
 
 
 def explain_missing() -> str:
-    """Return what to type where the interpreter lacks packages, "" where it has all."""
+    """Return the command to type if the interpreter lacks packages, "" if it has all."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if not missing:
         return ""
@@ -100,14 +100,14 @@ def explain_missing() -> str:
 
 
 def explain_folder(out: Path) -> str:
-    """Return what to type where ``--out`` is in the checkout, else ""."""
+    """Return the option to type if ``--out`` is in the checkout, else ""."""
     if out != PROJECT and PROJECT not in out.parents:
         return ""
     return f"--out {out} is in the checkout, which stays as it is; name another folder"
 
 
 def confine(out: Path) -> None:
-    """Let rows and their processes write into ``out`` alone, and find the tests'
+    """Let rows and their processes write only into ``out``, and find the tests'
     modules.
     """
     scratch = out / "work" / "tmp"
@@ -119,7 +119,7 @@ def confine(out: Path) -> None:
     os.environ |= dict.fromkeys(folders, str(scratch))
     os.environ["GIT_OPTIONAL_LOCKS"] = "0"  # git reads the checkout and writes no index
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    # A process that asked CUDA for its GPUs could fork no process that uses one.
+    # A process that has initialised CUDA cannot fork a process that uses a GPU.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     sys.dont_write_bytecode = True
     folders = [PROJECT, PROJECT / "tests", PROJECT / "tests" / "benchmarks"]

@@ -1,8 +1,7 @@
-"""Play rows, each in a process of its own until its time limit, and write what they
-found.
+"""Run rows, each in a separate process until its time limit, and write their results.
 
 The page ``gpu.md`` and ``gpu.json`` are written again after each row; ``log.txt`` has
-all that rows print.
+all output of the rows.
 """
 
 import inspect
@@ -23,8 +22,8 @@ from gpu_rows import Missing, Place, Row
 
 from hpcfl.commands.needs import format_size
 
-OVERTIME = 3.0  # times a row's seconds that it may take where others leave time
-IS_MISSING = 3  # the exit code of a row that this machine cannot play
+OVERTIME = 3.0  # maximal factor of a row's seconds, if other rows leave time
+IS_MISSING = 3  # exit code of a row that this machine cannot run
 LAST = 8  # lines of the log on the page
 FORMAT = 1  # of lanes.json
 OF_LANES = (
@@ -39,13 +38,13 @@ OF_LANES = (
 
 @dataclass
 class Result:
-    """The outcome of a row.
+    """Result of a row.
 
     Attributes:
         status: ok, failed, out of time, missing (something is not installed), or left
             out (the hours do not suffice).
-        lines: of its table, also those that came before a failure.
-        last: the last lines that the row printed, unless it is ok.
+        lines: lines of its table, including those before a failure.
+        last: last lines that the row printed, unless it is ok.
     """
 
     title: str
@@ -59,7 +58,7 @@ class Result:
 def play_rows(
     rows: list[Row], place: Place, end: float, machine: dict[str, Any]
 ) -> list[Result]:
-    """Play rows one after the other until ``end``, a time of ``time.monotonic``."""
+    """Run rows one after the other until ``end``, a time of ``time.monotonic``."""
     results = {row.name: Result(row.title, "left out") for row in rows}
     write(place, machine, rows, results)
     for number, row in enumerate(rows):
@@ -77,8 +76,8 @@ def play_rows(
 
 
 def choose_rows(rows: list[Row], left: float) -> list[Row]:
-    """Return the rows that ``left`` seconds suffice for. The last of the least important
-    ones are left out first.
+    """Return the rows that fit into ``left`` seconds. The last of the least important
+    rows are left out first.
     """
     chosen = list(rows)
     while sum(row.seconds for row in chosen) > left:
@@ -88,7 +87,7 @@ def choose_rows(rows: list[Row], left: float) -> list[Row]:
 
 
 def play(row: Row, place: Place, limit: float) -> Result:
-    """Play a row in a process of its own until its limit, in seconds."""
+    """Run a row in a separate process until its limit, in seconds."""
     lines, log = place.work / "lines.jsonl", place.out / "log.txt"
     lines.write_text("")
     log.touch()
@@ -117,8 +116,8 @@ def play(row: Row, place: Place, limit: float) -> Result:
 
 
 def play_here(row: Row, place: Place, lines: Path, log: Path) -> None:
-    """Play a row in this process, which has a session of its own: write its lines, and
-    all that it prints into the log.
+    """Run a row in this process, which has a separate session: write its lines, and all
+    its output into the log.
     """
     os.setsid()
     sys.stdout = sys.stderr = log.open("a", buffering=1)
@@ -138,7 +137,7 @@ def play_here(row: Row, place: Place, lines: Path, log: Path) -> None:
 
 
 def end_session(leader: multiprocessing.process.BaseProcess) -> None:
-    """End what is left of a row's processes."""
+    """End the remaining processes of a row."""
     with suppress(ProcessLookupError):  # none is left, or it is not yet a leader
         os.killpg(leader.pid, signal.SIGKILL)
     leader.kill()
@@ -166,7 +165,7 @@ def write(
 
 
 def find_lanes(results: list[Result]) -> list[dict[str, Any]]:
-    """Return the measured lanes, without those that did not fit the memory."""
+    """Return the measured lanes, without those that exceeded the memory."""
     lines = [line for found in results for line in found.lines if "form" in line]
     return [
         {name: line[name] for name in OF_LANES}
@@ -208,7 +207,7 @@ def render(
 
 
 def mark_fastest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines, those of lanes with a mark at the fastest of a model and a
+    """Return the lines; those of lanes have a mark at the fastest of a model and a
     precision.
     """
     fastest: dict[tuple[str, str], float] = {}
@@ -237,7 +236,7 @@ def list_outcome(name: str, found: Result) -> dict[str, Any]:
 
 
 def tabulate(lines: list[dict[str, Any]]) -> str:
-    """Return a table in Markdown with all the names of the lines as columns."""
+    """Return a Markdown table with all names of the lines as columns."""
     names = list(dict.fromkeys(name for line in lines for name in line))
     cells = [[show(name, line.get(name, "")) for name in names] for line in lines]
     return pages.table(names, cells).strip()

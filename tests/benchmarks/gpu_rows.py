@@ -1,7 +1,7 @@
-"""The rows of gpu.sh in their order, each a generator of the lines of a table.
+"""Rows of gpu.sh in their order, each a generator of the lines of a table.
 
-A row runs in a process of its own, which is forked before it touches a GPU. The page
-quotes the docstring of a row's function, so it says what the columns are.
+A row runs in a separate process, which is forked before it uses a GPU. The page quotes
+the docstring of a row's function, so the docstring describes the columns.
 """
 
 import gc
@@ -43,18 +43,18 @@ from hpcfl.rows import mixing
 from hpcfl.simulation.prepare import Prepared, prepare
 from hpcfl.storage import provenance
 
-# Most rows need these, and forked ones find them imported.
+# Most rows need these modules, and forked processes find them imported.
 for module in ("scipy.ndimage", "torch._dynamo"):
     importlib.import_module(module)
-gc.freeze()  # the garbage collector need not look at them in every row
+gc.freeze()  # objects that garbage collection need not check in every row
 
 PROJECT = Path(__file__).parents[2]
 Found = dict[str, Any]
 
 MODELS = ("cnn", "resnet8", "resnet18", "mlp")
-# the name of a precision in the table of lanes, and its value of runtime.precision
+# name of a precision in the table of lanes, and its value of runtime.precision
 PRECISIONS = {"float32": "exact", "tf32": "tf32", "bf16": "bf16"}
-EPOCHS, WARM = 5, 2  # epochs, those of them that warm up
+EPOCHS, WARM = 5, 2  # epochs, and the warm-up epochs among them
 EXPERIMENT = """
 name = "gpu"
 rounds = 4
@@ -81,9 +81,10 @@ device = "{device}"
 STRUCK = 3  # the round after which a run is killed
 WORKERS = 2
 FLOATS = 11_181_642  # of a model, ResNet-18
-# Bytes that another process leaves free on the GPU: some lanes of ResNet-18 fit, none do.
+# Bytes that another process leaves free on the GPU: some lanes of ResNet-18 fit, none
+# fit.
 LEFT = (8 << 30, 1 << 30)
-ADDRESSES = 2 << 30  # bytes of address space on a CPU, in which one model does not fit
+ADDRESSES = 2 << 30  # bytes of address space on a CPU, too few for one model
 NO_RANKS = (
     "no mpiexec beside the interpreter or on the PATH; a module of the cluster has one, "
     "or type: {python} -m pip install mpich"
@@ -105,7 +106,7 @@ ENVIRONMENT = {
 
 
 class Missing(Exception):
-    """A row that this machine cannot play, with what to type."""
+    """A row that this machine cannot run, with the command to type."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text.format(python=sys.executable))
@@ -113,7 +114,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of all output, the device, and whether rows have a hundredth of their
+    """Folder of all output, the device, and whether rows have a hundredth of their
     size.
     """
 
@@ -127,7 +128,7 @@ class Place:
 
     @property
     def work(self) -> Path:
-        """The folder of runs, which go away in the end."""
+        """Return the folder of runs, which is deleted at the end."""
         return self.out / "work"
 
     @property
@@ -148,12 +149,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Row:
-    """A measurement in a process of its own.
+    """A measurement in a separate process.
 
     Attributes:
-        function: of the place and the arguments; yields lines of a table.
-        seconds: what it needs; it may take three times that where others leave time.
-        priority: 1 is left out last.
+        function: function of the place and the arguments that yields lines of a table.
+        seconds: expected duration; it may take three times as long if others leave
+            time.
+        priority: priority, of which 1 is left out last.
     """
 
     function: Callable[..., Iterator[Found]]
@@ -222,7 +224,9 @@ def prepare_rank(place: Place, *settings: str) -> Prepared:
 
 
 def set_clients(place: Place, clients: int) -> list[str]:
-    """Return the keys for so many clients, with as many samples each as ever."""
+    """Return the keys for the given number of clients, with unchanged samples per
+    client.
+    """
     samples = clients * place.samples
     return [f"partition.clients={clients}", f"data.samples={samples}"]
 
@@ -239,7 +243,7 @@ def synchronize(place: Place) -> None:
 
 
 def forget_memory(place: Place) -> None:
-    """Let go of what was measured before, and begin to count the peak anew."""
+    """Free the memory of earlier measurements, and reset the peak."""
     gc.collect()
     if place.is_gpu:
         torch.cuda.empty_cache()
@@ -247,7 +251,9 @@ def forget_memory(place: Place) -> None:
 
 
 def peak_bytes(place: Place) -> int:
-    """Return the most bytes that torch used on the GPU; those of the process on a CPU."""
+    """Return the largest number of bytes that torch used on the GPU, or the process on
+    a CPU.
+    """
     if place.is_gpu:
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -266,7 +272,7 @@ def time_fastest(place: Place, work: Callable[[], object]) -> float:
 
 def run_in_fork(work: Callable[[], object]) -> int | None:
     """Return the exit code of a process that is forked from this one, which has not
-    touched a GPU.
+    used a GPU.
     """
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
@@ -315,18 +321,19 @@ def machine(place: Place) -> Iterator[Found]:
 
 
 def lanes(place: Place, model: str, precision: str) -> Iterator[Found]:
-    """Train clients side by side (lanes), in each form of a convolution over lanes.
+    """Train clients in batched lanes, with each form of a convolution over lanes.
 
-    A lane is a client of five batches of ten samples. seconds_per_sample is the median of
-    three epochs after two that warm up, divided by the samples of all lanes; first_round has
-    the seconds of the first epoch. peak_bytes is the most memory that torch used. A line
-    with ``fitting`` did not fit the memory: so many lanes were trained at a time.
-    fastest marks the fastest line of a model and a precision.
+    A lane is a client of five batches of ten samples. seconds_per_sample is the median
+    of three epochs after two warm-up epochs, divided by the samples of all lanes;
+    first_round has the seconds of the first epoch. peak_bytes is the most memory that
+    torch used. In a line with ``fitting`` the lanes did not fit the memory, and the
+    given number was trained at a time. fastest marks the fastest line of a model and a
+    precision.
     """
     errors: list[Exception] = []
     cases = [("grouped", count) for count in place.lanes]
-    # A single lane has one form, the mlp no convolution, and torch's batch norm on a CPU
-    # takes no bfloat16 numbers of several lanes.
+    # A single lane has one form, the mlp no convolution, and torch's batch norm on a
+    # CPU does not accept bfloat16 numbers of several lanes.
     if model != "mlp" and (place.is_gpu or precision != "bf16"):
         cases += [("loop", count) for count in place.lanes[1:]]
     for form, count in cases:
@@ -351,7 +358,7 @@ def lanes(place: Place, model: str, precision: str) -> Iterator[Found]:
 
 
 def time_training(place: Place, prepared: Prepared, clients: int) -> Found:
-    """Return the seconds of an epoch of so many clients, all in one call."""
+    """Return the seconds of an epoch of the given number of clients, all in one call."""
     rows = prepared.initial_server_state["model"].to(prepared.resources.device)
     patience = 0.2 if place.is_small else 20.0  # then no further epoch begins
     seconds: list[float] = []
@@ -363,7 +370,7 @@ def time_training(place: Place, prepared: Prepared, clients: int) -> Found:
         fleet.train(rows)
         synchronize(place)
         seconds.append(time.perf_counter() - begun)
-    timed = seconds[WARM:] or seconds[-1:]  # few epochs where they take long
+    timed = seconds[WARM:] or seconds[-1:]  # few epochs if they take long
     samples = int(prepared.setup.counts.sum())
     found = {
         "seconds_per_sample": statistics.median(timed) / samples,
@@ -375,13 +382,13 @@ def time_training(place: Place, prepared: Prepared, clients: int) -> Found:
 
 
 def round_by_hand(place: Place, model: str) -> Iterator[Found]:
-    """Compare a round with the loop that an expert writes for this experiment alone.
+    """Compare a round with the loop that an expert would write for exactly this
+    experiment.
 
-    The loop trains one client after the other, all data and models on the device, and
-    hpcfl chooses its lanes by the table that the rows before have measured. Columns are
-    seconds: hpcfl is the median of rounds after the first, first has the preparation
-    and the first round, which makes graphs; ratio is hpcfl's time as a share of the
-    loop's.
+    The loop trains one client after the other, with all data and models on the device.
+    hpcfl chooses its lanes by the table of the rows before. Columns are seconds: hpcfl
+    is the median of rounds after the first, first has the preparation and the first
+    round, which captures graphs; ratio is hpcfl's time as a share of the loop's.
     """
     folder = place.work / f"by-hand-{model}"
     text = (place.work / "experiment.toml").read_text()
@@ -406,7 +413,7 @@ def round_by_hand(place: Place, model: str) -> Iterator[Found]:
 def kill_and_resume(place: Place) -> Iterator[Found]:
     """Kill a run by kill -9 after a round, resume it, and compare its final state.
 
-    The digest is that of an undisturbed run, to the last bit.
+    The digest must equal that of an undisturbed run, to the last bit.
     """
     settings = ["method.name=ditto", "checkpoint.every=1"]
     table = config.read(place.work / "experiment.toml", settings)
@@ -429,10 +436,10 @@ def kill_and_resume(place: Place) -> Iterator[Found]:
 
 
 def two_ranks(place: Place) -> Iterator[Found]:
-    """Play one experiment in one process, and with a server and two workers that share
+    """Run one experiment in one process, and with a server and two workers that share
     the device.
 
-    On a GPU the ranks play twice and end with the same digest. On a CPU they play once,
+    On a GPU the ranks run it twice, with the same digest. On a CPU they run it once,
     with the digest of one process. seconds is the mean of rounds after the first.
     """
     digests = []
@@ -467,7 +474,7 @@ def run_ranks(ranks: int, words: Sequence[str]) -> int | None:
 
 
 def explain_loopback() -> str:
-    """Return what to type where the ranks of a machine cannot talk to each other."""
+    """Return the command to type if the ranks of a machine cannot communicate."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
@@ -481,7 +488,7 @@ def explain_loopback() -> str:
 
 @contextmanager
 def fill_gpu(left: int) -> Iterator[None]:
-    """Leave so many bytes of the GPU free in a block."""
+    """Leave the given number of bytes of the GPU free inside a block."""
     free, _ = torch.cuda.mem_get_info()
     held = torch.empty(max(0, free - left), dtype=torch.uint8, device="cuda")
     yield
@@ -491,7 +498,7 @@ def fill_gpu(left: int) -> Iterator[None]:
 
 @contextmanager
 def limit_addresses(left: int) -> Iterator[None]:
-    """Limit the address space of processes that begin in a block."""
+    """Limit the address space of processes that start inside a block."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (left, before[1]))
     yield
@@ -501,10 +508,10 @@ def limit_addresses(left: int) -> Iterator[None]:
 def out_of_memory(place: Place) -> Iterator[Found]:
     """Run ResNet-18 while another process leaves little of the GPU's memory.
 
-    With 8 GiB left hpcfl takes fewer lanes and ends with 0. With 1 GiB left it says
+    With 8 GiB left hpcfl uses fewer lanes and ends with 0. With 1 GiB left it reports
     that the memory is full and ends with 1. On a CPU the address space is limited to 2
-    GiB instead, in which no lane fits. said is the last line on memory
-    that hpcfl printed.
+    GiB instead, in which no lane fits. said is the last line on memory that hpcfl
+    printed.
     """
     if place.is_gpu:
         settings = ["model.name=resnet18", "runtime.lanes=20", *set_clients(place, 20)]
@@ -530,9 +537,9 @@ def out_of_memory(place: Place) -> Iterator[Found]:
 
 
 def memory(place: Place) -> Iterator[Found]:
-    """Compare the memory of two rounds with what ``hpcfl check`` computes beforehand.
+    """Compare the memory of two rounds with the forecast of ``hpcfl check``.
 
-    peak has the most bytes that torch used on the GPU, on a CPU those of the process.
+    peak has the most bytes that torch used on the GPU, or the process on a CPU.
     """
     sizes = {"cnn": 2} if place.is_small else {"cnn": 64, "resnet18": 16}
     for model, clients in sizes.items():
@@ -561,7 +568,7 @@ def transfers(place: Place) -> Iterator[Found]:
     """Copy models of ResNet-18 to the device and back, from ordinary and from
     page-locked (pinned) memory.
 
-    Each number is that of the fastest of three copies.
+    Each number is the fastest of three copies.
     """
     rows = torch.ones(place.count(25), place.count(FLOATS))
     there = rows.to(place.device, copy=True)
@@ -596,9 +603,9 @@ def server_product(place: Place) -> Iterator[Found]:
 def pfl_research(place: Place) -> Iterator[Found]:
     """Compare rounds of FedAvg with pfl-research's on the same device.
 
-    The model is that of its own benchmark, two convolutions and two dropouts. Columns
-    are seconds, the median of rounds after those that warm up; ratio is hpcfl's time as
-    a share of pfl-research's.
+    The model is that of pfl-research's benchmark, two convolutions and two dropouts.
+    Columns are seconds, the median of rounds after the warm-up rounds; ratio is hpcfl's
+    time as a share of pfl-research's.
     """
     if importlib.util.find_spec("pfl") is None:
         raise Missing(NO_PFL)
@@ -629,8 +636,8 @@ def pfl_research(place: Place) -> Iterator[Found]:
 def methods(place: Place) -> Iterator[Found]:
     """Compare the final state of every method with that on the CPU.
 
-    difference is the largest difference of a number, as a share of the largest number of its
-    tensor; rounding makes less than 0.001 of it.
+    difference is the largest difference of a number, as a share of the largest number
+    of its tensor; rounding gives less than 0.001.
     """
     wrong = 0
     cases = on_gpu.PLAYED[:2] if place.is_small else on_gpu.PLAYED
@@ -640,7 +647,7 @@ def methods(place: Place) -> Iterator[Found]:
         folder.mkdir()
         try:
             difference = on_gpu.on_both(case, folder, place.device)
-        except Exception as error:  # the other methods are worth having all the same
+        except Exception as error:  # the other methods are useful in any case
             difference = float("inf")
             line["error"] = describe(error)
         wrong += difference >= on_gpu.TOLERANCE
@@ -650,8 +657,8 @@ def methods(place: Place) -> Iterator[Found]:
 
 
 def profile(place: Place) -> Iterator[Found]:
-    """Profile the training of a steady round of cnn by torch.profiler, the operators
-    that take the most time.
+    """Profile the training of a steady round of cnn by torch.profiler, with the
+    operators that take the most time.
 
     ms are milliseconds in the operator itself, on the device and on the host.
     """

@@ -1,10 +1,11 @@
-"""The yardstick: FedAvg as an expert would write it for just this experiment, run as
+"""Reference: FedAvg as an expert would write it for exactly this experiment, run as
 ``mpiexec -n CORES python loop_by_hand.py``.
 
-One process per core with one thread, clients split by size, the whole normalised data
-in a tensor (channels_last with the weights for convolutions), batches are index slices,
-pooling before the ReLU (in ``hpcfl.models.cnn``), one Allreduce a round, no scoring. On
-a GPU: the same loop with everything on the device.
+It has one process per core with one thread, clients split by size, and the whole
+normalised data in a tensor (channels_last with the weights for convolutions). Batches
+are index slices, pooling precedes the ReLU (as in ``hpcfl.models.cnn``), and there is
+one Allreduce per round and no scoring. On a GPU the same loop has everything on the
+device.
 """
 
 import argparse
@@ -34,9 +35,11 @@ def main() -> None:
 def time_rounds(
     workload: Workload, rounds: int, kind: str, world: "MPI.Comm | None" = None
 ) -> list[float]:
-    """The seconds of each round after one to warm up. world: None for one process."""
+    """Return the seconds of each round after one warm-up round. world: None for one
+    process.
+    """
     torch.set_num_threads(1)
-    torch.backends.cudnn.allow_tf32 = False  # as in what this is compared with
+    torch.backends.cudnn.allow_tf32 = False  # as in the compared experiment
     device = torch.device(kind)
     sizes = [len(part) for part in workload.train]
     mine = split_by_size(sizes, world.size)[world.rank] if world else range(len(sizes))
@@ -102,7 +105,7 @@ def one_round(
 
 
 def split_by_size(sizes: list[int], ranks: int) -> list[list[int]]:
-    """Clients to ranks, largest first, each to the least loaded."""
+    """Assign clients to ranks, largest first, each to the least loaded rank."""
     loads, clients = [0] * ranks, [[] for _ in range(ranks)]
     for client in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         rank = loads.index(min(loads))

@@ -1,9 +1,9 @@
-"""The mean of all clients' models as ranks add it up, against gathering all models and
-averaging them.
+"""Mean of all clients' models as ranks add it up, compared with gathering all models
+and averaging them.
 
 ``mpiexec -n 3 python tests/benchmarks/means_speed.py`` prints JSON: seconds on rank 0
-of each kind, which alternate in one run; what each moved to rank 0 in bytes; how much
-rank 0's memory grew at its height; and in how many columns the two means differ.
+of each kind, which alternate in one run; bytes moved to rank 0; the largest growth of
+rank 0's memory; and the number of columns in which the two means differ.
 """
 
 import json
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def models(clients: np.ndarray) -> torch.Tensor:
-    """Models [n, P] that lie around one, as after local training."""
+    """Return models [n, P] close to one model, as after local training."""
     shared = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0)) * 0.05
     own = [
         torch.randn(WIDTH, generator=torch.Generator().manual_seed(1 + int(client)))

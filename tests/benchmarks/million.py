@@ -1,12 +1,12 @@
-"""What clients cost that take no part: rounds of 100 among 10,000 and among 1,000,000,
-each client with a model of its own.
+"""Cost of clients that do not take part: rounds of 100 among 10,000 and among 1,000,000
+clients with a model each.
 
 ``python tests/benchmarks/million.py`` writes ``results/benchmarks/million.json`` and
-the table in ``million.md`` beside it. ``--only CLIENTS RANKS`` measures one row.
+the table in ``million.md``. ``--only CLIENTS RANKS`` measures one row.
 
-Ditto trains an MLP of 16-8-10 on four samples a client, in one process and on a server
-with two workers. A round's seconds are rank 0's processor seconds: those of the clock
-say little where others work on the same machine.
+Ditto trains an MLP of 16-8-10 on four samples per client, in one process and on a
+server with two workers. The seconds of a round are rank 0's processor seconds, because
+wall time depends on other processes of the machine.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import pages
 
 ROWS = [(clients, ranks) for ranks in (1, 3) for clients in (10_000, 1_000_000)]
 ROUNDS = 30
-SAMPLES = 4  # of a client, training and test together
+SAMPLES = 4  # samples of a client, training and test together
 COHORT = 100
 COLUMNS = [
     ("median", "a round, median, CPU s", ".4f"),
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--only", nargs=2, type=int, metavar=("CLIENTS", "RANKS"))
     parser.add_argument(
         "--play", help=argparse.SUPPRESS
-    )  # what each rank is called with
+    )  # option with which each rank is started
     arguments = parser.parse_args()
     if arguments.play:
         play(Path(arguments.play))
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(clients: int, ranks: int) -> dict[str, float]:
-    """One row: the numbers of ``COLUMNS`` by name."""
+    """Return one row: the numbers of ``COLUMNS`` by name."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         random = np.random.default_rng(0)
@@ -103,7 +103,7 @@ clients = "cohort"
 
 
 def play(folder: Path) -> None:
-    """On every rank: run the experiment, and on rank 0 write down what it took."""
+    """Run the experiment on every rank, and record its costs on rank 0."""
     import hpcfl
 
     ends: list[tuple[float, float]] = []
@@ -117,7 +117,7 @@ def play(folder: Path) -> None:
     if not ends:
         return  # a worker's
     cpu, clock = np.diff(np.array(ends), axis=0).T
-    # The first rounds meet shapes for the first time, the last two have the checkpoint.
+    # The first rounds have new shapes, and the last two the checkpoint.
     steady = cpu[1:-2]
     numbers = {
         "median": statistics.median(steady),
@@ -131,7 +131,7 @@ def play(folder: Path) -> None:
 
 
 def cpu_seconds(*arguments: str | Path) -> float:
-    """Of one command of hpcfl, user's and system's."""
+    """Return the processor seconds of one command of hpcfl, user and system."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, "-m", "hpcfl", *map(str, arguments)],
@@ -143,7 +143,7 @@ def cpu_seconds(*arguments: str | Path) -> float:
 
 
 def write(found: dict[str, dict[str, float]]) -> None:
-    """The table in million.md."""
+    """Write the table in million.md."""
     heads = ["clients", "ranks", *(title for _, title, _ in COLUMNS)]
     rows = []
     for key, numbers in found.items():

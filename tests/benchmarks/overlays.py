@@ -1,9 +1,9 @@
-"""CPU seconds of a round with each change of updates, as a ratio to the round without:
-``python tests/benchmarks/overlays.py [--rounds N] [--only NAME …]``.
+"""CPU seconds of a round with each change of updates, as a ratio to the round without
+it: ``python tests/benchmarks/overlays.py [--rounds N] [--only NAME …]``.
 
-Two runs in one process with one thread play their rounds in turn, one without and one
-with the change. The first round of each warms up. The table of medians is written into
-``results/benchmarks/overlays.md``, if all changes are measured.
+Two runs in one process with one thread run their rounds in turn, one without and one
+with the change. The first round of each is a warm-up. The table of medians is written
+into ``results/benchmarks/overlays.md`` if all changes are measured.
 """
 
 import argparse
@@ -63,7 +63,7 @@ CHANGES = {
 
 
 class Player:
-    """A run whose rounds are played one by one in a scratch folder."""
+    """A run whose rounds are started one by one in a scratch folder."""
 
     def __init__(self, experiment: config.Config, stack: ExitStack) -> None:
         communicator = OneProcess()
@@ -74,7 +74,7 @@ class Player:
         self._federation = make_federation(prepared, communicator, folder)
 
     def time_round(self, number: int) -> float:
-        """Play a round; return its CPU seconds."""
+        """Run a round and return its CPU seconds."""
         begun = time.process_time()
         self._federation.play_round(number, self._request)
         return time.process_time() - begun

@@ -8,7 +8,7 @@ END = "<!-- end of table -->\n"
 
 
 def replace(page: Path, script: str, text: str) -> None:
-    """Replace what stands in a page between the marks of the ``script`` of this name."""
+    """Replace the text between the marks of this ``script`` in a page."""
     begin = f"<!-- table: written by tests/benchmarks/{script} -->\n"
     before, rest = page.read_text(encoding="utf-8").split(begin)
     _, after = rest.split(END)

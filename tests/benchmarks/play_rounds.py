@@ -1,7 +1,7 @@
-"""The first rounds of an experiment, for a race: ``[mpiexec -n RANKS] python
+"""Run the first rounds of an experiment for a race: ``[mpiexec -n RANKS] python
 tests/benchmarks/play_rounds.py FILE --rounds N [--set SECTION.KEY=VALUE …]``.
 
-Rank 0 prints "round N" at the end of each round. Nothing that is written stays.
+Rank 0 prints "round N" at the end of each round. All written files are deleted.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Where the time of a round goes: ``python tests/benchmarks/profile_round.py [W1 | W2 |
-W3 | dropout]`` writes ``results/benchmarks/profile-w1.txt`` and so on.
+"""Profile of a round: ``python tests/benchmarks/profile_round.py [W1 | W2 | W3 |
+dropout]`` writes ``results/benchmarks/profile-w1.txt`` and so on.
 
 One process trains the smaller half of the clients, without scoring, under the torch
 profiler.
@@ -53,7 +53,9 @@ def main() -> None:
 
 
 def profile_update(prepared: Prepared, ids: np.ndarray, rounds: int) -> profile:
-    """The profile of the last of so many rounds of some clients' training."""
+    """Return the profile of the last of the given number of rounds of some clients'
+    training.
+    """
     inbox = {
         "model": prepared.initial_server_state["model"].to(prepared.resources.device)
     }
@@ -61,7 +63,7 @@ def profile_update(prepared: Prepared, ids: np.ndarray, rounds: int) -> profile:
         prepared.method.update(
             prepared.make_fleet(ids, round, is_scored=False), dict(inbox)
         )
-    with profile() as record:  # of the CPU, and of a GPU where there is one
+    with profile() as record:  # of the CPU, and of a GPU if there is one
         prepared.method.update(prepared.make_fleet(ids, rounds, is_scored=False), inbox)
     return record
 

@@ -1,9 +1,10 @@
-"""The yardstick: FedAvg as the usual libraries run it, in one process, as ``python
+"""Reference: FedAvg as common libraries run it, in one process, as ``python
 reference.py``.
 
-One client after the other, a ``DataLoader`` of its own with batch 10 (training with the
-workload's batch size), torch's default threads; with ``--score`` the start model and
-the trained model of every client on its test samples, by the same loader.
+It trains one client after the other with a ``DataLoader`` for each and torch's default
+threads. With ``--score`` it scores the start model and the trained model of every
+client on its test samples by the same loader, with batch 10; training has the
+workload's batch size.
 """
 
 import argparse
@@ -16,8 +17,8 @@ import torch.nn.functional as functional
 from torch.utils.data import DataLoader, TensorDataset
 from workloads import ROOT_OPTIONS, load
 
-LOADER_BATCH = 10  # of scoring
-torch.backends.cudnn.allow_tf32 = False  # as in what this is compared with
+LOADER_BATCH = 10  # batch size of scoring
+torch.backends.cudnn.allow_tf32 = False  # as in the compared experiment
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def fit(
     lr: float,
     device: torch.device,
 ) -> None:
-    """Local SGD."""
+    """Train a model by local SGD."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(epochs):
         for x, y in DataLoader(samples, batch_size, shuffle=True):
@@ -68,7 +69,7 @@ def fit(
 def score(
     model: torch.nn.Module, samples: TensorDataset, device: torch.device
 ) -> float:
-    """Correct answers."""
+    """Return the number of correct answers."""
     return sum(
         (model(x.to(device)).argmax(1) == y.to(device)).sum().item()
         for x, y in DataLoader(samples, LOADER_BATCH)
@@ -77,7 +78,7 @@ def score(
 
 @torch.no_grad()
 def average(model: torch.nn.Module, clients: list[tuple[int, torch.nn.Module]]) -> None:
-    """The mean of the clients' models, weighted by samples."""
+    """Return the mean of the clients' models, weighted by samples."""
     total = sum(count for count, _ in clients)
     for name, parameter in model.named_parameters():
         parameter.copy_(

@@ -1,13 +1,15 @@
 """Seconds per round of an experiment file: ``[mpiexec -n RANKS] python
-tests/benchmarks/round_times.py FILE [--set SECTION.KEY=VALUE …] [--rounds N] [--json]``.
+tests/benchmarks/round_times.py FILE [--set SECTION.KEY=VALUE …] [--rounds N]
+[--json]``.
 
-A few rounds are played on the ranks at hand, and the whole run is projected from them.
-The first round warms up and is left out. Of a sweep the first cell is timed. Nothing
-that is written stays. A median is meant wherever nothing else is said.
+A few rounds run on the available ranks, and the duration of the whole run is projected
+from them. The first round is a warm-up and left out. Of a sweep the first cell is
+timed. All written files are deleted. Values are medians unless stated otherwise.
 
-The report says beside the seconds how many of the computed lane-steps trained a client
-(``lane_occupancy``), how many clients a step advanced (``lanes_per_step``), and how much
-of the ranks' float32 matrix products a second training reaches (``share_of_peak``).
+The report also has the share of the computed lane-steps that trained a client
+(``lane_occupancy``), the number of clients that a step advanced (``lanes_per_step``),
+and the share of the ranks' float32 matrix products that a second of training reaches
+(``share_of_peak``).
 """
 
 import argparse
@@ -66,7 +68,7 @@ def main() -> None:
         code = 2 if isinstance(error, UserError) else 1
         if communicator.is_server:
             print(error, file=sys.stderr)
-    except Exception:  # perhaps on this rank alone, for which the others would wait
+    except Exception:  # possibly only on this rank; the others would wait for it
         traceback.print_exc()
         communicator.abort(1)
     communicator.end(code)
@@ -87,7 +89,7 @@ def measure(
 ) -> dict[str, Any] | None:
     """Return the report on rank 0, None elsewhere. Collective."""
     numbers = round_numbers(experiment, rounds)
-    # longer than what is played, because the last round of an experiment is always
+    # longer than the timed rounds, because the last round of an experiment is always
     # scored
     last = max(experiment.rounds, numbers[-1] + 1)
     longer = experiment.model_copy(update={"rounds": last})
@@ -95,7 +97,8 @@ def measure(
         check_world(communicator)
     prepared = preflight.run(prepare_together(longer, communicator), communicator)
     communicator.watch(experiment.runtime.hang_after)
-    # Ranks wait here and measure together: those of a node share its cores or its GPU.
+    # Ranks wait here and measure together: the ranks of a node share its cores or its
+    # GPU.
     communicator.allreduce_max(0)
     peak, flops = 0.0, 0.0
     if prepared.store.ids:
@@ -110,13 +113,10 @@ def measure(
 
 @dataclass
 class LaneSteps:
-    """Counts of what a rank's lanes have trained; one lane-step is one step of one
-    lane.
+    """Counts of a rank's training; one lane-step is one step of one lane.
 
-    needed: the steps that clients have to do. computed: the lane-steps that were done
-        for them.
-    batched: the steps if those of lanes side by side count as one.
-    samples: the samples that clients were trained on.
+    needed: steps that clients must take. computed: computed lane-steps. batched: steps
+    if batched lanes count as one. samples: samples that clients were trained on.
     """
 
     needed: int = 0
@@ -127,7 +127,7 @@ class LaneSteps:
 
 @contextmanager
 def count_lane_steps(counted: LaneSteps) -> Iterator[None]:
-    """Count what this process trains in a block."""
+    """Count the training of this process in a block."""
     count = MiniBatches.count
 
     def count_more(batches: MiniBatches, run: BatchRun, *further: Any) -> None:
@@ -148,9 +148,9 @@ def count_lane_steps(counted: LaneSteps) -> Iterator[None]:
 
 
 def round_numbers(experiment: Config, rounds: int) -> list[int]:
-    """Return the numbers of the rounds to play: one to warm up, then the timed ones.
+    """Return the numbers of the rounds to run: one warm-up round, then the timed ones.
 
-    If none of them would be scored, round ``evaluation.every`` comes on top, if the
+    If none of them would be scored, round ``evaluation.every`` is added, if the
     experiment has it.
     """
     numbers, every = list(range(1, rounds + 2)), experiment.evaluation.every
@@ -165,8 +165,8 @@ def _play(
     numbers: list[int],
     counted: LaneSteps,
 ) -> tuple[list[dict[str, Any]], list[float]]:
-    """Play the rounds and return what rank 0 recorded, and this rank's CPU seconds of
-    each round; lane-steps are counted from the second one on.
+    """Run the rounds, and return rank 0's records and this rank's CPU seconds of each
+    round; lane-steps are counted from the second round on.
     """
     records: list[dict[str, Any]] = []
     cpu: list[float] = []
@@ -216,7 +216,9 @@ def make_federation(
 def _report(
     experiment: Config, played: list[dict[str, Any]], ranks: list[list[Any]]
 ) -> dict[str, Any]:
-    """Return the report from rank 0's records and what ``measure`` gathered."""
+    """Return the report from rank 0's records and the results of ``measure`` from all
+    ranks.
+    """
     first, *records = played
     peaks, flops, counted, resident, on_gpu, cpu = zip(*ranks, strict=True)
     lane_steps = LaneSteps(
@@ -234,7 +236,7 @@ def _report(
     scoring = [score for score in scoring if score > 0]
     phases = {name: median(f"seconds/{name}") for name in PHASES}
     phases["score"] = statistics.median(scoring) if scoring else 0.0
-    # every so many rounds, rounded up, and the final scoring
+    # a fraction of the rounds, rounded up, and the final scoring
     scored_rounds = -(-experiment.rounds // experiment.evaluation.every) + 1
     rate = lane_steps.samples / sum(seconds)
     return {
@@ -279,7 +281,7 @@ def text(report: dict[str, Any]) -> str:
 
 
 def _peak(device: torch.device) -> float:
-    """Return operations a second of a large float32 matrix product, the fastest of
+    """Return operations per second of a large float32 matrix product, the fastest of
     five.
     """
     side = MATRIX[device.type]
@@ -293,8 +295,8 @@ def _peak(device: torch.device) -> float:
 
 
 def _flops(prepared: Prepared) -> float:
-    """Return the operations of training on one sample: forward and backward through the
-    model.
+    """Return the number of operations of training on one sample: forward and backward
+    through the model.
     """
     kernel = SerialKernel(prepared.setup.build().to(prepared.resources.device))
     parameters = {

@@ -1,16 +1,16 @@
-"""Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py
+"""Seconds per round compared with two references: ``python tests/benchmarks/rounds.py
 [--quick] [--only W1 …] [--pfllib FOLDER] [--fl-bench FOLDER] [--peers PYTHON] [--pfl
 PYTHON]``.
 
-Contenders of a row run in turn, several times, so that a noisy neighbour meets all of
-them; compared are the medians of all their rounds. Against PFLlib, FL-bench and fluke
-even single rounds are played in turn (``turns.py``). Writes
-``results/benchmarks/cpu.json`` (rows not run stay as they were) and the tables in the
-pages beside it. Data sets are looked for in $HPCFL_DATA.
+Contenders of a row run in turn, several times, so that other load on the machine
+affects all of them; the medians of all their rounds are compared. For PFLlib, FL-bench
+and fluke even single rounds run in turn (``turns.py``). The script writes
+``results/benchmarks/cpu.json`` (rows that did not run are kept) and the tables of the
+pages in this folder. Data sets are looked for in $HPCFL_DATA.
 
-Other simulators are measured where an option names them. --pfllib and --fl-bench are
-checkouts. --peers is an interpreter that has what they import and the package
-``fluke-fl``, --pfl one that has the package ``pfl``. Both need what hpcfl imports.
+Other simulators are measured if an option names them. --pfllib and --fl-bench are
+checkouts. --peers is an interpreter with their dependencies and the package
+``fluke-fl``, --pfl one with the package ``pfl``. Both need hpcfl's dependencies.
 """
 
 import argparse
@@ -44,7 +44,7 @@ METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala", "fe
 STEPS = ("fedavg", "ditto", "per-fedavg", "pfedme", "apple")
 OF_STEPS = {"ditto": ["method.personal_epochs=1"], "pfedme": ["method.inner_steps=5"]}
 OF_METHODS = {"fedala": ["method.most_epochs=1"]}
-LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyte
+LITTLE = 100  # MB for rank 0's matrices; the server step has a gigabyte
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 ROUND = re.compile(r"^round \d+$")
 README = Path(__file__).parents[2] / "README.md"
@@ -54,8 +54,8 @@ FASTER = "one process is faster than several ranks"
 
 
 class Bench:
-    """Runs contenders in a scratch folder. ``rounds`` timed rounds a run, ``repeats``
-    runs of each.
+    """Runs of contenders in a scratch folder: ``rounds`` timed rounds per run,
+    ``repeats`` runs of each.
     """
 
     def __init__(self, scratch: Path, options: argparse.Namespace):
@@ -78,7 +78,7 @@ class Bench:
     def compete(
         self, contenders: dict[str, Callable[[], list[float]]]
     ) -> dict[str, float]:
-        """The median of each contender's rounds."""
+        """Return the median of each contender's rounds."""
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(self.repeats):
             for name, contender in contenders.items():
@@ -88,7 +88,7 @@ class Bench:
     def command(
         self, script: str, name: str, rounds: int, overrides: Sequence[str], ranks: int
     ) -> list[object]:
-        """Return the command that plays rounds of a workload by a script."""
+        """Return the command that runs rounds of a workload by a script."""
         folder = self.folder(name)
         settings = [f"partition.file={folder}/partition.h5", "runtime.device=cpu"]
         launcher = ["mpiexec", "-n", ranks] if ranks > 1 else []
@@ -101,8 +101,8 @@ class Bench:
     def hpcfl(
         self, name: str, rounds: int, *overrides: str, ranks: int | None = None
     ) -> dict[str, object]:
-        """``round_times.py`` on a workload, by default with a worker for each core and
-        the server.
+        """Return ``round_times.py`` on a workload, by default with a worker for each
+        core and the server.
         """
         ranks = ranks or self.cores + 1
         words = self.command("round_times.py", name, rounds, overrides, ranks)
@@ -111,7 +111,7 @@ class Bench:
     def start(
         self, name: str, rounds: int, *overrides: str, ranks: int
     ) -> turns.Program:
-        """``play_rounds.py`` on a workload that is not scored."""
+        """Start ``play_rounds.py`` on a workload without scoring."""
         settings = [*UNSCORED, *overrides]
         words = self.command("play_rounds.py", name, rounds, settings, ranks)
         return turns.Program(
@@ -121,7 +121,9 @@ class Bench:
     def race_one_process(
         self, name: str, peer: str, start: Callable[[], turns.Program]
     ) -> dict[str, float]:
-        """Wall and CPU seconds of FedAvg in one process with one thread, and of a peer."""
+        """Return wall and CPU seconds of FedAvg in one process with one thread, and of
+        another simulator.
+        """
         warm_up = 1
         contenders = {
             "hpcfl": lambda: self.start(name, warm_up + self.counted, ranks=1),
@@ -157,7 +159,9 @@ class Bench:
 
     @staticmethod
     def run(*command: object, sources: Sequence[Path] = (HERE,)) -> str:
-        """The output of a command, whose Python finds modules in ``sources`` first."""
+        """Return the output of a command whose Python finds modules in ``sources``
+        first.
+        """
         words, environment = [str(word) for word in command], make_environment(sources)
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode:
@@ -168,8 +172,8 @@ class Bench:
 
 
 def make_environment(sources: Sequence[Path]) -> dict[str, str]:
-    """Return the variables of a command that finds programs beside this interpreter, and
-    modules in ``sources``, first; it compiles no module a second time.
+    """Return the environment of a command that finds programs in this interpreter's
+    folder, and modules in ``sources``, first; it compiles no module again.
     """
     beside = Path(sys.executable).parent
     return {
@@ -199,8 +203,11 @@ def scored(bench: Bench, name: str) -> dict[str, float]:
 
 
 def small(bench: Bench, name: str) -> dict[str, float]:
-    """Also in one process: in short rounds a worker more may not pay."""
-    # a step is replayed from its 101st call on: in W3 a tail's size comes once a round
+    """Measure small models, also in one process, because an additional worker may not
+    reduce the time of short rounds.
+    """
+    # a step is replayed from its 101st call on; in W3 the size of a last batch occurs
+    # once per round
     rounds = {"W2": 30, "W3": 300}[name]
     return bench.compete(
         {
@@ -213,13 +220,15 @@ def small(bench: Bench, name: str) -> dict[str, float]:
 
 
 def methods(bench: Bench, name: str) -> dict[str, float]:
-    """FedALA's first activation, in round 2, is cut to the one epoch of its later ones."""
+    """Measure methods. FedALA's first activation, in round 2, is limited to one epoch,
+    as in later ones.
+    """
     return against_fedavg(bench, name, METHODS, OF_METHODS)
 
 
 def steps(bench: Bench, name: str) -> dict[str, float]:
-    """Methods that do their own steps: Ditto with one personal epoch, pFedMe with five
-    steps a batch.
+    """Measure methods with their own steps: Ditto with one personal epoch, pFedMe with
+    five steps per batch.
     """
     return against_fedavg(bench, name, STEPS, OF_STEPS)
 
@@ -240,16 +249,17 @@ def against_fedavg(
 
 
 def activation(bench: Bench, name: str) -> dict[str, float]:
-    """FedALA's first activation, to convergence, is in round 2, the first after the one
-    that warms up.
+    """Measure FedALA's first activation, until convergence, in round 2, the first round
+    after the warm-up.
     """
     return against_fedavg(bench, name, ("fedavg", "fedala"), {}, rounds=1)
 
 
 def dense(bench: Bench, name: str) -> dict[str, float]:
-    """CPU seconds of a round in one process, against all clients side by side by hand.
+    """Measure CPU seconds of a round in one process, compared with manually batched
+    clients.
 
-    Other processes on the cores stretch the wall time of a long round more than that of
+    Other processes on the cores extend the wall time of a long round more than that of
     a short one.
     """
     rounds = {"dense": 30, "tiny": 300}[name]
@@ -265,7 +275,9 @@ def dense(bench: Bench, name: str) -> dict[str, float]:
 
 
 def first_rounds(bench: Bench, name: str) -> dict[str, float]:
-    """Mean CPU seconds of rounds 2 to 201, against the 200 rounds before the last."""
+    """Measure the mean CPU seconds of rounds 2 to 201, compared with the 200 rounds
+    before the last.
+    """
     cpu = bench.hpcfl(name, 600, *UNSCORED, ranks=1)["cpu"]
     return {
         "first 200": statistics.mean(cpu[:200]),
@@ -274,8 +286,9 @@ def first_rounds(bench: Bench, name: str) -> dict[str, float]:
 
 
 def ranks(bench: Bench, name: str) -> dict[str, float]:
-    """Small dense models on a server and two workers, and in one process; 1 where a note
-    before round 1 says that one process is faster.
+    """Measure small dense models on a server and two workers, and in one process.
+
+    The value "note" is 1 if a note before round 1 states that one process is faster.
     """
 
     def play(workload: str, rounds: int, ranks: int) -> list[float]:
@@ -297,8 +310,8 @@ def ranks(bench: Bench, name: str) -> dict[str, float]:
 
 
 def whole_commands(bench: Bench, name: str) -> dict[str, float]:
-    """Seconds of whole commands on README's first experiment, after one run of each, and
-    of the imports alone that three ranks need.
+    """Measure the seconds of whole commands on README's first experiment, after one run
+    of each, and of only the imports that three ranks need.
     """
     folder = bench.scratch / "first"
     folder.mkdir()
@@ -326,14 +339,16 @@ def whole_commands(bench: Bench, name: str) -> dict[str, float]:
 
 
 def personal(bench: Bench, name: str) -> dict[str, float]:
-    """A method that sends each client a model of its own, from round 2 on."""
+    """Measure a method that sends each client a different model, from round 2 on."""
     return against_fedavg(bench, name, ("fedavg", "fedamp"), {}, rounds=3)
 
 
 def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
-    """Wall and CPU seconds of each method on a server and workers, and in PFLlib.
+    """Measure wall and CPU seconds of each method on a server and workers, and in
+    PFLlib.
 
-    A method that has not begun after ``--minutes`` is left out, and one that fails.
+    Methods that have not started after ``--minutes`` and methods that fail are left
+    out.
     """
     if bench.pfllib is None or bench.peers is None:
         raise RuntimeError("tell where PFLlib is: --pfllib FOLDER --peers PYTHON")
@@ -352,7 +367,7 @@ def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
         }
         try:
             seconds = turns.race(contenders, method.warm_up, bench.counted)
-        except Exception:  # the other methods are worth having all the same
+        except Exception:  # the other methods are useful in any case
             traceback.print_exc()
             continue
         print(key, json.dumps(seconds), flush=True)
@@ -382,8 +397,8 @@ def against_fluke(bench: Bench, name: str) -> dict[str, float]:
 
 
 def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
-    """One process against one, each with one thread, and a server with two workers
-    against two processes.
+    """Measure one process of each with one thread, and a server with two workers
+    compared with two processes.
     """
     if bench.pfl is None:
         raise RuntimeError("tell which Python has the package pfl, --pfl PYTHON")
@@ -414,7 +429,7 @@ def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
 
 
 def exchange(bench: Bench, name: str, *options: str) -> dict[str, float]:
-    """100 MB a rank, by default."""
+    """Measure the exchange of 100 MB per rank, by default."""
     script = HERE / "exchange_speed.py"
     found = json.loads(bench.run(*THREE_RANKS, script, *options))
     return {
@@ -424,12 +439,14 @@ def exchange(bench: Bench, name: str, *options: str) -> dict[str, float]:
 
 
 def rows(bench: Bench, name: str) -> dict[str, float]:
-    """20 rows of ResNet-18, 894 MB, down and up again; bare MPI reuses its buffers."""
+    """Measure 20 rows of ResNet-18, 894 MB, down and up again; bare MPI reuses its
+    buffers.
+    """
     return exchange(bench, name, "--resnet18")
 
 
 def means(bench: Bench, name: str) -> dict[str, float]:
-    """All three ranks share the machine's cores, two unless told otherwise."""
+    """Measure means over clients; three ranks share the machine's cores, two by default."""
     found = json.loads(bench.run(*THREE_RANKS, HERE / "means_speed.py"))
     values = {
         kind: statistics.median(seconds) for kind, seconds in found["seconds"].items()
@@ -460,7 +477,7 @@ def server_step(bench: Bench, name: str) -> dict[str, float]:
 
 
 def scaling(bench: Bench, name: str) -> dict[str, float]:
-    """Microseconds of a worker for a client's step, all taking part."""
+    """Measure the microseconds of a worker for a client's step, with all clients."""
     return {
         f"{clients} clients": 1e6
         * bench.hpcfl(f"{name}-{clients}", 8, *UNSCORED)["seconds_per_round"]
@@ -471,10 +488,10 @@ def scaling(bench: Bench, name: str) -> dict[str, float]:
 
 
 def few(bench: Bench, name: str) -> dict[str, float]:
-    """100 stateful clients a round, all there are or 1 % of 10,000, 20 MB of state in
-    memory: seconds, a worker's MB.
+    """Measure 100 stateful clients per round, all clients or 1 % of 10,000, with 20 MB
+    of state in memory: seconds, and a worker's MB.
 
-    Ditto's clients keep a whole model and work the same in their first round as in any
+    Ditto's clients store a whole model, and their first round has as much work as any
     other.
     """
     found = {}
@@ -554,7 +571,7 @@ def main() -> None:
         "--pfl", type=Path, metavar="PYTHON", help="an interpreter with pfl-research"
     )
     options = parser.parse_args()
-    # so that programs of a race are killed, which are stopped and would stay
+    # so that stopped programs of a race are killed and do not remain
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("rounds.py: ended"))
     path = RESULTS / "cpu.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -573,7 +590,7 @@ def main() -> None:
             begun = time.monotonic()
             try:
                 values = measure(bench, name)
-            except Exception:  # the other rows are worth having all the same
+            except Exception:  # the other rows are useful in any case
                 traceback.print_exc()
                 failed.append(row)
                 continue

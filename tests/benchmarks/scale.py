@@ -1,12 +1,12 @@
-"""What many clients in a round cost the server, measured with FedAvg on tiny data with
+"""Cost of many clients per round for the server, measured with FedAvg on tiny data with
 real models.
 
 ``python tests/benchmarks/scale.py`` writes ``results/benchmarks/scale.json`` and the
-table in ``scale.md`` beside it.
+table in ``scale.md``.
 
 ``--only MODEL CLIENTS RANKS`` measures one cell. Each cell is ``round_times.py`` on one
-round after one that warms up; every client trains on two random images, 3×32×32, so
-that it is the models that cost something.
+round after a warm-up round. Every client trains on two random images, 3×32×32, so that
+the models dominate the cost.
 """
 
 import argparse
@@ -31,7 +31,7 @@ CELLS = [
         for ranks in (1, 2, 4, 8)
     ),
 ]
-MEMORY = 1000  # MB of models that a rank may hold in memory; the rest in files
+MEMORY = 1000  # MB of models that a rank may hold in memory; the rest is in files
 PHASES = ("send", "train", "gather", "aggregate")
 
 

@@ -1,10 +1,11 @@
-"""The server's step of a method on given clients' models: ``python server_step.py
-FOLDER MEGABYTES METHOD …``.
+"""Server step of a method on given clients' models: ``python server_step.py FOLDER
+MEGABYTES METHOD …``.
 
-Prints JSON: seconds of ``aggregate``, ``send`` and what makes the clients' rows of what
-is sent, which a mixture leaves to the clients' rank, of each method, and of copying all
-models once, which is the memory's speed; then with ``runtime.memory`` MEGABYTES the
-seconds again and the memory, in MB, that steps and a checkpoint take beside files.
+It prints JSON for each method: seconds of ``aggregate``, of ``send`` and of the
+computation of the clients' rows, which a mixture leaves to the clients' rank; and
+seconds of copying all models once, the speed of the memory. With ``runtime.memory``
+MEGABYTES it prints the seconds again and the memory, in MB, of steps and a checkpoint
+in addition to files.
 """
 
 import json
@@ -57,7 +58,7 @@ def main() -> None:
 def experiment(
     folder: str, method: str, *overrides: str
 ) -> tuple[Prepared, torch.Tensor]:
-    """The federation before its first round, and what all clients might send."""
+    """Return the federation before its first round, and the uploads of all clients."""
     settings = [
         f"partition.file={folder}/partition.h5",
         f"method.name={method}",
@@ -71,7 +72,9 @@ def experiment(
 
 
 def arrived(prepared: Prepared, models: torch.Tensor) -> State:
-    """What rank 0 has of the models after the exchange, which is not part of its step."""
+    """Return the models on rank 0 after the exchange, which is not part of the server
+    step.
+    """
     everyone, method = np.arange(prepared.setup.clients), prepared.method
     message = {"model": models}
     if isinstance(method, ServerModel):
@@ -98,7 +101,7 @@ def step(prepared: Prepared, uplink: State) -> None:
 
 @contextmanager
 def peak_of_memory(found: dict[str, float], name: str) -> Iterator[None]:
-    """How much more memory that is not a file's the block took at its height, in MB."""
+    """Measure the peak of additional memory other than files in a block, in MB."""
     before, peak, over = anonymous(), [0.0], threading.Event()
 
     def watch() -> None:
@@ -122,7 +125,7 @@ def anonymous() -> float:
 
 
 def seconds(step: Callable[[], object]) -> float:
-    """The median, after one call to warm up."""
+    """Return the median, after one warm-up call."""
     times = []
     for _ in range(REPEATS + 1):
         begun = time.perf_counter()

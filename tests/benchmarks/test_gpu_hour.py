@@ -20,7 +20,7 @@ from gpu_rows import Place, Row
 from hpcfl.experiment.sections import Runtime
 
 PROJECT = Path(__file__).parents[2]
-# the order of the issue that asked for them
+# the order in which results are needed
 TITLES = [
     "lanes",
     "round by hand",
@@ -39,13 +39,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def start(*command, env=None):
-    """A command that has ended."""
+    """Run a command until its end and return it."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, env=env)
 
 
 def contents(folder):
-    """All files below a folder, with their time of change."""
+    """Return all files below a folder, with their time of change."""
     return {
         path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()
     }
@@ -53,7 +53,7 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of all that gpu.sh needs, which no other test writes into."""
+    """Return a copy of all files that gpu.sh needs, into which no other test writes."""
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copy(PROJECT / "pyproject.toml", folder)
     for name in ("hpcfl", "tests"):
@@ -98,7 +98,8 @@ def test_the_script_plays_every_row_and_leaves_the_checkout_as_it_was(
     runtime = Runtime(lane_table=str(out / "lanes.json"))  # as a run does
     lanes = runtime.lane_table.rows
     measured = {(row.model, row.precision, row.lanes, row.form) for row in lanes}
-    grouped, loop = 4 * 3 * 2, 3 * 2  # bf16 has no loop on a CPU, and the mlp no form
+    # bf16 has no loop on a CPU, and the mlp no convolution
+    grouped, loop = 4 * 3 * 2, 3 * 2
     assert len(measured) == len(lanes) == grouped + loop
     assert [line["ranks"] for line in rows["two ranks"]["lines"]] == [1, 3]
     published = table.read_gpu(out / "gpu.json")

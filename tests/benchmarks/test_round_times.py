@@ -1,4 +1,4 @@
-"""Timed rounds are a run's own rounds, and the report says what they were."""
+"""Timed rounds equal a run's rounds, and the report describes them."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def test_the_report_counts_samples_and_lanes_and_projects_the_run():
     counts = [
         [8, 0, 0, 0],
         [4, 0, 0, 0],
-    ]  # batches of 4: two steps and one, side by side
+    ]  # batches of 4: two steps and one, in one batch
     experiment = config.parse(
         tiny.table("fedavg", counts, rounds=1000, training={"batch_size": 4})
     )

@@ -1,4 +1,4 @@
-"""Rounds of two programs are played in turn, and their seconds are their own."""
+"""Rounds of two programs run in turn, with separate seconds."""
 
 import re
 import signal
@@ -10,8 +10,8 @@ import pytest
 import turns
 
 MARK = re.compile(r"^round \d+$")
-# Each round uses so many CPU seconds and then prints its line. Those of a process that
-# has ended are lost, so a round follows the last one that is counted.
+# Each round uses a given number of CPU seconds and then prints its line. The seconds of
+# an ended process are lost, so one more round follows the last counted one.
 WORK = """
 import sys, time
 seconds, rounds = float(sys.argv[1]), int(sys.argv[2])

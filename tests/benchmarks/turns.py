@@ -1,10 +1,10 @@
-"""Programs that play their rounds in turn, with the wall and CPU seconds of each round.
+"""Programs that run their rounds in turn, with the wall and CPU seconds of each round.
 
-A program prints a line at the end of each round. There all its processes are stopped
-(SIGSTOP), and they continue for its next round. So each program starts only once, and a
-noisy neighbour meets all of them. CPU seconds are user and system time of all processes
-of a program, as Linux counts them in ``/proc``. At the end a program is killed, unless it
-ends by itself.
+A program prints a line at the end of each round. Then all its processes are stopped
+(SIGSTOP), and they continue for its next round. So each program starts only once, and
+other load on the machine affects all of them. CPU seconds are user and system time of
+all processes of a program, as Linux counts them in ``/proc``. Finally a program is
+killed, unless it ends by itself.
 """
 
 import os
@@ -27,7 +27,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 @dataclass(frozen=True)
 class Seconds:
-    """The wall and CPU seconds of a round."""
+    """Wall and CPU seconds of a round."""
 
     wall: float
     cpu: float
@@ -46,7 +46,7 @@ class Program:
     ) -> None:
         """Start the command ``words`` in a folder, with further environment variables.
 
-        ends: whether it ends by itself after the last round that is played.
+        ends: Whether it ends by itself after the last round.
         """
         self._draw_words, self._mark = [str(word) for word in words], mark
         self._ends = ends
@@ -79,7 +79,7 @@ class Program:
             self.process.communicate()
 
     def warm_up(self, rounds: int) -> None:
-        """Play the first rounds, which begin with the start of the program, and stop."""
+        """Run the first rounds, including the start of the program, and stop."""
         for _ in range(rounds):
             self._read_to_mark()
         self._ids = find_processes(self.process.pid)
@@ -116,7 +116,7 @@ class Program:
 
 
 def find_processes(root: int) -> list[int]:
-    """Return the id of a process and of all that descend from it."""
+    """Return the ids of a process and of all its descendants."""
     children: dict[int, list[int]] = {}
     for place in Path("/proc").iterdir():
         if place.name.isdecimal() and (fields := _read_stat(int(place.name))):
@@ -130,7 +130,7 @@ def find_processes(root: int) -> list[int]:
 
 
 def cpu_seconds(processes: Iterable[int]) -> float:
-    """Return the user and system time of processes since they began."""
+    """Return the user and system time of processes since their start."""
     ticks = 0
     for one in processes:
         if fields := _read_stat(one):
@@ -139,7 +139,9 @@ def cpu_seconds(processes: Iterable[int]) -> float:
 
 
 def _read_stat(process: int) -> list[str]:
-    """Return the fields of ``/proc/ID/stat`` after the name, none if it has ended."""
+    """Return the fields of ``/proc/ID/stat`` after the name, none if the process has
+    ended.
+    """
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,11 +1,11 @@
-"""The model of pfl-research's benchmark of CIFAR-10: two convolutions, two dropouts."""
+"""Model of pfl-research's benchmark on CIFAR-10: two convolutions, two dropouts."""
 
 import torch
 from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """1,626,442 parameters for samples of 3×32×32 and ten classes."""
+    """A model of 1,626,442 parameters for samples of 3×32×32 and ten classes."""
 
     def __init__(self, shape: torch.Size, classes: int) -> None:
         super().__init__()

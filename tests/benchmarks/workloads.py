@@ -1,5 +1,5 @@
-"""What is measured: experiments as ``hpcfl`` reads them, and the same data, partition
-and model for the two yardsticks.
+"""Workloads of the benchmarks: experiments as ``hpcfl`` reads them, and the same data,
+partition and model for the two references.
 """
 
 import argparse
@@ -82,8 +82,8 @@ hidden = [64]
 batch_size = 5
 lr = 0.005
 """
-# Small dense models, whose rounds take milliseconds: 60 samples of 784 features a
-# client, or 6 of 64.
+# Small dense models with rounds of milliseconds: 60 samples of 784 features per client,
+# or 6 of 64.
 DENSE = """
 [data]
 dataset = "mnist"
@@ -111,10 +111,10 @@ hidden = [32]
 batch_size = 2
 lr = 0.005
 """
-# 20 clients of 260 samples, 26 steps a client
+# 20 clients of 260 samples, 26 steps per client
 DENSE_FEW = DENSE.replace("clients = 100", "clients = 20")
 
-# pfl-research's own: benchmarks/image_classification/configs/baseline.yaml
+# pfl-research's: benchmarks/image_classification/configs/baseline.yaml
 DROPOUT = """
 [data]
 dataset = "cifar-10"
@@ -131,7 +131,7 @@ lr = 0.1
 STEPS_OF_A_CLIENT = 11  # of 52 training samples
 
 CIFAR = W1.replace("mnist", "cifar-10").replace("clients = 20", "clients = 100")
-# one step of each client, so that messages and the server take most of a round
+# one step per client, so that messages and the server take most of a round
 RESNET_SMALL = """
 [data]
 dataset = "cifar-10"
@@ -158,8 +158,8 @@ EXPERIMENTS = {
     **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000)},
     **{f"few-{clients}": SCALING.format(clients) for clients in (100, 10_000)},
 }
-# All that 10,000 clients can have of 70,000 samples are seven: five to train on, two to
-# test.
+# 10,000 clients can have at most seven of 70,000 samples each: five for training, two
+# for testing.
 SAMPLES_OF_A_CLIENT = {
     "W2": 300,
     "dense": 80,
@@ -188,7 +188,7 @@ class Workload:
 
 
 def write(name: str, folder: Path) -> None:
-    """The experiment file and the partition of a workload, in a new folder."""
+    """Write the experiment file and the partition of a workload in a new folder."""
     split, share = write_text(
         f'name = "{name}"\nrounds = {NEVER - 1}\n{EXPERIMENTS[name]}'
         '[method]\nname = "fedavg"\n',
@@ -203,8 +203,8 @@ def write(name: str, folder: Path) -> None:
 
 
 def write_text(text: str, folder: Path) -> tuple[Split, float]:
-    """The experiment file ``text`` and its partition, in a new folder; the partition and
-    its share of training samples.
+    """Write the experiment file ``text`` and its partition in a new folder; return the
+    partition and its share of training samples.
     """
     folder.mkdir(parents=True)
     (folder / "experiment.toml").write_text(text)
@@ -216,17 +216,18 @@ def write_text(text: str, folder: Path) -> tuple[Split, float]:
 
 
 def _cut(split: Split, share: float, each: int) -> None:
-    """Leave each client so many samples and no more."""
+    """Reduce each client to at most the given number of samples."""
     train = round(share * each)
     split.train[:] = [part[:train] for part in split.train]
     split.test[:] = [part[: each - train] for part in split.test]
 
 
 def _thin(split: Split, share: int) -> None:
-    """Leave each client about one sample in ``share``, to train on in hundreds.
+    """Reduce each client to about one sample in ``share``, with multiples of a hundred
+    for training.
 
-    So mini-batches of ten are whole, and so are pairs of them and those of 80 % of the
-    samples, which some methods train on. PFLlib leaves out others.
+    So mini-batches of ten are complete, and so are pairs of them and those of 80 % of
+    the samples, which some methods train on. PFLlib leaves out incomplete ones.
     """
     hundreds = [max(1, round(len(part) / share / 100)) for part in split.train]
     split.train[:] = [
@@ -236,7 +237,7 @@ def _thin(split: Split, share: int) -> None:
 
 
 def load(folder: Path) -> Workload:
-    """What ``write`` wrote, for a yardstick."""
+    """Return the output of ``write`` for a reference."""
     experiment = config.load(folder / "experiment.toml")
     dataset, split = datasets.load(experiment.data), Split.load(folder / "partition.h5")
     builder = plugins.find("hpcfl.models", "model.name", experiment.model.name)

@@ -102,8 +102,8 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, on_cpu, c
 def test_rows_and_pools_lie_there_as_far_as_they_fit(
     gpu, federate, on_cpu, monkeypatch, method, models
 ):
-    """In groups of two the device holds two rows and more of six clients less, and then
-    the pool, of which several blocks are copied.
+    """In groups of two the device has memory for two rows and state of six clients
+    less, and then the pool, of which several blocks are copied.
     """
     sections = {"model": WIDE, "rounds": 2}
     sections["evaluation"] = {"clients": "all", "every": 1}
