@@ -77,6 +77,11 @@ class WrongNumber(MacroF1):
         return super().number(sums, trained).mean()
 
 
+class Ranked(Surprise):
+    def number(self, sums, trained):
+        return super().number(sums, trained).argsort()
+
+
 class Median(MacroF1):
     summaries = ("median",)
 

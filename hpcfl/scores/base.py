@@ -138,7 +138,7 @@ class Score(ABC):
 
     @abstractmethod
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
-        """Return each client's number.
+        """Return each client's number, which must depend only on its row.
 
         Args:
             sums: The contributions of all test samples of each client, ``[n, width]``.

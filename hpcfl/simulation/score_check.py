@@ -15,6 +15,7 @@ from hpcfl.scores.base import Block, Score
 
 # Shape of a synthetic block, whose last SPARE samples are masked out.
 CLIENTS, SAMPLES, SPARE = 3, 8, 2
+ALL = slice(None)
 
 
 @contextmanager
@@ -97,8 +98,17 @@ def check(
         check_additive(score, block, require_rows(score.sums(block), "width"))
     of_clients = {}
     with locate_score_errors(name, score, "number"):
+        clients = [select_part(block, slice(i, i + 1)) for i in range(CLIENTS)]
+        alone = [compute_numbers(name, score, client) for client in clients]
         for number, values in compute_numbers(name, score, block).items():
-            of_clients[number] = require_rows(values).double().numpy()
+            require_rows(values)
+            require_close(
+                torch.cat([numbers[number] for numbers in alone]),
+                values,
+                "the number of one client depends on other clients; compute it from "
+                "the client's row of 'sums'",
+            )
+            of_clients[number] = values.double().numpy()
     with locate_score_errors(name, score, "summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
@@ -148,18 +158,17 @@ def check_additive(score: Score, block: Block, whole: Tensor) -> None:
     Raises:
         TypeError: A check fails.
     """
-    everyone, all_samples = slice(None), slice(None)
-    first_half = score.sums(select_part(block, everyone, slice(2)))
-    second_half = score.sums(select_part(block, everyone, slice(2, SAMPLES)))
+    first_half = score.sums(select_part(block, samples=slice(2)))
+    second_half = score.sums(select_part(block, samples=slice(2, SAMPLES)))
     require_close(
         first_half + second_half,
         whole,
         "the sums of two blocks do not add up to the sums of both blocks together; "
         "'sums' must return sums over samples",
     )
-    counted = score.sums(select_part(block, everyone, slice(SAMPLES - SPARE)))
+    counted = score.sums(select_part(block, samples=slice(SAMPLES - SPARE)))
     require_close(counted, whole, "the sums depend on samples that block.mask excludes")
-    first_client = score.sums(select_part(block, slice(1), all_samples))
+    first_client = score.sums(select_part(block, slice(1)))
     require_close(
         first_client, whole[:1], "the sums of one client depend on other clients"
     )
@@ -178,7 +187,7 @@ def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
         raise TypeError(complaint)
 
 
-def select_part(block: Block, clients: slice, samples: slice) -> Block:
+def select_part(block: Block, clients: slice = ALL, samples: slice = ALL) -> Block:
     """Return some clients and samples of a block, as a block."""
     logits, labels, mask = (
         tensor[clients, samples] for tensor in (block.logits, block.labels, block.mask)

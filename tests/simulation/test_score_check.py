@@ -38,6 +38,7 @@ MISTAKES = [
         "class WrongNumber",
         "'number': TypeError: ",
     ),
+    ("Ranked", "class Ranked", "'number': TypeError: "),
     ("Median", ".medain()", "'summary': AttributeError"),
     (
         "Unsummed",
