@@ -25,7 +25,7 @@ def refuse_unusable(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if problem := _find_parameter_problem(parameter):
             raise Unusable(f"the parameter '{name}' {problem}")
-    registered = set(module.parameters())
+    registered = set(_list_tensors(module))
     for name, part in module.named_modules():
         problem = _find_layer_problem(part) or _find_held_problem(part, registered)
         if problem:
@@ -54,10 +54,10 @@ def _find_layer_problem(part: nn.Module) -> str:
     return ""
 
 
-def _find_held_problem(part: nn.Module, registered: set[nn.Parameter]) -> str:
+def _find_held_problem(part: nn.Module, registered: set[Tensor]) -> str:
     """Return the mistake of tensors and layers that are plain attributes; "" without one.
 
-    registered: the parameters of the whole model, as torch finds them.
+    registered: the parameters and buffers of the whole model, as torch finds them.
     """
     for name, value in vars(part).items():
         if isinstance(value, Tensor) and not value.is_leaf:
@@ -66,14 +66,27 @@ def _find_held_problem(part: nn.Module, registered: set[nn.Parameter]) -> str:
                 "parameters, which cannot be copied; use "
                 "torch.nn.utils.parametrizations.weight_norm"
             )
-        held = [*value.values()] if isinstance(value, dict) else value
-        for layer in held if isinstance(held, list | tuple) else ():
-            if isinstance(layer, nn.Module) and set(layer.parameters()) - registered:
-                return (
-                    f"has layers in the plain {type(value).__name__} '{name}', so nothing would "
-                    "train them; make it an nn.ModuleList or nn.ModuleDict"
-                )
+        if set(_list_tensors(value)) - registered:
+            return (
+                f"has layers in the plain {type(value).__name__} '{name}', so they are neither "
+                "trained nor exported, and ranks may have other values; make it an "
+                "nn.ModuleList or nn.ModuleDict, with requires_grad_(False) for frozen layers"
+            )
     return ""
+
+
+def _list_tensors(held: Any) -> Iterator[Tensor]:
+    """Yield the parameters and buffers of layers in nested containers."""
+    if isinstance(held, nn.Module):
+        yield from held.parameters()
+        yield from held.buffers()
+    elif isinstance(held, nn.Parameter):
+        yield held
+    elif isinstance(held, dict):
+        yield from _list_tensors([*held.values()])
+    elif isinstance(held, list | tuple):
+        for part in held:
+            yield from _list_tensors(part)
 
 
 def _find_parameter_problem(parameter: nn.Parameter) -> str:

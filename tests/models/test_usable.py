@@ -94,6 +94,9 @@ def weight_norm():
         (lambda: torch.ao.nn.quantized.ReLU6(), r"'1' \(ReLU6\) is quantised"),
         (lambda: holding([nn.Linear(5, 5)]), "'1' .* in the plain list 'held'"),
         (lambda: holding({"a": nn.Linear(5, 5)}), "in the plain dict 'held'"),
+        (lambda: holding({"a": [(nn.Linear(5, 5), 1)]}), "in the plain dict 'held'"),
+        (lambda: holding((nn.Parameter(torch.ones(3)),)), "in the plain tuple 'held'"),
+        (lambda: holding([nn.BatchNorm1d(5, affine=False)]), "the plain list 'held'"),
     ],
 )
 def test_a_layer_that_cannot_be_trained_is_named(make, place):
@@ -110,7 +113,7 @@ def test_a_sparse_parameter_is_named():
 
 def test_a_list_may_hold_registered_layers_and_those_without_parameters():
     module = module_with(nn.ReLU())
-    module.held = [module[0], nn.Tanh(), (3, "a")]
+    module.held = [module[0], nn.Tanh(), (3, {"a": [module.head]})]
     refuse_unusable(module)
 
 
