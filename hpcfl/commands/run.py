@@ -490,7 +490,7 @@ def _call_user(
         with torch_settings.restored():
             on_round(name, round, values)
     except Exception as error:
-        where = user_code.locate(on_round, error)
+        where = user_code.locate(error, on_round)
         raise UserError(
             f"{where}on_round raised {user_code.describe_error(error)}"
         ) from error

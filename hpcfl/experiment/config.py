@@ -364,7 +364,7 @@ def _parse_section(place: str, kind: type[Section], given: Any) -> Section:
     except Exception as error:
         # Wrong arguments of the plugin's __init__ raise outside the plugin's code.
         plugin = plugins.find_in_section(place, given)
-        where = user_code.locate(plugin, error)
+        where = user_code.locate(error, plugin)
         if not where:
             raise
         raise UserError(f"{where}{user_code.describe_error(error)}") from error

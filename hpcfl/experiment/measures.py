@@ -152,7 +152,7 @@ def _make_score(key: str, name: str) -> "Score":
             )
     except Exception as error:
         raise UserError(
-            f"{user_code.locate(kind, error)}{key} = '{name}' cannot be used: "
+            f"{user_code.locate(error, kind)}{key} = '{name}' cannot be used: "
             f"{user_code.describe_error(error)}"
         ) from error
     return score

@@ -87,15 +87,19 @@ def find_definition(thing: Any) -> str | None:
     return f"{_shorten_path(file)}:{line}" if file and is_own(file) else None
 
 
-def locate(thing: object, error: BaseException | None = None) -> str:
-    """Return the prefix ``file:line: `` of a message.
+def locate(*causes: object) -> str:
+    """Return the prefix ``file:line: `` of a message, with the first known place.
 
-    The place is the innermost line of user code in ``error``, else the definition of
-    ``thing`` if it is a user's; without either the prefix is "".
+    The place of an exception is the innermost line of user code in it, that of a user's
+    class or function its definition. Without a known place the prefix is "".
     """
-    place = find_line(error) if error is not None else None
-    place = place or find_definition(thing)
-    return f"{place}: " if place else ""
+    for cause in causes:
+        place = find_definition(cause)
+        if isinstance(cause, BaseException):
+            place = find_line(cause)
+        if place:
+            return f"{place}: "
+    return ""
 
 
 def describe_error(error: BaseException) -> str:

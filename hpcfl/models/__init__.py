@@ -138,6 +138,6 @@ def _make(
             raise
         size = "×".join(map(str, shape))
         raise UserError(
-            f"{user_code.locate(plugin, error)}model.name = '{name}' cannot be made for "
+            f"{user_code.locate(error, plugin)}model.name = '{name}' cannot be made for "
             f"samples of shape {size} and {classes} classes: {user_code.describe_error(error)}"
         ) from error

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import user_code
+from hpcfl.experiment import plugins, user_code
 from hpcfl.rows import randomness
 from hpcfl.rows.constants import BATCH_NORMS, list_own_buffers
 
@@ -186,9 +186,10 @@ def _are_equal(value: Any, other: Any) -> bool:
     return bool(value is other or (type(value) is type(other) and value == other))
 
 
-def explain(error: Exception, name: str, plugin: object, x: Tensor) -> UserError:
+def explain(error: Exception, name: str, x: Tensor) -> UserError:
     """Return the failure of a model called ``name`` on samples x as a UserError."""
-    where = user_code.locate(plugin, error)
+    plugin = plugins.find("hpcfl.models", "model.name", name)
+    where = user_code.locate(error, plugin)
     if isinstance(error, Unusable):
         return UserError(f"{where}model.name = '{name}': {error}")
     size = "×".join(map(str, x.shape))

@@ -42,19 +42,17 @@ def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseExcepti
     of_model = diagnose_model(prepared)
     if of_model is not None:
         return of_model
-    place = user_code.find_line(error)
     known = isinstance(error, UserError)
     if known and not isinstance(error, UnknownName):
-        return place_text(str(error), place), error
-    name = f"method.name = '{prepared.method.name}'"
+        return f"{user_code.locate(error)}{error}", error
     hook, method = find_hook(error, prepared.hooks), type(prepared.method)
-    for suspect in (getattr(method, hook, None), method, find_model_plugin(prepared)):
-        place = place or user_code.find_definition(suspect)
+    model = plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
+    place = user_code.locate(error, getattr(method, hook, None), method, model)
+    name = f"{place}method.name = '{prepared.method.name}'"
     if isinstance(error, MessageError | UnknownName):
-        return place_text(f"{name}: {error}", place), error
+        return f"{name}: {error}", error
     where = f" in '{hook}'" if hook else ""
-    text = f"{name} fails{where}: {user_code.describe_error(error)}"
-    return place_text(text, place), error
+    return f"{name} fails{where}: {user_code.describe_error(error)}", error
 
 
 def find_hook(error: BaseException, hooks: Hooks) -> str:
@@ -84,8 +82,7 @@ def diagnose_model(prepared: Prepared) -> tuple[str, BaseException] | None:
                 output = module(x)
             check_output(output, len(x), prepared.setup.classes)
         except Exception as error:
-            plugin = find_model_plugin(prepared)
-            return str(usable.explain(error, name, plugin, x)), error
+            return str(usable.explain(error, name, x)), error
     return None
 
 
@@ -112,16 +109,6 @@ def check_output(output: object, samples: int, classes: int) -> None:
         f"gives {given}; expected {samples}×{classes}, an output for each of "
         f"{classes} classes"
     )
-
-
-def find_model_plugin(prepared: Prepared) -> object:
-    """Return the class or function that makes the model."""
-    return plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
-
-
-def place_text(text: str, place: str | None) -> str:
-    """Return the text with ``file:line`` before it, if known."""
-    return f"{place}: {text}" if place else text
 
 
 def describe_unbatched(error: BaseException) -> str:

@@ -29,7 +29,6 @@ from hpcfl.simulation.diagnosis import (
     diagnose,
     diagnose_model,
     is_failure,
-    place_text,
 )
 from hpcfl.simulation.hooks import find_called_hook
 from hpcfl.simulation.prepare import Prepared, Tried
@@ -193,7 +192,7 @@ def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:
     if not is_batching_limit(error):
         require_repetition(prepared, lanes, error)
         text = f"{user_code.describe_error(error)}; set runtime.lanes = 1"
-        refuse(place_text(text, user_code.find_line(error)), error)
+        refuse(user_code.locate(error) + text, error)
     unbatched = describe_unbatched(error)
     if prepared.config.runtime.lanes != "auto":
         refuse(f"{unbatched}; set runtime.lanes = 1", error)

@@ -11,7 +11,6 @@ from hpcfl import models
 from hpcfl.clients.setup import INITIAL
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.experiment_file import MIXED
 from hpcfl.methods.base import Method
@@ -190,8 +189,7 @@ def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[s
     except UserError:
         raise
     except Exception as error:
-        plugin = plugins.find(models.__name__, "model.name", name)
-        raise usable.explain(error, name, plugin, x) from error
+        raise usable.explain(error, name, x) from error
 
 
 def read_given(

@@ -26,7 +26,7 @@ MISTAKES = [
     (
         "Together",
         "class Together",
-        "the sums of one client depend on other clients",
+        "the number of one client depends on other clients",
     ),
     (
         "OneForAll",
