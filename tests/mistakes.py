@@ -2,6 +2,7 @@
 'mistakes:…'.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import nn
@@ -113,6 +114,24 @@ class NoModelLeft(FedAvg):
 class MisspeltUpload(FedAvg):
     def aggregate(self, server, cohort, uplink):
         server["model"] = uplink["modle"].mean(dim=0)
+
+
+class NoisyServer(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["model"] + torch.randn(uplink["model"].shape)
+
+
+class NoisyUpload(FedAvg):
+    def upload(self, fleet, inbox, trained):
+        return super().upload(fleet, inbox, trained * np.random.rand())
+
+
+class NoisyStep(FedAvg):
+    def local_train(self, fleet, rows, inbox):
+        def step(context):
+            context.set_rows(torch.rand_like(context.rows()))
+
+        return fleet.train_by(step, rows)[0]
 
 
 class Item(FedAvg):

@@ -87,6 +87,11 @@ class Setup:
             )
         return counts
 
+    def template(self) -> nn.Module:
+        """Return a model for its layers and shapes, without an effect on other draws."""
+        with torch.random.fork_rng(devices=[]):
+            return self.build()
+
     def initial(self, draw: int = 0) -> Tensor:
         """Return initial parameters ``[P]``.
 
@@ -139,11 +144,9 @@ class Setup:
 
         It is ``plain_lr``, by default ``lr``, times ``compute_rate_factor``.
         """
-        rate = (
-            self.training.lr
-            if self.training.plain_lr is None
-            else self.training.plain_lr
-        )
+        rate = self.training.plain_lr
+        if rate is None:
+            rate = self.training.lr
         return rate * compute_rate_factor(self.training, round, self.rounds)
 
 

@@ -67,7 +67,7 @@ class FedGH(SharedHead):
         held = cohort.counts > 0
         means = uplink["means"].view(*held.shape, -1)[held]
         labels = held.nonzero()[:, 1]
-        head = setup.build().get_submodule("head")
+        head = setup.template().get_submodule("head")
         tensors = layout.split(server["model"])
         names = layout.members(("head",))
         start = {name.removeprefix("head."): tensors[name] for name in names}

@@ -134,7 +134,7 @@ def make_empty_prototypes(setup: Setup) -> State:
     Returns:
         ``prototypes`` [K, d] and ``present``, bool [K], the classes with a prototype.
     """
-    width = parts(setup.build()).head.in_features
+    width = parts(setup.template()).head.in_features
     return {
         "prototypes": torch.zeros(setup.classes, width),
         "present": torch.zeros(setup.classes, dtype=torch.bool),

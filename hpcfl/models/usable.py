@@ -122,8 +122,9 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
     Raises:
         Unusable: The forward pass changes state that hpcfl cannot store: replaced
             buffers, buffers of another type than float32 or integer, or attributes that
-            are not buffers.
+            are not buffers. Or predictions are random.
     """
+    generators = randomness.read_generators()
     buffers = dict(list_own_buffers(module))
     copies = {name: buffer.clone() for name, buffer in buffers.items()}
     _train_once(module, x, seed)
@@ -154,7 +155,29 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
                     f"{_name_dtype(buffer.dtype)}; it must be float32"
                 )
             changed.add(name)
+    _refuse_random_scores(module, x, generators)
     return changed
+
+
+def _refuse_random_scores(module: nn.Module, x: Tensor, generators: bytes) -> None:
+    """Raise Unusable if two predictions for the same samples may differ.
+
+    generators: the states of the global generators before all forward passes.
+    """
+    module.eval()
+    with torch.no_grad():
+        first, second = module(x), module(x)
+    if randomness.read_generators() != generators:
+        raise Unusable(
+            "the forward pass draws random numbers in evaluation mode, or from numpy or random, "
+            "so that results cannot be repeated; draw by torch, and only if self.training "
+            "(functional.dropout needs training=self.training)"
+        )
+    if isinstance(first, Tensor) and not torch.allclose(first, second, equal_nan=True):
+        raise Unusable(
+            "two forward passes in evaluation mode differ for the same samples; draw random "
+            "numbers and change buffers only if self.training"
+        )
 
 
 def _name_dtype(dtype: torch.dtype) -> str:

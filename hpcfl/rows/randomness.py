@@ -8,6 +8,8 @@ same numbers. The generator is Philox, a counter-based one. Its key is a hash of
 seed and the key of the draw.
 """
 
+import pickle
+import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -68,13 +70,13 @@ def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
         skip: number of numbers to skip.
         count: number of numbers to return.
     """
-    random = generator(seed, *key)
-    philox = cast(np.random.Philox, random.bit_generator)
+    drawing = generator(seed, *key)
+    philox = cast(np.random.Philox, drawing.bit_generator)
     # Philox skips whole values of the counter without computing them. The remaining
     # numbers are drawn and discarded.
     philox.advance(skip // PHILOX_WORDS)
-    random.random(skip % PHILOX_WORDS)
-    return random.random(count)
+    drawing.random(skip % PHILOX_WORDS)
+    return drawing.random(count)
 
 
 def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
@@ -96,12 +98,12 @@ def permutations(
         keys: keys of the permutations.
     """
     philox = np.random.Philox(_Key(bytes(16)))  # type: ignore[arg-type]
-    random = np.random.Generator(philox)
+    drawing = np.random.Generator(philox)
     fresh = philox.state
     for size, key in zip(sizes, keys, strict=True):
         fresh["state"]["key"] = np.frombuffer(_digest(seed, key), "<u8")
         philox.state = fresh
-        yield random.permutation(size)
+        yield drawing.permutation(size)
 
 
 @contextmanager
@@ -122,3 +124,12 @@ def seeded(seed: int, *key: int | str) -> Iterator[None]:
         if torch.cuda.is_available():
             torch.cuda.manual_seed_all(number)
         yield
+
+
+def read_generators() -> bytes:
+    """Return the states of the global generators of torch (CPU), NumPy and Python.
+
+    They change if code draws random numbers without a key.
+    """
+    of_torch = torch.get_rng_state().numpy()
+    return pickle.dumps((of_torch, np.random.get_state(), random.getstate()))

@@ -218,7 +218,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
     setup = replace(prepared.setup, class_counts=counts[:clients])
     device = resources.device
-    module = setup.build().to(device)
+    module = setup.template().to(device)
     private = prepared.hooks.make_initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
         # A row is shared with the experiment unless its shape depends on the number of

@@ -20,7 +20,8 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.errors import RankFailure, RunFailure, UserError
 from hpcfl.experiment import user_code
-from hpcfl.methods.base import State
+from hpcfl.methods.base import Method, State
+from hpcfl.rows import randomness
 from hpcfl.rows.declared import UnknownName
 from hpcfl.simulation import dry_round, score_check
 from hpcfl.simulation.diagnosis import (
@@ -66,9 +67,11 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     lanes = prepared.resources.kernel.widest
     with one_line_on_all_ranks(communicator):
         try_own_scores(prepared)
+        generators = randomness.read_generators()
         error, found = try_round(prepared, lanes)
         if error is not None:
             found = try_alone(prepared, lanes, error)
+        refuse_draws(prepared.method, generators)
     tried = merge([Tried(**fields) for fields in communicator.allgather(asdict(found))])
     notes = list(prepared.notes)
     resources = prepared.resources
@@ -149,18 +152,15 @@ def calibrate_noise(prepared: Prepared) -> Prepared:
 
 def merge(findings: Sequence[Tried]) -> Tried:
     """Merge the findings of all ranks."""
-    trainings: list[TrainingRequest] = []
-    for found in findings:
-        of_rank = [TrainingRequest(*one) for one in found.trainings]
-        # Ranks request the same trainings, possibly several equal ones.
-        trainings = max(trainings, of_rank, key=len)
+    # Ranks request the same trainings, possibly several equal ones.
+    longest = max((found.trainings for found in findings), key=len)
     dependent: set[str] = set()
     for found in findings:
         dependent |= set(found.dependent)
     reasons = [found.unbatched for found in findings if found.unbatched]
     uploads = [found.uploads for found in findings if found.uploads]
     return Tried(
-        trainings=tuple(trainings),
+        trainings=tuple(TrainingRequest(*one) for one in longest),
         dependent=tuple(sorted(dependent)),
         unbatched=reasons[0] if reasons else "",
         uploads=uploads[0] if uploads else (),
@@ -210,6 +210,22 @@ def try_own_scores(prepared: Prepared) -> None:
         refuse(str(wrong), wrong.__cause__ or wrong)
 
 
+def refuse_draws(method: Method, generators: bytes) -> None:
+    """Raise UserError if the trial has drawn random numbers without a key.
+
+    Args:
+        method: method of the experiment.
+        generators: states of the global generators before the trial.
+    """
+    if randomness.read_generators() != generators:
+        raise UserError(
+            f"{user_code.locate(type(method))}method.name = '{method.name}': a hook draws from a "
+            "global random generator of torch, numpy or random, so results change with the "
+            "ranks and after a resume; use fleet.uniform or context.uniform for clients, and "
+            "setup.normal, setup.initial or setup.parameters on the server"
+        )
+
+
 def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> None:
     """Raise RunFailure unless an error occurs again.
 
@@ -251,8 +267,6 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
     """
     if not prepared.store.ids:
         return None, Tried()
-    device = prepared.resources.device
-    devices = [device] if device.type == "cuda" else []
     trainings: list[TrainingRequest] = []
     header: list[list[Any]] = []
 
@@ -263,15 +277,10 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 trainings.extend(fleet.results.trainings)
 
     try:
-        with (
-            torch.random.fork_rng(devices),
-            warnings.catch_warnings(),
-            on_this_rank("before round 1"),
-        ):
+        with warnings.catch_warnings(), on_this_rank("before round 1"):
             warnings.simplefilter("ignore")
             small = dry_round.shrink(prepared, lanes)
-            has_fewer_clients = small.setup.clients < prepared.setup.clients
-            with _tolerate_small_federation(has_fewer_clients, prepared):
+            with _tolerate_small_federation(small, prepared):
                 server = small.hooks.make_initial_state("server_state", small.setup)
                 plan = RoundPlan(
                     number=1,
@@ -308,16 +317,14 @@ def play_final_scoring(small: Prepared, server: State) -> None:
 
 
 @contextmanager
-def _tolerate_small_federation(
-    has_fewer_clients: bool, prepared: Prepared
-) -> Iterator[None]:
+def _tolerate_small_federation(small: Prepared, prepared: Prepared) -> Iterator[None]:
     """Ignore a server error in a block if the small federation may be its cause.
 
     If the hook ``server_state`` failed, it is called again for all clients of the
     experiment, and raises its error there, if any.
 
     Args:
-        has_fewer_clients: whether the federation has fewer clients than the experiment.
+        small: experiment of the small federation, possibly with fewer clients.
         prepared: experiment with all clients.
     """
     try:
@@ -325,6 +332,7 @@ def _tolerate_small_federation(
             yield
     except RankFailure as failure:
         cause = failure.__cause__
+        has_fewer_clients = small.setup.clients < prepared.setup.clients
         excused = has_fewer_clients or isinstance(cause, EXCUSED)
         if isinstance(cause, UnknownName) or not excused:
             raise

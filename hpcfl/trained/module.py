@@ -64,15 +64,13 @@ def make_module(
     The model's weights include the corrections.
 
     Args:
-        resources: resources of a rank, including the function that builds models.
+        resources: resources of a rank, including the setup that builds models.
         row: parameters of the client, [P].
         statistics: batch-norm statistics of the client, [B].
         predict: prediction of the method; None for the model's forward.
         variables: variables of the prediction, tensors of one client by name.
     """
-    # random draws of ``build`` must not affect other code
-    with torch.random.fork_rng(devices=[]):
-        model = resources.setup.build()
+    model = resources.setup.template()
     given = resources.setup.layout.split(row[None].cpu())
     given |= resources.buffers.split(statistics[None].cpu())
     with torch.no_grad():

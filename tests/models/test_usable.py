@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+import torch.nn.functional as functional
 from refusals import expect_refusal
 from torch import nn
 
@@ -138,6 +139,22 @@ def test_statistics_are_the_buffers_that_training_changes(how, changed):
 def test_state_that_would_be_lost_or_shared_is_refused(how, place):
     with pytest.raises(Unusable, match=place):
         find_statistics(Moving((5,), 4, how=how), torch.randn(2, 5), seed=0)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda hidden: functional.dropout(hidden, 0.001),
+        lambda hidden: hidden + torch.rand(()),
+        lambda hidden: hidden * np.random.rand(),
+        lambda hidden: hidden * np.random.default_rng().random(),
+    ],
+)
+def test_a_model_with_random_predictions_is_refused(draw):
+    module = nn.Sequential(nn.Linear(5, 4))
+    module.forward = lambda x: draw(module[0](x))
+    with pytest.raises(Unusable, match="if self"):
+        find_statistics(module, torch.randn(2, 5), seed=0)
 
 
 @pytest.mark.parametrize("kind", ["spectral_norm", "parametrizations.spectral_norm"])

@@ -182,6 +182,13 @@ MISTAKES = [
         'after["stesp"]',
         "variables['stesp'] is unknown; did you mean 'steps'?",
     ),
+    (["method.name=mistakes:NoisyServer"], "class NoisyServer", "setup.normal"),
+    (["method.name=mistakes:NoisyUpload"], "class NoisyUpload", "fleet.uniform"),
+    (
+        ["method.name=mistakes:NoisyStep", "runtime.lanes=4"],
+        "class NoisyStep",
+        "context.uniform",
+    ),
     (
         ["model.name=mistakes:number"],
         None,
