@@ -57,9 +57,9 @@ class TwoConvolutions(Classifier):
         ]
         self.conv1 = nn.Conv2d(shape[0], self.channels[0], KERNEL)
         self.conv2 = nn.Conv2d(*self.channels, KERNEL)
-        flat = self.channels[1] * _count_remaining(height) * _count_remaining(width)
+        positions = _count_remaining(height) * _count_remaining(width)
         self._linear = [f"fc{position}" for position in range(1, len(self.widths) + 1)]
-        inputs = flat
+        inputs = self.channels[1] * positions
         for name, outputs in zip(self._linear, self.widths, strict=True):
             self.add_module(name, nn.Linear(inputs, outputs))
             inputs = outputs

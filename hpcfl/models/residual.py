@@ -79,20 +79,10 @@ class ResidualNetwork(Classifier):
             self._stages, [widths[0], *widths], widths, strict=False
         ):
             stride = 1 if name == "stage1" else 2
-            self.add_module(
-                name,
-                nn.Sequential(
-                    *(
-                        BasicBlock(
-                            inputs if block == 0 else outputs,
-                            outputs,
-                            stride if block == 0 else 1,
-                            norm,
-                        )
-                        for block in range(blocks)
-                    )
-                ),
-            )
+            layers = [BasicBlock(inputs, outputs, stride, norm)]
+            for _ in range(blocks - 1):
+                layers.append(BasicBlock(outputs, outputs, 1, norm))
+            self.add_module(name, nn.Sequential(*layers))
         self.head = nn.Linear(widths[-1], classes, bias=head_bias)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -119,15 +109,12 @@ def _make_norm(norm: Norm, channels: int) -> nn.Module:
 
 
 def _make_stem(inputs: int, width: int, norm: Norm, large: bool) -> nn.Sequential:
-    if large:
-        return nn.Sequential(
-            nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False),
-            _make_norm(norm, width),
-            nn.ReLU(),
-            nn.MaxPool2d(3, 2, padding=1),
-        )
-    return nn.Sequential(
-        nn.Conv2d(inputs, width, 3, padding=1, bias=False),
+    kernel, stride = (7, 2) if large else (3, 1)
+    stem = nn.Sequential(
+        nn.Conv2d(inputs, width, kernel, stride, padding=kernel // 2, bias=False),
         _make_norm(norm, width),
         nn.ReLU(),
     )
+    if large:
+        stem.append(nn.MaxPool2d(3, 2, padding=1))
+    return stem
