@@ -22,6 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Adapter
 from hpcfl.files import untrusted_files, wording
 from hpcfl.models import initial
+from hpcfl.rows.declared import describe_form
 from hpcfl.rows.layout import lay_out_parameters
 
 KEY = "adapter.base"
@@ -171,9 +172,7 @@ def _describe_difference(
         there.append(
             f"{change}'{wording.shorten(piece.tensor)}' is {kind} {part.get_shape()}"
         )
-    return (
-        f"{' and '.join(there)} and the model's '{name}' {initial.describe_form(own)}"
-    )
+    return f"{' and '.join(there)} and the model's '{name}' {describe_form(own)}"
 
 
 def _find_paths(base: str) -> list[Path]:

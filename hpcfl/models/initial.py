@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.files import untrusted_files, wording
+from hpcfl.rows.declared import describe_form
 
 
 def read(file: str, module: nn.Module) -> dict[str, Tensor]:
@@ -71,9 +72,3 @@ def refuse_nonfinite(what: str, tensor: Tensor) -> None:
     """Raise UserError for the first not-a-number or infinity in a tensor."""
     if place := untrusted_files.describe_nonfinite(tensor.float().numpy()):
         raise UserError(f"{what}{place}; it must be finite")
-
-
-def describe_form(tensor: Tensor) -> str:
-    """Format the type and shape of a tensor."""
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return f"{kind} [{', '.join(map(str, tensor.shape))}]"

@@ -99,8 +99,8 @@ class DeclaredTensors(FixedTensors):
         if value.dtype == declared.dtype and (same_shape or free):
             return
         raise UnknownName(
-            f"{self.place}['{name}'] became {_describe(value)}; {self.source} declared "
-            f"{_describe(declared)}"
+            f"{self.place}['{name}'] became {describe_form(value)}; {self.source} "
+            f"declared {describe_form(declared)}"
         )
 
 
@@ -123,7 +123,8 @@ def refuse_other_than_tensors(state: Any, hook: str) -> None:
             )
 
 
-def _describe(tensor: Tensor) -> str:
+def describe_form(tensor: Tensor) -> str:
+    """Format the type and shape of a tensor."""
     kind = str(tensor.dtype).removeprefix("torch.")
     return f"{kind} {list(tensor.shape)}"
 
