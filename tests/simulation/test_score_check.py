@@ -13,6 +13,11 @@ from hpcfl.simulation.score_check import check_scores
 
 FILE = Path(own_scores.__file__)
 MISTAKES = [
+    ("Nothing", "class Nothing", "hpcfl.scores.base.Score"),
+    ("Unfinished", "class Unfinished", "number"),
+    ("WithArguments", "class WithArguments", ": TypeError"),
+    ("Better", "class Better", "better = 'higher': "),
+    ("Typo", "block.right_by_clas\n", "'sums': AttributeError: 'Block' object "),
     (
         "Mean",
         "class Mean",
@@ -57,8 +62,8 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("name", "fragment", "words"), MISTAKES)
 def test_a_mistake_is_located(name, fragment, words):
-    scores = measures.asked(Evaluation(scores=[f"own_scores:{name}"]))
     with expect_refusal() as caught:
+        scores = measures.asked(Evaluation(scores=[f"own_scores:{name}"]))
         check_scores(scores, 10, torch.device("cpu"))
     line = FILE.read_text()[: FILE.read_text().index(fragment)].count("\n") + 1
     assert words in str(caught.value)
