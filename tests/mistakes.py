@@ -116,6 +116,11 @@ class MisspeltUpload(FedAvg):
         server["model"] = uplink["modle"].mean(dim=0)
 
 
+class ChangesInPlace(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] += 1
+
+
 class NoisyServer(FedAvg):
     def aggregate(self, server, cohort, uplink):
         server["model"] = uplink["model"] + torch.randn(uplink["model"].shape)

@@ -29,15 +29,11 @@ def refuse_unusable(module: nn.Module) -> None:
     for name, part in module.named_modules():
         problem = _find_layer_problem(part) or _find_held_problem(part, registered)
         if problem:
-            raise Unusable(f"{_name_place(name, part)} {problem}")
+            place = f"module '{name}'" if name else "whole module"
+            raise Unusable(f"the {place} ({type(part).__name__}) {problem}")
     for name, buffer in module.named_buffers():
         if buffer.is_meta:
             raise Unusable(f"the buffer '{name}' has no values (device 'meta')")
-
-
-def _name_place(name: str, part: nn.Module) -> str:
-    kind = type(part).__name__
-    return f"the module '{name}' ({kind})" if name else f"the whole module ({kind})"
 
 
 def _find_layer_problem(part: nn.Module) -> str:
@@ -102,7 +98,7 @@ def _find_parameter_problem(parameter: nn.Parameter) -> str:
     expected = torch.get_default_dtype()
     if parameter.requires_grad and parameter.dtype != expected:
         return (
-            f"is {_name_dtype(parameter.dtype)}, but trained parameters must be {_name_dtype(expected)}; "
+            f"is {parameter.dtype}, but trained parameters must be {expected}; "
             "convert it (.float()), or freeze it (requires_grad_(False))"
         )
     return ""
@@ -152,7 +148,7 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
             if buffer.dtype != torch.float32 and not is_whole:
                 raise Unusable(
                     f"the buffer '{name}', which the forward pass changes, is "
-                    f"{_name_dtype(buffer.dtype)}; it must be float32"
+                    f"{buffer.dtype}; it must be torch.float32"
                 )
             changed.add(name)
     _refuse_random_scores(module, x, generators)
@@ -178,10 +174,6 @@ def _refuse_random_scores(module: nn.Module, x: Tensor, generators: bytes) -> No
             "two forward passes in evaluation mode differ for the same samples; draw random "
             "numbers and change buffers only if self.training"
         )
-
-
-def _name_dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _train_once(module: nn.Module, x: Tensor, seed: int) -> None:

@@ -230,6 +230,4 @@ def find_called_hook(error: BaseException, hooks: Hooks) -> str:
     """Return the hook that was called when an error was raised, or ""."""
     if isinstance(error, MessageError):
         return error.hook
-    for name, _ in find_hooks(error, hooks):
-        return name
-    return ""
+    return next((name for name, _ in find_hooks(error, hooks)), "")

@@ -134,8 +134,6 @@ def find_attack(config: Config, dataset: Dataset) -> tuple[np.ndarray, "Poison |
 
     The change is None if samples do not change.
 
-    The change is None without one.
-
     Raises:
         UserError: The attack does not fit the data set.
     """

@@ -222,12 +222,9 @@ def refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> 
     """Raise UserError if the model freezes parameters that must be trained."""
     if not parameters.frozen:
         return
-    adapted = config.adapter.kind != "none"
-    how = (
-        f"adapter.kind = '{config.adapter.kind}'"
-        if adapted
-        else "requires_grad = False"
-    )
+    how = "requires_grad = False"
+    if config.adapter.kind != "none":
+        how = f"adapter.kind = '{config.adapter.kind}'"
     if not parameters.width:
         raise UserError(
             f"model.name = '{config.model.name}': all its parameters are frozen "

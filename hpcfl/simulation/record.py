@@ -81,9 +81,9 @@ def compute_numbers(
     """
     results = fleet.results
     numbers: Numbers = {SAMPLE_GRADIENTS: results.sample_gradients.astype(np.float64)}
-    # Observers are only scored.
-    is_observer = uplink is None
-    of_scores = results.sample_gradients if is_observer else results.scoring_gradients
+    of_scores = results.scoring_gradients
+    if uplink is None:  # observers are only scored
+        of_scores = results.sample_gradients
     if of_scores.any():
         numbers[SCORING_GRADIENTS] = of_scores.astype(np.float64)
     for column, sums in results.scores.items():

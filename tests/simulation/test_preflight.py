@@ -182,6 +182,7 @@ MISTAKES = [
         'after["stesp"]',
         "variables['stesp'] is unknown; did you mean 'steps'?",
     ),
+    (["method.name=mistakes:ChangesInPlace"], None, "server['model']"),
     (["method.name=mistakes:NoisyServer"], "class NoisyServer", "setup.normal"),
     (["method.name=mistakes:NoisyUpload"], "class NoisyUpload", "fleet.uniform"),
     (
@@ -230,6 +231,7 @@ MISTAKES = [
         None,
         "cwfedavg ",
     ),
+    (['evaluation.scores=["own_scores:Typo"]'], None, "'sums': AttributeError"),
     (
         ["evaluation.score=accuracy"],
         None,
