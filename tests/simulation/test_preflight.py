@@ -139,7 +139,7 @@ MISTAKES = [
     ),
     (
         ["method.name=mistakes:BareUpload"],
-        "# no dictionary",
+        "# not a dictionary",
         "'update' returns a Tensor",
     ),
     (
