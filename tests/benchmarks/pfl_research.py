@@ -1,10 +1,10 @@
 """pfl-research (Granqvist et al., NeurIPS 2024, github.com/apple/pfl-research) on a
 workload, by its package ``pfl``: ``python pfl_research.py FOLDER --rounds N`` with an
-interpreter that has it; prints the seconds of each round as JSON.
+interpreter that has the package. It prints the seconds of each round as JSON.
 
-FedAvg as its own benchmark of CIFAR-10 configures it: users drawn uniformly, each
-with one weight, plain SGD, nothing scored. Under torchrun each process has a share of
-the users.
+The experiment is FedAvg as in pfl-research's benchmark of CIFAR-10: users drawn
+uniformly, each with one weight, plain SGD, and no scoring. Under torchrun each process
+has a share of the users.
 """
 
 import argparse
@@ -37,11 +37,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="where models are trained")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    os.environ["PFL_PYTORCH_DEVICE"] = options.device  # where the package puts models
+    os.environ["PFL_PYTORCH_DEVICE"] = options.device  # folder of the package's models
     clock = Clock()
     play(load(options.folder), options.rounds + 1, options.cohort, clock)
     if distributed.global_rank == 0:
-        print(json.dumps(clock.rounds[1:]))  # the first one warms up
+        print(json.dumps(clock.rounds[1:]))  # the first one is a warm-up
 
 
 class Clock(TrainingProcessCallback):

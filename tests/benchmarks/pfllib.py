@@ -1,9 +1,9 @@
-"""PFLlib (Zhang et al., JMLR 2025, github.com/TsingZ0/PFLlib) on a workload, by its own
+"""PFLlib (Zhang et al., JMLR 2025, github.com/TsingZ0/PFLlib) on a workload, by its
 command line.
 
 It runs from a copy of a checkout's folder ``system``, in one process with one thread.
-Nothing is scored but its round 0, which is not counted. Its loader leaves out a last
-mini-batch that is not full, so a workload should have whole mini-batches only.
+Only its round 0 is scored, which is not counted. Its loader leaves out an incomplete
+last mini-batch, so a workload should have only complete mini-batches.
 """
 
 import re
@@ -15,18 +15,19 @@ import numpy as np
 from turns import ONE_THREAD, Program
 from workloads import Workload, load
 
-# PFLlib knows by the name what the CNN's first layer has to be
+# PFLlib derives the size of the CNN's first layer from the name
 DATA = "MNIST-of-the-benchmark"
-# How its servers print a round's seconds, some of them without words.
+# Lines with the seconds of a round in the output of its servers, some of them only
+# numbers.
 ROUND = re.compile(r"^-{25}.*?\s[0-9.]+(e-?[0-9]+)?\s*$")
-NO_END = 100_000  # rounds, more than are played
+NO_END = 100_000  # rounds, more than are timed
 
 
 @dataclass(frozen=True)
 class Method:
-    """The same method in both, with options that make the same work of a round.
+    """The same method in both programs, with options for the same work per round.
 
-    warm_up: the first rounds, which differ from later ones.
+    warm_up: number of first rounds, which differ from later ones.
     """
 
     name: str
@@ -35,15 +36,15 @@ class Method:
     warm_up: int = 1
 
 
-# All methods that both have, except FedPHP, whose server prints no end of a round. Those
-# with the largest ratios in the past come first, for a race that is cut short.
+# All common methods except FedPHP, whose server does not print the end of a round. The
+# methods with the largest earlier ratios come first, in case a race is cut short.
 METHODS = {
     "fedcp": Method("FedCP", (), ("-lam", "5")),
     "gpfl": Method("GPFL", (), ("-lam", "0.01", "-mu", "0.1")),
     "moon": Method("MOON", (), ("-mu", "5", "-tau", "0.5")),
     "apfl": Method("APFL", (), ("-al", "0.5")),
     "scaffold": Method("SCAFFOLD"),
-    # in round 2 clients learn their first weights
+    # in round 2 clients train their first weights
     "fedala": Method("FedALA", ("method.most_epochs=1",), warm_up=2),
     "fedavg": Method("FedAvg"),
     "ditto": Method("Ditto", ("method.personal_epochs=1",), ("-mu", "1")),
@@ -73,7 +74,9 @@ METHODS = {
 
 
 def copy(checkout: Path, workload: Path, folder: Path) -> None:
-    """PFLlib's ``system`` and a workload's data in its own format, in a new folder."""
+    """Write a copy of PFLlib's ``system`` and a workload's data in its format into a
+    new folder.
+    """
     shutil.copytree(
         checkout / "system",
         folder / "system",
@@ -91,8 +94,8 @@ def copy(checkout: Path, workload: Path, folder: Path) -> None:
 
 
 def start(python: Path, folder: Path, given: Workload, method: Method) -> Program:
-    """Start a method in the folder of ``copy`` with an interpreter that has what PFLlib
-    imports.
+    """Start a method in the folder of ``copy`` with an interpreter that has PFLlib's
+    dependencies.
     """
     words = [
         "-data",

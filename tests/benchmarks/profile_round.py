@@ -18,8 +18,7 @@ from hpcfl.experiment import config
 from hpcfl.simulation.prepare import Prepared, prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks"
-# The round that is looked at, after others that warm up: a step is replayed from its
-# 101st call on.
+# The profiled round, after warm-up rounds: a step is replayed from its 101st call on.
 ROUNDS = {"W1": 2, "W2": 15, "W3": 150, "dropout": 1}
 
 

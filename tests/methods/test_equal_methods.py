@@ -1,8 +1,8 @@
-"""Methods that are another one for some values of their keys."""
+"""Methods that equal another method for some values of their keys."""
 
 import pytest
 
-# What is equal: the server's model, or the models of the clients.
+# compared state: the server's model, or the models of the clients
 MODEL, OWN = {}, {"server": (), "clients": ("model",)}
 UPLOADS = {"server": ("model", "uploads")}
 SCORED = {"columns": ("pre", "post")}
@@ -59,7 +59,7 @@ CASES = [
     (of("fedamp", lam=0.0), "local", OWN),
     (of("fedproto", lam=0.0), "local", OWN),
     (of("fedtgp", lam=0.0, server_epochs=1), "local", OWN),
-    # without candidates, and where every loss is 0 and none is better than another
+    # without candidates, and with zero losses, so that no model is better
     (of("fedfomo", validation=0.0, received=0), "local", OWN),
     (of("fedfomo", validation=0.0), "local", OWN),
     ("methods.test_lg_fedavg:Apart", "local", OWN | {"clients": ("body=model",)}),

@@ -51,8 +51,9 @@ def constant(fleet, *values):
 
 @pytest.fixture
 def one(make_fleet):
-    """One client with base 0 and own model 2 that receives the models 1 and 4 of
-    clients 1 and 2; √P = r. Losses are those of the base, of these and of its own.
+    """Return one client with base 0 and its model 2 that receives the models 1 and 4 of
+    clients 1 and 2; √P = r. The losses are those of the base, of these models and of
+    the client's model.
     """
 
     def make(*losses):
@@ -69,8 +70,8 @@ def one(make_fleet):
 
 
 def test_usefulness_of_two_candidates_by_hand(one):
-    # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 −
-    # 0.6)/2r: positive 0.5 and 0.2.
+    # Distances from the base are r, 4r and 2r (the client's model). ω = (1 − 0.5)/r, (1
+    # − 2)/4r, (1 − 0.6)/2r: positive 0.5 and 0.2.
     fleet, inbox = one(1.0, 0.5, 2.0, 0.6)
     opened = method().prepare(fleet, inbox)
     start, omega = opened["start"], opened["omega"]
@@ -83,7 +84,7 @@ def test_usefulness_of_two_candidates_by_hand(one):
 
 @pytest.mark.parametrize("own", [1.0, 0.5])
 def test_without_a_better_model_of_others_the_own_model_stays(one, own):
-    """The authors' code would go back to the base. The own model is a candidate."""
+    """The authors' code would return to the base. The client's model is a candidate."""
     fleet, inbox = one(1.0, 1.5, 2.0, own)
     opened = method().prepare(fleet, inbox)
     assert torch.equal(opened["start"], fleet.state["model"])
