@@ -28,10 +28,10 @@ class Fixed:
     def work(self) -> Work:
         return Work(1, self.epochs, 0, 0)
 
-    def ticks(self, client: int, epochs: int) -> int:
+    def count_ticks(self, client: int, epochs: int) -> int:
         return self.ticks_of[client] * epochs
 
-    def epochs_within(self, client: int, ticks: int) -> int:
+    def count_epochs_within(self, client: int, ticks: int) -> int:
         return min(self.epochs, ticks // self.ticks_of[client])
 
 

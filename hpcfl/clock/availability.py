@@ -27,7 +27,7 @@ class Availability(ABC):
     """
 
     @abstractmethod
-    def period(self, client: int, tick: int) -> Period:
+    def find_period(self, client: int, tick: int) -> Period:
         """Return the online period of a client that contains a tick, or the next one.
 
         It ends after the tick. Without a further period it begins FOREVER.
@@ -49,7 +49,7 @@ class Daily(Availability):
         self._offsets = offsets
         self._length = length
 
-    def period(self, client: int, tick: int) -> Period:
+    def find_period(self, client: int, tick: int) -> Period:
         if self._length >= DAY:
             return 0, FOREVER
         since = (tick - self._offsets[client]) % DAY
@@ -77,12 +77,12 @@ class Markov(Availability):
         # number and changes of each client's last drawn block
         self._drawn: dict[int, tuple[int, np.ndarray]] = {}
 
-    def period(self, client: int, tick: int) -> Period:
+    def find_period(self, client: int, tick: int) -> Period:
         begins = self._begins.setdefault(client, [0])
         while begins[-1] <= tick:
-            begins.append(int(self._changes(client, len(begins) - 1)[-1]))
+            begins.append(int(self._draw_changes(client, len(begins) - 1)[-1]))
         block = bisect.bisect_right(begins, tick) - 1
-        changes = self._changes(client, block).tolist()
+        changes = self._draw_changes(client, block).tolist()
         position = bisect.bisect_right(changes, tick)  # changes in the block up to tick
         # earlier blocks have an even number of changes
         if self._is_on_first(client) == (position % 2 == 0):
@@ -90,8 +90,8 @@ class Markov(Availability):
             return begin, changes[position]
         if position + 1 == len(changes):
             if block + 2 == len(begins):
-                begins.append(int(self._changes(client, block + 1)[-1]))
-            changes.append(int(self._changes(client, block + 1)[0]))
+                begins.append(int(self._draw_changes(client, block + 1)[-1]))
+            changes.append(int(self._draw_changes(client, block + 1)[0]))
         return changes[position], changes[position + 1]
 
     def _is_on_first(self, client: int) -> bool:
@@ -102,7 +102,7 @@ class Markov(Availability):
             self._on_first[client] = exact.draw_uniform(random) <= share
         return self._on_first[client]
 
-    def _changes(self, client: int, block: int) -> np.ndarray:
+    def _draw_changes(self, client: int, block: int) -> np.ndarray:
         """Return the ticks of a client's changes in a block, int64 [BLOCK].
 
         The beginning of the block must be known.
@@ -133,7 +133,7 @@ class Traced(Availability):
         """Set the periods and the length of the file's time for each row."""
         self._rows = rows
 
-    def period(self, client: int, tick: int) -> Period:
+    def find_period(self, client: int, tick: int) -> Period:
         periods, length = self._rows[client % len(self._rows)]
         if not periods:
             return FOREVER, FOREVER
@@ -196,13 +196,13 @@ class OnlineClients:
         """
         self._tick = tick
         for client in np.flatnonzero(self._end <= tick).tolist():
-            begin, end = self._availability.period(client, tick)
+            begin, end = self._availability.find_period(client, tick)
             self._begin[client] = begin
             self._end[client] = end
         on: np.ndarray = self._begin <= tick
         return on
 
-    def period_end(self, client: int) -> int:
+    def get_period_end(self, client: int) -> int:
         """Return the tick at which an online client goes offline."""
         return int(self._end[client])
 

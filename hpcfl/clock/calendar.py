@@ -79,7 +79,7 @@ class Step:
         """
         return [self.number - 1 - job.version for job in self.jobs]
 
-    def numbers(self) -> dict[str, Any]:
+    def compute_numbers(self) -> dict[str, Any]:
         """Return the recorded metrics of the round, by name."""
         length = self.ended - self.begun
         staleness = self.staleness
@@ -160,15 +160,15 @@ class Calendar(RoundSchedule):
                 jobs.append((number, job))
         return sorted(jobs, key=lambda one: one[1].client)
 
-    def cohort(self, number: int) -> np.ndarray:
+    def get_cohort(self, number: int) -> np.ndarray:
         """Return the ids of the clients whose uploads count in a round."""
         return self.step(number).cohort
 
-    def epoch_shares(self, number: int) -> np.ndarray | None:
+    def get_epoch_shares(self, number: int) -> np.ndarray | None:
         """Return the share of the epochs that each client of a round's cohort trains."""
         return list_shares(self.step(number).jobs)
 
-    def times(self, number: int) -> dict[str, Any]:
+    def get_times(self, number: int) -> dict[str, Any]:
         """Return the recorded times of a round; entries ``clients/NAME`` are [clients]."""
         if number > self.config.rounds:
             now = convert_to_seconds(self.step(number - 1).ended)
@@ -178,7 +178,7 @@ class Calendar(RoundSchedule):
         staleness[step.cohort] = step.staleness
         updates = self._updates[number].astype(float)
         return {
-            **step.numbers(),
+            **step.compute_numbers(),
             "clients/staleness": staleness,
             "clients/updates": updates,
             "participation/jain": compute_jain(updates),
@@ -186,7 +186,7 @@ class Calendar(RoundSchedule):
             "participation/pace": compute_correlation(updates, self._pace),
         }
 
-    def decisions(self) -> dict[str, str]:
+    def list_decisions(self) -> dict[str, str]:
         """Return the counted work of a client, which determines all times."""
         work = self.duration.work
         return {
@@ -198,7 +198,7 @@ class Calendar(RoundSchedule):
         """Return lines on the clients' work and devices."""
         return describe_durations(self.duration)
 
-    def constants(self) -> dict[str, np.ndarray]:
+    def get_constants(self) -> dict[str, np.ndarray]:
         """Return the speed and links of each client."""
         devices = self.duration.devices
         return {

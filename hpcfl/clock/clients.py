@@ -71,7 +71,9 @@ def describe_clients(prepared: Prepared, load: Workload) -> Clients:
     ticks = None
     if config.participation.by_time:
         epochs = load.work.epochs
-        ticks = np.array([duration.ticks(client, epochs) for client in range(clients)])
+        ticks = np.array(
+            [duration.count_ticks(client, epochs) for client in range(clients)]
+        )
     draws = Draws(
         participation=cast(Selection, config.participation),
         clients=clients,

@@ -178,7 +178,7 @@ class Duration:
     work: Work
     samples: list[int]
 
-    def ticks(self, client: int, epochs: int) -> int:
+    def count_ticks(self, client: int, epochs: int) -> int:
         """Return the ticks between the server's sending and the arrival of the client's
         upload.
         """
@@ -194,15 +194,15 @@ class Duration:
         up = _round_up(bits * self.work.floats_up / self.devices.up[client])
         return down + up + 2 * self.devices.latency
 
-    def epochs_within(self, client: int, ticks: int) -> int:
+    def count_epochs_within(self, client: int, ticks: int) -> int:
         """Return the number of whole epochs that a client can train in ``ticks``."""
         epochs = self.work.epochs
-        while epochs and self.ticks(client, epochs) > ticks:
+        while epochs and self.count_ticks(client, epochs) > ticks:
             epochs -= 1
         return epochs
 
 
-def epochs_of(share: float, epochs: int) -> int:
+def count_epochs(share: float, epochs: int) -> int:
     """Return the number of epochs of a client that trains a ``share`` of them, at least
     one.
 
@@ -212,7 +212,7 @@ def epochs_of(share: float, epochs: int) -> int:
 
 
 def find_share(done: int, epochs: int) -> float:
-    """Return a share that ``epochs_of`` converts to ``done``: the middle of all such
+    """Return a share that ``count_epochs`` converts to ``done``: the middle of all such
     shares.
     """
     return (done - 0.5) / epochs
@@ -247,7 +247,7 @@ def _describe_distributions(duration: Duration) -> list[str]:
     clients = range(devices.clients)
     travel = [convert_to_seconds(duration.travel(client)) for client in clients]
     whole = [
-        convert_to_seconds(duration.ticks(client, duration.work.epochs))
+        convert_to_seconds(duration.count_ticks(client, duration.work.epochs))
         for client in clients
     ]
     # values by name; lower ones belong to faster clients

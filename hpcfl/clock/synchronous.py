@@ -10,7 +10,7 @@ from hpcfl.clock import exact
 from hpcfl.clock.availability import FOREVER, OnlineClients
 from hpcfl.clock.calendar import Calendar, Job, Step
 from hpcfl.clock.clients import Clients, make_calendar
-from hpcfl.clock.durations import SECOND, epochs_of, find_share
+from hpcfl.clock.durations import SECOND, count_epochs, find_share
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.simulation.prepare import Prepared
@@ -114,7 +114,7 @@ class SynchronousTimetable:
         key = (self._number,)
         drawn = self._draws.choose(online, count, key)
         chosen = np.sort(self._draws.drop_lost(drawn, key))
-        shares = self._draws.epoch_shares(chosen, key)
+        shares = self._draws.draw_epoch_shares(chosen, key)
         if shares is None:
             shares = np.ones(len(chosen))
         return list(zip(chosen.tolist(), shares.tolist(), strict=True))
@@ -127,14 +127,14 @@ class SynchronousTimetable:
             share: share of the epochs that it trains.
         """
         epochs = self._duration.work.epochs
-        done = epochs_of(share, epochs)
+        done = count_epochs(share, epochs)
         if self._time.late == "partial" and self._deadline is not None:
-            fitting = self._duration.epochs_within(client, self._deadline)
+            fitting = self._duration.count_epochs_within(client, self._deadline)
             if 0 < fitting < done:
                 done = fitting
                 share = find_share(done, epochs)
-        ended = self._tick + self._duration.ticks(client, done)
-        off = self._online.period_end(client)
+        ended = self._tick + self._duration.count_ticks(client, done)
+        off = self._online.get_period_end(client)
         job = Job(
             client=client,
             version=self._number - 1,

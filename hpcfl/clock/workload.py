@@ -87,11 +87,11 @@ def _play_second(small: Prepared) -> tuple[Messages, int]:
     client = np.array([0])
     operations = 0
 
-    def work_counted(round: Round) -> None:
+    def count_work(round: Round) -> None:
         nonlocal operations
         _, operations = count_operations(lambda: work(round))
 
-    counting = Stage("work", "train", "local work", work_counted)
+    counting = Stage("work", "train", "local work", count_work)
     stages = (COMPOSE, SEND, counting, *AFTER_WORK)
     for number, played in ((1, small), (2, replace(small, fleet_type=Fleet))):
         plan = RoundPlan(number, client, client, is_scored=False)

@@ -132,7 +132,7 @@ def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
     for name, (size, *_), *_ in prepared.tried.uploads:
         uploads[name] = size[-1] if isinstance(size, list) else size
     for overlay in prepared.hooks.overlays:
-        lines += overlay.describe(rounds, schedule.cohort, uploads)
+        lines += overlay.describe(rounds, schedule.get_cohort, uploads)
     return lines + describe_sample_privacy(prepared, schedule)
 
 
@@ -146,7 +146,7 @@ def describe_sample_privacy(prepared: Prepared, schedule: RoundSchedule) -> list
     samples = prepared.data.sizes[: prepared.setup.clients]
     trainings = prepared.tried.trainings
     return describe(
-        prepared.config, privacy, trainings, samples=samples, cohort=schedule.cohort
+        prepared.config, privacy, trainings, samples=samples, cohort=schedule.get_cohort
     )
 
 

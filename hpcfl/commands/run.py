@@ -275,7 +275,7 @@ class ClaimedRun:
         static = {
             "train_counts": self.prepared.data.counts.long().numpy(),
             "test_counts": self.prepared.data.test_counts.long().numpy(),
-            **self.schedule.constants(),
+            **self.schedule.get_constants(),
         }
         groups = list_groups(self.prepared.config, self.prepared.data)
         if groups is not None:

@@ -216,8 +216,8 @@ class Federation:
             self.server,
             vote=partial(self.vote, number, request),
         )
-        play(round, self.schedule.stages(round), [self.use_wait])
-        result = conclude(round, self.schedule.times(number))
+        play(round, self.schedule.list_stages(round), [self.use_wait])
+        result = conclude(round, self.schedule.get_times(number))
         self._unrecorded.append(result)
         self.schedule.share_losses(self.communicator, number, result.numbers)
         if self.best is not None and round.plan.is_scored:
@@ -235,7 +235,7 @@ class Federation:
         plan = self.schedule.plan_final(prepared.newcomer_ids)
         round = Round(plan, self.communicator, prepared, self.server)
         play(round, FINAL_SCORING)
-        times = self.schedule.times(plan.number)
+        times = self.schedule.get_times(plan.number)
         self._unrecorded.append(conclude(round, times))
         self.record_rounds()
 
@@ -318,7 +318,7 @@ class Federation:
         """Return the state of server and schedule on rank 0, or None on other ranks."""
         if not self.communicator.is_server:
             return None
-        return self.server | self.schedule.stored_state()
+        return self.server | self.schedule.get_stored_state()
 
     def _lanes_of_ranks(self) -> list[list[int]] | None:
         """Return the current lanes of each rank on rank 0. Collective call.

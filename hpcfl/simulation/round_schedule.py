@@ -83,9 +83,9 @@ class Draws:
         )
         with user_code.locate_errors():
             chosen = self.participation.choose(known, count)
-        return self._checked(chosen, candidates, count)
+        return self._check(chosen, candidates, count)
 
-    def _checked(
+    def _check(
         self, returned: np.ndarray | Sequence[int], candidates: np.ndarray, count: int
     ) -> np.ndarray:
         """Return the selection's result as ids. Raises UserError if it is invalid."""
@@ -137,7 +137,7 @@ class Draws:
         luck = self._uniform("poisson", key)
         return np.flatnonzero(luck < self.participation.fraction)
 
-    def epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
+    def draw_epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
         """Draw the fraction of epochs that each client completes in its trainings.
 
         A fraction ``participation.stragglers`` of the chosen clients completes a number
@@ -180,7 +180,7 @@ class RoundSchedule:
         reports: losses reported by clients, if the selection reads them. A cohort is
             then known only after the reports of all earlier rounds. None if all cohorts
             are known in advance.
-        stored_as: prefix of the names of ``state`` in a checkpoint.
+        stored_as: prefix of the names of ``get_state`` in a checkpoint.
     """
 
     stored_as = "selection."
@@ -192,7 +192,7 @@ class RoundSchedule:
         self.reports = draws.reports if self.config.participation.by_losses else None
         self._cohorts: list[np.ndarray] = []
 
-    def cohort(self, number: int) -> np.ndarray:
+    def get_cohort(self, number: int) -> np.ndarray:
         """Return the ids [n] of the clients that train in a round, ascending.
 
         Raises:
@@ -222,12 +222,12 @@ class RoundSchedule:
             drawn = self.draws.choose(np.ones(clients, bool), count, (number,))
         return np.sort(self.draws.drop_lost(drawn, (number,)))
 
-    def epoch_shares(self, number: int) -> np.ndarray | None:
+    def get_epoch_shares(self, number: int) -> np.ndarray | None:
         """Return the fraction of epochs that each client of a cohort completes, [n].
 
         None if all clients complete all epochs.
         """
-        return self.draws.epoch_shares(self.cohort(number), (number,))
+        return self.draws.draw_epoch_shares(self.get_cohort(number), (number,))
 
     def is_known(self, number: int) -> bool:
         """Return whether the cohort of a round is already known."""
@@ -235,12 +235,12 @@ class RoundSchedule:
 
     def plan(self, number: int) -> RoundPlan:
         """Return the plan of a round."""
-        chosen = self.cohort(number)
+        chosen = self.get_cohort(number)
         scored = is_scored(self.config, number)
         audience = chosen
         if scored and self.config.evaluation.clients == "all":
             audience = np.arange(self.draws.clients)
-        shares = self.epoch_shares(number)
+        shares = self.get_epoch_shares(number)
         return RoundPlan(number, chosen, audience, scored, shares=shares)
 
     def plan_final(self, newcomers: np.ndarray) -> RoundPlan:
@@ -254,7 +254,7 @@ class RoundSchedule:
         rounds = self.config.rounds
         audience = np.arange(self.draws.clients)
         if self.config.evaluation.clients == "cohort":
-            audience = self.cohort(rounds)
+            audience = self.get_cohort(rounds)
         return RoundPlan(
             number=rounds + 1,
             cohort=no_clients(),
@@ -264,18 +264,18 @@ class RoundSchedule:
             is_final=True,
         )
 
-    def stages(self, round: Round) -> Sequence[Stage]:
+    def list_stages(self, round: Round) -> Sequence[Stage]:
         """Return the stages of a round."""
         return TRAINING
 
-    def times(self, number: int) -> dict[str, Any]:
+    def get_times(self, number: int) -> dict[str, Any]:
         """Return the recorded times of a round by name.
 
         Round R + 1 is the final scoring.
         """
         return {}
 
-    def decisions(self) -> dict[str, str]:
+    def list_decisions(self) -> dict[str, str]:
         """Return decisions that change the last bits, by subject."""
         return {}
 
@@ -283,7 +283,7 @@ class RoundSchedule:
         """Return lines on the schedule for ``hpcfl check``."""
         return []
 
-    def constants(self) -> dict[str, np.ndarray]:
+    def get_constants(self) -> dict[str, np.ndarray]:
         """Return constants of each client that the results record once, by name."""
         return {}
 
@@ -302,7 +302,7 @@ class RoundSchedule:
             communicator: communicator of all ranks.
             done: number of the last completed round.
             last: number of the last round to play.
-            state: result of ``state`` after the round ``done``, on rank 0.
+            state: result of ``get_state`` after the round ``done``, on rank 0.
 
         Raises:
             UserError: The selection now chooses other clients; raised on all ranks.
@@ -319,7 +319,7 @@ class RoundSchedule:
         losses = communicator.bcast_row(losses, length, np.float64)
         first = 0
         for number in range(1, done + 1):
-            cohort = self.cohort(number)
+            cohort = self.get_cohort(number)
             end = first + len(cohort)
             if not np.array_equal(cohort, ids[first:end]):
                 raise UserError(
@@ -343,12 +343,12 @@ class RoundSchedule:
         """
         if self.reports is None:
             return
-        cohort = self.cohort(number)
+        cohort = self.get_cohort(number)
         reported = numbers.select(LOSS, cohort) if communicator.is_server else None
         losses = communicator.bcast_row(reported, len(cohort), np.float64)
         self.reports.add(cohort, losses)
 
-    def state(self) -> State:
+    def get_state(self) -> State:
         """Return the state of the schedule after the last round.
 
         Checkpoints store it with the server's state.
@@ -358,9 +358,9 @@ class RoundSchedule:
         ids, losses = self.reports.history
         return {"clients": torch.from_numpy(ids), "losses": torch.from_numpy(losses)}
 
-    def stored_state(self) -> State:
-        """Return ``state`` by its names in a checkpoint."""
-        state = self.state()
+    def get_stored_state(self) -> State:
+        """Return ``get_state`` by its names in a checkpoint."""
+        state = self.get_state()
         return {self.stored_as + name: tensor for name, tensor in state.items()}
 
     def split_state(self, stored: State) -> tuple[State, State]:
@@ -382,10 +382,10 @@ class RoundSchedule:
         rounds = self.config.rounds
         if self.reports is None:
             for number in range(1, rounds + 1):
-                self.cohort(number)
+                self.get_cohort(number)
             return
         for number in range(1, min(rounds, REHEARSED) + 1):
-            cohort = self.cohort(number)
+            cohort = self.get_cohort(number)
             self.reports.add(cohort, np.ones(len(cohort)))
 
 

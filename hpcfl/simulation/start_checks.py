@@ -131,7 +131,7 @@ def find_participants(prepared: Prepared, schedule: RoundSchedule) -> np.ndarray
     if schedule.reports is not None:
         return ~found
     for number in range(1, prepared.config.rounds + 1):
-        found[schedule.cohort(number)] = True
+        found[schedule.get_cohort(number)] = True
         if found.all():
             break
     return found
@@ -170,7 +170,7 @@ def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str,
     return {
         "asked": [resources.device.type, config.runtime.lanes],
         TRAINING: ONE_BY_ONE if prepared.tried.unbatched else SIDE_BY_SIDE,
-        **schedule.decisions(),
+        **schedule.list_decisions(),
         **of_overlays,
     }
 

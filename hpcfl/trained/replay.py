@@ -148,7 +148,7 @@ class RoundReplay:
                 )
                 plan = self.schedule.plan(number).only(ids)
             round = Round(plan, alone, prepared, server)
-            stages = FINAL_SCORING if is_final else self.schedule.stages(round)
+            stages = FINAL_SCORING if is_final else self.schedule.list_stages(round)
             play(round, stages[:3])  # compose, send, work
             for fleet in round.fleets:
                 assert isinstance(fleet, ModelRecorder)

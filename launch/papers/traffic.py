@@ -84,7 +84,7 @@ def count(method: str) -> Traffic:
             schedule.plan(number), alone, prepared, prepared.initial_server_state
         )
         play(round, TRAINING)
-        result = conclude(round, schedule.times(number))
+        result = conclude(round, schedule.get_times(number))
     model = prepared.setup.layout.width
     uploads = result.numbers.clients.columns["clients/floats_up"]
     down = result.costs["floats_down"]

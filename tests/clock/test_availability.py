@@ -15,7 +15,7 @@ from hpcfl.rows import randomness
 
 
 def test_everybody_is_always_on_by_default():
-    assert availability.make_availability(Time(), 3, 1).period(2, 10**15) == (
+    assert availability.make_availability(Time(), 3, 1).find_period(2, 10**15) == (
         0,
         FOREVER,
     )
@@ -25,18 +25,18 @@ def test_a_day_by_hand():
     """Online from hour 22 for 4 hours, until hour 2 of the next day."""
     hour = DAY // 24
     on = Daily([22 * hour], 4 * hour)
-    assert on.period(0, 0) == (-2 * hour, 2 * hour)
-    assert on.period(0, 2 * hour - 1) == (-2 * hour, 2 * hour)
-    assert on.period(0, 2 * hour) == (22 * hour, 26 * hour)
-    assert on.period(0, 22 * hour) == (22 * hour, 26 * hour)
-    assert on.period(0, 25 * hour) == (22 * hour, 26 * hour)
+    assert on.find_period(0, 0) == (-2 * hour, 2 * hour)
+    assert on.find_period(0, 2 * hour - 1) == (-2 * hour, 2 * hour)
+    assert on.find_period(0, 2 * hour) == (22 * hour, 26 * hour)
+    assert on.find_period(0, 22 * hour) == (22 * hour, 26 * hour)
+    assert on.find_period(0, 25 * hour) == (22 * hour, 26 * hour)
 
 
 def test_clients_of_three_time_zones_come_on_at_three_hours():
     on = availability.make_availability(
         Time(availability="day", zones=3, hours=8.0), 60, 1
     )
-    begins = {on.period(client, DAY)[0] % DAY for client in range(60)}
+    begins = {on.find_period(client, DAY)[0] % DAY for client in range(60)}
     assert begins == {0, DAY // 3, 2 * (DAY // 3)}
 
 
@@ -62,7 +62,7 @@ def test_a_file_by_hand(tmp_path):
     )
     keys = {"availability": "file", "availability_file": str(file)}
     on = availability.make_availability(Time(**keys), 4, 1)
-    seconds = [on.period(2, tick * SECOND) for tick in (0, 9, 10, 29, 30, 40, 55)]
+    seconds = [on.find_period(2, tick * SECOND) for tick in (0, 9, 10, 29, 30, 40, 55)]
     assert [(begin // SECOND, end // SECOND) for begin, end in seconds] == [
         (0, 10),
         (0, 10),
@@ -72,7 +72,7 @@ def test_a_file_by_hand(tmp_path):
         (50, 60),
         (50, 60),
     ]
-    assert on.period(1, 0) == (FOREVER, FOREVER)
+    assert on.find_period(1, 0) == (FOREVER, FOREVER)
     for wrong in (
         {"active": [5, 3]},
         {"inactive": [10, 40]},
@@ -96,8 +96,8 @@ def test_a_file_by_hand(tmp_path):
 
 def test_a_file_in_which_a_client_stays_on_until_its_end():
     traced = Traced([([(5, 30)], 30)])
-    assert traced.period(0, 29) == (5, 30)
-    assert traced.period(0, 30) == (35, 60)
+    assert traced.find_period(0, 29) == (5, 30)
+    assert traced.find_period(0, 30) == (35, 60)
 
 
 MODELS = [
@@ -117,11 +117,11 @@ def test_periods_are_the_same_from_any_first_question(keys):
     """
     forwards = availability.make_availability(Time(**keys), 3, 1)
     ticks = range(0, 40 * DAY // 24, 97 * SECOND)
-    found = [forwards.period(2, tick) for tick in ticks]
+    found = [forwards.find_period(2, tick) for tick in ticks]
     for tick, (begin, end) in zip(ticks, found, strict=True):
         assert begin < end and end > tick
     backwards = availability.make_availability(Time(**keys), 3, 1)
-    assert [backwards.period(2, tick) for tick in reversed(ticks)] == found[::-1]
+    assert [backwards.find_period(2, tick) for tick in reversed(ticks)] == found[::-1]
 
 
 @pytest.mark.parametrize("keys", MODELS)
@@ -129,7 +129,7 @@ def test_clients_are_on_for_their_share_of_the_time(keys):
     clients, share = 1000, 0.25
     on = availability.make_availability(Time(**keys), clients, 5)
     late = DAY // 48
-    here = [on.period(client, late)[0] <= late for client in range(clients)]
+    here = [on.find_period(client, late)[0] <= late for client in range(clients)]
     # three standard deviations of a share of independent clients
     assert abs(np.mean(here) - share) < 3 * np.sqrt(share * (1 - share) / clients)
 
@@ -143,7 +143,7 @@ def test_alternating_periods_are_the_sums_of_their_lengths():
     }
     for seed in (1, 2, 3, 4):
         on = availability.make_availability(Time(**keys), 3, seed)
-        first, _ = on.period(2, 0)
+        first, _ = on.find_period(2, 0)
         means = [Decimal(100 * SECOND), Decimal(300 * SECOND)]
         uniforms = 1 - randomness.generator(seed, "period", 2).random(100)
         if first > 0:  # off at first
@@ -153,15 +153,15 @@ def test_alternating_periods_are_the_sums_of_their_lengths():
             begins_on = (number % 2 == 0) == (first == 0)
             place = number if begins_on else number + 1
             expected = edges[place], edges[place + 1]
-            assert on.period(2, edges[number]) == expected
-            assert on.period(2, edges[number + 1] - 1) == expected
+            assert on.find_period(2, edges[number]) == expected
+            assert on.find_period(2, edges[number + 1] - 1) == expected
 
 
 def test_clients_are_on_at_ascending_ticks():
     online = OnlineClients(Traced([([(0, 10)], 30), ([(5, 20)], 30)]), 2)
     everybody = np.array([True, True])
     assert online.advance(0).tolist() == [True, False]
-    assert online.find_next_online(everybody) == 5 and online.period_end(0) == 10
+    assert online.find_next_online(everybody) == 5 and online.get_period_end(0) == 10
     assert online.advance(7).tolist() == [True, True]
     assert online.find_next_online(everybody) == FOREVER
     assert online.advance(10).tolist() == [False, True]

@@ -15,7 +15,7 @@ from hpcfl.clock.durations import (
     convert_to_seconds,
     describe_durations,
     draw_devices,
-    epochs_of,
+    count_epochs,
     find_share,
 )
 from hpcfl.experiment.sections import Time
@@ -147,33 +147,35 @@ def test_ticks_by_hand():
     and 80,000 µs up. Latency: twice 50,000 µs.
     """
     floats = Fraction(1000)
-    assert duration(Fraction(2), 2, floats, floats, 30).ticks(0, 2) == 362_000
+    assert duration(Fraction(2), 2, floats, floats, 30).count_ticks(0, 2) == 362_000
     # one of two epochs
-    assert duration(Fraction(2), 2, floats, floats, 30).ticks(0, 1) == 287_000
+    assert duration(Fraction(2), 2, floats, floats, 30).count_ticks(0, 1) == 287_000
 
 
 def test_parts_of_a_tick_are_rounded_up():
     """Passes of 1/7 over 1 sample: 357.1… µs; one bit up at 0.4 Mbit/s: 2.5 µs."""
     found = duration(Fraction(1, 7), 1, Fraction(0), Fraction(1, 32), 1)
-    assert found.ticks(0, 1) == 358 + 3 + 100_000
+    assert found.count_ticks(0, 1) == 358 + 3 + 100_000
 
 
 def test_whole_epochs_that_fit():
     """An epoch of 40 samples takes 100,000 µs, and messages take 100,000 µs."""
     found = duration(Fraction(3), 3, Fraction(0), Fraction(0), 40)
-    whole = [found.epochs_within(0, ticks) for ticks in (199_999, 200_000, 399_999)]
+    whole = [
+        found.count_epochs_within(0, ticks) for ticks in (199_999, 200_000, 399_999)
+    ]
     assert whole == [0, 1, 2]
-    assert found.epochs_within(0, 10**9) == 3
+    assert found.count_epochs_within(0, 10**9) == 3
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 7])
 def test_shares_and_epochs_are_those_of_training(epochs):
     for done in range(1, epochs + 1):
-        assert epochs_of(find_share(done, epochs), epochs) == done
+        assert count_epochs(find_share(done, epochs), epochs) == done
     for percent in range(101):
         share = percent / 100
         task = Task(1, None, [], epochs, np.array([share]))
-        assert task.count_epochs(0) == epochs_of(share, epochs)
+        assert task.count_epochs(0) == count_epochs(share, epochs)
 
 
 def test_ticks_in_seconds():

@@ -27,9 +27,13 @@ def test_a_round_lasts_as_long_as_its_slowest_client():
         6 * S,
     )
     # 6 of 9 client-seconds of work
-    assert first.numbers()["time/idle"] == pytest.approx(1 / 3)
-    assert first.numbers()["time/in_flight"] == 2
-    assert first.numbers()["time/wasted"] == first.numbers()["time/lost"] == 0
+    assert first.compute_numbers()["time/idle"] == pytest.approx(1 / 3)
+    assert first.compute_numbers()["time/in_flight"] == 2
+    assert (
+        first.compute_numbers()["time/wasted"]
+        == first.compute_numbers()["time/lost"]
+        == 0
+    )
 
 
 def test_a_deadline_between_the_second_and_the_third_arrival():

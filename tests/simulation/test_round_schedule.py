@@ -169,7 +169,7 @@ def cohorts(rounds, **keys):
         **keys,
     }
     schedule = schedule_of(config.parse(table))
-    return [schedule.cohort(number).tolist() for number in range(1, rounds + 1)]
+    return [schedule.get_cohort(number).tolist() for number in range(1, rounds + 1)]
 
 
 @pytest.mark.parametrize(

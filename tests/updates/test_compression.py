@@ -141,7 +141,9 @@ def test_a_memory_survives_rounds_without_its_client(tmp_path):
     first = play_alone(tmp_path / "a", UNIFORM, rounds=1, **sections)
     second = play_alone(tmp_path / "b", UNIFORM, rounds=2, **sections)
     early, late = (played.clients["update.0.error"] for played in (first, second))
-    began, went_on = (set(second.schedule.cohort(round).tolist()) for round in (1, 2))
+    began, went_on = (
+        set(second.schedule.get_cohort(round).tolist()) for round in (1, 2)
+    )
     absent = sorted(began - went_on)
     assert absent and torch.equal(early[absent], late[absent])
     assert early[absent].any(dim=1).all()

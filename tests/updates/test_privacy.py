@@ -176,7 +176,7 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
         rounds=5,
     )
     first = play_on(OneProcess(), tmp_path / "first", {**table, "rounds": 1})
-    assert not len(first.schedule.cohort(1))
+    assert not len(first.schedule.get_cohort(1))
     (overlay,) = first.prepared.hooks.overlays
     before = first.prepared.setup.initial()
     noise = overlay.privacy.release(torch.zeros(len(before)), 0, 1.0, 1)

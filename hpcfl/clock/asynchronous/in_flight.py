@@ -63,7 +63,7 @@ class InFlight:
             calendar: calendar of the run.
             prepared: prepared experiment.
             last: last round that is played.
-            state: messages from ``state`` of an earlier process; empty at the start of
+            state: messages from ``get_state`` of an earlier process; empty at the start of
                 a run.
         """
         self._calendar = calendar
@@ -80,7 +80,7 @@ class InFlight:
             version, _, name = key.partition(".")
             self.sent.setdefault(int(version), {})[name] = tensor
 
-    def state(self) -> State:
+    def get_state(self) -> State:
         """Return the retained messages by VERSION.NAME, on rank 0."""
         return {
             f"{version}.{name}": tensor
@@ -151,18 +151,18 @@ class InFlight:
         self._uploads.put(ids, rows)
         self._private.put(ids, fleet.state)
 
-    def finite(self, ids: np.ndarray) -> Tensor:
+    def find_finite(self, ids: np.ndarray) -> Tensor:
         """Return whether these clients of this rank are finite (not diverged), bool
         [n].
         """
         flags = [self._made[client].finite for client in ids.tolist()]
         return torch.tensor(flags, dtype=torch.bool)
 
-    def private(self, ids: np.ndarray) -> State:
+    def get_private(self, ids: np.ndarray) -> State:
         """Return the trained private state of these clients by name, [n, …]."""
         return self._private.get(ids.tolist(), self._device)
 
-    def means(self, ids: np.ndarray, factors: Tensor) -> dict[str, Mean]:
+    def make_means(self, ids: np.ndarray, factors: Tensor) -> dict[str, Mean]:
         """Return the uploads of these clients by name, or {} before this rank has
         trained a client.
 
@@ -180,7 +180,7 @@ class InFlight:
             means[name] = Mean(of_clients, torch.tensor(weights).double() * factors)
         return means
 
-    def numbers(self, ids: np.ndarray) -> record.Numbers:
+    def get_numbers(self, ids: np.ndarray) -> record.Numbers:
         """Return the metrics of these clients; NaN if a client lacks one."""
         found: record.Numbers = {}
         for position, client in enumerate(ids.tolist()):

@@ -107,12 +107,12 @@ class AsynchronousCalendar(Calendar):
             communicator: communicator of all ranks.
             done: number of finished rounds.
             last: last round that is played.
-            state: messages from ``state`` of an earlier process; empty at the start of
+            state: messages from ``get_state`` of an earlier process; empty at the start of
                 a run.
         """
         self.flights = InFlight(self, prepared, last, state)
 
-    def stages(self, round: Round) -> Sequence[Stage]:
+    def list_stages(self, round: Round) -> Sequence[Stage]:
         """Return the stages of a round whose cohort is the arriving clients."""
         arrivals = Arrivals(self, round)
         return (
@@ -128,17 +128,17 @@ class AsynchronousCalendar(Calendar):
             Stage("forget", "store", "late uploads", arrivals.forget),
         )
 
-    def state(self) -> State:
+    def get_state(self) -> State:
         """Return the messages on which clients train."""
-        return self.flights.state()
+        return self.flights.get_state()
 
-    def decisions(self) -> dict[str, str]:
+    def list_decisions(self) -> dict[str, str]:
         """Return the decisions of the calendar, including the training of clients that
         start from different models.
         """
         how = "side by side" if self.mixes else "in groups of one model"
         late = {"clients that start from different models train": how}
-        return late | super().decisions()
+        return late | super().list_decisions()
 
 
 class Arrivals:
@@ -175,19 +175,19 @@ class Arrivals:
         """Train clients if one of the cohort is untrained, and score this rank's
         observers.
         """
-        for jobs, scored in self.groups(self.flights.take_untrained(self.step)):
+        for jobs, scored in self.group_jobs(self.flights.take_untrained(self.step)):
             self.train(round, jobs, scored)
         if self.plan.is_scored:
             observe(round, self.plan.audience)
         own: np.ndarray = self.plan.cohort[self.prepared.store.hosts(self.plan.cohort)]
         round.work = self.arrive(own)
-        arrived = self.flights.numbers(own)
+        arrived = self.flights.get_numbers(own)
         for observed, scored_numbers in round.numbers:
             add_gradients(scored_numbers, observed, arrived, own)
         # A client's number from scoring replaces its number of the same name here.
         round.numbers.insert(0, (own, arrived))
 
-    def groups(self, starts: list[tuple[int, Job]]) -> list[tuple[list[Job], bool]]:
+    def group_jobs(self, starts: list[tuple[int, Job]]) -> list[tuple[list[Job], bool]]:
         """Group the jobs of this rank's clients into fleets.
 
         Clients of a fleet have one learning rate. They start from one version, unless
@@ -209,7 +209,7 @@ class Arrivals:
             scored = is_scored(config, number)
             if number == self.plan.number:
                 scored = self.plan.is_scored
-            group = groups.setdefault((self.kind(job.version), scored), [])
+            group = groups.setdefault((self.get_group_key(job.version), scored), [])
             group.append(job)
         most, fleets = self.prepared.resources.clients_on_device, []
         for (_, scored), jobs in groups.items():
@@ -218,7 +218,7 @@ class Arrivals:
                 fleets.append((jobs[start : start + most], scored))
         return fleets
 
-    def kind(self, version: int) -> Any:
+    def get_group_key(self, version: int) -> Any:
         """Return the key by which clients that start from a version are grouped into
         fleets.
         """
@@ -261,27 +261,29 @@ class Arrivals:
         Args:
             own: ids of this rank's arriving clients.
         """
-        factors = torch.tensor(self.staleness.weights(self.step.staleness)).double()
+        factors = torch.tensor(
+            self.staleness.compute_weights(self.step.staleness)
+        ).double()
         places = np.searchsorted(self.step.cohort, own)
-        means = self.flights.means(own, factors[places]) if len(own) else {}
+        means = self.flights.make_means(own, factors[places]) if len(own) else {}
         message: dict[str, Mean | Field] = {**means}
         if means:
             weights = [means[name].weights for name in sorted(means)]
             message[WEIGHTS] = Field(torch.stack(weights, dim=1), floats=0)
-        private, finite = self.flights.private(own), self.flights.finite(own)
+        private, finite = self.flights.get_private(own), self.flights.find_finite(own)
         return LocalWork(own, message, private, finite)
 
     def weigh(self, round: Round) -> None:
         """Apply the server's step size to the means of arrived uploads."""
         if round.uploads is not None:
-            round.uploads = self.uplink(round.cohort, round.uploads)
+            round.uploads = self.apply_step_size(round.cohort, round.uploads)
 
     def forget(self, round: Round) -> None:
         """Forget the uploads that arrived, and messages on which no client trains."""
         self.flights.forget(round.work.ids)
         self.flights.forget_messages(self.step.awaited)
 
-    def uplink(self, cohort: np.ndarray, uploads: State) -> State:
+    def apply_step_size(self, cohort: np.ndarray, uploads: State) -> State:
         """Return the means of arrived uploads after applying the server's step size.
 
         Args:
@@ -293,13 +295,15 @@ class Arrivals:
         table = uploads.pop(WEIGHTS).double()
         begun = {job.client: job.version for job in self.step.jobs}
         versions = [begun[client] for client in cohort.tolist()]
-        rate = self.staleness.rate([self.version - version for version in versions])
+        rate = self.staleness.compute_rate(
+            [self.version - version for version in versions]
+        )
         if self.prepared.config.time.rule == "fedasync":
             # FedAsync mixes the models themselves, whatever their start versions.
             versions = [self.version] * len(versions)
         stepped = {}
         for name, weights in zip(sorted(uploads), table.T, strict=True):
-            stepped[name] = step_of(
+            stepped[name] = take_step(
                 mean=uploads[name],
                 sent={
                     version: self.flights.sent[version][name]
@@ -331,7 +335,7 @@ def add_gradients(
         scored[name][both] += np.nan_to_num(arrived[name][np.isin(own, observed)])
 
 
-def step_of(
+def take_step(
     mean: Tensor,
     sent: Mapping[int, Tensor],
     versions: Sequence[int],

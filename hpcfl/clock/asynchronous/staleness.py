@@ -39,34 +39,34 @@ class Staleness:
         """Return s(τ) for clients with weights of at most ``largest``."""
         return cls(time, min(MOST_BITS, PRODUCT_BITS - largest.bit_length()))
 
-    def units(self, staleness: int) -> int:
+    def count_units(self, staleness: int) -> int:
         """Return s(τ) in units, at least 1."""
-        share = self._share(staleness)
+        share = self._compute_share(staleness)
         return max(1, exact.round_to_whole(share * 2**self.bits))
 
-    def weights(self, staleness: Sequence[int]) -> list[int]:
+    def compute_weights(self, staleness: Sequence[int]) -> list[int]:
         """Return the factors of the weights of a step's updates.
 
         The factors are s(τ) in units, or 1 if s(τ) = 1 for all updates, so that the
         step equals that of a synchronous server.
         """
-        units = [self.units(one) for one in staleness]
+        units = [self.count_units(one) for one in staleness]
         if all(one == 2**self.bits for one in units):
             return [1] * len(units)
         return units
 
-    def rate(self, staleness: Sequence[int]) -> float:
+    def compute_rate(self, staleness: Sequence[int]) -> float:
         """Return the length of a step, rounded once.
 
         It is the mean of s(τ) times the server's learning rate, or times FedAsync's α.
         """
-        total = sum(self.units(one) for one in staleness)
+        total = sum(self.count_units(one) for one in staleness)
         mean = Fraction(total, len(staleness) * 2**self.bits)
         time = self.time
         whole = time.alpha if time.rule == "fedasync" else time.server_lr
         return float(mean * Fraction(whole))
 
-    def _share(self, staleness: int) -> Decimal:
+    def _compute_share(self, staleness: int) -> Decimal:
         """Return s(τ)."""
         time = self.time
         if time.staleness == "polynomial":

@@ -18,7 +18,7 @@ from hpcfl.clock import exact
 from hpcfl.clock.availability import FOREVER, OnlineClients
 from hpcfl.clock.calendar import Job, Step
 from hpcfl.clock.clients import Clients
-from hpcfl.clock.durations import SECOND, epochs_of
+from hpcfl.clock.durations import SECOND, count_epochs
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Time
 from hpcfl.simulation.round_schedule import Draws
@@ -117,9 +117,9 @@ class AsynchronousTimetable:
             while self._flights and self._flights[0].ended == self._tick:
                 self._end(heapq.heappop(self._flights))
                 if self._period is None and len(self._buffer) == self._size:
-                    yield self._taken()
+                    yield self._take_step()
             if self._buffer and self._period and self._tick % self._period == 0:
-                yield self._taken()
+                yield self._take_step()
 
     def _fill(self) -> None:
         """Start clients from the newest version in all free places."""
@@ -134,7 +134,7 @@ class AsynchronousTimetable:
         self._fillings += 1
         chosen = np.sort(self._draws.choose(eligible, free, key))
         staying = set(self._draws.drop_lost(chosen, key).tolist())
-        shares = self._draws.epoch_shares(chosen, key)
+        shares = self._draws.draw_epoch_shares(chosen, key)
         for position, client in enumerate(chosen.tolist()):
             share = 1.0 if shares is None else float(shares[position])
             self._start(client, share, client not in staying)
@@ -147,9 +147,9 @@ class AsynchronousTimetable:
             share: share of the epochs that it trains.
             dropped: Whether its upload is lost.
         """
-        done = epochs_of(share, self._duration.work.epochs)
-        arrival = self._tick + self._duration.ticks(client, done)
-        off = self._online.period_end(client)
+        done = count_epochs(share, self._duration.work.epochs)
+        arrival = self._tick + self._duration.count_ticks(client, done)
+        off = self._online.get_period_end(client)
         ended = min(arrival, off)
         job = Job(
             client=client,
@@ -207,7 +207,7 @@ class AsynchronousTimetable:
                 f"{self._vain} attempts; lengthen the clients' availability, or drop fewer updates"
             )
 
-    def _taken(self) -> Step:
+    def _take_step(self) -> Step:
         """Return the server's step with the jobs in the buffer."""
         jobs = sorted(self._buffer, key=lambda job: job.client)
         self._version += 1
@@ -225,12 +225,12 @@ class AsynchronousTimetable:
             wasted=done.wasted,
             present=done.present,
             lost=done.lost,
-            awaited=self._awaited(),
+            awaited=self._list_awaited(),
         )
         self._begun = self._tick
         return step
 
-    def _awaited(self) -> list[int]:
+    def _list_awaited(self) -> list[int]:
         """Return the start versions of clients whose uploads may still count."""
         most = self._time.max_staleness
         versions = set()

@@ -28,7 +28,7 @@ def test_messages_stay_while_a_client_trains_on_them_and_are_resumed():
     for version in range(3):
         flight.keep_message(version, {"model": torch.full((2,), float(version))})
     flight.forget_messages([0, 2])
-    state = flight.state()
+    state = flight.get_state()
     assert set(state) == {"0.model", "2.model"}
     resumed = make_in_flight(state)
     assert resumed.sent.keys() == {0, 2}

@@ -14,7 +14,7 @@ from playing import prepare_alone
 from recorded import assert_alike
 from refusals import expect_refusal
 
-from hpcfl.clock.asynchronous.rounds import step_of
+from hpcfl.clock.asynchronous.rounds import take_step
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.simulation import prepare as preparing
@@ -160,9 +160,9 @@ def test_a_step_by_hand():
     sent = {0: torch.tensor([0.0]), 1: torch.tensor([4.0])}
     weights = torch.tensor([3.0, 1.0]).double()
     mean = torch.tensor([6.5])
-    assert step_of(mean, sent, [1, 0], weights, 1.0).item() == 7.5
-    assert step_of(mean, sent, [1, 0], weights, 0.5).item() == 5.75
-    assert step_of(mean, {1: sent[1]}, [1, 1], weights, 1.0) is mean
+    assert take_step(mean, sent, [1, 0], weights, 1.0).item() == 7.5
+    assert take_step(mean, sent, [1, 0], weights, 0.5).item() == 5.75
+    assert take_step(mean, {1: sent[1]}, [1, 1], weights, 1.0) is mean
 
 
 def test_models_of_a_round_are_made_again(played):
@@ -215,7 +215,7 @@ def test_the_fastest_of_those_who_are_free_start(federate):
         "rounds": rounds,
     }
     calendar = federate("fedavg", counts, **keys).schedule
-    ticks = np.array([calendar.duration.ticks(client, 1) for client in range(8)])
+    ticks = np.array([calendar.duration.count_ticks(client, 1) for client in range(8)])
     steps = [calendar.step(number) for number in range(1, later)]
     starts = {job.begun for step in steps[:rounds] for job in step.jobs}
     assert len(starts) > rounds

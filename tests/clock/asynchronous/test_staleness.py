@@ -35,7 +35,7 @@ def staleness(largest=60, **keys):
 @pytest.mark.parametrize("kind", UNITS)
 def test_units_by_hand(kind):
     found = staleness(staleness=kind)
-    assert {late: found.units(late) for late in UNITS[kind]} == UNITS[kind]
+    assert {late: found.count_units(late) for late in UNITS[kind]} == UNITS[kind]
 
 
 def test_weights_stay_whole_numbers_whose_products_are_exact():
@@ -43,13 +43,13 @@ def test_weights_stay_whole_numbers_whose_products_are_exact():
     samples.
     """
     found = staleness(largest=2**20)
-    assert found.bits == 7 and found.weights([0, 3]) == [128, 64]
-    assert found.weights([0, 0]) == [1, 1]
-    assert staleness(a=1000.0).units(9) == 1  # never 0
+    assert found.bits == 7 and found.compute_weights([0, 3]) == [128, 64]
+    assert found.compute_weights([0, 0]) == [1, 1]
+    assert staleness(a=1000.0).count_units(9) == 1  # never 0
 
 
 def test_how_far_a_step_goes():
     """The mean of 1 and ½, times the server's rate or FedAsync's α."""
-    assert staleness().rate([0, 0]) == 1
-    assert staleness(server_lr=0.5).rate([0, 3]) == 0.375
-    assert staleness(rule="fedasync", alpha=0.5).rate([3]) == 0.25
+    assert staleness().compute_rate([0, 0]) == 1
+    assert staleness(server_lr=0.5).compute_rate([0, 3]) == 0.375
+    assert staleness(rule="fedasync", alpha=0.5).compute_rate([3]) == 0.25

@@ -33,7 +33,7 @@ def test_two_clients_by_hand():
     assert [told(step) for step in found] == [[(0, 0)], [(0, 1)], [(1, 0)], [(0, 2)]]
     assert [step.ended for step in found] == [S, 2 * S, 2.5 * S, 3 * S]
     assert [step.staleness for step in found] == [[0], [0], [2], [1]]
-    assert all(step.numbers()["time/idle"] == 0 for step in found)
+    assert all(step.compute_numbers()["time/idle"] == 0 for step in found)
 
 
 def test_an_even_race_is_the_synchronous_one():
@@ -87,7 +87,7 @@ class Lowest:
     def drop_lost(self, drawn, key):
         return drawn
 
-    def epoch_shares(self, chosen, key):
+    def draw_epoch_shares(self, chosen, key):
         return None
 
 
