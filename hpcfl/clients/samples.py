@@ -108,7 +108,7 @@ class Samples:
         # The image of each version, if several versions share one image.
         self._image: Tensor | None = None
         if shifts:
-            made = shifts.made(dataset, versions)
+            made = shifts.make_versions(dataset, versions)
             self.x, self.y = made.x.to(device), made.y.to(device)
             if made.image is not None:
                 self._image = made.image.to(device)
@@ -155,7 +155,7 @@ class Samples:
         if self._shifts is None or len(self._pools) == 1:
             return self
         other = copy.copy(self)
-        other.parts = self._pools[self._shifts.latest(round)]
+        other.parts = self._pools[self._shifts.find_latest_change(round)]
         return other
 
     def number_tests(self, clients: Sequence[int]) -> np.ndarray:
@@ -164,7 +164,7 @@ class Samples:
             return np.arange(len(clients))
         if self._shifts is None or not self._shifts.drawn:
             return np.zeros(len(clients), np.int64)
-        kinds, _ = self._shifts.kinds()
+        kinds, _ = self._shifts.group_clients()
         return kinds[list(clients)]
 
     def redistribute(self, pools: dict[int, np.ndarray]) -> "Samples":
@@ -250,7 +250,7 @@ def _number_pools(
             for client in clients:
                 held = np.asarray(part[client])
                 if shifts:
-                    held = shifts.versions(name, client, held, round)
+                    held = shifts.list_versions(name, client, held, round)
                 wanted.append(held)
     chosen, position = np.unique(
         np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True

@@ -41,14 +41,14 @@ class Normalisation:
         # One conversion and then in-place operations are faster than multiplying bytes
         # by floats.
         own = x.to(torch.promote_types(x.dtype, torch.get_default_dtype()), copy=True)
-        factor, offset = self._line(own.dtype, own.device)
+        factor, offset = self._compute_line(own.dtype, own.device)
         per_channel = (-1, *[1] * (x.ndim - 2))
         return own.mul_(factor.view(per_channel)).add_(offset.view(per_channel))
 
     # Cached, because creating these small tensors for every batch would make a GPU wait
     # for the host.
     @cache  # noqa: B019
-    def _line(
+    def _compute_line(
         self, dtype: torch.dtype, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return factor and offset of the normalisation x·factor + offset, each [1] or
@@ -111,7 +111,7 @@ class Owners:
     numbers: np.ndarray
     unseen: int = 0
 
-    def held(self, official_test: int) -> list[Held]:
+    def list_held(self, official_test: int) -> list[Held]:
         """Return each client's samples.
 
         The last ``official_test`` samples of the data set become test samples of their
@@ -221,14 +221,14 @@ class Dataset:
         labels = torch.from_numpy(y.astype(np.int64))
         return cls(name, torch.from_numpy(x), labels, classes, **more)
 
-    def without_samples(self) -> "Dataset":
+    def drop_samples(self) -> "Dataset":
         """Return the data set with its attributes but without samples."""
         owners = self.owners and replace(
             self.owners, numbers=self.owners.numbers[:0].copy()
         )
         return replace(self, x=self.x[:0].clone(), y=self.y[:0].clone(), owners=owners)
 
-    def taken(self, chosen: np.ndarray, official_test: int) -> "Dataset":
+    def select(self, chosen: np.ndarray, official_test: int) -> "Dataset":
         """Return a data set of chosen samples.
 
         Args:
@@ -262,7 +262,7 @@ class Dataset:
         return Normalisation(self.scale, self.mean, self.std)
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """Return the names of the built-in data sets."""
     return list(plugins.names(_PACKAGE))
 
@@ -304,7 +304,7 @@ def load(data: sections.Data, seed: int = 0) -> Dataset:
     return _normalise(dataset)
 
 
-def standardised(
+def standardise(
     dataset: Dataset, data: sections.Data, train: Sequence[np.ndarray]
 ) -> Dataset:
     """Return the data set with the normalisation of ``data.normalise``.
@@ -413,7 +413,7 @@ def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
     note = f"data.samples = {wanted}: only {wanted:,} of {trained:,} training samples are used"
     if dataset.official_test:
         note += f", and {len(drawn[1]):,} of {dataset.official_test:,} test samples"
-    few = dataset.taken(chosen, official_test=len(drawn[1]))
+    few = dataset.select(chosen, official_test=len(drawn[1]))
     return replace(few, notes=(*dataset.notes, note))
 
 
@@ -445,7 +445,7 @@ def _list_readers() -> str:
     """Return the names of the built-in data sets that read ``data.file``, for a
     message.
     """
-    readers = [name for name in names() if find(name).own_file]
+    readers = [name for name in list_names() if find(name).own_file]
     return f"{', '.join(readers[:-1])} or {readers[-1]}"
 
 

@@ -62,4 +62,4 @@ def restrict(dataset: Dataset, chosen: np.ndarray) -> Dataset:
         chosen: numbers of the samples, ascending.
     """
     first_test = len(dataset.y) - dataset.official_test
-    return dataset.taken(chosen, official_test=int((chosen >= first_test).sum()))
+    return dataset.select(chosen, official_test=int((chosen >= first_test).sum()))

@@ -76,7 +76,7 @@ class Split:
     run: str | None = None
     groups: Groups | None = None
 
-    def counts(
+    def count_classes(
         self, labels: np.ndarray, classes: int, part: str = "train"
     ) -> np.ndarray:
         """Return the number of samples per client and class, int64 [clients, classes].
@@ -169,7 +169,7 @@ def make(
     """
     try:
         return _make(
-            scheme.widened(newcomers),
+            scheme.add_newcomers(newcomers),
             dataset,
             replicas,
             data or sections.Data(),
@@ -268,7 +268,7 @@ def _draw_repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Dr
         seed = int(key.integers(2**63))
         newcomers = int((members >= len(replicas) - scheme.newcomers).sum())
         update = {"clients": len(members) - newcomers, "seed": seed}
-        own = scheme.model_copy(update=update).widened(newcomers)
+        own = scheme.model_copy(update=update).add_newcomers(newcomers)
         draw = own.draw_from(dataset)
         for position, client in enumerate(members.tolist()):
             trains[client] = draw.train[position]

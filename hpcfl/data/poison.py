@@ -18,7 +18,7 @@ class AttackFacts(Facts):
         """Return a generator of random numbers for the attack."""
         return super().generator(f"attack, {purpose}", *number)
 
-    def wrong(self, key: str, problem: str) -> UserError:
+    def make_error(self, key: str, problem: str) -> UserError:
         """Return a UserError about a key of the attack."""
         return UserError(f"attack.{key}: {problem}")
 

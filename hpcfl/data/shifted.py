@@ -128,7 +128,7 @@ class Shifts:
         self._sizes = [len(concepts) + 1 for concepts in self._concepts]
         self._states = [_list_states(shift.concepts) for shift in drawn]
         self.states = int(np.prod(self._sizes, dtype=np.int64))
-        # (round of the last change, counts), a cache of ``train_counts``
+        # (round of the last change, counts), a cache of ``count_train_classes``
         self._counted: tuple[int, np.ndarray] | None = None
 
     @cached_property
@@ -141,11 +141,11 @@ class Shifts:
                 rounds |= {max(1, round - 1) for round in shift.changes}
         return sorted(rounds)
 
-    def latest(self, round: int) -> int:
+    def find_latest_change(self, round: int) -> int:
         """Return the last of ``changes`` up to a round."""
         return self.changes[int(np.searchsorted(self.changes, round, "right")) - 1]
 
-    def versions(
+    def list_versions(
         self,
         part: str,
         client: int,
@@ -176,7 +176,7 @@ class Shifts:
             versions = versions[self._relabel(numbers, states) != before]
         return versions
 
-    def made(self, dataset: Dataset, versions: np.ndarray) -> Versions:
+    def make_versions(self, dataset: Dataset, versions: np.ndarray) -> Versions:
         """Compute versions of a data set's samples.
 
         Versions that differ only in their labels share an image.
@@ -195,7 +195,7 @@ class Shifts:
         images, image = np.unique(image_version, return_inverse=True)
         own = len(images) == len(versions)
         return Versions(
-            self._images(dataset, images),
+            self._make_images(dataset, images),
             torch.from_numpy(self._relabel(numbers, states)),
             None if own else torch.from_numpy(image),
         )
@@ -218,7 +218,7 @@ class Shifts:
             for number in np.unique(state[state > 0]).tolist():
                 yield concepts[number - 1], np.flatnonzero(state == number)
 
-    def _images(self, dataset: Dataset, versions: np.ndarray) -> Tensor:
+    def _make_images(self, dataset: Dataset, versions: np.ndarray) -> Tensor:
         numbers = versions // self.states
         x = dataset.x[torch.from_numpy(numbers)]
         for concept, where in self._list_changes(self._decode(versions)):
@@ -234,7 +234,7 @@ class Shifts:
                 labels[where] = concept.labels[labels[where]]
         return labels
 
-    def counts(
+    def count_classes(
         self,
         part: Part,
         held: Sequence[np.ndarray],
@@ -252,12 +252,12 @@ class Shifts:
         """
         counts = []
         for client, numbers in enumerate(held):
-            versions = self.versions(part, client, numbers, round)
+            versions = self.list_versions(part, client, numbers, round)
             labels = self._relabel(numbers, self._decode(versions))
             counts.append(np.bincount(labels, minlength=classes))
         return np.stack(counts)
 
-    def train_counts(
+    def count_train_classes(
         self, held: Sequence[np.ndarray], classes: int, round: int
     ) -> np.ndarray:
         """Return the number of training samples per client and class in a round, int64
@@ -270,9 +270,9 @@ class Shifts:
             classes: number of classes.
             round: number of the round.
         """
-        since = self.latest(round)
+        since = self.find_latest_change(round)
         if self._counted is None or self._counted[0] != since:
-            self._counted = since, self.counts("train", held, classes, since)
+            self._counted = since, self.count_classes("train", held, classes, since)
         return self._counted[1]
 
     @property
@@ -286,15 +286,15 @@ class Shifts:
         if not replicating:
             return None
         if len(replicating) > 1:
-            raise replicating[1].facts.wrong(
+            raise replicating[1].facts.make_error(
                 "replicate", "only one shift may give each group the whole data set"
             )
         groups: np.ndarray = replicating[0].followed[0]
         return groups
 
-    def groups(self) -> Groups:
+    def make_groups(self) -> Groups:
         """Return the groups of clients, for partition files and reports."""
-        group, names = self.kinds()
+        group, names = self.group_clients()
         return Groups(
             group,
             names,
@@ -317,7 +317,7 @@ class Shifts:
             concept.labels is not None for concepts in later for concept in concepts
         )
 
-    def kinds(self, round: int | None = None) -> tuple[np.ndarray, list[str]]:
+    def group_clients(self, round: int | None = None) -> tuple[np.ndarray, list[str]]:
         """Return the groups of clients by all shifts.
 
         Args:
@@ -415,7 +415,7 @@ def _refuse_lonely_cells(shifts: Sequence[Shift], facts: Sequence[Facts]) -> Non
             continue
         before = shifts[place - 1] if place else None
         if before is None or before.share or before.cells or before.at:
-            raise facts[place].wrong(
+            raise facts[place].make_error(
                 "cells",
                 "combines this shift with the one before it, which must exist and have no "
                 "share, cells or at",
@@ -442,7 +442,9 @@ def _draw_shift(
         group_of = np.array([0, *(group_of + 1)])
     groups = len(group_of)
     if has_untouched and groups == 1:
-        raise facts.wrong("kind", f"'{shift.kind}' has only the group without a shift")
+        raise facts.make_error(
+            "kind", f"'{shift.kind}' has only the group without a shift"
+        )
     if shift.at:
         numbers = grouping.list_steps(shift, facts, groups)
     elif dealt is not None:

@@ -46,7 +46,7 @@ class Attributes(BaseModel):
     run: str | None = None
     shift: ShiftAttributes | None = None
 
-    def repeats(self) -> bool:
+    def allows_repeats(self) -> bool:
         """Return whether a client may have a sample twice.
 
         This is allowed with replacement, and in a user's own scheme.
@@ -55,16 +55,16 @@ class Attributes(BaseModel):
             self.scheme.get("scheme")
         )
 
-    def shares(self) -> bool:
+    def allows_sharing(self) -> bool:
         """Return whether several clients may have the same sample."""
         name = str(self.scheme.get("scheme"))
-        if self.repeats() or self._replicates():
+        if self.allows_repeats() or self._has_replicas():
             return True
         # only built-in schemes are imported, never a module that a file names
         known = name in plugins.names(_PACKAGE)
         return known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
 
-    def _replicates(self) -> bool:
+    def _has_replicas(self) -> bool:
         """Return whether each group of clients has the whole data set."""
         tables = self.shift.tables if self.shift else []
         return any(table.get("replicate") is True for table in tables)
@@ -96,7 +96,11 @@ def read(
             raise Damaged("'train' and 'test' must have the same number of clients")
         if attributes.names and len(attributes.names) != clients:
             raise Damaged(f"it names {len(attributes.names)} of {clients} clients")
-        rules = attributes.samples, attributes.repeats(), attributes.shares()
+        rules = (
+            attributes.samples,
+            attributes.allows_repeats(),
+            attributes.allows_sharing(),
+        )
         mistake = describe_mistake(parts["train"], parts["test"], *rules)
         if mistake:
             raise Damaged(mistake)

@@ -429,7 +429,7 @@ def _prepare(
     store, newcomers = _make_stores(config, rank_device, own, parts.private)
     return Prepared(
         config=config,
-        data=replace(data, dataset=data.dataset.without_samples()),
+        data=replace(data, dataset=data.dataset.drop_samples()),
         hooks=parts.hooks,
         setup=parts.setup,
         placement=placement,

@@ -61,7 +61,7 @@ class ClientData:
         """
         if self.shifts is None or not self.shifts.relabels_later:
             return self.counts
-        counts = self.shifts.train_counts(
+        counts = self.shifts.count_train_classes(
             self.assigned.train, self.counts.shape[1], round
         )
         return torch.from_numpy(counts).double()
@@ -101,8 +101,10 @@ def prepare_data(
         )
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, data=config.data)
-    split = replace(split, groups=shifts.groups() if shifts and config.shift else None)
-    dataset = datasets.standardised(dataset, config.data, split.train[: scheme.clients])
+    split = replace(
+        split, groups=shifts.make_groups() if shifts and config.shift else None
+    )
+    dataset = datasets.standardise(dataset, config.data, split.train[: scheme.clients])
     labels = dataset.y.numpy()
     share = config.training.validation
     train, selection = hold_out(
@@ -217,11 +219,12 @@ def count_samples(
     """
     classes = dataset.classes
     if shifts is not None:
-        of_train = shifts.counts("train", split.train, classes, round=1)
-        of_test = shifts.counts("test", split.test, classes, round=1)
+        of_train = shifts.count_classes("train", split.train, classes, round=1)
+        of_test = shifts.count_classes("test", split.test, classes, round=1)
     else:
         of_train, of_test = (
-            split.counts(dataset.y.numpy(), classes, part) for part in ("train", "test")
+            split.count_classes(dataset.y.numpy(), classes, part)
+            for part in ("train", "test")
         )
     return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
 

@@ -589,6 +589,6 @@ def find_clusters(round: Round) -> Callable[[], dict[str, Any]]:
     ):
         return dict
     found = round.prepared.method.found_clusters(round.server)
-    groups, _ = shifts.kinds(round.plan.number)
+    groups, _ = shifts.group_clients(round.plan.number)
     clusters = None if found is None else found.cpu().numpy()
     return partial(record.describe_clusters, groups, shifts.drifts, clusters)

@@ -286,7 +286,7 @@ def count_classes(reported: pandas.DataFrame, data: Path) -> dict[int, Number]:
             dataset = datasets.load(experiment.data)
             split = partition.make(experiment.partition, dataset)
             counts = sum(
-                split.counts(dataset.y, dataset.classes, part)
+                split.count_classes(dataset.y, dataset.classes, part)
                 for part in ("train", "test")
             )
             numbers.append((counts > 0).sum(axis=1).mean())

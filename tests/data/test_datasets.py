@@ -25,8 +25,10 @@ def test_digits_are_built_in(monkeypatch):
 
 
 def test_names_are_the_files():
-    assert {"digits", "fashion-mnist", "npz-folders", "pfllib"} <= set(datasets.names())
-    assert not any("_" in name or name == "base" for name in datasets.names())
+    assert {"digits", "fashion-mnist", "npz-folders", "pfllib"} <= set(
+        datasets.list_names()
+    )
+    assert not any("_" in name or name == "base" for name in datasets.list_names())
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -193,7 +195,7 @@ def test_statistics_of_images_are_those_of_channels():
     digits = datasets.load(keys)
     assert digits.std == (0.5,)
     held = np.arange(100)
-    data = datasets.standardised(digits, keys, [held])
+    data = datasets.standardise(digits, keys, [held])
     images = data.normalise(data.x[:100])
     assert images.mean().item() == pytest.approx(0, abs=1e-5)
     assert images.std(correction=0).item() == pytest.approx(1, abs=1e-5)

@@ -44,7 +44,7 @@ def test_twenty_clients_share_the_digits(scheme):
             and (np.diff(train) > 0).all()
             and (np.diff(test) > 0).all()
         )
-    counts = split.counts(labels, 10) + split.counts(labels, 10, "test")
+    counts = split.count_classes(labels, 10) + split.count_classes(labels, 10, "test")
     assert (
         counts.dtype == np.int64
         and counts.sum(0).tolist() == np.bincount(labels).tolist()

@@ -69,7 +69,7 @@ class Scheme(Partition):
     exclusive: ClassVar[bool] = False
     _newcomers: int = PrivateAttr(0)
 
-    def widened(self, newcomers: int) -> Self:
+    def add_newcomers(self, newcomers: int) -> Self:
         """Return the scheme with newcomers added to its clients.
 
         Args:
@@ -104,7 +104,9 @@ class Scheme(Partition):
             UserError: The partition cannot be drawn.
         """
 
-    def cut(self, client: int, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def split_samples(
+        self, client: int, samples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Split a client's samples at random into training and test samples.
 
         Args:
@@ -149,9 +151,9 @@ class MergedScheme(Scheme):
     def draw_from(self, dataset: Dataset) -> Draw:
         if dataset.merges:
             return super().draw_from(dataset)
-        return self.draw(self.labels_dealt(dataset), dataset.classes, 0)
+        return self.draw(self.get_assigned_labels(dataset), dataset.classes, 0)
 
-    def labels_dealt(self, dataset: Dataset) -> np.ndarray:
+    def get_assigned_labels(self, dataset: Dataset) -> np.ndarray:
         """Return the labels of the samples that are assigned, which are the first ones."""
         labels = dataset.y.numpy()
         if dataset.merges:
@@ -164,9 +166,9 @@ class MergedScheme(Scheme):
                 f"partition.clients = {self.clients}: the data set has only {len(labels)} samples"
             )
         generator = randomness.generator(self.seed, "partition")
-        return self.divided(self.assign(labels, classes, generator))
+        return self.divide(self.assign(labels, classes, generator))
 
-    def divided(self, assignment: Assignment) -> Draw:
+    def divide(self, assignment: Assignment) -> Draw:
         """Split each client's samples into training and test samples.
 
         Raises UserError if two clients have the same sample.
@@ -176,7 +178,7 @@ class MergedScheme(Scheme):
                 f"partition.scheme = '{self.scheme}' assigned a sample to several clients"
             )
         parts = [
-            self.cut(client, samples)
+            self.split_samples(client, samples)
             for client, samples in enumerate(assignment.samples)
         ]
         return Draw(
@@ -186,7 +188,7 @@ class MergedScheme(Scheme):
             assignment.notes,
         )
 
-    def least_samples(self, samples: int) -> int:
+    def compute_least_samples(self, samples: int) -> int:
         """Return PFLlib's lower bound of a client's number of samples, ⌊min(10 / test
         share, N / 2M)⌋.
 

@@ -47,7 +47,7 @@ class ByClient(Scheme):
         if self.lists is not None:
             held = read_lists(self.lists)
             _refuse_impossible(held, len(dataset.y), self.lists)
-            draw = self._drawn(held, self.lists)
+            draw = self._draw_clients(held, self.lists)
             return replace(
                 draw,
                 notes=[
@@ -65,18 +65,18 @@ class ByClient(Scheme):
                 "huggingface; data.clients or data.owners of image-folder; npz-folders; "
                 "leaf; pfllib)"
             )
-        held = dataset.owners.held(dataset.official_test)
+        held = dataset.owners.list_held(dataset.official_test)
         where = f"'{dataset.name}'"
         if dataset.owners.unseen:
-            return self._drawn_with_unseen(held, dataset.owners.unseen, where)
-        return self._drawn(held, where)
+            return self._draw_with_unseen(held, dataset.owners.unseen, where)
+        return self._draw_clients(held, where)
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         raise UserError(
             "partition.scheme = 'by-client' needs the clients of samples, not only labels"
         )
 
-    def _drawn(self, held: list[Held], where: str) -> Draw:
+    def _draw_clients(self, held: list[Held], where: str) -> Draw:
         """Draw ``partition.clients`` clients at random, or return all.
 
         Args:
@@ -90,16 +90,18 @@ class ByClient(Scheme):
             raise UserError(
                 f"partition.clients = {self.clients}: {where} has only {len(held)} clients"
             )
-        chosen = self._chosen(len(held), self.clients, "clients")
+        chosen = self._choose(len(held), self.clients, "clients")
         notes = []
         if self.clients < len(held):
             notes.append(
                 f"{self.clients} of {len(held):,} clients of {where} take part, drawn with "
                 "partition.seed"
             )
-        return self._dealt([held[position] for position in chosen], where, notes)
+        return self._split_clients(
+            [held[position] for position in chosen], where, notes
+        )
 
-    def _drawn_with_unseen(self, held: list[Held], unseen: int, where: str) -> Draw:
+    def _draw_with_unseen(self, held: list[Held], unseen: int, where: str) -> Draw:
         """Draw clients from the training clients, and newcomers from the unseen
         clients.
 
@@ -121,17 +123,17 @@ class ByClient(Scheme):
                 f"{unseen}), to be scored after the last round, and partition.clients = "
                 f"{min(clients, trained)} (at most {trained})"
             )
-        seen = self._chosen(trained, clients, "clients")
-        others = self._chosen(unseen, self.newcomers, "newcomers")
+        seen = self._choose(trained, clients, "clients")
+        others = self._choose(unseen, self.newcomers, "newcomers")
         chosen = [held[position] for position in (*seen, *(trained + others))]
         note = (
             f"{where} is split by users: {clients} of its {trained:,} training users take "
             f"part, {self.newcomers} of its {unseen:,} test users are the newcomers, and "
             "partition.train splits the samples of each"
         )
-        return self._dealt(chosen, where, [note])
+        return self._split_clients(chosen, where, [note])
 
-    def _chosen(self, clients: int, count: int, purpose: str) -> np.ndarray:
+    def _choose(self, clients: int, count: int, purpose: str) -> np.ndarray:
         """Return the numbers of drawn clients, ascending.
 
         Args:
@@ -142,18 +144,18 @@ class ByClient(Scheme):
         order = randomness.permutation(clients, self.seed, purpose)
         return np.sort(order[:count])
 
-    def _dealt(self, clients: list[Held], where: str, notes: list[str]) -> Draw:
+    def _split_clients(self, clients: list[Held], where: str, notes: list[str]) -> Draw:
         """Return the training and test samples of the clients that take part."""
         trains = []
         tests = []
         for number, client in enumerate(clients):
-            train, test = self._parts(number, client, where)
+            train, test = self._split_client(number, client, where)
             trains.append(train)
             tests.append(test)
         names = [client.name for client in clients]
         return Draw(trains, tests, notes=notes, names=names)
 
-    def _parts(
+    def _split_client(
         self, number: int, client: Held, where: str
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the training and test samples of a natural client.
@@ -166,7 +168,7 @@ class ByClient(Scheme):
         train = client.train
         test = client.test
         if test is None:
-            train, test = self.cut(number, client.train)
+            train, test = self.split_samples(number, client.train)
         if not len(train) or not len(test):
             raise UserError(
                 f"{where}: client '{client.name}' has {len(train)} training samples and "

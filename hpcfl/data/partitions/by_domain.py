@@ -39,8 +39,8 @@ class ByDomain(MergedScheme):
     beta: float = Field(0.1, gt=0, description="beta of inside = 'dirichlet'")
 
     def draw_from(self, dataset: Dataset) -> Draw:
-        domains = self._domains(dataset)
-        labels = self.labels_dealt(dataset)
+        domains = self._find_domains(dataset)
+        labels = self.get_assigned_labels(dataset)
         generator = randomness.generator(self.seed, "partition")
         samples = []
         names = []
@@ -58,9 +58,9 @@ class ByDomain(MergedScheme):
             except UserError as error:
                 raise UserError(f"{error} (in the domain '{domain}')") from None
             samples += [members[held] for held in dealt.samples]
-            names += self._names(domain)
+            names += self._name_clients(domain)
             attempts = max(attempts, dealt.attempts)
-        return replace(self.divided(Assignment(samples, attempts)), names=names)
+        return replace(self.divide(Assignment(samples, attempts)), names=names)
 
     def assign(
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
@@ -72,7 +72,7 @@ class ByDomain(MergedScheme):
             inner = Dirichlet(clients=clients, train=self.train, beta=self.beta)
         return inner.assign(labels, classes, generator)
 
-    def _domains(self, dataset: Dataset) -> Owners:
+    def _find_domains(self, dataset: Dataset) -> Owners:
         """Return the domains of a data set.
 
         Raises UserError if it names none, or if their number does not fit the number of
@@ -94,7 +94,7 @@ class ByDomain(MergedScheme):
             )
         return domains
 
-    def _names(self, domain: str) -> list[str]:
+    def _name_clients(self, domain: str) -> list[str]:
         """Return the names of the clients of a domain."""
         if self.clients_per_domain == 1:
             return [domain]

@@ -40,7 +40,7 @@ class Spread:
     sizes: np.ndarray
     chunks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
-    def samples(self) -> list[np.ndarray]:
+    def list_samples(self) -> list[np.ndarray]:
         """Return the samples of each client, int64."""
         held = []
         for client in range(len(self.sizes)):
@@ -52,7 +52,7 @@ class Spread:
         return held
 
 
-def by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
+def group_by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
     """Return the positions of each class's samples in ``labels``, int64."""
     return [np.flatnonzero(labels == k) for k in range(classes)]
 
@@ -67,7 +67,7 @@ def spread(
     """Divide each class among the clients with shares from Dir(``beta``).
 
     Args:
-        pools: samples of each class, as from ``by_class``.
+        pools: samples of each class, as from ``group_by_class``.
         clients: number of clients.
         beta: concentration.
         generator: generator of random numbers.
@@ -85,7 +85,7 @@ def spread(
         if not below_mean.any():
             # All samples are assigned: this class and all later ones are empty.
             below_mean = ~below_mean
-        shares = shares_of(below_mean, beta, generator)
+        shares = draw_shares(below_mean, beta, generator)
         cuts = np.zeros(clients + 1, np.int64)
         cuts[1:] = np.cumsum(shares) * len(samples)
         cuts[-1] = len(samples)  # the last client gets the remainder of rounding
@@ -97,7 +97,7 @@ def spread(
     return Spread(sizes, chunks)
 
 
-def shares_of(
+def draw_shares(
     below_mean: np.ndarray, beta: float, generator: np.random.Generator
 ) -> np.ndarray:
     """Draw each client's share of a class.
@@ -139,8 +139,8 @@ class Dirichlet(MergedScheme):
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
     ) -> Assignment:
         # at least one training and one test sample
-        least = max(2, self.least_samples(len(labels)))
-        pools = by_class(labels, classes)
+        least = max(2, self.compute_least_samples(len(labels)))
+        pools = group_by_class(labels, classes)
         # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1
         # one in a thousand is accepted.
         short = 0  # clients with too few samples, over all attempts
@@ -148,7 +148,7 @@ class Dirichlet(MergedScheme):
             drawn = spread(pools, self.clients, self.beta, generator)
             missing = int((drawn.sizes < least).sum())
             if not missing:
-                return Assignment(drawn.samples(), attempt)
+                return Assignment(drawn.list_samples(), attempt)
             short += missing
             if attempt == TRIAL and short > HOPELESS * TRIAL:
                 break
@@ -213,11 +213,11 @@ class DirichletMin(Scheme):
             )
         end = len(labels) - official_test
         generator = randomness.generator(self.seed, "partition")
-        pools = by_class(labels[:end], classes)
+        pools = group_by_class(labels[:end], classes)
         for attempt in range(1, ATTEMPTS + 1):
             train = spread(
                 pools, self.clients, self.beta, generator, rearrange=swap
-            ).samples()
+            ).list_samples()
             samples = min(map(len, train))
             fewest = min(len(np.unique(labels[held])) for held in train)
             notes = [

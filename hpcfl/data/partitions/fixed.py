@@ -102,10 +102,10 @@ class SharedScheme(FixedScheme):
     """
 
     @abstractmethod
-    def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
+    def draw_shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         """Draw one client's class distribution, float64 [classes], with sum one."""
 
-    def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
+    def count_samples(self, shares: np.ndarray, samples: int) -> np.ndarray:
         """Return a client's number of samples per class, int64 [classes].
 
         All numbers are rounded down; classes with the largest remainders get one more.
@@ -128,7 +128,7 @@ class SharedScheme(FixedScheme):
         drawn = []
         for client in range(self.clients):
             own = randomness.generator(self.seed, "shares", client)
-            counts = self.counts(self.shares(classes, own), each)
+            counts = self.count_samples(self.draw_shares(classes, own), each)
             generator = randomness.generator(self.seed, "samples", part, client)
             picked = []
             for k in np.flatnonzero(counts).tolist():
@@ -157,12 +157,12 @@ class ClientDirichlet(SharedScheme):
         "public code; largest-remainder: unbiased",
     )
 
-    def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
+    def draw_shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         return generator.dirichlet(np.full(classes, self.beta))
 
-    def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
+    def count_samples(self, shares: np.ndarray, samples: int) -> np.ndarray:
         if self.rounding == "largest-remainder":
-            return super().counts(shares, samples)
+            return super().count_samples(shares, samples)
         upto = np.cumsum(np.floor(shares[:-1] * samples + 0.5))
         upto = np.minimum(upto, samples).astype(np.int64)
         return np.diff(upto, prepend=0, append=samples)
@@ -182,7 +182,7 @@ class PathologicalPairs(SharedScheme):
         2, description="number of classes per client"
     )
 
-    def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
+    def draw_shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         if self.classes_per_client > classes:
             raise UserError(
                 f"partition.classes_per_client = {self.classes_per_client}: the data has "

@@ -29,7 +29,7 @@ class Pathological(MergedScheme):
                 f"{classes} classes"
             )
         most_takers = math.ceil(self.classes_per_client * self.clients / classes)
-        least = self.least_samples(len(labels)) / classes
+        least = self.compute_least_samples(len(labels)) / classes
         chunks: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
         unused = []
         for k in range(classes):
@@ -50,10 +50,13 @@ class Pathological(MergedScheme):
             ):
                 chunks[client].append(chunk)
         return Assignment(
-            [np.concatenate(held) for held in chunks], notes=self._notes(chunks, unused)
+            [np.concatenate(held) for held in chunks],
+            notes=self._describe_missing(chunks, unused),
         )
 
-    def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
+    def _describe_missing(
+        self, chunks: list[list[np.ndarray]], unused: list[str]
+    ) -> list[str]:
         """Return notes on classes without clients, and on clients with too few classes."""
         notes = [f"no client holds {', '.join(unused)}"] if unused else []
         short = [

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from hpcfl.data.partitions.base import Assignment, MergedScheme, round_down
-from hpcfl.data.partitions.dirichlet import CAP, by_class
+from hpcfl.data.partitions.dirichlet import CAP, group_by_class
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
@@ -62,17 +62,17 @@ class Quantity(MergedScheme):
             )
         if self.labels == "dirichlet":
             return Assignment(
-                self._by_class(labels, classes, sizes, generator), attempts
+                self._assign_by_class(labels, classes, sizes, generator), attempts
             )
         order = generator.permutation(len(labels))
         return Assignment(np.split(order, np.cumsum(sizes)[:-1]), attempts)
 
     def _draw_sizes(self, generator: np.random.Generator, total: int) -> np.ndarray:
         """Draw the sizes of the clients, with sum ``total``."""
-        weights = self.weights(generator)
+        weights = self.draw_weights(generator)
         return round_down(weights / weights.sum() * total, total)
 
-    def weights(self, generator: np.random.Generator) -> np.ndarray:
+    def draw_weights(self, generator: np.random.Generator) -> np.ndarray:
         """Return numbers proportional to the clients' sizes, float64 [clients]."""
         place = np.arange(1, self.clients + 1, dtype=np.float64)
         match self.law:
@@ -94,7 +94,7 @@ class Quantity(MergedScheme):
                 weights = np.exp(place - self.clients)
         return weights
 
-    def _by_class(
+    def _assign_by_class(
         self,
         labels: np.ndarray,
         classes: int,
@@ -112,7 +112,9 @@ class Quantity(MergedScheme):
             sizes: number of samples of each client.
             generator: generator of random numbers.
         """
-        pools = [generator.permutation(pool) for pool in by_class(labels, classes)]
+        pools = [
+            generator.permutation(pool) for pool in group_by_class(labels, classes)
+        ]
         left = np.array([len(pool) for pool in pools])
         proportions = [
             randomness.generator(self.seed, "classes", client).dirichlet(

@@ -80,21 +80,23 @@ class Facts:
         place = self.place
         return randomness.generator(self.seed, "shift", place, purpose, *number)
 
-    def wrong(self, key: str, problem: str) -> UserError:
+    def make_error(self, key: str, problem: str) -> UserError:
         """Return a UserError about a key of this shift."""
         return UserError(f"shift.{self.place}.{key}: {problem}")
 
     def require_values(self, kind: str) -> None:
         """Raise UserError if samples are token ids."""
         if self.dtype in (torch.int32, torch.int64):
-            raise self.wrong("kind", f"'{kind}' changes values; these samples are text")
+            raise self.make_error(
+                "kind", f"'{kind}' changes values; these samples are text"
+            )
 
     def require_images(self, kind: str) -> None:
         """Raise UserError if samples are not images [channels, height, width]."""
         self.require_values(kind)
         if len(self.shape) != 3:
             shape = list(self.shape)
-            raise self.wrong(
+            raise self.make_error(
                 "kind", f"'{kind}' changes images; these samples have the shape {shape}"
             )
 

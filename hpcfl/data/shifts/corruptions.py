@@ -32,7 +32,7 @@ Draw = Callable[[str, int], Generator]
 Images = np.ndarray
 
 
-def constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
+def get_constant(name: str, severity: int, shape: tuple[int, ...]) -> Any:
     """Return the constant of a corruption.
 
     Args:

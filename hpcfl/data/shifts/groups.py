@@ -155,12 +155,14 @@ def _read_table(shift: Shift, path: str, facts: Facts, concepts: int) -> np.ndar
         table = np.array(rows).astype(np.int64)
     wanted = len(shift.at) + 1, facts.clients
     if table.shape != wanted:
-        raise facts.wrong(
+        raise facts.make_error(
             "table",
             f"{path} has the shape {list(table.shape)}; expected {list(wanted)}: a row for round "
             "1, a row for each round in at, and a column for each client",
         )
     if table.min() < 0 or table.max() >= concepts:
-        raise facts.wrong("table", f"{path}: its numbers must be 0 … {concepts - 1}")
+        raise facts.make_error(
+            "table", f"{path}: its numbers must be 0 … {concepts - 1}"
+        )
     columns = np.arange(facts.clients + facts.newcomers) % facts.clients
     return table[:, columns]

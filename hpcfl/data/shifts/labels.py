@@ -38,20 +38,20 @@ class Labels(Shift):
     def concepts(self, facts: Facts) -> list[Concept]:
         listed = [self.how] if isinstance(self.how, str) else self.how
         made = {
-            "shift": self._shifted,
-            "reverse": self._reversed,
-            "random": self._random,
-            "swap": self._swapped,
+            "shift": self._shift,
+            "reverse": self._reverse,
+            "random": self._permute,
+            "swap": self._swap,
         }
         concepts = [Concept(self.untouched)]
         for how in listed:
             concepts += made[how](facts)
         return concepts
 
-    def _shifted(self, facts: Facts) -> list[Concept]:
+    def _shift(self, facts: Facts) -> list[Concept]:
         classes = np.arange(facts.classes)
         if self.groups > facts.classes:
-            raise facts.wrong(
+            raise facts.make_error(
                 "groups", f"{self.groups} must be at most {facts.classes}, the classes"
             )
         return [
@@ -59,30 +59,32 @@ class Labels(Shift):
             for group in range(1, self.groups)
         ]
 
-    def _reversed(self, facts: Facts) -> list[Concept]:
+    def _reverse(self, facts: Facts) -> list[Concept]:
         return [Concept("K − 1 − y", labels=np.arange(facts.classes)[::-1].copy())]
 
-    def _random(self, facts: Facts) -> list[Concept]:
+    def _permute(self, facts: Facts) -> list[Concept]:
         concepts = []
         for group in range(1, self.groups):
             permutation = facts.generator("labels", group).permutation(facts.classes)
             concepts.append(Concept(f"permuted {group}", labels=permutation))
         return concepts
 
-    def _swapped(self, facts: Facts) -> list[Concept]:
+    def _swap(self, facts: Facts) -> list[Concept]:
         if not self.swaps:
-            raise facts.wrong("swaps", "how = 'swap' needs pairs, as in [[1, 2]]")
-        return [self._pairs(classes, facts) for classes in self.swaps]
+            raise facts.make_error("swaps", "how = 'swap' needs pairs, as in [[1, 2]]")
+        return [self._swap_pairs(classes, facts) for classes in self.swaps]
 
-    def _pairs(self, classes: list[int], facts: Facts) -> Concept:
+    def _swap_pairs(self, classes: list[int], facts: Facts) -> Concept:
         """Return the concept that swaps the first class with the second, the third with
         the fourth, and so on.
         """
         different = len(set(classes)) == len(classes)
         if not classes or len(classes) % 2 or not different:
-            raise facts.wrong("swaps", f"{classes} must be pairs of different classes")
+            raise facts.make_error(
+                "swaps", f"{classes} must be pairs of different classes"
+            )
         if max(classes) >= facts.classes:
-            raise facts.wrong(
+            raise facts.make_error(
                 "swaps", f"{classes}: the data set has only {facts.classes} classes"
             )
         permutation = np.arange(facts.classes)

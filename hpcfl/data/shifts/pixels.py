@@ -66,9 +66,9 @@ class Corruption(Shift):
     def concepts(self, facts: Facts) -> list[Concept]:
         facts.require_images(self.kind)
         groups = facts.clients if self.groups == "clients" else self.groups
-        return [self._of_group(group, facts) for group in range(groups)]
+        return [self._make_concept(group, facts) for group in range(groups)]
 
-    def _of_group(self, group: int, facts: Facts) -> Concept:
+    def _make_concept(self, group: int, facts: Facts) -> Concept:
         severity = self.severity
         if severity == "random":
             severity = int(facts.generator("severity", group).integers(1, 6))
@@ -84,10 +84,10 @@ class Corruption(Shift):
         if name in OF_BYTES:
             require_bytes(facts, "corruption", name)
         if name == "jpeg" and facts.shape[0] not in (1, 3):
-            raise facts.wrong("corruption", "'jpeg' needs one or three channels")
-        c = corruptions.constant(name, severity, facts.shape)
+            raise facts.make_error("corruption", "'jpeg' needs one or three channels")
+        c = corruptions.get_constant(name, severity, facts.shape)
         change = partial(corrupt, name, c, facts.generator)
-        return Concept(f"{name} {severity}", on_pixels(change, facts))
+        return Concept(f"{name} {severity}", transform_pixels(change, facts))
 
 
 def _list_possible(facts: Facts) -> list[str]:
@@ -124,7 +124,7 @@ class NoiseLevel(Shift):
         for client in range(facts.clients):
             std = self.noise * client / max(1, facts.clients - 1)
             add = partial(corrupt, "gaussian-noise", std, facts.generator)
-            changed = Concept(f"noise {std:.6g}", on_pixels(add, facts))
+            changed = Concept(f"noise {std:.6g}", transform_pixels(add, facts))
             concepts.append(changed if std else Concept(self.untouched))
         return concepts
 
@@ -146,7 +146,7 @@ class Hue(Shift):
         for group in range(1, self.groups):
             turn = partial(_turn_hue, group / self.groups)
             name = f"hue + {360 * group / self.groups:g}°"
-            concepts.append(Concept(name, on_pixels(turn, facts)))
+            concepts.append(Concept(name, transform_pixels(turn, facts)))
         return concepts
 
 
@@ -174,7 +174,7 @@ class Tint(Shift):
             random = facts.generator("tint", group)
             factors = random.uniform(1 - self.c, 1 + self.c, facts.shape[0])
             change = partial(_multiply, factors.astype(np.float32)[:, None, None])
-            concepts.append(Concept(f"tint {group}", on_pixels(change, facts)))
+            concepts.append(Concept(f"tint {group}", transform_pixels(change, facts)))
         return concepts
 
 
@@ -183,7 +183,7 @@ def _multiply(factors: np.ndarray, x: np.ndarray, numbers: np.ndarray) -> np.nda
     return tinted
 
 
-def on_pixels(change: OfPixels, facts: Facts) -> Transform:
+def transform_pixels(change: OfPixels, facts: Facts) -> Transform:
     """Return a transformation of raw samples that applies a change of pixels."""
 
     def transform(x: Tensor, numbers: np.ndarray) -> Tensor:
@@ -204,7 +204,7 @@ def require_bytes(facts: Facts, key: str, name: str) -> None:
     """
     if facts.dtype != torch.uint8:
         told = f"'{name}' needs uint8 images; these are {facts.dtype}"
-        raise facts.wrong(key, told)
+        raise facts.make_error(key, told)
 
 
 def require_colour(facts: Facts, key: str, name: str) -> None:
@@ -215,7 +215,7 @@ def require_colour(facts: Facts, key: str, name: str) -> None:
     channels = facts.shape[0]
     if channels != 3:
         told = f"'{name}' needs three channels; these images have {channels}"
-        raise facts.wrong(key, told)
+        raise facts.make_error(key, told)
 
 
 plugins = {

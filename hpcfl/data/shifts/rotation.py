@@ -31,15 +31,15 @@ class Rotation(Shift):
 
     def concepts(self, facts: Facts) -> list[Concept]:
         facts.require_images(self.kind)
-        return [self._turned(angle % 360, facts) for angle in self.angles]
+        return [self._rotate(angle % 360, facts) for angle in self.angles]
 
-    def _turned(self, angle: float, facts: Facts) -> Concept:
+    def _rotate(self, angle: float, facts: Facts) -> Concept:
         name = f"{angle:g}°"
         if not angle:
             return Concept(name)
         height, width = facts.shape[1:]
         if height != width and angle != 180:
-            raise facts.wrong(
+            raise facts.make_error(
                 "angles", f"images of {height}×{width} pixels allow only 0 and 180"
             )
         if angle % 90:

@@ -27,7 +27,7 @@ _BREAKS = re.compile(r"<br />|[;:]")  # replaced by blanks
 _TOKEN = re.compile(r"['.,()!?]|[^\s'.,()!?]+")  # each punctuation mark is a token
 
 
-def tokens(text: str) -> list[str]:
+def tokenise(text: str) -> list[str]:
     """Return the tokens of a text: lower case, without double quotes, split at blanks
     and punctuation.
     """
@@ -72,7 +72,7 @@ class CsvFiles(CheckedFiles):
             for file in ([test] if alone else [train, test])
         ]
         rows = [row for part in parts for row in part]
-        ids, vocabulary = encode([tokens(" ".join(row[1:])) for row in rows])
+        ids, vocabulary = encode([tokenise(" ".join(row[1:])) for row in rows])
         notes = (
             f"{root / self.folder}: {train} is missing; the data set has only the "
             f"{len(rows):,} samples of {test}",

@@ -82,7 +82,7 @@ class ArrowColumns(Columns):
         self._categorical = _find_categorical(schema) | set(self._class_names)
         self.rows_by_file = [len(file.table) for file in self._files]
         self.names = list(schema.names)
-        self.index = _index_columns(schema)
+        self.index = _find_index_columns(schema)
         parts = [file.part for file in self._files]
         if None not in parts:
             self.split = np.repeat(np.array(parts, object), self.rows_by_file)
@@ -95,7 +95,7 @@ class ArrowColumns(Columns):
             of = np.repeat([file.client for file in self._files], self.rows_by_file)
             self.clients = Owners(tuple(clients), of)
 
-    def column(self, name: str) -> np.ndarray:
+    def read_column(self, name: str) -> np.ndarray:
         parts = []
         names = self.class_names(name)
         for file in self._files:
@@ -190,7 +190,7 @@ def _decode_pictures(where: str, contents: list[bytes | None], row: int) -> np.n
     return np.stack(images)
 
 
-def _index_columns(schema: Any) -> set[str]:
+def _find_index_columns(schema: Any) -> set[str]:
     """Return the columns that pandas wrote as index of the rows."""
     index = {name for name in schema.names if features.is_index(name)}
     for entry in _read_description(schema, "index_columns"):
@@ -280,7 +280,7 @@ def _describe_columns(file: File) -> list[str]:
     """
     arrow = import_pyarrow()
     schema = file.table.schema
-    index = _index_columns(schema)
+    index = _find_index_columns(schema)
     columns = []
     for field in schema:
         kind = field.type

@@ -122,7 +122,7 @@ class CheckedFiles(Source):
         expected = {**self.checksums, **self.further}[file]
         with untrusted_files.refuse_unreadable(path, missing=remedy):
             content = untrusted_files.read_user_file(path, MOST_BYTES)
-        checksum = _md5(content)
+        checksum = _compute_md5(content)
         if checksum != expected:
             raise UserError(
                 f"{path}: damaged, {len(content):,} bytes with MD5 {checksum} instead of "
@@ -173,7 +173,7 @@ class CheckedFiles(Source):
             for file, checksum in self.checksums.items():
                 path = folder / file
                 # torchvision downloads MNIST's files only if they are absent
-                if path.exists() and _md5(path.read_bytes()) != checksum:
+                if path.exists() and _compute_md5(path.read_bytes()) != checksum:
                     path.unlink()
             if "://" not in self.archive:
                 getattr(torchvision.datasets, self.archive)(root, download=True)
@@ -197,5 +197,5 @@ def downloading(name: str, root: Path) -> Iterator[None]:
         ) from None
 
 
-def _md5(content: bytes) -> str:
+def _compute_md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()

@@ -78,7 +78,7 @@ class Camelyon17(DecodedPictures):
             Field(description="clients of the patches: hospitals or slides"),
         ] = "hospital",
     ) -> Dataset:
-        table = self.records(name, root)
+        table = self.read_records(name, root)
         return Dataset.from_arrays(
             name,
             table["image"],

@@ -35,7 +35,7 @@ class PickledBatches(CheckedFiles):
             content = self.content(name, root, file)
             path = root / self.folder / file
             with untrusted_files.refuse_unreadable(path, f"a batch of {name}"):
-                batch = pickled.loaded(content, encoding="latin1")
+                batch = pickled.unpickle(content, encoding="latin1")
                 part = batch["data"].reshape(-1, 3, 32, 32)
                 images[count : count + len(part)] = part
                 count += len(part)

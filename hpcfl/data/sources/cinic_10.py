@@ -69,7 +69,7 @@ class Cinic10(DecodedPictures):
             bool, Field(description="train on the validation part as well")
         ] = False,
     ) -> Dataset:
-        table = self.records(name, root)
+        table = self.read_records(name, root)
         size = EACH * len(CLASSES)
         # A slice remains mapped; adding the validation part copies the images.
         records = table[: 2 * size]

@@ -64,7 +64,7 @@ class _CsvColumns(Columns):
                 **options,
             )
 
-    def column(self, name: str) -> np.ndarray:
+    def read_column(self, name: str) -> np.ndarray:
         where = f"{self._root}: column '{name}'"
         series = self._frame[self.names.index(name)]
         missing = np.flatnonzero(series.isna())
@@ -76,9 +76,9 @@ class _CsvColumns(Columns):
             return values
         return _convert_to_texts(series)
 
-    def as_written(self, name: str) -> np.ndarray:
+    def read_as_written(self, name: str) -> np.ndarray:
         """Return the column as integers if all have the usual notation, else as texts."""
-        values = self.column(name)
+        values = self.read_column(name)
         position = self.names.index(name)
         rows = self._parse_rows(usecols=[position], dtype=str)
         written = _convert_to_texts(rows[position])

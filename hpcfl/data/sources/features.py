@@ -49,16 +49,16 @@ class Columns(ABC):
     notes: tuple[str, ...] = ()
 
     @abstractmethod
-    def column(self, name: str) -> np.ndarray:
+    def read_column(self, name: str) -> np.ndarray:
         """Return the values of a column, [rows, …]: numbers, uint8 images [rows,
         channels, height, width], or texts as objects.
 
         Raises UserError for other types, missing values, NaN and infinities.
         """
 
-    def as_written(self, name: str) -> np.ndarray:
+    def read_as_written(self, name: str) -> np.ndarray:
         """Return a column of names: texts as in the file, or equivalent numbers."""
-        return self.column(name)
+        return self.read_column(name)
 
     def class_names(self, name: str) -> list[str] | None:
         """Return the class names of a column of class numbers, or None."""
@@ -105,7 +105,7 @@ def encode(
     """
     first, values = next(iter(columns.items()))
     if len(columns) == 1 and values.dtype == object and not one_hot:
-        tokens = [ag_news.tokens(text) for text in values]
+        tokens = [ag_news.tokenise(text) for text in values]
         return Features(ag_news.encode(tokens, known=trained)[0], [first], [])
     if len(columns) == 1 and values.ndim > 1:
         return Features(values, [first], [])

@@ -318,9 +318,9 @@ def _read_owners(path: Path, root: Path, images: list[Image]) -> Owners:
     table = csv.plugin.open(path)
     if sorted(table.names) != COLUMNS:
         raise UserError(f"{path}: the first line must be 'file,client'")
-    named = table.column("file").tolist()
+    named = table.read_column("file").tolist()
     checks.refuse_repeated(path, "file", named)
-    clients = [str(client) for client in table.as_written("client")]
+    clients = [str(client) for client in table.read_as_written("client")]
     for client in clients:
         if client != client.strip():
             raise UserError(f"{path}: {client!r} begins or ends with a space")

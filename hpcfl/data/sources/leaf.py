@@ -313,7 +313,7 @@ def _convert(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, An
         "notes": describe_gaps(root, y),
     }
     if x.dtype == object:
-        texts = [ag_news.tokens(text) for text in x]
+        texts = [ag_news.tokenise(text) for text in x]
         ids, vocabulary = ag_news.encode(texts, WORDS, known=trained)
         return {"x": torch.from_numpy(ids), "vocabulary": vocabulary, **found}
     samples = torch.from_numpy(x)

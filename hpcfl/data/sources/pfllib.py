@@ -132,7 +132,7 @@ def _read_arrays(path: Path) -> Arrays:
     """
     with untrusted_files.refuse_unreadable(path, "a client of PFLlib's"):
         content = _read_pickle(path)
-        samples = pickled.loaded(content)
+        samples = pickled.unpickle(content)
         if not isinstance(samples, np.ndarray) or samples.shape != ():
             raise ValueError("its array must have no dimensions")
         samples = samples.item()

@@ -31,7 +31,7 @@ class _Unpickler(pickle.Unpickler):
         return ALLOWED[module, name]
 
 
-def loaded(content: bytes, encoding: str = "ASCII") -> Any:
+def unpickle(content: bytes, encoding: str = "ASCII") -> Any:
     """Return the content of a pickle.
 
     Args:

@@ -140,7 +140,7 @@ class DecodedPictures(Source):
     def decode(self, entry: Any) -> tuple[Any, ...]:
         """Return the record of an image. Raises UserError."""
 
-    def records(self, name: str, root: Path) -> np.ndarray:
+    def read_records(self, name: str, root: Path) -> np.ndarray:
         """Return the records of all images [n].
 
         The file of ``download`` is mapped, private to this process. Without this file

@@ -142,7 +142,7 @@ def _read_named_features(
         )
     for name in features:
         _refuse_unknown(root, "features", name, table.names)
-    return {name: table.column(name) for name in features}
+    return {name: table.read_column(name) for name in features}
 
 
 def _guess_features(
@@ -158,7 +158,7 @@ def _guess_features(
     columns = {}
     for name in left:
         if name not in index + others:
-            columns[name] = table.column(name)
+            columns[name] = table.read_column(name)
     left_out = {"pandas' index": index, "labels, clients or parts": others}
     left_out["an identifier"] = features_of.find_identifiers(
         columns, table.rows_by_file
@@ -226,7 +226,7 @@ def _order_rows(
 
 def _list_texts(table: Columns, column: str) -> np.ndarray:
     """Return a column as texts; class numbers become class names."""
-    values = table.as_written(column)
+    values = table.read_as_written(column)
     names = table.class_names(column)
     if names is not None:
         values = np.array(names, object)[values]
@@ -235,7 +235,7 @@ def _list_texts(table: Columns, column: str) -> np.ndarray:
 
 def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
     """Return the labels. Raises UserError if they are neither class numbers nor names."""
-    values = table.column(name)
+    values = table.read_column(name)
     if values.ndim != 1 or values.dtype.kind not in "iubO":
         raise UserError(
             f"{root}: the column '{name}' holds {values.dtype} {list(values.shape)}; labels "
@@ -243,7 +243,7 @@ def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
         )
     if not len(values):
         raise UserError(f"{root}: the table has no rows")
-    values = table.as_written(name)
+    values = table.read_as_written(name)
     if values.dtype == object:
         written, numbers = np.unique(values, return_inverse=True)
         return _Labels(numbers.astype(np.int64), len(written), written.tolist())
@@ -271,7 +271,7 @@ def _read_owners(
     if name is None:
         given = table.clients
         return None if given is None else replace(given, numbers=given.numbers[order])
-    values = table.as_written(name)
+    values = table.read_as_written(name)
     if values.ndim != 1:
         raise UserError(
             f"{root}: the column '{name}' holds lists or images; a client must be a number or "

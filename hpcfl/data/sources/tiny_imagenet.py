@@ -47,7 +47,7 @@ class TinyImageNet(DecodedPictures):
     )
 
     def read(self, name: str, root: Path) -> Dataset:
-        table = self.records(name, root)
+        table = self.read_records(name, root)
         return Dataset.from_arrays(
             name,
             table["image"],

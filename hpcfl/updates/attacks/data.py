@@ -49,11 +49,11 @@ class Backdoor(DataAttack):
     def poison(self, attackers: np.ndarray, facts: AttackFacts) -> Poison:
         facts.require_images(self.kind)
         if self.target >= facts.classes:
-            raise facts.wrong(
+            raise facts.make_error(
                 "target", f"{self.target}: there are {facts.classes} classes"
             )
         if self.patch > min(facts.shape[1:]):
-            raise facts.wrong(
+            raise facts.make_error(
                 "patch", f"{self.patch} exceeds the images' {facts.shape[1:]} pixels"
             )
         white = facts.scale

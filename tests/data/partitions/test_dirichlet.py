@@ -38,7 +38,7 @@ def test_all_samples_go_to_one_client_each_and_none_is_too_small(generator):
 
 
 def test_a_client_at_the_mean_gets_no_more(generator):
-    shares = dirichlet.shares_of(np.array([True, False, True]), 0.1, generator)
+    shares = dirichlet.draw_shares(np.array([True, False, True]), 0.1, generator)
     assert shares[1] == 0 and shares.sum() == pytest.approx(1)
 
 
@@ -49,13 +49,13 @@ def test_the_last_client_gets_the_rest_of_rounding(monkeypatch, generator):
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
     monkeypatch.setattr(dirichlet, "shares_of", lambda *given: shares)
     drawn = dirichlet.spread([np.arange(10)], 4, 0.1, generator)
-    assert [*map(len, drawn.samples())] == drawn.sizes.tolist() == [2, 3, 4, 1]
-    assert sorted(np.concatenate(drawn.samples())) == list(range(10))
+    assert [*map(len, drawn.list_samples())] == drawn.sizes.tolist() == [2, 3, 4, 1]
+    assert sorted(np.concatenate(drawn.list_samples())) == list(range(10))
 
 
 def test_shares_that_underflow_are_drawn_again(generator):
     open_clients = np.arange(20) == 7
-    shares = dirichlet.shares_of(open_clients, 1e-4, generator)
+    shares = dirichlet.draw_shares(open_clients, 1e-4, generator)
     assert shares.tolist() == open_clients.tolist()
 
 
@@ -69,7 +69,7 @@ def test_giving_up_tells_the_numbers(monkeypatch, generator):
     with expect_refusal(r"partition\.beta = 0\.1: .* 20 .* 90 .* 100 "):
         Dirichlet(clients=90).assign(np.arange(100) % 10, 10, generator)
     with expect_refusal(r"partition\.beta = 0\.1 "):
-        dirichlet.shares_of(np.array([False, False]), 0.1, generator)
+        dirichlet.draw_shares(np.array([False, False]), 0.1, generator)
 
 
 def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn(generator):

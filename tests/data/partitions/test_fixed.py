@@ -56,7 +56,7 @@ def test_the_largest_share_is_that_of_the_public_code(beta, classes, share):
     generator = np.random.default_rng(0)
     scheme = ClientDirichlet(beta=beta)
     assert np.mean(
-        [scheme.shares(classes, generator).max() for _ in range(2000)]
+        [scheme.draw_shares(classes, generator).max() for _ in range(2000)]
     ) == pytest.approx(share, abs=0.02)
 
 
@@ -77,11 +77,13 @@ def test_the_largest_share_is_that_of_the_public_code(beta, classes, share):
 def test_both_rules_of_rounding(shares, samples, last_class, largest_remainder):
     shares = np.array(shares)
     assert (
-        ClientDirichlet(rounding="last-class").counts(shares, samples).tolist()
+        ClientDirichlet(rounding="last-class").count_samples(shares, samples).tolist()
         == last_class
     )
     assert (
-        ClientDirichlet(rounding="largest-remainder").counts(shares, samples).tolist()
+        ClientDirichlet(rounding="largest-remainder")
+        .count_samples(shares, samples)
+        .tolist()
         == largest_remainder
     )
 

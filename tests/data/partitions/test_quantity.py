@@ -54,7 +54,7 @@ def test_without_spread_sizes_are_those_of_iid_clients():
 def test_log_sizes_have_the_spread_and_a_client_keeps_its_draw():
     generator = np.random.default_rng(0)
     many, one_more = (
-        np.log(Quantity(clients=clients, sigma=0.3).weights(generator))
+        np.log(Quantity(clients=clients, sigma=0.3).draw_weights(generator))
         for clients in (10_000, 10_001)
     )
     assert abs(many.std() / 0.3 - 1) < 0.03

@@ -18,7 +18,7 @@ def test_every_corruption_has_a_name_an_operation_and_constants_for_every_size()
 def test_the_larger_side_chooses_the_constants():
     columns = corruptions.CONSTANTS["gaussian-noise"]
     for place, side in enumerate((32, 64, 65)):
-        found = corruptions.constant("gaussian-noise", 2, (3, 8, side))
+        found = corruptions.get_constant("gaussian-noise", 2, (3, 8, side))
         assert found == columns[place][1]
 
 

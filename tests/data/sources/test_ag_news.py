@@ -22,7 +22,7 @@ from hpcfl.data.sources import ag_news
     ],
 )
 def test_tokens_follow_basic_english(text, expected):
-    assert ag_news.tokens(text) == expected.split()
+    assert ag_news.tokenise(text) == expected.split()
 
 
 def test_a_vocabulary_is_ordered_by_frequency_then_alphabetically():

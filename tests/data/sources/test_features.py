@@ -60,7 +60,7 @@ def test_too_many_categories_are_refused(patients, monkeypatch):
 def test_numbers_are_standardised_by_the_samples_that_clients_train_on(patients):
     data = load("csv", patients, encode="one-hot", normalise="statistics")
     keys = config.Data(normalise="statistics")
-    data = datasets.standardised(data, keys, [np.array([0, 2]), np.array([1])])
+    data = datasets.standardise(data, keys, [np.array([0, 2]), np.array([1])])
     values = data.normalise(data.x).T.tolist()
     columns = dict(zip(data.description.features, values, strict=True))
     ages = np.array([20, 40, 60, 80])

@@ -66,7 +66,7 @@ def test_people_are_clients(drawings):
     assert data.x[:, 0, :4].equal(white[:, None, None].expand(10, 4, 28))
     assert not data.x[:, 0, 4:].any()
     assert data.y.tolist() == [1, 1, 1, 1, 2, 2, 2, 2, 0, 0]  # Avesta, Greek, Latin
-    held = data.owners.held(0)
+    held = data.owners.list_held(0)
     assert [client.name for client in held] == ["01", "02"]
     assert held[1].train.tolist() == [1, 3, 5, 7, 9]
 

@@ -14,10 +14,10 @@ from hpcfl.data.sources import pickled
 )
 @pytest.mark.parametrize("protocol", [3, 4])
 def test_values_come_back(value, protocol):
-    assert repr(pickled.loaded(pickle.dumps(value, protocol))) == repr(value)
+    assert repr(pickled.unpickle(pickle.dumps(value, protocol))) == repr(value)
 
 
 @pytest.mark.parametrize("value", [os.system, np.load, set, print])
 def test_anything_else_is_refused(value):
     with pytest.raises(pickle.UnpicklingError, match="it names the object"):
-        pickled.loaded(pickle.dumps(value))
+        pickled.unpickle(pickle.dumps(value))

@@ -54,7 +54,7 @@ def test_subjects_are_clients(tmp_path, har):
     kept = [number for number in range(24) if number % 4 != 3]
     assert np.array_equal(data.x[:, :, 0].numpy(), har[kept])
     assert data.normalise(data.x).equal(data.x)
-    held = data.owners.held(0)
+    held = data.owners.list_held(0)
     assert [client.name for client in held[:3]] == ["1", "2", "3"] and len(held) == 30
     assert data.y[held[1].train].tolist() == [0, 0, 0, 5, 5, 5]
 
@@ -149,7 +149,7 @@ def test_windows_have_the_activity_that_fills_them(tmp_path, pamap2_files):
     assert data.shape == (9, 3, 256) and data.classes == 12
     assert data.y.tolist() == [1] * 4 + [4] * 3 + [1] + [4]
     assert data.official_test == 2
-    held = data.owners.held(2)
+    held = data.owners.list_held(2)
     assert [client.name for client in held] == ["101", "102"]
     assert [client.train.tolist() for client in held] == [[0, 1, 2, 3], [4, 5, 6]]
     assert [client.test.tolist() for client in held] == [[7], [8]]
