@@ -314,7 +314,7 @@ def make_parts(config: Config, shape: list[int], dtype: torch.dtype) -> list[Par
     size = prod(shape) * dtype.itemsize
     if not server_state.is_large(shape, size, limits):
         return []
-    return server_state.cut("", shape, name_dtype(dtype), limits)
+    return server_state.split("", shape, name_dtype(dtype), limits)
 
 
 def compute_worker_share(needs: Needs) -> int:

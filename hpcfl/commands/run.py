@@ -92,7 +92,7 @@ def run(
         prepared = preflight.run(prepared, communicator)
         schedule = make_schedule(prepared, communicator)
         prepared = start_checks.add_notes(prepared, schedule)
-        hosted = prepared.placement.clients_of(communicator.rank).tolist()
+        hosted = prepared.placement.list_clients(communicator.rank).tolist()
         ranks = list_ranks(communicator, prepared.resources.device, hosted)
         introduced = communicator.introduce(ranks)
         claim = None
@@ -509,7 +509,7 @@ def _read_history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]
             values = {}
             for name in recorded.names:
                 if not name.of_clients:
-                    values[str(name)] = recorded.series(name)[row]
+                    values[str(name)] = recorded.get_series(name)[row]
             yield round, values
 
 

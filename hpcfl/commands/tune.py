@@ -180,7 +180,7 @@ def count_gradients(run: Run, number: str = SAMPLE_GRADIENTS) -> tuple[list[int]
         number: Recorded number to read.
     """
     results = run.results
-    counts = np.nan_to_num(results.series(MetricName(number))).astype(np.int64)
+    counts = np.nan_to_num(results.get_series(MetricName(number))).astype(np.int64)
     return counts[results.played].tolist(), int(counts[~results.played].sum())
 
 

@@ -247,7 +247,7 @@ def _list_differing(stored: Run, played: Run) -> list[str]:
     for name in stored.results.names:
         if name.column == SECONDS or name.number in MEASURED:
             continue
-        series, now = stored.results.series(name), played_again.series(name)
+        series, now = stored.results.get_series(name), played_again.get_series(name)
         if not np.array_equal(series, now, equal_nan=series.dtype.kind == "f"):
             names.append(str(name))
     return names

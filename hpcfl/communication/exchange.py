@@ -48,7 +48,7 @@ class Placement:
     owner: np.ndarray
     size: int
 
-    def clients_of(self, rank: int) -> np.ndarray:
+    def list_clients(self, rank: int) -> np.ndarray:
         """Return the ids of a rank's clients, ascending."""
         return np.flatnonzero(self.owner == rank)
 
@@ -286,19 +286,19 @@ def choose_allocator(device: torch.device, takes_gpu: bool) -> Empty:
     are faster.
     """
 
-    def there(shape: Any, dtype: str) -> Tensor:
+    def allocate_there(shape: Any, dtype: str) -> Tensor:
         rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
         torch.cuda.synchronize(device)  # pending GPU work may still use this memory
         return rows
 
-    def locked(shape: Any, dtype: str) -> np.ndarray:
+    def allocate_locked(shape: Any, dtype: str) -> np.ndarray:
         if np.prod(shape) * np.dtype(dtype).itemsize > mixing.LOCKED:
             return allocate_rows(shape, dtype)
         return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
 
     if device.type == "cpu":
         return allocate_rows
-    return there if takes_gpu else locked
+    return allocate_there if takes_gpu else allocate_locked
 
 
 def allocate_rows(shape: Sequence[int], dtype: str) -> np.ndarray:

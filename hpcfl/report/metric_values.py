@@ -157,7 +157,7 @@ def read_series(run: Run, metric: str) -> np.ndarray:
     name = resolve_metric(run, metric).name
     if name.of_clients:
         return np.full(len(run.results.rounds), np.nan)
-    return run.results.series(name).astype(float)
+    return run.results.get_series(name).astype(float)
 
 
 def read_value(run: Run, metric: str, at: At) -> Number:
@@ -176,7 +176,7 @@ def read_value(run: Run, metric: str, at: At) -> Number:
     positions = _find_positions(run, column, numbers, choose_at(metric, at))
     if not positions:
         return Number(math.nan, math.nan)
-    clients = run.results.series(MetricName(CLIENTS, column))
+    clients = run.results.get_series(MetricName(CLIENTS, column))
     return Number(float(numbers[positions].mean()), float(clients[positions].mean()))
 
 
@@ -226,7 +226,7 @@ def find_virtual_seconds(run: Run, column: str) -> np.ndarray:
     The values are NaN without ``[time]``.
     """
     name = "seconds" if strip_held_out(column) == "post" else "started"
-    seconds: np.ndarray = run.results.series(MetricName(name, TIME)).astype(float)
+    seconds: np.ndarray = run.results.get_series(MetricName(name, TIME)).astype(float)
     return seconds
 
 
@@ -241,7 +241,7 @@ def refuse_packed(run: Run) -> None:
 
 def find_scored(run: Run, column: str, at: At) -> list[int]:
     """Return the positions of the rounds at which a column's primary metric is read."""
-    numbers = run.results.series(MetricName(run.metric, column))
+    numbers = run.results.get_series(MetricName(run.metric, column))
     return _find_positions(run, column, numbers, at)
 
 

@@ -211,7 +211,7 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
         name = MetricName(numbers.get(kind, ""), column)
         if name not in run.results.names:
             return "–"
-        return run.measure.shown(run.results.series(name)[positions].mean())
+        return run.measure.shown(run.results.get_series(name)[positions].mean())
 
     # Scoring after the last aggregation belongs to the last round.
     played = np.minimum(run.results.rounds, run.config["rounds"])
@@ -227,7 +227,7 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
 
 def _count_clients(run: Run, column: str, at: str) -> str:
     """Return the number of clients of a column as text; "" if it is not recorded."""
-    clients = run.results.series(MetricName(CLIENTS, column))
+    clients = run.results.get_series(MetricName(CLIENTS, column))
     return format_clients(clients[find_scored(run, column, at)].tolist())
 
 

@@ -309,7 +309,7 @@ class Federation:
                     meta=meta,
                     best=best,
                 )
-            self.timing.begun()
+            self.timing.record_begin()
         self._copied_in = time.monotonic() - begun
         if wait:
             self.finish_checkpoint()
@@ -335,7 +335,7 @@ class Federation:
         with stopwatch.phase("checkpoint"), self.timing.waiting():
             self.checkpoints.finish()
         written_in = self.checkpoints.written_in
-        if self.timing.finished(written_in) and self.communicator.is_server:
+        if self.timing.record_end(written_in) and self.communicator.is_server:
             under_way = 0.0  # remaining seconds of an earlier checkpoint
             if self.prepared.config.checkpoint.every != "auto":
                 under_way = max(0.0, written_in - self._longest)

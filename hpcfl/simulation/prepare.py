@@ -199,7 +199,7 @@ class Prepared:
             round: number of the round.
             is_scored: whether models are scored.
         """
-        local_ids = ids[self.store.hosts(ids)]
+        local_ids = ids[self.store.is_hosted(ids)]
         state = self.store.get(local_ids.tolist(), self.resources.device)
         return self.fleet_type(
             ids=local_ids,
@@ -416,7 +416,7 @@ def _prepare(
     """Prepare the experiment on the device of this rank."""
     parts = _make_parts(config, process.size, adapter)
     data, model, placement = parts.data, parts.model, parts.placement
-    own = placement.clients_of(process.rank)
+    own = placement.list_clients(process.rank)
     samples = Samples(
         data.dataset,
         own.tolist(),

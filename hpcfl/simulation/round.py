@@ -211,7 +211,7 @@ class Round:
         """
         resources = self.prepared.resources
         device = resources.device
-        if self.prepared.store.hosts(ids).sum() > resources.clients_on_device:
+        if self.prepared.store.is_hosted(ids).sum() > resources.clients_on_device:
             device = torch.device("cpu")
         return exchange.send(
             communicator=self.communicator,
@@ -229,7 +229,7 @@ class Round:
         Args:
             ids: ids of clients on any rank.
         """
-        own = ids[self.prepared.store.hosts(ids)]
+        own = ids[self.prepared.store.is_hosted(ids)]
         groups = -(-len(own) // self.prepared.resources.clients_on_device)
         return np.array_split(own, max(1, groups))
 

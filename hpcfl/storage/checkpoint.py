@@ -166,9 +166,9 @@ class Checkpoints:
             raise RuntimeError(
                 f"the checkpoint of round {self._pending.round} is not finished; call finish"
             )
-        states = [(self._share(server), clients.snapshot())]
+        states = [(self._distribute(server), clients.snapshot())]
         if best is not None:
-            states.append((self._share(best.server), best.rows))
+            states.append((self._distribute(best.server), best.rows))
         self._pending = Pending(
             round,
             deepcopy(meta),
@@ -264,8 +264,8 @@ class Checkpoints:
             "seconds": time.perf_counter() - begun,
         }
 
-    def _share(self, server: Mapping[str, Tensor] | None) -> Share:
-        return server_state.share(self.communicator, server, self.limits)
+    def _distribute(self, server: Mapping[str, Tensor] | None) -> Share:
+        return server_state.distribute(self.communicator, server, self.limits)
 
     def _write_state(self, server: Share, rows: Snapshot) -> dict[str, Any]:
         files = [
@@ -531,11 +531,11 @@ class CheckpointSchedule:
         yield
         self._waited += self._clock() - before
 
-    def begun(self) -> None:
+    def record_begin(self) -> None:
         """Record that a checkpoint has begun."""
         self._under_way = True
 
-    def finished(self, written_in: float) -> bool:
+    def record_end(self, written_in: float) -> bool:
         """Record that the current checkpoint, if any, is finished; return whether there
         was one.
 

@@ -216,7 +216,7 @@ class ClientStore:
         ids: list[int] = self._ids.tolist()
         return ids
 
-    def hosts(self, ids: np.ndarray) -> np.ndarray:
+    def is_hosted(self, ids: np.ndarray) -> np.ndarray:
         """Return whether each of the ``ids`` [n] is a client of this rank, bool [n]."""
         return _are_among(ids, self._ids)
 
@@ -287,7 +287,7 @@ class ClientStore:
             if row is not None and row.on_gpu:
                 self._gpu_left += row.size
 
-    def like(self, template: Mapping[str, Tensor]) -> "ClientStore":
+    def make_like(self, template: Mapping[str, Tensor]) -> "ClientStore":
         """Return a new store with other state for the same clients, with the same
         limits.
         """
@@ -303,7 +303,7 @@ class ClientStore:
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         asked = np.asarray(ids, np.int64)
-        others = asked[~self.hosts(asked)].tolist()
+        others = asked[~self.is_hosted(asked)].tolist()
         if others:
             raise ValueError(f"clients {others[:5]} are not on this rank")
 

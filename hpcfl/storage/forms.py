@@ -39,7 +39,7 @@ def check_run(written_by: object, run: str | None) -> None:
         raise AnotherRun(f"written by another run: {other}")
 
 
-def _fits(name: str) -> str:
+def _check_length(name: str) -> str:
     """Return the name. Raises ValueError if it is too long for a file."""
     if len(name.encode()) > LONGEST:
         raise ValueError("too long for a file name")
@@ -50,7 +50,7 @@ def _fits(name: str) -> str:
 FileName = Annotated[
     str,
     StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$"),
-    AfterValidator(_fits),
+    AfterValidator(_check_length),
 ]
 
 

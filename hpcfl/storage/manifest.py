@@ -82,7 +82,7 @@ class Part:
         """Return the size of the rows in bytes."""
         return self.rows * prod(self.row) * np.dtype(self.dtype).itemsize
 
-    def continues(self, before: "Part | None") -> bool:
+    def is_continuation_of(self, before: "Part | None") -> bool:
         """Return whether this part follows another part of the same tensor; None for
         the first part.
         """
@@ -204,7 +204,7 @@ class Manifest:
         for tensor, files in self.parts.items():
             before = None
             for _, part in files:
-                if not part.continues(before):
+                if not part.is_continuation_of(before):
                     raise ValueError(f"the parts of {tensor!r} do not fit together")
                 before = part
 
@@ -441,7 +441,7 @@ class FileLimits:
             client_bytes: size of a client's state in bytes.
         """
         fit = min(FILE_CLIENTS, self.small // max(1, client_bytes))
-        return self._at_least(fit, self.clients)
+        return self._limit_files(fit, self.clients)
 
     def count_rows(self, rows: int, row_bytes: int) -> int:
         """Return the largest number of rows of a tensor in a file.
@@ -450,9 +450,9 @@ class FileLimits:
             rows: number of rows of the tensor.
             row_bytes: size of a row in bytes.
         """
-        return self._at_least(self.small // max(1, row_bytes), rows)
+        return self._limit_files(self.small // max(1, row_bytes), rows)
 
-    def _at_least(self, fit: int, total: int) -> int:
+    def _limit_files(self, fit: int, total: int) -> int:
         """Return ``fit``, or more if ``total`` items would need more than FILES files."""
         fewest = 1 if self.size else ceil(total / FILES)
         return max(fit, fewest)

@@ -33,7 +33,7 @@ def is_packed(path: Path) -> bool:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Path]:
+def unpack(path: Path) -> Iterator[Path]:
     """Yield a temporary folder with the runs in a file, in the layout of a sweep.
 
     Raises UserError for a damaged file or another format, RunFailure if the folder

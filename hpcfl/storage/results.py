@@ -183,7 +183,7 @@ class Results:
         """Return the names of all metrics."""
         return [MetricName.parse(text) for text in self.values]
 
-    def series(self, name: MetricName) -> np.ndarray:
+    def get_series(self, name: MetricName) -> np.ndarray:
         """Return the values of a metric, [T] or of clients [T, clients]; NaN [T] if
         missing.
         """

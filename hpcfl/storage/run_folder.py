@@ -455,7 +455,7 @@ def is_tuning(folder: Path) -> bool:
     return (folder / TUNE).is_file()
 
 
-def leaves_out(folder: Path, run: Path) -> bool:
+def is_left_out(folder: Path, run: Path) -> bool:
     """Return whether tables of a folder skip a run below it: a trial or reference of a
     tuning.
 

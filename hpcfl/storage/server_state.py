@@ -62,7 +62,9 @@ def is_large(shape: Sequence[int], size: int, limits: FileLimits) -> bool:
     return size > limits.small and len(shape) > 1 and shape[0] > 1
 
 
-def cut(name: str, shape: Sequence[int], dtype: str, limits: FileLimits) -> list[Part]:
+def split(
+    name: str, shape: Sequence[int], dtype: str, limits: FileLimits
+) -> list[Part]:
     """Return the parts of a large tensor, one file each.
 
     Args:
@@ -93,7 +95,7 @@ def assign_owners(count: int, size: int) -> list[int]:
     return [first + position % workers for position in range(count)]
 
 
-def share(
+def distribute(
     communicator: Communicator, server: Mapping[str, Tensor] | None, limits: FileLimits
 ) -> Share:
     """Copy small tensors on rank 0, and send the rows of large ones to their ranks.
@@ -125,7 +127,7 @@ def share(
     ]
     parts = []
     for name, shape, dtype in communicator.bcast(heads):
-        of_tensor = cut(name, shape, dtype, limits)
+        of_tensor = split(name, shape, dtype, limits)
         parts += _scatter(communicator, of_tensor, large.get(name))
     whole = None if server is None else small | large
     return Share(whole, small, parts)

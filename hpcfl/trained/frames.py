@@ -23,7 +23,7 @@ def make_rounds(results: Results) -> "pandas.DataFrame":
     columns = {}
     for name in results.names:
         if not name.of_clients:
-            columns[str(name)] = results.series(name)
+            columns[str(name)] = results.get_series(name)
     index = pandas.Index(results.rounds, name="round")
     return pandas.DataFrame(columns, index=index)
 

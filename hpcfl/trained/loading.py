@@ -170,7 +170,7 @@ def load_runs_below(
         """List a folder and those below it, without those that a tuning tried."""
         found: list[Path] = []
         for place in sorted(folder.glob("**/")):
-            left_out = run_folder.leaves_out(folder, place)
+            left_out = run_folder.is_left_out(folder, place)
             (tried if left_out else found).append(place)
         return found
 
@@ -234,7 +234,7 @@ def _load_packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
         if path.is_dir() or not packed_runs.is_packed(path):
             folders.append(path)
             continue
-        with packed_runs.unpacked(path) as folder:
+        with packed_runs.unpack(path) as folder:
             for place in sorted(folder.iterdir()):
                 try:
                     run = load_run(place)

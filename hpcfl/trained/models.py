@@ -293,7 +293,7 @@ class Models:
 
     def _accuracies(self, column: str) -> np.ndarray:
         """Return the recorded accuracy in a column, [T]; NaN in rounds without it."""
-        return self.results.series(MetricName("weighted", column))
+        return self.results.get_series(MetricName("weighted", column))
 
     def _find_recorded(self, column: str, round: int, client: int) -> float | None:
         of_round = self.results.select_rounds(
@@ -336,7 +336,7 @@ class Models:
         fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
         row = int(np.searchsorted(self.results.rounds, round))
         total = MetricName("total", GLOBAL, of_clients=True)
-        [samples] = self.results.select_rounds([row]).series(total)
+        [samples] = self.results.select_rounds([row]).get_series(total)
         scored = np.flatnonzero(np.isfinite(samples))
         model, corrections = self._make_module(fleet, GLOBAL, 0)
         return Trained(

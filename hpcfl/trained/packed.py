@@ -79,7 +79,7 @@ def _keep_read(run: Run, config: dict[str, Any]) -> Results:
     for name in recorded.names:
         if name.of_clients or not has_scores(name.column):
             continue
-        numbers = recorded.series(name).astype(float)
+        numbers = recorded.get_series(name).astype(float)
         for at in ("best", "last", "tail"):
             kept |= set(
                 metrics.find_positions(recorded.rounds, numbers, best_round, at)

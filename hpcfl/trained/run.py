@@ -88,7 +88,7 @@ def summarise(run: "Run") -> Summary:
     column, measure = run.score, run.measure
 
     def numbers_of(column: str) -> np.ndarray:
-        return results.series(MetricName(measure.recorded, column))
+        return results.get_series(MetricName(measure.recorded, column))
 
     def means(positions: list[int]) -> dict[str, float | None]:
         columns = dict.fromkeys(["pre", "post", column])
@@ -114,10 +114,10 @@ def summarise(run: "Run") -> Summary:
             "before": _compute_mean(numbers_of(BEFORE)[-1:]),
             "after": _compute_mean(numbers_of(AFTER)[-1:]),
         }
-    seconds = results.series(MetricName("round", SECONDS))
+    seconds = results.get_series(MetricName("round", SECONDS))
     of_clients = results.select_rounds(np.flatnonzero(played)).values.columns
     floats_up = of_clients.get(FLOATS_UP, np.zeros(0))
-    floats_down = results.series(MetricName("floats_down"))
+    floats_down = results.get_series(MetricName("floats_down"))
     prolonged = status.finished and status.done != config["rounds"]
     digest = None if prolonged else status.digest
     if results.is_packed:
@@ -155,7 +155,7 @@ def _list_numbers(
     """
     names = sorted(results.names, key=str)
     return {
-        name.number: _compute_mean(results.series(name)[[position]])
+        name.number: _compute_mean(results.get_series(name)[[position]])
         for name in names
         if name.column == column and not name.of_clients
     }
@@ -253,7 +253,7 @@ class Run:
             raise UserError(
                 f"{self.folder}: '{column}' was not scored{suggest(column, recorded)}"
             )
-        return self.results.series(MetricName(self.metric, column))
+        return self.results.get_series(MetricName(self.metric, column))
 
     def row(self) -> dict[str, Any]:
         """Return the run as a row of a table: its configuration by dotted key, and

@@ -68,7 +68,7 @@ def read_turns(run: Run) -> Turns:
     recorded = run.results
     played = recorded.played
     fastest_first = np.argsort(recorded.static[PACE], kind="stable")
-    updates = recorded.series(UPDATES)[played][:, fastest_first]
+    updates = recorded.get_series(UPDATES)[played][:, fastest_first]
     counted = np.diff(updates, axis=0, prepend=0) > 0
     return Turns(seconds[played], counted)
 

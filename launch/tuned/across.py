@@ -28,7 +28,7 @@ from write import (
 
 from hpcfl.report.arrangement import Placed, arrange
 from hpcfl.report.comparison import Gains
-from hpcfl.storage.packed_runs import unpacked
+from hpcfl.storage.packed_runs import unpack
 from hpcfl.trained import loading
 
 REFERENCE = "local"
@@ -90,7 +90,7 @@ def describe_images(references: Mapping[str, Sequence[Placed]]) -> str:
 
 def read_untuned(packed: Path) -> Sequence[Placed]:
     """Return the final runs of the untuned reference without loading other runs."""
-    with unpacked(packed) as folder:
+    with unpack(packed) as folder:
         runs = [
             loading.load_run(place) for place in sorted(folder.glob(f"{REFERENCE},*"))
         ]

@@ -35,7 +35,7 @@ def main() -> None:
     samples = torch.from_numpy(
         np.random.default_rng(0).integers(100, 900, clients)
     ).double()
-    own = placed.clients_of(communicator.rank)
+    own = placed.list_clients(communicator.rank)
     rows, shares = models(own), samples[own]
 
     def move(message: Message) -> dict[str, torch.Tensor] | None:

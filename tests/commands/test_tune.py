@@ -151,7 +151,7 @@ def test_a_tuning_from_start_to_end_by_hand(fedavg_tuned):
     assert result(folder, f"fedavg,trial={1 - best},seed=7", "rung=1") is None
     # the score of the selected run is the mean over its last tenth, rounds 9 and later
     run = loading.load_run(folder / "search" / chosen)
-    numbers = run.results.series(tune.MetricName("weighted", "validation/pre"))
+    numbers = run.results.get_series(tune.MetricName("weighted", "validation/pre"))
     assert last["score"] == numbers[-1]
     row = rows(folder)["fedavg"]
     assert row["spent"] == str((8 + 4) * SAMPLES) == row["budget"]
@@ -379,9 +379,9 @@ def test_repeated_searches_from_start_to_end(repeated, monkeypatch, capsys):
         assert int(line["scoring"]) > 0
     for path in (folder / "search").glob("*,trial=*"):
         run = loading.load_run(path)
-        training = np.array(run.results.series(tune.MetricName("sample_gradients")))
+        training = np.array(run.results.get_series(tune.MetricName("sample_gradients")))
         training -= np.nan_to_num(
-            run.results.series(tune.MetricName("scoring_sample_gradients"))
+            run.results.get_series(tune.MetricName("scoring_sample_gradients"))
         )
         last = [
             result(folder, path.name, f"rung={rung}")

@@ -147,10 +147,10 @@ def test_every_client_has_one_worker_and_loads_are_within_four_thirds_of_the_bes
     cost = np.random.default_rng(0).integers(1, 100, 25)
     placed = place(cost.tolist(), size, kinds)
     assert sorted(
-        np.concatenate([placed.clients_of(rank) for rank in range(size)])
+        np.concatenate([placed.list_clients(rank) for rank in range(size)])
     ) == list(range(25))
-    assert len(placed.clients_of(0)) == 0 and placed.idle == (
+    assert len(placed.list_clients(0)) == 0 and placed.idle == (
         [26, 27, 28, 29] if size == 30 else []
     )
-    loads = [cost[placed.clients_of(rank)].sum() for rank in range(1, size)]
+    loads = [cost[placed.list_clients(rank)].sum() for rank in range(1, size)]
     assert max(loads) <= 4 / 3 * max(cost.sum() / (size - 1), cost.max())

@@ -21,7 +21,7 @@ from hpcfl.commands.verify import verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import sections
 from hpcfl.experiment.plugins import find_own_names
-from hpcfl.storage.packed_runs import SUFFIX, unpacked
+from hpcfl.storage.packed_runs import SUFFIX, unpack
 from hpcfl.trained import loading, packed
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def keep_cheapest(tables, place):
             assert one.summary.finished and one.results.header["processor"]
             found.append((samples(one), table, one))
     _, table, cheapest = min(found, key=lambda entry: entry[0])
-    with unpacked(table) as folder:
+    with unpack(table) as folder:
         shutil.copytree(folder / cheapest.folder.name, place)
     return cheapest
 

@@ -477,10 +477,10 @@ def wait_and_write(
     """Write a checkpoint that training waits for, and one in the background."""
     with schedule.waiting():
         clock.now += waits
-    schedule.begun()
+    schedule.record_begin()
     assert not schedule.is_due(1)
     clock.now += writes
-    schedule.finished(writes)
+    schedule.record_end(writes)
 
 
 def test_every_so_many_rounds():
@@ -522,5 +522,5 @@ def test_share_of_a_long_run(seconds_a_round):
 def test_a_finish_without_a_beginning_changes_nothing():
     clock = Clock()
     schedule = CheckpointSchedule("auto", clock)
-    schedule.finished(1000.0)
+    schedule.record_end(1000.0)
     assert schedule.is_due(1)

@@ -100,21 +100,21 @@ def test_files_are_the_same_on_any_number_of_ranks(tmp_path, on_ranks):
 
 def test_parts_have_neighbouring_rows():
     # 40 bytes per row: two are 80, three would be 120
-    parts = server_state.cut("models", [5, 2, 5], "float32", LIMITS)
+    parts = server_state.split("models", [5, 2, 5], "float32", LIMITS)
     assert [(part.begin, part.end) for part in parts] == [(0, 2), (2, 4), (4, 5)]
     assert [part.size for part in parts] == [80, 80, 40]
     # one row is larger than a part
-    wide = server_state.cut("flags", [2, 101], "bool", LIMITS)
+    wide = server_state.split("flags", [2, 101], "bool", LIMITS)
     assert [(part.begin, part.end) for part in wide] == [(0, 1), (1, 2)]
 
 
 def test_a_tensor_of_many_rows_has_a_bounded_number_of_parts():
     """One of 10,000 models of ResNet-18 fits 64 MiB, and 25 make 400 parts."""
     shape = [10_000, 11_181_642]
-    parts = server_state.cut("models", shape, "float32", FileLimits())
+    parts = server_state.split("models", shape, "float32", FileLimits())
     assert len(parts) == manifest.FILES == 400
     assert {part.rows for part in parts} == {25}
-    given = server_state.cut("models", shape, "float32", FileLimits(100 << 20))
+    given = server_state.split("models", shape, "float32", FileLimits(100 << 20))
     assert {part.rows for part in given} == {2}
 
 
@@ -130,7 +130,7 @@ def test_rank_0_keeps_large_tensors_without_a_copy(on_ranks, size):
 
     def share(rank):
         server = state if rank.is_server else None
-        return server_state.share(rank, server, LIMITS)
+        return server_state.distribute(rank, server, LIMITS)
 
     of_server, *others = on_ranks(size, share)
     places = {name: tensor.data_ptr() for name, tensor in state.items()}

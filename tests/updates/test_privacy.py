@@ -206,7 +206,7 @@ def test_a_target_is_spent_after_the_rounds_of_the_file(tmp_path):
     }
     run_table(tiny.table("fedavg", **sections), tmp_path)
     run = loading.load_run(tmp_path, {"tiny:Counts", "tiny:blobs"})
-    assert run.results.series("privacy/epsilon")[2] == pytest.approx(8.0, abs=1e-3)
+    assert run.results.get_series("privacy/epsilon")[2] == pytest.approx(8.0, abs=1e-3)
     assert "the calibrated noise multiplier is" in run.results.header["decisions"]
     with pytest.raises(UserError, match=r"privacy\.epsilon = 8 .* 5 rounds .* ε = "):
         run_table(tiny.table("fedavg", **sections, rounds=5), tmp_path)

@@ -73,7 +73,7 @@ class InFlight:
         self._trained = 0  # jobs from lower versions are trained
         self._made: dict[int, Made] = {}
         self._uploads: ClientStore | None = None
-        self._private = self._store.like(self._store.template)
+        self._private = self._store.make_like(self._store.template)
         self.inboxes: dict[int, Inbox] = {}
         self.sent: dict[int, State] = {}
         for key, tensor in state.items():
@@ -147,7 +147,7 @@ class InFlight:
         if self._uploads is None:
             # Shapes are known only from results.
             template = {name: torch.empty_like(some[0]) for name, some in rows.items()}
-            self._uploads = self._store.like(template)
+            self._uploads = self._store.make_like(template)
         self._uploads.put(ids, rows)
         self._private.put(ids, fleet.state)
 

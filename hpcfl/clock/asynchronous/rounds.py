@@ -179,7 +179,9 @@ class Arrivals:
             self.train(round, jobs, scored)
         if self.plan.is_scored:
             observe(round, self.plan.audience)
-        own: np.ndarray = self.plan.cohort[self.prepared.store.hosts(self.plan.cohort)]
+        own: np.ndarray = self.plan.cohort[
+            self.prepared.store.is_hosted(self.plan.cohort)
+        ]
         round.work = self.arrive(own)
         arrived = self.flights.get_numbers(own)
         for observed, scored_numbers in round.numbers:
@@ -202,7 +204,7 @@ class Arrivals:
         config = self.prepared.config
         groups: dict[tuple[Any, bool], list[Job]] = {}
         clients = np.array([job.client for _, job in starts], np.int64)
-        is_own = self.prepared.store.hosts(clients)
+        is_own = self.prepared.store.is_hosted(clients)
         for (number, job), own in zip(starts, is_own, strict=True):
             if not own:
                 continue

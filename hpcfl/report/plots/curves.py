@@ -54,12 +54,12 @@ def _list_rounds(run: Run, column: str) -> np.ndarray:
 
 def _sum_seconds(run: Run, column: str) -> np.ndarray:
     """Return the seconds until the models of a column existed, [T]."""
-    return _sum_cost(run.results.series(MetricName("round", SECONDS)), column)
+    return _sum_cost(run.results.get_series(MetricName("round", SECONDS)), column)
 
 
 def _sum_floats(run: Run, column: str) -> np.ndarray:
     """Return the floats to and from a client until the models existed, [T]."""
-    down = run.results.series(MetricName("floats_down"))
+    down = run.results.get_series(MetricName("floats_down"))
     travelled: np.ndarray = _sum_cost(down, column) + _sum_cost(
         _read_floats_up(run), column
     )
@@ -68,9 +68,9 @@ def _sum_floats(run: Run, column: str) -> np.ndarray:
 
 def _sum_bits(run: Run, column: str) -> np.ndarray:
     """Return the bits to and from a client until the models existed, [T]."""
-    down = FLOAT_BITS * run.results.series(MetricName("floats_down"))
+    down = FLOAT_BITS * run.results.get_series(MetricName("floats_down"))
     # The mean over the cohort excludes clients that are only scored.
-    of_cohort = run.results.series(MetricName("bits_down", RECORDED))
+    of_cohort = run.results.get_series(MetricName("bits_down", RECORDED))
     down = np.where(np.isnan(of_cohort), down, of_cohort)
     up = FLOAT_BITS * _read_floats_up(run)
     travelled: np.ndarray = _sum_cost(down, column) + _sum_cost(up, column)
