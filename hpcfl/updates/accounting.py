@@ -61,7 +61,7 @@ class Guarantee:
             "replace one client"
         )
 
-    def epsilon(self, sigma: float, rounds: int) -> float:
+    def compute_epsilon(self, sigma: float, rounds: int) -> float:
         """Return ε after a number of rounds with the noise multiplier σ.
 
         With local noise, ``rounds`` counts the rounds in which a client takes part.
@@ -96,7 +96,7 @@ class Guarantee:
         """
         return _calibrate(self, epsilon, tuple(rounds.items()))
 
-    def event(self, sigma: float) -> Any:
+    def make_event(self, sigma: float) -> Any:
         """Return the event of one round."""
         library = import_library()
         if self.cohort == "local":
@@ -127,7 +127,7 @@ def _find_curve(guarantee: Guarantee, sigma: float) -> tuple[Any, Any]:
     """Return the orders and the Rényi divergences of one round."""
     accountant = guarantee.make_accountant()
     with _log_warnings():
-        accountant.compose(guarantee.event(sigma), 1)
+        accountant.compose(guarantee.make_event(sigma), 1)
     return accountant.orders, accountant.rdp
 
 
@@ -144,17 +144,17 @@ def _calibrate(
     """
     library = import_library()
 
-    def event_of(sigma: float) -> Any:
+    def join_events(sigma: float) -> Any:
         events = []
         for share, count in rounds:
-            event = guarantee.event(share * sigma)
+            event = guarantee.make_event(share * sigma)
             events.append(library.SelfComposedDpEvent(event, count))
         return events[0] if len(events) == 1 else library.ComposedDpEvent(events)
 
     with _log_warnings():
         sigma = library.calibrate_dp_mechanism(
             guarantee.make_accountant,
-            event_of,
+            join_events,
             epsilon,
             guarantee.delta,
             library.LowerEndpointAndGuess(LOWEST, GUESS),
@@ -168,7 +168,7 @@ def _compose(guarantee: Guarantee, sigma: float, rounds: int) -> float:
     """Return ε of a number of rounds, composed as privacy loss distributions."""
     accountant = guarantee.make_accountant()
     with _log_warnings():
-        accountant.compose(guarantee.event(sigma), rounds)
+        accountant.compose(guarantee.make_event(sigma), rounds)
     found: float = accountant.get_epsilon(guarantee.delta)
     return found
 

@@ -71,7 +71,7 @@ class Context:
     weight: float = 1.0
     shares: np.ndarray | None = None
 
-    def only(self, clients: np.ndarray) -> "Context":
+    def select(self, clients: np.ndarray) -> "Context":
         """Return the context of the rows selected by a mask bool [n], without memory."""
         shares = None if self.shares is None else self.shares[clients]
         return replace(self, ids=self.ids[clients], shares=shares, memory={})

@@ -50,18 +50,18 @@ def _map_blocks(
 ) -> Iterator[Tensor]:
     device, _, _ = mixing.get_place()
 
-    def work(columns: slice) -> Tensor:
+    def compute(columns: slice) -> Tensor:
         blocks = []
         for matrix in matrices:
             block = mixing.move_to_device(matrix[..., columns], device)
             blocks.append(block.double())
         return part(*blocks).cpu()
 
-    cuts = _cut(matrices[0].shape[-1])
-    yield from mixing.compute_on_all_cores(work, cuts, device)
+    cuts = _divide(matrices[0].shape[-1])
+    yield from mixing.compute_on_all_cores(compute, cuts, device)
 
 
-def _cut(width: int) -> Iterator[slice]:
+def _divide(width: int) -> Iterator[slice]:
     for start in range(0, width, COLUMNS):
         yield slice(start, start + COLUMNS)
         heartbeat.beat()  # reading rows from files may take long
@@ -123,11 +123,11 @@ def compute_squares(rows: Tensor) -> Tensor:
     subtracted first, so that the distances of close rows do not lose digits.
     """
 
-    def products_of(block: Tensor) -> Tensor:
+    def multiply(block: Tensor) -> Tensor:
         shifted = block - find_median(block)
         return shifted @ shifted.T
 
-    products = sum_blocks(products_of, rows)
+    products = sum_blocks(multiply, rows)
     sizes = products.diagonal()
     squares = sizes[:, None] + sizes - 2 * products
     symmetric = (squares + squares.T) / 2

@@ -112,7 +112,7 @@ class Sparse(Compression):
     )
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _require_one(self) -> Self:
         if (self.share is None) == (self.k is None):
             raise ValueError("set either share or k, the entries to send")
         return self

@@ -32,7 +32,7 @@ class Forgery:
         if self.attack.needs_honest or not attacks.any():
             return updates
         positions = torch.from_numpy(np.flatnonzero(attacks)).to(updates.device)
-        forged = self.attack.forge(updates[positions], None, context.only(attacks))
+        forged = self.attack.forge(updates[positions], None, context.select(attacks))
         return updates.index_copy(0, positions, forged.to(updates.dtype))
 
     def forge_knowingly(
@@ -53,7 +53,7 @@ class Forgery:
             return own, attacks
         others = torch.from_numpy(np.flatnonzero(~attacks))
         honest = mixing.pick(updates, others)
-        forged = self.attack.forge(own, honest, context.only(attacks))
+        forged = self.attack.forge(own, honest, context.select(attacks))
         return forged.to(updates.dtype), attacks
 
     def _can_forge(self, attacks: np.ndarray) -> bool:

@@ -102,9 +102,9 @@ class Updates(Overlay):
         if self._needs_rows:
             state[SKIPPED] = torch.zeros(1, dtype=torch.int64)
         if self.secure is not None:
-            state |= self.secure.server_state()
+            state |= self.secure.make_server_state()
         if self.privacy is not None:
-            state |= self.privacy.server_state(setup.clients)
+            state |= self.privacy.make_server_state(setup.clients)
         return state
 
     def client_state(self, setup: Setup) -> State:
@@ -240,7 +240,7 @@ class Updates(Overlay):
         forged, attacks = self.forgery.forge_knowingly(updates, context)
         if not attacks.any():
             return updates
-        attackers = context.only(attacks)
+        attackers = context.select(attacks)
         forged = self.chain.apply_without_memory(forged, attackers)
         forged = self.rule.bound_updates(forged)
         if self.privacy is not None and self.privacy.clips:
@@ -276,7 +276,7 @@ class Updates(Overlay):
     # Lines and numbers for users
 
     def notes(self) -> list[str]:
-        return [] if self.secure is None else self.secure.notes()
+        return [] if self.secure is None else self.secure.list_notes()
 
     def measure(self, server: State, round: int) -> dict[str, float]:
         numbers: dict[str, float] = {}

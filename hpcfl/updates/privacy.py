@@ -85,7 +85,7 @@ class ClientPrivacy:
         """Return the clip of round 1; infinity without clipping."""
         return math.inf if self.section.clip is None else self.section.clip
 
-    def server_state(self, clients: int) -> State:
+    def make_server_state(self, clients: int) -> State:
         """Return the server's state before round 1; ``clients`` is their total number."""
         state = {}
         if self.section.adaptive_clip:
@@ -193,7 +193,7 @@ class ClientPrivacy:
             numbers["privacy/clip"] = clip
         is_last = round == self.rounds
         if self.sigma and (is_last or self.section.accountant == "rdp"):
-            epsilon = self.guarantee.epsilon(self.sigma, releases)
+            epsilon = self.guarantee.compute_epsilon(self.sigma, releases)
             numbers["privacy/epsilon"] = epsilon
         return numbers
 
@@ -212,7 +212,7 @@ class ClientPrivacy:
         uploads = rounds
         if self.section.local:
             uploads = count_most_rounds(map(cohort, range(1, rounds + 1)))
-        epsilon = self.guarantee.epsilon(self.sigma, uploads)
+        epsilon = self.guarantee.compute_epsilon(self.sigma, uploads)
         cost = f"ε = {epsilon:.4g}" if math.isfinite(epsilon) else "no finite ε"
         clip = "no clip"
         if self.section.clip is not None:

@@ -23,7 +23,7 @@ def make_privacy(config: Config) -> ClientPrivacy | None:
     if section.epsilon is not None:
         sigma = guarantee.calibrate(section.epsilon, {1.0: config.rounds})
     elif sigma:
-        guarantee.epsilon(sigma, 1)
+        guarantee.compute_epsilon(sigma, 1)
     participation = config.participation
     varies = participation.scheme == "poisson" or participation.dropout
     excludes = config.training.on_divergence == "exclude"
@@ -98,7 +98,7 @@ def describe_cost(config: Config, begun_for: int) -> str:
     assert section is not None and section.epsilon is not None
     guarantee = find_guarantee(config, section)
     sigma = guarantee.calibrate(section.epsilon, {1.0: begun_for})
-    cost = guarantee.epsilon(sigma, config.rounds)
+    cost = guarantee.compute_epsilon(sigma, config.rounds)
     return (
         f"privacy.epsilon = {section.epsilon:g} is spent after {begun_for} rounds; "
         f"{config.rounds} rounds with the same noise would cost ε = {cost:.4g}"

@@ -247,7 +247,7 @@ def calibrate(
     size = config.training.batch_size
     if section.epsilon is None:
         if section.noise:
-            make_guarantee(1, size, section.delta).epsilon(section.noise, 1)
+            make_guarantee(1, size, section.delta).compute_epsilon(section.noise, 1)
         return privacy
     distinct, positions = np.unique(samples, return_inverse=True)
     sigmas = np.zeros(len(distinct))

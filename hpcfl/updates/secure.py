@@ -50,7 +50,7 @@ class SecureSum:
     bits: int
     clients: int
 
-    def server_state(self) -> State:
+    def make_server_state(self) -> State:
         """Return the server's state before round 1."""
         return {SECURE: torch.zeros(2).double()}
 
@@ -107,7 +107,7 @@ class SecureSum:
             f"of {self.step:g}"
         )
 
-    def notes(self) -> list[str]:
+    def list_notes(self) -> list[str]:
         """Return a note if sums may wrap around."""
         if self.bits >= self.sufficient:
             return []

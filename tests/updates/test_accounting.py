@@ -25,7 +25,7 @@ FIXED = Guarantee("fixed", 1000, 100, "rdp", DELTA)
     ],
 )
 def test_epsilon_equals_the_table(guarantee, sigma, rounds, epsilon):
-    assert guarantee.epsilon(sigma, rounds) == pytest.approx(epsilon, rel=1e-3)
+    assert guarantee.compute_epsilon(sigma, rounds) == pytest.approx(epsilon, rel=1e-3)
 
 
 @pytest.mark.slow
@@ -35,18 +35,18 @@ def test_distributions_are_tighter_than_divergences():
         (100, 1.0, 100, 7.046603),
     ]:
         tight = Guarantee("poisson", 1000, size, "pld", DELTA)
-        epsilon = tight.epsilon(sigma, rounds)
+        epsilon = tight.compute_epsilon(sigma, rounds)
         assert epsilon == pytest.approx(expected, rel=1e-3)
         loose = Guarantee("poisson", 1000, size, "rdp", DELTA)
-        assert epsilon < loose.epsilon(sigma, rounds)
+        assert epsilon < loose.compute_epsilon(sigma, rounds)
 
 
 @pytest.mark.slow
 def test_a_calibrated_multiplier_costs_what_was_asked_for():
     sigma = POISSON.calibrate(8.0, {1.0: 100})
     assert sigma == pytest.approx(0.993726, abs=1e-5)
-    assert POISSON.epsilon(sigma, 100) == pytest.approx(8.0, abs=1e-3)
-    assert POISSON.epsilon(sigma, 100) <= 8.0
+    assert POISSON.compute_epsilon(sigma, 100) == pytest.approx(8.0, abs=1e-3)
+    assert POISSON.compute_epsilon(sigma, 100) <= 8.0
 
 
 def test_model_and_count_together_cost_the_multiplier():
@@ -62,15 +62,15 @@ def test_model_and_count_together_cost_the_multiplier():
 
 def test_excluded_orders_are_in_the_debug_log_alone(caplog):
     caplog.set_level(logging.DEBUG, logger="hpcfl")
-    assert POISSON.epsilon(1.01, 1) > 0
+    assert POISSON.compute_epsilon(1.01, 1) > 0
     excluded = [record for record in caplog.records if "Excluding" in record.message]
     assert {record.name for record in excluded} == {"hpcfl"}
 
 
 def test_no_round_costs_nothing_and_no_noise_everything():
-    assert POISSON.epsilon(1.0, 0) == 0
-    assert POISSON.epsilon(0.0, 1) == math.inf
-    assert 0 < POISSON.epsilon(1.0, 1) < POISSON.epsilon(1.0, 2)
+    assert POISSON.compute_epsilon(1.0, 0) == 0
+    assert POISSON.compute_epsilon(0.0, 1) == math.inf
+    assert 0 < POISSON.compute_epsilon(1.0, 1) < POISSON.compute_epsilon(1.0, 2)
 
 
 def test_the_adjacency_follows_from_the_cohort():

@@ -64,7 +64,7 @@ def test_the_noise_of_a_round_is_keyed_and_has_its_deviation():
 def test_the_server_stores_the_next_clip(clip, expected, following):
     """Updates have the norms 1, 2, 3, 4, without noise."""
     privacy = make(sigma=0.0, size=expected, adaptive_clip=True)
-    server = privacy.server_state(40)
+    server = privacy.make_server_state(40)
     server["update.clip"] = torch.tensor([clip, 9.0]).double()
     updates = torch.diag(torch.arange(1.0, 5))
     _, norms = privacy.clip(updates, clip, Context(5, 1, np.arange(4), 40))
@@ -78,7 +78,7 @@ def test_the_noise_on_the_number_below_the_clip_has_its_deviation():
     privacy = make(size=100.0, adaptive_clip=True)
     clips = []
     for round in range(2000):
-        server = privacy.server_state(40) | {"update.clip": torch.ones(2)}
+        server = privacy.make_server_state(40) | {"update.clip": torch.ones(2)}
         privacy.remember(server, np.arange(4), 0.5, round)
         clips.append(float(server["update.clip"][0]))
     noise = -500 * np.log(clips)
@@ -99,7 +99,7 @@ def test_local_noise_is_each_clients_own():
     assert norms.tolist() == [0, 0]
     assert noise.std(dim=1).tolist() == pytest.approx([2, 2], rel=0.05)
     assert abs(np.corrcoef(noise)[0, 1]) < 0.06
-    alone, _ = privacy.clip(zeros[1:], 2.0, context.only(np.array([False, True])))
+    alone, _ = privacy.clip(zeros[1:], 2.0, context.select(np.array([False, True])))
     assert torch.equal(alone[0], noise[1])
 
 
@@ -148,7 +148,7 @@ def test_local_noise_counts_the_uploads_of_each_client(tmp_path):
     counts = played.server["update.releases"]
     assert counts.sum() == 6
     (overlay,) = played.prepared.hooks.overlays
-    expected = overlay.privacy.guarantee.epsilon(8.0, int(counts.max()))
+    expected = overlay.privacy.guarantee.compute_epsilon(8.0, int(counts.max()))
     assert played.values["privacy/epsilon"][2] == expected
 
 
@@ -220,7 +220,7 @@ def test_distributions_give_the_last_epsilon_alone():
     assert "privacy/epsilon" not in measure(make(sigma=0.0), 10)
     loose = measure(make(), 3)
     assert loose["privacy/clip"] == 2 and loose["privacy/noise"] == 2
-    assert loose["privacy/epsilon"] == make().guarantee.epsilon(1.0, 3)
+    assert loose["privacy/epsilon"] == make().guarantee.compute_epsilon(1.0, 3)
 
 
 def test_check_says_what_the_section_means():

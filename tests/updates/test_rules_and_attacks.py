@@ -55,7 +55,7 @@ def test_each_pair_is_finite_and_the_same_on_any_cores(rule, attack):
         mixing.use_device(torch.device("cpu"), cores)
         shares = np.full(8, 1 / 8)
         context = Context(1, 2, np.arange(8), 8, memory=Memory(), shares=shares)
-        last = context.only(np.arange(8) >= 6)
+        last = context.select(np.arange(8) >= 6)
         forged = attacker.forge(own[6:], own[:6], last)
         updates = torch.cat([own[:6], forged])
         combine = find("rules", rule)(rule=rule, **KEYS.get(rule, {})).combine

@@ -21,7 +21,7 @@ def test_attackers_are_those_of_the_file_or_a_keyed_share():
 
 def test_a_client_draws_the_same_whoever_is_beside_it():
     context = Context(1, 2, np.array([0, 4]), 5)
-    alone = context.only(np.array([False, True]))
+    alone = context.select(np.array([False, True]))
     assert alone.ids.tolist() == [4]
     assert alone.random_of("a", 4).random() == context.random_of("a", 4).random()
     assert context.random_of("a", 0).random() != context.random_of("a", 4).random()

@@ -30,7 +30,7 @@ class Mean(Rule):
     )
 
     @model_validator(mode="after")
-    def _keys_of_secure_sums(self) -> Self:
+    def _check_keys(self) -> Self:
         if self.secure and self.clip is None:
             raise ValueError("secure needs clip, the maximal norm of an update")
         unread = sorted(changed(self) & {"step", "bits", "clip"})

@@ -41,7 +41,7 @@ class RandomK(Sparse):
     )
 
     @model_validator(mode="after")
-    def _contracts(self) -> Self:
+    def _check_scale(self) -> Self:
         if self.scaled and self.remembers:
             raise ValueError(
                 "feedback needs scaled = false, because random-k with the factor P/k is "
