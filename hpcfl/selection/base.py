@@ -124,7 +124,7 @@ class Known:
         allowed: np.ndarray = order[self.candidates[order]]
         return allowed
 
-    def drawn(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> np.ndarray:
         """Draw at most ``count`` ids of candidates uniformly without replacement.
 
         Up to ``MANY`` clients the result is the beginning of ``order``. With more
@@ -180,14 +180,14 @@ class BestOfDrawn(Selection):
         description="number of clients drawn for each client chosen",
     )
 
-    def drawn(self, known: Known, count: int) -> np.ndarray:
+    def draw_candidates(self, known: Known, count: int) -> np.ndarray:
         """Return the ids of uniformly drawn clients, in the order of the draw.
 
         With ``candidates = 1`` only ``count`` clients are drawn, which is the uniform
         selection.
         """
         # 1.1 · 10 is above 11 in floating point, hence 1e-9.
-        return known.drawn(ceil(self.candidates * count - 1e-9))
+        return known.draw(ceil(self.candidates * count - 1e-9))
 
 
 def take_cheapest(ids: np.ndarray, costs: np.ndarray, count: int) -> np.ndarray:

@@ -16,7 +16,7 @@ class Fastest(BestOfDrawn):
 
     def choose(self, known: Known, count: int) -> np.ndarray:
         assert known.ticks is not None
-        drawn = self.drawn(known, count)
+        drawn = self.draw_candidates(known, count)
         return take_cheapest(drawn, known.ticks[drawn], count)
 
 

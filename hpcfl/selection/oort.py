@@ -63,16 +63,16 @@ class Oort(Selection):
         explored = known.reports.last_rounds > 0
         old = np.flatnonzero(known.candidates & explored)
         new = np.flatnonzero(known.candidates & ~explored)
-        exploring = int(count * self.share(known.round) + 1e-9)
+        exploring = int(count * self.compute_share(known.round) + 1e-9)
         exploring = max(exploring, count - len(old))
         exploring = min(exploring, len(new))
-        best = self._best(known, old, count - exploring)
+        best = self._draw_best(known, old, count - exploring)
         assert known.ticks is not None
         speed = 1 / known.ticks[new]
         fast = _draw(known.random("explore"), new, speed, exploring)
         return np.concatenate([best, fast])
 
-    def share(self, round: int) -> float:
+    def compute_share(self, round: int) -> float:
         """Return ε, the fraction of a round's clients that have never taken part."""
         share = self.explore
         for _ in range(round - 1):
@@ -81,17 +81,17 @@ class Oort(Selection):
             share = max(share * DECAY, LEAST)
         return share
 
-    def _best(self, known: Known, old: np.ndarray, count: int) -> np.ndarray:
+    def _draw_best(self, known: Known, old: np.ndarray, count: int) -> np.ndarray:
         """Draw at most ``count`` of the ids ``old`` by utility, among the best ones."""
         count = min(count, len(old))
         if not count:
             return old[:0]
-        utilities = self.utilities(known, old)
+        utilities = self.compute_utilities(known, old)
         last = np.sort(utilities)[-count]
         good = utilities >= CUT_OFF * last
         return _draw(known.random("exploit"), old[good], utilities[good], count)
 
-    def utilities(self, known: Known, old: np.ndarray) -> np.ndarray:
+    def compute_utilities(self, known: Known, old: np.ndarray) -> np.ndarray:
         """Return the utilities of the clients with the ids ``old``, [n]."""
         reports = known.reports
         gains = known.samples[old] * np.maximum(reports.losses[old], 0)

@@ -18,7 +18,7 @@ class PowerOfChoice(BestOfDrawn):
     by_losses = True
 
     def choose(self, known: Known, count: int) -> np.ndarray:
-        drawn = self.drawn(known, count)
+        drawn = self.draw_candidates(known, count)
         never = known.reports.last_rounds == 0
         losses = np.where(never, np.inf, known.reports.losses)
         return take_cheapest(drawn, -losses[drawn], count)

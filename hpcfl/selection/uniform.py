@@ -7,7 +7,7 @@ from hpcfl.selection.base import Known, Selection
 
 class Uniform(Selection):
     def choose(self, known: Known, count: int) -> np.ndarray:
-        return known.drawn(count)
+        return known.draw(count)
 
 
 plugin = Uniform

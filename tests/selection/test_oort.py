@@ -26,7 +26,7 @@ def test_the_utilities_of_oort():
     ]
     oort = Oort(preferred=0.4)
     assert oort.limit(facts) == 30
-    utilities = oort.utilities(facts, np.array([0, 1, 2, 4]))
+    utilities = oort.compute_utilities(facts, np.array([0, 1, 2, 4]))
     assert utilities == pytest.approx(expected, rel=1e-12)
 
 
@@ -55,8 +55,10 @@ def test_oort_explores_a_share_and_fills_up():
     assert len(set(chosen)) == 4 and {3, 5} <= set(chosen)
     first = Oort(explore=0.0).choose(known(), 4)
     assert len(set(first)) == 4
-    assert Oort().share(1) == 0.9 and Oort().share(2) == 0.9 * 0.98
-    assert Oort().share(1000) == 0.2 and Oort(explore=0.1).share(9) == 0.1
+    assert Oort().compute_share(1) == 0.9 and Oort().compute_share(2) == 0.9 * 0.98
+    assert (
+        Oort().compute_share(1000) == 0.2 and Oort(explore=0.1).compute_share(9) == 0.1
+    )
 
 
 def test_oort_explores_in_proportion_to_speed():

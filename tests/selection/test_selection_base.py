@@ -22,7 +22,7 @@ def test_candidates_keep_their_places_in_the_order_of_all_clients():
     some = known(candidates=(1, 0, 1, 1, 0, 1), round=3)
     left = [client for client in everyone if client in (0, 2, 3, 5)]
     assert sorted(everyone) == list(range(6)) and some.order().tolist() == left
-    assert some.drawn(2).tolist() == left[:2]
+    assert some.draw(2).tolist() == left[:2]
 
 
 def test_the_cheapest_clients_are_taken_and_earlier_ones_win_ties():

@@ -22,11 +22,11 @@ def test_of_very_many_clients_only_those_are_drawn_that_are_asked_for(monkeypatc
     monkeypatch.setattr("hpcfl.selection.base.MANY", 5)
     times = np.zeros(6, int)
     for round in range(400):
-        drawn = known(candidates=(0, 1, 1, 0, 1, 1), round=round).drawn(2)
+        drawn = known(candidates=(0, 1, 1, 0, 1, 1), round=round).draw(2)
         assert len(set(drawn.tolist())) == 2
         times[drawn] += 1
     assert times[[0, 3]].tolist() == [0, 0]
     assert (abs(times[[1, 2, 4, 5]] - 200) < 40).all()
-    assert len(known(candidates=(0, 1, 0, 0, 0, 0)).drawn(2)) == 1
-    again = known().drawn(3), known().drawn(3)
+    assert len(known(candidates=(0, 1, 0, 0, 0, 0)).draw(2)) == 1
+    again = known().draw(3), known().draw(3)
     np.testing.assert_array_equal(*again)
