@@ -56,7 +56,7 @@ class LowRank(nn.Module):
     weight: Tensor
     factor: float
 
-    def correction(self) -> Tensor:
+    def compute_correction(self) -> Tensor:
         """Return the correction of the layer's weight, in the weight's shape."""
         raise NotImplementedError
 
@@ -71,7 +71,7 @@ class LowRankLinear(LowRank, nn.Linear):
         low = self.factor * functional.linear(entering, self.A)
         return output + functional.linear(low, self.B)
 
-    def correction(self) -> Tensor:
+    def compute_correction(self) -> Tensor:
         return self.factor * (self.B @ self.A)
 
 
@@ -85,7 +85,7 @@ class LowRankEmbedding(LowRank, Embedding):
             low = low * (tokens != self.padding_idx)[..., None]
         return output + self.factor * functional.linear(low, self.B)
 
-    def correction(self) -> Tensor:
+    def compute_correction(self) -> Tensor:
         added = self.factor * (self.B @ self.A).T
         if self.padding_idx is None:
             return added
@@ -109,7 +109,7 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
     for name in _find_targets(module, adapter):
         correct(module.get_submodule(name), name, adapter)
     names = set[str]()
-    for name, layer in layers(module).items():
+    for name, layer in find_layers(module).items():
         # The matrix of zeros must be trained, because otherwise all gradients of the
         # other matrix are zero.
         zeros = "B" if isinstance(layer, nn.Linear) else "A"
@@ -181,7 +181,7 @@ def correct(layer: nn.Module, name: str, adapter: Adapter) -> None:
     layer.__class__ = ADAPTED[type(layer)]
 
 
-def layers(module: nn.Module) -> dict[str, LowRank]:
+def find_layers(module: nn.Module) -> dict[str, LowRank]:
     """Return the adapted layers of a model by name."""
     return {
         name: layer
@@ -200,9 +200,9 @@ def merge(module: nn.Module) -> nn.Module:
     plain: dict[type[nn.Module], type[nn.Module]] = {}
     for original, adapted in ADAPTED.items():
         plain[adapted] = original
-    for layer in layers(module).values():
+    for layer in find_layers(module).values():
         # A new parameter, because a layer without the correction may share the weight.
-        corrected = layer.weight + layer.correction()
+        corrected = layer.weight + layer.compute_correction()
         layer.weight = Parameter(corrected, requires_grad=layer.weight.requires_grad)
         del layer.A, layer.B, layer.factor
         if hasattr(layer, "dropout"):

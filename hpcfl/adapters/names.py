@@ -168,7 +168,7 @@ def _fill(name: str, texts: Sequence[str]) -> str:
     number.
     """
 
-    def value(found: re.Match[str]) -> str:
+    def find_text(found: re.Match[str]) -> str:
         number = int(found[1])
         if not 1 <= number <= len(texts):
             raise UserError(
@@ -183,4 +183,4 @@ def _fill(name: str, texts: Sequence[str]) -> str:
             )
         return str(int(text) + 1)
 
-    return re.sub(r"\\(\d)(\+1)?", value, name)
+    return re.sub(r"\\(\d)(\+1)?", find_text, name)

@@ -58,12 +58,12 @@ class Corrections:
 
 
 @torch.no_grad()
-def corrections(module: nn.Module) -> Corrections | None:
+def find_corrections(module: nn.Module) -> Corrections | None:
     """Return the trained parts of a model; None if no layer has a correction.
 
     All frozen numbers of the model must be parameters.
     """
-    layers = lora.layers(module)
+    layers = lora.find_layers(module)
     if not layers:
         return None
     targets = list(layers)
@@ -90,7 +90,7 @@ def corrections(module: nn.Module) -> Corrections | None:
     return Corrections(targets, alike, saved, copies)
 
 
-def files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
+def make_files(known: Corrections, adapter: Adapter) -> dict[str, bytes]:
     """Return the contents of a model's files by name."""
     config = json.dumps(_make_config(known, adapter), indent=1)
     return {
@@ -114,7 +114,7 @@ class Start:
         """
         own: dict[str, Tensor] = module.state_dict()
         corrections = {
-            f"{name}.{leaf}" for name in lora.layers(module) for leaf in "AB"
+            f"{name}.{leaf}" for name in lora.find_layers(module) for leaf in "AB"
         }
         missing = sorted(corrections - set(self.tensors))
         unfit = [

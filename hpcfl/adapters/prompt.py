@@ -56,12 +56,12 @@ class Prompted(nn.Module):
         prompt = self.prompt.expand(x.shape[0], -1, -1)
         blocks: Any = super()
         result: Tensor = blocks.through_blocks(
-            torch.cat([prompt, x], dim=1), with_prompt(mask, count)
+            torch.cat([prompt, x], dim=1), extend_mask(mask, count)
         )
         return result[:, count:]
 
 
-def with_prompt(mask: Tensor | None, count: int) -> Tensor | None:
+def extend_mask(mask: Tensor | None, count: int) -> Tensor | None:
     """Extend the mask of a sequence by a prompt of ``count`` tokens.
 
     Args:

@@ -114,7 +114,7 @@ def _write_adapters(
         assert model.corrections is not None
         alone = folder / _write_stem(model)
         alone.mkdir()
-        files = peft.files(model.corrections, prepared.config.adapter)
+        files = peft.make_files(model.corrections, prepared.config.adapter)
         for name, content in files.items():
             atomic.write(alone / name, content)
         lines.append(_write_about(folder, models, model, None))

@@ -78,7 +78,7 @@ def make_module(
         for name, tensor in own.items():
             tensor.copy_(given[name][0])
     model = mixed.restore(constants.release(model))
-    corrections = peft.corrections(model)
+    corrections = peft.find_corrections(model)
     # merged first, because torch's layers may read the weights of their children
     model = restore_layers(lora.merge(model))
     if predict is not None:

@@ -35,7 +35,7 @@ def trained(module):
 
 def moved(module):
     """Return the module with non-zero corrections."""
-    for layer in lora.layers(module).values():
+    for layer in lora.find_layers(module).values():
         nn.init.normal_(layer.A)
         nn.init.normal_(layer.B)
     return module

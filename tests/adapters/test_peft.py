@@ -55,7 +55,7 @@ def files_of(module, adapter):
     """Return the tensors of a model's files, without the prefix of their names, and the
     content of the JSON.
     """
-    known = peft.files(peft.corrections(module), adapter)
+    known = peft.make_files(peft.find_corrections(module), adapter)
     tensors = load(known["adapter_model.safetensors"])
     assert all(name.startswith(PREFIX) for name in tensors)
     named = {name.removeprefix(PREFIX): value for name, value in tensors.items()}
@@ -100,7 +100,7 @@ def test_an_embeddings_correction_has_none_for_the_padding():
     assert down.shape == (2, 7) and up.shape == (3, 2)
     assert torch.equal(down[:, 1:], module.table.A[:, 1:]) and not down[:, 0].any()
     assert torch.equal(up, module.table.B)
-    assert torch.equal(8 * (up @ down).T, module.table.correction())
+    assert torch.equal(8 * (up @ down).T, module.table.compute_correction())
 
 
 def test_what_else_is_trained_is_in_whole_layers_where_peft_finds_these_by_name():

@@ -24,7 +24,7 @@ def held(kind, in_bfloat16=True):
     targets = ["hidden*"] if kind == "mlp" else []
     module = kinds.adapt(module, Adapter(kind="lora", targets=targets, rank=2))
     module = replace_layers(module)
-    for layer in lora.layers(module).values():
+    for layer in lora.find_layers(module).values():
         nn.init.normal_(layer.B, std=0.1)
     values = constants.copy_frozen(module)
     if in_bfloat16:
