@@ -13,9 +13,9 @@ from hpcfl.clock.durations import (
     Duration,
     Work,
     convert_to_seconds,
+    count_epochs,
     describe_durations,
     draw_devices,
-    count_epochs,
     find_share,
 )
 from hpcfl.experiment.sections import Time

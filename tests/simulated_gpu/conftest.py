@@ -67,7 +67,7 @@ def gpu():
     with GPU() as device:
         yield device
     mixing.use_device(torch.device("cpu"))
-    Normalisation._line.cache_clear()
+    Normalisation._compute_line.cache_clear()
     mixing._make_stream.cache_clear()
 
 

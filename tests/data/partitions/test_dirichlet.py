@@ -47,7 +47,7 @@ def test_the_last_client_gets_the_rest_of_rounding(monkeypatch, generator):
     9.99… of ten samples.
     """
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
-    monkeypatch.setattr(dirichlet, "shares_of", lambda *given: shares)
+    monkeypatch.setattr(dirichlet, "draw_shares", lambda *given: shares)
     drawn = dirichlet.spread([np.arange(10)], 4, 0.1, generator)
     assert [*map(len, drawn.list_samples())] == drawn.sizes.tolist() == [2, 3, 4, 1]
     assert sorted(np.concatenate(drawn.list_samples())) == list(range(10))
