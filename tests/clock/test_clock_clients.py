@@ -9,7 +9,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
-COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0]]
+COUNTS = tiny.COUNTS[:2]
 SYNCHRONOUS = {"mode": "synchronous", "sample_ms": 1000.0}
 
 

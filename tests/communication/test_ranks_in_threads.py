@@ -141,7 +141,7 @@ def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(tmp_
     """torch's threads add up pieces of a single row longer than 32,768."""
     table = tiny.table(
         "apfl",
-        [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]],
+        tiny.COUNTS[:3],
         rounds=2,
         data={"dataset": "tiny:blobs"},
         model={"name": "mlp", "hidden": [4000]},

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from by_hand import loss_of
+from tiny import COUNTS
 
 from hpcfl.clients import Fleet
 from hpcfl.methods.options.ala import AdaptiveLocalAggregation
 
-FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
+FEW = COUNTS[:2]
 
 
 @pytest.fixture

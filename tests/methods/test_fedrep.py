@@ -76,7 +76,7 @@ def test_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
     after = []
     for head_epochs in (0, 3):
         fleet = make_fleet(
-            [[8, 3, 0, 0], [0, 9, 2, 0]],
+            tiny.COUNTS[:2],
             model={"name": "test_fedrep:Normed"},
             batch_size=100,
         )

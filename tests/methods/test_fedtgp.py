@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tiny import COUNTS
 
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedtgp import FedTGP, contrast, generated
@@ -26,7 +27,7 @@ def test_no_term_in_round_1_and_every_class_afterwards(federate):
     """Clients have no prototype in round 1, and afterwards also those of classes that
     no client has.
     """
-    counts = [[8, 3, 0, 0], [0, 9, 2, 0]]
+    counts = COUNTS[:2]
     short = {"name": "fedtgp", "server_epochs": 1}
     played = federate(short, counts, rounds=1)
     local = federate("local", counts, rounds=1)

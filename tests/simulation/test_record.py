@@ -165,7 +165,7 @@ def test_regularisers_of_a_loss_are_in_the_training_loss_alone(federate, method)
 
 def test_the_training_loss_has_the_proximal_term_of_the_trained_model(federate):
     """With one client the server's model is the trained one: μ/2·‖w − w₀‖²."""
-    played = federate({"name": "fedprox", "mu": 0.7}, [[8, 3, 0, 0]], rounds=1)
+    played = federate({"name": "fedprox", "mu": 0.7}, tiny.COUNTS[:1], rounds=1)
     moved = (
         (played.server["model"] - played.prepared.setup.initial())
         .double()

@@ -274,7 +274,7 @@ def test_stragglers_train_less_and_count_all_the_same(federate):
     def digest(seed, epochs, **keys):
         return federate(
             "fedavg",
-            [[8, 3, 0, 0]],
+            tiny.COUNTS[:1],
             rounds=1,
             seed=seed,
             training={"epochs": epochs},

@@ -58,7 +58,7 @@ def test_an_attack_that_knows_the_honest_changes_rounds_from_its_first_on(tmp_pa
 
 def test_the_rule_gets_the_updates_and_the_method_their_sum(tmp_path):
     """With one client the largest update is the client's."""
-    counts = [[8, 3, 0, 0]]
+    counts = tiny.COUNTS[:1]
     plain = play_on(OneProcess(), tmp_path / "a", tiny.table("fedavg", counts))
     table = tiny.table(UNIFORM, counts, aggregation=LARGEST, rounds=1)
     one = play_on(OneProcess(), tmp_path / "b", table)
