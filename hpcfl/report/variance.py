@@ -165,7 +165,7 @@ def _fit_quietly(values: np.ndarray, levels: dict[str, np.ndarray]) -> _Fit:
     designs = {name: _make_design(place) for name, place in levels.items()}
     columns, matrices = [], []
     for design in designs.values():
-        names = [str(level) for level in range(design.shape[1])]
+        names = list(map(str, range(design.shape[1])))
         columns.append([names])
         matrices.append([design])
     effects = VCSpec(list(designs), columns, matrices)

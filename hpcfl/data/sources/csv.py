@@ -35,7 +35,7 @@ class _CsvColumns(Columns):
                     f"{root}: columns are separated by {separator!r}; separate them by ',' and "
                     "write decimals with '.' (pandas: read_csv(…, sep=…, decimal=…).to_csv)"
                 )
-        positions = [str(position) for position in range(len(self.names))]
+        positions = list(map(str, range(len(self.names))))
         if self.names != positions and all(map(checks.is_number, self.names)):
             raise UserError(
                 f"{root}: the first line holds numbers; add a line of headings before it"

@@ -61,7 +61,7 @@ class PFLlib(Source):
             paths += [root / part / f"{client}.npz" for client in range(clients)]
         parts = {path: _read_arrays(path) for path in paths}
         classes = None if config is None else config.get("num_classes")
-        names = [str(client) for client in range(clients)]
+        names = list(map(str, range(clients)))
         named_by = "the number in the file's name"
         dataset = npz.join_clients(root, parts, names, named_by, classes=classes)
         if config is None:
