@@ -362,19 +362,18 @@ def _check(plan: Plan, cell: str) -> None:
     if plan.section.searches > 1 and not cell:
         variance.check_library()
     entries = plan.section.methods
-    known = [*entries, *(split_entry(entry)[0] for entry in entries)]
+    known = {*entries, *(split_entry(entry)[0] for entry in entries)}
     for method in plan.section.overrides:
         if method not in known:
-            hint = suggest(method, known)
+            hint = suggest(method, sorted(known))
             raise UserError(
                 f"{plan.source}: tune.overrides: '{method}' is not tuned{hint}"
             )
-    names = [make_file_name(method) for method in plan.section.methods]
-    if len(set(names)) < len(names):
+    if len({make_file_name(method) for method in entries}) < len(entries):
         raise UserError(
             f"{plan.source}: tune.methods: two entries have the same folder"
         )
-    for method in [plan.method_of(cell)] if cell else plan.section.methods:
+    for method in [plan.method_of(cell)] if cell else entries:
         config = plan.config(plan.untuned(method), 0, plan.most)
         datasets.find(config.data.dataset)
         if not config.training.validation:

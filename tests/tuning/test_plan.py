@@ -202,6 +202,11 @@ MISTAKES = [
     ({"training": {}}, {}, "training.validation = 0"),
     ({}, {"methods": ["fedavgg"]}, "method.name = 'fedavgg' .*'fedavg'"),
     ({}, {"overrides": {"fedavgg": {}}}, "tune.overrides: 'fedavgg' .*'fedavg'"),
+    (
+        {},
+        {"methods": ["local"], "overrides": {"fedavg": {}}},
+        "tune.overrides: 'fedavg' .*: local$",
+    ),
     ({}, {"search": {"training.lrr": [0.1]}}, "'training.lrr'; .*'lr'"),
     (
         {},
