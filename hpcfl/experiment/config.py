@@ -187,13 +187,16 @@ class Config(Section):
 
     def _describe_unread(self) -> Iterator[str]:
         """Yield a line for each choice that leaves changed keys of its section unread."""
-        for name in ("model", "adapter", "participation", "time"):
+        for name in ("data", "model", "adapter", "participation", "time"):
             section = getattr(self, name)
             for choice, keys in section.find_unread().items():
                 if keys:
                     unread = ", ".join(f"{name}.{key}" for key in keys)
                     value = getattr(section, choice)
-                    yield f"{unread}: not read with {name}.{choice} = '{value}'"
+                    state = f"with {name}.{choice} = {value!r}"
+                    if value is None:
+                        state = f"without {name}.{choice}"
+                    yield f"{unread}: not read {state}"
 
     def resolved(self) -> dict[str, Any]:
         """Return all keys with their values as a table for JSON, nested like an

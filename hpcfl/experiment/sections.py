@@ -20,6 +20,8 @@ from pydantic import (
     model_validator,
 )
 
+# Stands for every value but the default in ``Section.readers``.
+SET = "set"
 # The largest integer allowed except for seeds; larger sizes would exhaust the memory
 # before any check.
 LARGEST = 10_000_000
@@ -32,14 +34,14 @@ class Section(BaseModel):
 
     Attributes:
         readers: Keys that are read for some values of another key alone, by that key and
-            its value.
+            its value or SET.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False
     )
 
-    readers: ClassVar[Mapping[str, Mapping[str | bool, tuple[str, ...]]]] = {}
+    readers: ClassVar[Mapping[str, Mapping[str, tuple[str, ...]]]] = {}
 
     @field_validator("*")
     @classmethod
@@ -56,6 +58,8 @@ class Section(BaseModel):
         given = changed(self)
         for choice, by_value in self.readers.items():
             read = by_value.get(getattr(self, choice), ())
+            if choice in given:
+                read += by_value.get(SET, ())
             of_others = set().union(*by_value.values()) - set(read)
             unread[choice] = sorted(given & of_others)
             given -= of_others
@@ -126,6 +130,8 @@ class Data(Section):
         default_factory=dict,
         description="further keys of the data set: the parameters of its `read`",
     )
+
+    readers = {"imbalance": {SET: ("imbalance_order",)}}
 
 
 class Partition(Section):
@@ -521,7 +527,7 @@ class Privacy(Section):
                 "local",
             )
         },
-        "adaptive_clip": {True: ("clip_noise", "clip_quantile", "clip_rate")},
+        "adaptive_clip": {SET: ("clip_noise", "clip_quantile", "clip_rate")},
     }
 
     @model_validator(mode="after")
@@ -841,6 +847,7 @@ class Time(Section):
                 "max_staleness",
             ),
         },
+        "deadline": {SET: ("late",)},
         "devices": {
             "equal": DRAWN,
             "lognormal": (*DRAWN, "sigma"),

@@ -395,19 +395,35 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
 @pytest.mark.parametrize(
     ("unread", "choice"),
     [
-        ({"time": {"buffer": 3}}, "time.mode = 'none'"),
+        ({"time": {"buffer": 3}}, "with time.mode = 'none'"),
         (
             {"time": {"mode": "synchronous", "file": "traces.json"}},
-            "time.devices = 'lognormal'",
+            "with time.devices = 'lognormal'",
         ),
-        ({"time": {"mode": "asynchronous", "alpha": 0.4}}, "time.rule = 'fedbuff'"),
-        ({"model": {"head_scale": 3.0}}, "model.head = 'linear'"),
+        (
+            {"time": {"mode": "asynchronous", "alpha": 0.4}},
+            "with time.rule = 'fedbuff'",
+        ),
+        (
+            {"time": {"mode": "synchronous", "late": "partial"}},
+            "without time.deadline",
+        ),
+        ({"data": {"imbalance_order": "random"}}, "with data.imbalance = 1.0"),
+        ({"model": {"head_scale": 3.0}}, "with model.head = 'linear'"),
     ],
 )
 def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
     [note] = config.parse({"method": {"name": "fedavg"}, **unread}).notes
     [(section, keys)] = unread.items()
-    assert note == f"{section}.{list(keys)[-1]}: not read with {choice}"
+    assert note == f"{section}.{list(keys)[-1]}: not read {choice}"
+
+
+def test_keys_that_another_key_makes_read_have_no_note():
+    read = {
+        "time": {"mode": "synchronous", "deadline": 60.0, "late": "partial"},
+        "data": {"imbalance": 10.0, "imbalance_order": "random"},
+    }
+    assert config.parse({"method": {"name": "fedavg"}, **read}).notes == []
 
 
 @pytest.mark.parametrize(("noise", "notes"), [(0.0, 1), (1.0, 0)])
