@@ -157,7 +157,7 @@ def make_table(
     """
     measure = find_client_measure(arranged.runs[0], reading.metric)
     rows = arranged.column(column)
-    reference = find_row(against.row, list(rows))
+    reference = find_row(against.row, list(rows), f"column '{column}'")
     gains, unmatched = {}, []
     for row in arranged.rows:
         if row == reference or row not in rows:
@@ -380,8 +380,13 @@ def compute_gini(numbers: np.ndarray) -> float:
     return float(weighted / (count**2 * mean))
 
 
-def find_row(name: str, rows: Sequence[str]) -> str:
+def find_row(name: str, rows: Sequence[str], place: str = "this table") -> str:
     """Find the row with the label ``name``, or the only row whose first word is ``name``.
+
+    Args:
+        name: Label or first word.
+        rows: Labels of the rows.
+        place: Name of the part of a table with these rows, for errors.
 
     Raises:
         UserError: If no row or several rows match.
@@ -392,7 +397,7 @@ def find_row(name: str, rows: Sequence[str]) -> str:
     if len(beginning) == 1:
         return beginning[0]
     hint = suggest(name, rows)
-    raise UserError(f"--against {name}: no row of this table{hint}")
+    raise UserError(f"--against {name}: no row of {place}{hint}")
 
 
 def _find_seeds(placed: Placed) -> tuple[str, str]:

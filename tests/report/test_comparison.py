@@ -177,6 +177,9 @@ def test_a_table_beside_a_reference_in_every_format(runs):
 def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
     with expect_refusal(r"--against lokal: .*'local'"):
         sweep_table.compare(arrange(runs), Reading(), Reference("lokal"))
+    with expect_refusal("--against local: .*'cifar-10 iid'"):
+        elsewhere = made_up.run("fedavg", dataset="cifar-10")
+        sweep_table.compare(arrange([*runs, elsewhere]), Reading(), Reference("local"))
     with expect_refusal("--metric seconds/round: "):
         sweep_table.compare(arrange(runs), Reading("seconds/round"), Reference("local"))
 
