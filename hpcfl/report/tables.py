@@ -33,6 +33,7 @@ EXPLANATION = """\
 before, after: models before and after local training, on the clients' test samples.
 They are read in the best round of the primary metric (▸), or in the latest earlier
 round that scored them. Scoring after the last aggregation belongs to the last round.
+Another column of evaluation.score, such as global, has a line with its name.
 validation: the same at the best round on samples held out by training.validation;
 choose settings such as training.lr by this number.
 last, tail: the primary metric in the last round, and its mean over the last tenth.
@@ -174,12 +175,10 @@ def _list_lines(run: Run) -> list[tuple[str, str, str]]:
         "new": (BEFORE, "last"),
         "tuned": (AFTER, "last"),
     }
-    lines = {
-        "before": ("pre", "best"),
-        "after": ("post", "best"),
-        "last": (run.score, "last"),
-        "tail": (run.score, "tail"),
-    }
+    lines = {"before": ("pre", "best"), "after": ("post", "best")}
+    if run.score not in ("pre", "post"):
+        lines[run.score] = run.score, "best"
+    lines |= {"last": (run.score, "last"), "tail": (run.score, "tail")}
     for name, (column, at) in optional.items():
         if MetricName(run.metric, column) in run.results.names:
             lines[name] = column, at

@@ -68,6 +68,16 @@ def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):
     assert line[:2] == ["validation", "37.50"]
 
 
+def test_another_primary_column_has_a_line(make_run, capsys):
+    folder = make_run(score="global")
+    [run] = tables.list_runs(folder)
+    recorded = run.results.values
+    of_server = {"global/weighted": recorded["pre/weighted"] / 2}
+    tables.show(folder, [made_up.changed(run, {**recorded, **of_server})])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "▸global" in line][0][:2] == ["▸global", "37.50"]
+
+
 def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsys):
     tables.show(make_run("fedavg"))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
