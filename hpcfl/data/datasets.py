@@ -16,6 +16,7 @@ import torch
 from hpcfl.data import checks
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, sections
+from hpcfl.files.untrusted_files import refuse_unreadable
 from hpcfl.rows import randomness
 
 _PACKAGE = "hpcfl.data.sources"
@@ -430,7 +431,13 @@ def _place(data: sections.Data, source: Any) -> Path:
             )
         raise UserError(f"data.dataset = '{data.dataset}' {problem}")
     if data.file is not None:
-        return Path(data.file).expanduser()
+        path = Path(data.file).expanduser()
+        tried = ""
+        if not path.is_absolute():
+            tried = f"looked for {path.absolute()}, relative to the working folder"
+        with refuse_unreadable(f"data.file = '{data.file}'", missing=tried):
+            path.stat()
+        return path
     root = data.root or os.environ.get("HPCFL_DATA")
     if root is None and not source.built_in:
         fetched = source.home or f"hpcfl data download {data.dataset} --root DIR"

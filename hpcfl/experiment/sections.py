@@ -94,7 +94,8 @@ class Data(Section):
     )
     file: str | None = Field(
         None,
-        description="path of your own file or folder, for data sets such as npz, leaf and pfllib",
+        description="path of your own file or folder, relative to the working folder, for data "
+        "sets such as npz, leaf and pfllib",
     )
     samples: PositiveInt | None = Field(
         None,

@@ -75,7 +75,7 @@ def test_another_primary_column_has_a_line(make_run, capsys):
     of_server = {"global/weighted": recorded["pre/weighted"] / 2}
     tables.show(folder, [made_up.changed(run, {**recorded, **of_server})])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in lines if "▸global" in line][0][:2] == ["▸global", "37.50"]
+    assert next(line for line in lines if "▸global" in line)[:2] == ["▸global", "37.50"]
 
 
 def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsys):

@@ -90,7 +90,6 @@ def test_files_that_can_be_misread_are_refused(path, text, keys, told):
 
 
 def test_files_that_are_no_text_are_refused(path):
-    assert "t.csv: " in refusal("csv", path)
     assert f"{path.parent}: " in refusal("csv", path.parent)
     path.write_bytes(b"\xff\xfe\x00\x01")
     assert "t.csv: " in refusal("csv", path)

@@ -91,7 +91,6 @@ def test_numbers_that_float32_cannot_tell_apart_are_refused(path):
 
 
 def test_files_that_are_none_are_refused(path):
-    assert "own.npz: " in refusal("npz", path)
     os.mkfifo(path)
     assert str(path) in refusal("npz", path)
     path.unlink()
@@ -99,7 +98,7 @@ def test_files_that_are_none_are_refused(path):
     assert "own.npz: " in refusal("npz", path)
     np.savez(path, x=np.zeros(3), Y=np.zeros(3))
     assert "'x', 'Y'" in refusal("npz", path)
-    line = refusal("npz", path.with_suffix(".csv"))
+    line = refusal("npz", path.rename(path.with_suffix(".csv")))
     assert "data.dataset = 'csv'" in line
 
 
