@@ -156,10 +156,6 @@ class Config(Section):
             lines.append(
                 f"training.milestones: {late} come after the last of {self.rounds} rounds"
             )
-        if self.newcomers.epochs and not self.newcomers.clients:
-            lines.append(
-                f"newcomers.epochs = {self.newcomers.epochs}: has no effect with newcomers.clients = 0"
-            )
         lines += self._describe_unread()
         if self.privacy and not (self.privacy.noise or self.privacy.epsilon):
             lines.append(
@@ -187,7 +183,7 @@ class Config(Section):
 
     def _describe_unread(self) -> Iterator[str]:
         """Yield a line for each choice that leaves changed keys of its section unread."""
-        for name in ("data", "model", "adapter", "participation", "time"):
+        for name in SECTIONS:
             section = getattr(self, name)
             for choice, keys in section.find_unread().items():
                 if keys:

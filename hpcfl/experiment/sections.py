@@ -892,6 +892,8 @@ class Newcomers(Section):
         "without warm-up, after which they are scored again; 0: none",
     )
 
+    readers = {"clients": {SET: ("epochs",)}}
+
 
 def _score_name(name: str) -> str:
     """Return a built-in score's name with underscores, ``macro-f1`` as ``macro_f1``."""

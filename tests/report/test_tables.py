@@ -52,30 +52,19 @@ def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, capsys):
     assert "floats: per client and round" in capsys.readouterr().out
 
 
-def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):
-    folder = make_run("fedavg")
-    [run] = tables.list_runs(folder)
-    assert "validation" not in tables.write_legend([run])
-    recorded = run.results.values
-    of_held_out = {
-        f"validation/{name}": recorded[name] / 2
-        for name in recorded
-        if name.startswith("pre/")
-    }
-    tables.show(folder, [made_up.changed(run, {**recorded, **of_held_out})])
-    said = capsys.readouterr().out
-    [line] = [line.split() for line in said.splitlines() if "validation " in line][:1]
-    assert line[:2] == ["validation", "37.50"]
-
-
-def test_another_primary_column_has_a_line(make_run, capsys):
-    folder = make_run(score="global")
+@pytest.mark.parametrize(
+    ("score", "column", "line"),
+    [("pre", "validation/pre", "validation"), ("global", "global", "▸global")],
+)
+def test_a_further_column_has_a_line(make_run, capsys, score, column, line):
+    folder = make_run(score=score)
     [run] = tables.list_runs(folder)
     recorded = run.results.values
-    of_server = {"global/weighted": recorded["pre/weighted"] / 2}
-    tables.show(folder, [made_up.changed(run, {**recorded, **of_server})])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert next(line for line in lines if "▸global" in line)[:2] == ["▸global", "37.50"]
+    halved = recorded["pre/weighted"] / 2
+    known = made_up.changed(run, {**recorded, f"{column}/weighted": halved})
+    tables.show(folder, [known])
+    lines = [text.split()[:2] for text in capsys.readouterr().out.splitlines()]
+    assert [line, "37.50"] in lines
 
 
 def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsys):
