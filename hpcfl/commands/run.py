@@ -51,8 +51,8 @@ OF_HOST = (
 
 # Minimum seconds of silence to allow before round 1, because imports send no heartbeats.
 PREPARING = 15.0
-# Key of the SHA-256 of the user's files with plugins, by the module's name.
-OWN_FILES = "own files"
+# Key of the checksums ``Prepared.inputs``.
+INPUTS = "inputs"
 # Seconds between writes of the metrics file; one write takes as long as a short round.
 PUBLISH_EVERY = 1.0
 
@@ -258,7 +258,7 @@ class ClaimedRun:
             "ranks": self.communicator.size,
             "commit": origin["commit"],
             "failure": claim.failure,
-            OWN_FILES: plugins.hash_own_files(self.prepared.config.resolved()),
+            INPUTS: self.prepared.inputs,
         }
         header = {
             results.RUN: self.prepared.config.fingerprint(),
@@ -307,7 +307,7 @@ class ClaimedRun:
             ],
             "gpus": list(self.prepared.gpus) or None,
             "ranks": self.communicator.size if self.prepared.gpus else None,
-            OWN_FILES: plugins.hash_own_files(config.resolved()),
+            INPUTS: self.prepared.inputs,
         }
 
 
@@ -550,8 +550,7 @@ def require_same_settings(
     for cell, config in cells.items():
         for key, value in list_computed_keys(config).items():
             asked[cell + key] = value
-        for name, content in plugins.hash_own_files(config.resolved()).items():
-            asked[f"{name}.py"] = content
+        asked |= plugins.hash_own_files(config.resolved())
     packages = {
         f"version of {name}": is_ for name, is_ in provenance.collect_versions().items()
     }
@@ -592,7 +591,7 @@ def check_world(communicator: Communicator) -> None:
 
 def _list_changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     """Return a line for each setting that affects the last bits and differs from the
-    checkpoint, and for each file of the user that has changed.
+    checkpoint, and for each input that has changed.
     """
     changes = [
         f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
@@ -608,11 +607,11 @@ def _list_changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
         )
         if restored.meta.get(key) != meta[key]
     ]
-    before = restored.meta.get(OWN_FILES, meta[OWN_FILES])
-    for name, content in meta[OWN_FILES].items():
-        if before.get(name) != content:
+    before = restored.meta.get(INPUTS, meta[INPUTS])
+    for name, checksum in meta[INPUTS].items():
+        if before.get(name) != checksum:
             changes.append(
-                f"{name}.py has changed: the rounds up to {restored.round} were computed "
-                "by an earlier version; to compute all rounds with this one: --fresh"
+                f"{name} has changed: the rounds up to {restored.round} were computed "
+                "with an earlier version; to compute all rounds with this one: --fresh"
             )
     return changes

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcfl.commands.run import INPUTS
 from hpcfl.commands.run import run as play
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError, suggest
@@ -130,29 +131,29 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     """
     there, here = stored.results.header, played.results.header
     others = _describe_other_arithmetic(there, here)
+    changed = _list_changed_inputs(there, here)
     differing = _list_differing(stored, played)
     digests = (stored.summary.digest, played.summary.digest)
     if not others:
-        if digests[0] is not None and digests[0] != digests[1]:
-            changes = start_checks.list_changed_decisions(
-                there.get("decisions"), here.get("decisions")
-            )
-            reasons = [f"{change} when the run began" for change in changes]
-            return [
-                f"ANOTHER final state: {digests[0]} stored, {digests[1]} now",
-                *reasons,
-            ], False
+        decisions = start_checks.list_changed_decisions(
+            there.get("decisions"), here.get("decisions")
+        )
+        reasons = [*(f"{one} when the run began" for one in decisions), *changed]
+        if digests[0] not in (None, digests[1]):
+            found = f"ANOTHER final state: {digests[0]} stored, {digests[1]} now"
+            return [found, *reasons], False
         if differing:
-            return [f"OTHER numbers: {', '.join(differing)}"], False
+            return [f"OTHER numbers: {', '.join(differing)}", *reasons], False
         kept = "the same final state" if digests[0] else "no final state was stored"
         rounds = len(stored.results.rounds)
         return [f"{kept}, and the same numbers in all {rounds} rounds"], True
-    lines = [f"computed with different arithmetic: {'; '.join(others)}"]
+    lines = [f"computed with different arithmetic: {'; '.join(others)}", *changed]
     of_structure = [name for name in differing if _is_exact(name)]
     if of_structure:
         lines.append(
             f"OTHER {', '.join(of_structure)}, which arithmetic does not change"
         )
+    if len(lines) > 1:
         return lines, False
     numbers = [
         run.summary.last[run.score] for run in (stored, played) if run.summary.last
@@ -230,6 +231,26 @@ def _describe_other_arithmetic(
         if versions[0] != versions[1]:
             lines.append(f"{name} {versions[0]} there, {versions[1]} here")
     return lines
+
+
+def _list_changed_inputs(
+    there: Mapping[str, Any], here: Mapping[str, Any]
+) -> list[str]:
+    """Return a line for each input that has changed since a start of the stored run.
+
+    Runs of earlier versions stored no inputs.
+
+    Args:
+        there: Header of the stored run.
+        here: Header of its repetition, which has one start.
+    """
+    lines = []
+    for name, now in here["starts"][-1][INPUTS].items():
+        for start in there.get("starts", []):
+            before = start.get(INPUTS, {}).get(name, now)
+            if before != now:
+                lines.append(f"{name} has changed: checksum {before} stored, {now} now")
+    return list(dict.fromkeys(lines))
 
 
 def _list_differing(stored: Run, played: Run) -> list[str]:

@@ -404,7 +404,7 @@ def find_own_names(table: Mapping[str, Any]) -> set[str]:
 
 
 def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each file with a user's plugin, by the module's name.
+    """Return the SHA-256 of each file with a user's plugin, by ``MODULE.py``.
 
     Modules that such a file imports are not included.
 
@@ -417,7 +417,7 @@ def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
         path = getattr(sys.modules.get(module_name), "__file__", "")
         if Path(path).is_file():
             with open(path, "rb") as file:
-                hashes[module_name] = compute_sha256(file)
+                hashes[f"{module_name}.py"] = compute_sha256(file)
     return hashes
 
 

@@ -36,7 +36,7 @@ from hpcfl.communication.communicator import (
 )
 from hpcfl.communication.exchange import Placement
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, user_code
+from hpcfl.experiment import measures, plugins, user_code
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import Form
 from hpcfl.files.scratch import Scratch, keep_freed_memory
@@ -101,7 +101,7 @@ class Prepared:
         notes: notes for the user before round 1.
         gpus: GPU types and libraries of all ranks.
         frozen: digest of the model's frozen values; None without any.
-        checksum: checksum of all samples of the data set; None with a single rank.
+        inputs: checksums of the data set and of the user's files, by their names.
         tried: findings of the preflight.
         fleet_type: function that makes fleets for the method from the fields of a
             fleet.
@@ -119,7 +119,7 @@ class Prepared:
     notes: list[str]
     gpus: tuple[str, ...]
     frozen: str | None
-    checksum: int | None
+    inputs: dict[str, str | int]
     tried: Tried = field(default_factory=Tried)
     fleet_type: Callable[..., Fleet] = Fleet
 
@@ -300,8 +300,7 @@ def _compute_checksums(prepared: Prepared) -> dict[str, str | int | None]:
         indices.update(held.tobytes())
     model = f"model.name = '{prepared.config.model.name}'"
     return {
-        "data.dataset, the labels": split.labels_sha256,
-        "data.dataset, the samples": prepared.checksum,
+        **prepared.inputs,
         "partition, the samples of each client": indices.hexdigest(),
         f"{model}, frozen or given parameters": prepared.frozen,
         "the initial private state of a client": digest_tensors(
@@ -448,7 +447,10 @@ def _prepare(
         ],
         gpus=rank_device.kinds,
         frozen=model.frozen,
-        checksum=data.checksum() if process.size > 1 else None,
+        inputs={
+            f"data.dataset = '{config.data.dataset}'": data.checksum(),
+            **plugins.hash_own_files(config.resolved()),
+        },
     )
 
 

@@ -67,8 +67,9 @@ class ClientData:
         return torch.from_numpy(counts).double()
 
     def checksum(self) -> int:
-        """Return a checksum of all samples."""
-        return zlib.crc32(self.dataset.x.contiguous().numpy().data)
+        """Return a checksum of all samples and labels."""
+        samples = zlib.crc32(self.dataset.x.contiguous().numpy().data)
+        return zlib.crc32(self.dataset.y.contiguous().numpy().data, samples)
 
 
 def prepare_data(

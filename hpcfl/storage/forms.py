@@ -109,6 +109,7 @@ class Start(TypedDict):
         ranks: number of ranks.
         commit: commit of hpcfl, or None.
         failure: reason why the previous attempt failed, or None.
+        inputs: checksums of the data set and of the user's files, by their names.
     """
 
     after: NonNegativeInt
@@ -116,6 +117,7 @@ class Start(TypedDict):
     ranks: PositiveInt
     commit: str | None
     failure: str | None
+    inputs: NotRequired[dict[str, str | int]]
 
 
 @with_config(_OPEN)

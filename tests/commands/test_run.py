@@ -5,6 +5,7 @@ nothing in its place.
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 from playing import run_alone
@@ -76,14 +77,21 @@ def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
     monkeypatch.chdir(tmp_path)
     file = Path("edited_method.py")
     file.write_text("from hpcfl.methods.fedavg import FedAvg as Edited\n")
+    x, y = np.random.default_rng(0).random((120, 4)), np.arange(120) % 3
+    np.savez("own.npz", x=x, y=y)
     table = tiny.table("edited_method:Edited", rounds=1)
+    table["data"] = {"dataset": "npz", "file": "own.npz"}
+    table["partition"] = {"scheme": "iid", "clients": 3}
     run_alone(table, tmp_path / "run")
     run_alone(table | {"rounds": 2}, tmp_path / "run")
-    assert file.name not in capsys.readouterr().out
+    assert "has changed" not in capsys.readouterr().out
     file.write_text(file.read_text() + "# another version\n")
+    np.savez("own.npz", x=x + 1, y=y)
     run_alone(table | {"rounds": 3}, tmp_path / "run")
-    assert f"{file.name} has changed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    for name in (file.name, "data.dataset = 'npz'"):
+        assert f"{name} has changed" in said
     run = loading.load(tmp_path / "run", ["edited_method:Edited"])
     starts = run.results.header["starts"]
-    first, second, third = (start["own files"] for start in starts)
+    first, second, third = (start["inputs"] for start in starts)
     assert first == second != third

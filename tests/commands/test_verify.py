@@ -94,6 +94,18 @@ def test_another_final_state_or_number_is_seen(played):
     assert compare(clock, played)[1]
 
 
+@pytest.mark.parametrize("arithmetic", ["the same", "another"])
+def test_data_that_have_changed_are_named(played, arithmetic):
+    name = "data.dataset = 'tiny:blobs'"
+    header = dict(played.results.header)
+    header["starts"] = [{**header["starts"][0], "inputs": {name: 1}}]
+    if arithmetic == "another":
+        header["arithmetic"] = arithmetic
+    status = replace(played.status, digest="0" * 64)
+    lines, same = compare(replace(changed(played, header), status=status), played)
+    assert not same and f"{name} has changed: checksum 1 stored" in lines[1]
+
+
 @pytest.mark.parametrize(
     "elsewhere",
     [{"arithmetic": "another"}, {"gpus": ["NVIDIA H200, precision tf32"]}],
