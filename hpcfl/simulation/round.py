@@ -76,12 +76,14 @@ class Collected:
     Attributes:
         numbers: numbers of all clients, on rank 0.
         diverged: ids of the diverged clients.
+        received_finite: whether all diverged clients received only finite numbers.
         uploads: header of each rank's messages, by rank.
         vote: highest vote of the ranks.
     """
 
     numbers: record.Gathered
     diverged: np.ndarray
+    received_finite: bool
     uploads: list[list[list[Any]]]
     vote: int
 
@@ -98,6 +100,7 @@ class Result:
         costs: bytes, floats and seconds measured on rank 0, and times of the schedule.
         clusters: function that returns the cluster metrics, on rank 0 in a scored round
             with shifts.
+        divergence: description of the diverged clients, "" without any.
     """
 
     number: int
@@ -106,6 +109,7 @@ class Result:
     numbers: record.Gathered
     costs: dict[str, Any]
     clusters: Callable[[], dict[str, Any]] = dict
+    divergence: str = ""
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -168,6 +172,23 @@ class Round:
     def cohort(self) -> np.ndarray:
         """The ids of the participants that did not diverge (collect)."""
         return np.setdiff1d(self.plan.cohort, self.collected.diverged)
+
+    def describe_divergence(self) -> str:
+        """Return the diverged clients and the cause as text, "" without any (collect).
+
+        Uploads of earlier rounds were finite, so only hooks on the server can have made
+        NaN or Inf in its message.
+        """
+        if not len(self.collected.diverged):
+            return ""
+        clients = f"{self.name}: {describe_clients(self.collected.diverged)}"
+        if self.collected.received_finite:
+            return f"{clients} diverged (NaN or Inf)"
+        return (
+            f"{clients} received NaN or Inf from the server, although all uploads were "
+            f"finite: see 'aggregate' and 'send' of method.name = "
+            f"'{self.prepared.method.name}', and overlays"
+        )
 
     def refuse_changes(self) -> None:
         """Raise UserError if a hook has changed a tensor of the server in place.
@@ -387,9 +408,11 @@ def collect_numbers(round: Round) -> None:
     """
     done = round.work
     diverged = done.ids[~done.finite.numpy()]
+    received = wrap_entries(round.inbox if len(diverged) else {}).values()
     facts = [
         exchange.make_header(done.upload),
         diverged.tolist(),
+        all(bool(entry.tensor.isfinite().all()) for entry in received),
         record.list_names(round.numbers),
         dict(round.stopwatch.seconds),
         round.vote(),
@@ -397,7 +420,7 @@ def collect_numbers(round: Round) -> None:
     prepared, plan = round.prepared, round.plan
     with round.communicator.collective_block():
         facts_by_rank = round.communicator.allgather(facts)
-        uploads, lost, names, seconds, votes = zip(*facts_by_rank, strict=True)
+        uploads, lost, finite, names, seconds, votes = zip(*facts_by_rank, strict=True)
         all_names = sorted(set(itertools.chain(*names)))
         clients = record.gather(
             communicator=round.communicator,
@@ -409,19 +432,24 @@ def collect_numbers(round: Round) -> None:
         )
     numbers = record.Gathered(all_names, clients, seconds, prepared.resources.scores)
     of_all_ranks = np.array(sorted(itertools.chain(*lost)), np.int64)
-    round.collected = Collected(numbers, of_all_ranks, list(uploads), max(votes))
+    round.collected = Collected(
+        numbers, of_all_ranks, all(finite), list(uploads), max(votes)
+    )
 
 
 def refuse_diverged(round: Round) -> None:
     """Raise Diverged on all ranks if clients diverged and this ends the run."""
-    diverged = round.collected.diverged
+    divergence = round.describe_divergence()
     stops = round.prepared.config.training.on_divergence == "stop"
-    if len(diverged) and stops:
-        raise Diverged(
-            f"{round.name}: {describe_clients(diverged)} diverged (NaN or Inf); "
+    if not divergence or not stops:
+        return
+    advice = "correct them and start over with --fresh"
+    if round.collected.received_finite:
+        advice = (
             "lower training.lr or set training.clip and start over with --fresh, or "
             "exclude such clients with training.on_divergence = 'exclude'"
         )
+    raise Diverged(f"{divergence}; {advice}")
 
 
 def collect_uploads(round: Round) -> None:
@@ -572,6 +600,7 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
         numbers=round.collected.numbers,
         costs=costs,
         clusters=find_clusters(round),
+        divergence=round.describe_divergence(),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hpcfl.errors import RunFailure
+from hpcfl.methods.fedavg import FedAvg
 
 EXCLUDE = {
     "batch_size": 4,
@@ -18,6 +19,17 @@ EXCLUDE = {
 def test_a_diverged_client_is_named_with_its_round(federate):
     with pytest.raises(RunFailure, match=r"^round 2: client 1 diverged"):
         federate({"name": "tiny:Diverges", "client": 1})
+
+
+class Divides(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["model"] / 0
+
+
+def test_an_aggregate_that_is_not_finite_is_named(federate):
+    with pytest.raises(RunFailure, match=r"^round 2: .*'aggregate'.*:Divides") as found:
+        federate(f"{__name__}:Divides")
+    assert "training.lr" not in str(found.value)
 
 
 def test_several_are_named(federate):

@@ -61,5 +61,5 @@ def test_ranks_with_other_samples_are_refused():
         prepare_together(table, communicator)
 
     on_ranks(1, work)
-    with expect_refusal(r"data\.dataset, .*: \d+ on rank 0, "):
+    with expect_refusal(r"data\.dataset = .*: \d+ on rank 0, "):
         on_ranks(2, work)
