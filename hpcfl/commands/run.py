@@ -49,6 +49,8 @@ OF_HOST = (
     "runtime.hang_after",
 )
 
+# End of the note on the first diverged clients of a run.
+EXCLUDED = "left out by training.on_divergence = 'exclude', as in any later round"
 # Minimum seconds of silence to allow before round 1, because imports send no heartbeats.
 PREPARING = 15.0
 # Key of the checksums ``Prepared.inputs``.
@@ -455,11 +457,15 @@ def _report_rounds(
         return
     config = prepared.config
     history = _read_history(folder, done)
+    divergences: list[str] = []
     tracking = Tracking(config.runtime.track, folder, config.resolved(), history)
     with Progress(folder, federation.communicator, prepared) as progress:
 
         def announce(result: Result) -> None:
             progress.round(result.number, result.values)
+            if result.divergence and not divergences:
+                divergences.append(result.divergence)
+                progress.tell([f"{result.divergence}; {EXCLUDED}"])
             tracking.round(result.number, result.values)
             progress.tell(tracking.notes)
             if on_round is not None:

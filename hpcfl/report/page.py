@@ -266,7 +266,7 @@ def _list_events(runs: Sequence[Run]) -> list[str]:
     """Return lines on damage, failures and resumptions of runs."""
     events = []
     for run in runs:
-        events += run.notes
+        events += run.summary.notes
         if run.status.failure:
             events.append(
                 f"{run.label}: {run.summary.state} after round {run.summary.rounds}: "

@@ -1,5 +1,6 @@
 """Progress line of a run: round, primary metric, seconds per round, time left."""
 
+import math
 import statistics
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from hpcfl.report.text import (
     make_console,
     plain,
 )
-from hpcfl.scores.metric_names import MetricName
+from hpcfl.scores.metric_names import Measure, MetricName
 
 if TYPE_CHECKING:
     from hpcfl.simulation.prepare import Prepared
@@ -117,10 +118,7 @@ class Progress:
         self._begun = now
         number = values.get(self._column)
         if number is not None:
-            measure = self._measure
-            self._reached = (
-                f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
-            )
+            self._reached = describe_number(self._measure, number)
         pace = compute_pace(self._seconds)
         played = min(round, self._config.rounds)
         left = pace * (self._config.rounds - played)
@@ -147,6 +145,13 @@ class Progress:
 
     def _say(self, line: str) -> None:
         self._console.print(literal(line), soft_wrap=True)
+
+
+def describe_number(measure: Measure, number: float) -> str:
+    """Return a metric with its name and unit; NaN if no client has a number."""
+    if math.isnan(number):
+        return f"{measure.score}: no client has a number"
+    return f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
 
 
 def compute_pace(seconds: Iterable[float]) -> float:

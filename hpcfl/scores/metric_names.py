@@ -109,6 +109,8 @@ def has_scores(column: str) -> bool:
 
 # Number of floats that each client sends in a round.
 FLOATS_UP = str(MetricName("floats_up", of_clients=True))
+# 1 for a client that diverged in a round, else 0.
+DIVERGED = str(MetricName("diverged", of_clients=True))
 
 
 @with_config(ConfigDict(extra="allow"))

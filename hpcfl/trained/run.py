@@ -13,7 +13,10 @@ import numpy as np
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import experiment_file, measures
+from hpcfl.files.wording import list_first
 from hpcfl.scores.metric_names import (
+    CLIENTS,
+    DIVERGED,
     FLOATS_UP,
     SECONDS,
     Described,
@@ -56,7 +59,8 @@ class Summary:
         floats_up: mean number of floats that a participating client sends in a round.
         floats_down: mean number of floats sent to a client in a round.
         state: one word, see ``storage/run_status.py``.
-        notes: notes on damaged or lost data.
+        notes: notes on damaged or lost data, clients that diverged, and last rounds in
+            which no client has a number.
         scores: metrics of the primary column in ``best``.
         newcomers: primary metric of newcomers, before and after their local training.
         best_by: samples on which ``best`` was chosen; its metrics use test samples.
@@ -135,12 +139,40 @@ def summarise(run: "Run") -> Summary:
         floats_up=_compute_mean(floats_up),
         floats_down=_compute_mean(floats_down[played]),
         state=status.state,
-        notes=run.notes,
+        notes=[*run.notes, *describe_diverged(run), *describe_missing(run, column)],
         scores=scores,
         newcomers=newcomers,
         best_by=measures.best_by(config),
         best_validation=best_validation,
     )
+
+
+def describe_diverged(run: "Run") -> list[str]:
+    """Return a note if clients were left out of rounds because they diverged."""
+    of_clients = run.results.values
+    diverged = of_clients.columns.get(DIVERGED, np.zeros(0)) == 1
+    if not diverged.any():
+        return []
+    ids = np.unique(of_clients.ids[diverged]).astype(str).tolist()
+    rounds = run.results.rounds[of_clients.rounds[diverged]]
+    return [
+        f"{run.folder}: training.on_divergence = 'exclude' left out {len(ids)} of "
+        f"{run.config['partition']['clients']} clients in rounds {rounds[0]} to "
+        f"{rounds[-1]}: {list_first(ids)}"
+    ]
+
+
+def describe_missing(run: "Run", column: str) -> list[str]:
+    """Return a note if the last rounds of a column were scored without any number."""
+    rounds = run.results.rounds
+    clients = run.results.series(MetricName(CLIENTS, column))
+    scored, known = rounds[np.isfinite(clients)], rounds[clients > 0]
+    if not known.size or known[-1] == scored[-1]:
+        return []
+    return [
+        f"{run.folder}: no client has a number of '{column}' after round {known[-1]}, "
+        "which is read as the last round"
+    ]
 
 
 def _list_numbers(

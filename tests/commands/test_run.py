@@ -11,6 +11,7 @@ import tiny
 from playing import run_alone
 
 from hpcfl.errors import RankFailure, RunFailure
+from hpcfl.report import sweep_table
 from hpcfl.storage import results
 from hpcfl.trained import loading
 
@@ -68,6 +69,16 @@ def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
         loading.load_run(place).summary for place in (left, tmp_path / "undisturbed")
     )
     assert (one.digest, one.best) == (other.digest, other.best)
+
+
+def test_clients_that_are_left_out_are_named_once_and_in_tables(tmp_path, capsys):
+    table = tiny.table(
+        {"name": "tiny:Diverges", "client": 1}, training={"on_divergence": "exclude"}
+    )
+    run_alone(table, tmp_path)
+    assert capsys.readouterr().out.count("client 1 diverged") == 1
+    sweep_table.show([tmp_path])
+    assert "1 of 5 clients in rounds 2 to 3: 1" in capsys.readouterr().out
 
 
 def test_a_file_of_the_user_that_changes_between_rounds_is_noted(

@@ -1,5 +1,7 @@
 """Summary of a run, computed by hand from the records of ``make_run``."""
 
+import made_up
+import numpy as np
 import pytest
 
 from hpcfl.trained import loading
@@ -72,3 +74,13 @@ def test_an_interrupted_run_shows_what_it_has(make_run):
         "pre": 0.5,
         "post": 0.875,
     }
+
+
+@pytest.mark.parametrize(("scored", "notes"), [(0.0, 1), (np.nan, 0)])
+def test_a_last_round_in_which_no_client_has_a_number_is_noted(scored, notes):
+    """A round that is not scored has no note."""
+    run = made_up.run(accuracy=(0.5, 0.75, np.nan))
+    clients = {"pre/clients": np.array([5.0, 5.0, scored])}
+    found = made_up.changed(run, {**run.results.values, **clients}).summary
+    assert found.last["round"] == 2 and len(found.notes) == notes
+    assert all("'pre' after round 2" in note for note in found.notes)
