@@ -130,7 +130,7 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
         Lines to print, and whether the repetition agrees.
     """
     there, here = stored.results.header, played.results.header
-    others = _describe_other_arithmetic(there, here)
+    others = _describe_changes(_find_arithmetic(there), _find_arithmetic(here))
     changed = _list_changed_inputs(there, here)
     differing = _list_differing(stored, played)
     digests = (stored.summary.digest, played.summary.digest)
@@ -218,19 +218,20 @@ def make_table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, A
     return table
 
 
-def _describe_other_arithmetic(
-    there: Mapping[str, Any], here: Mapping[str, Any]
-) -> list[str]:
-    """Return the differences of two headers that affect the last bits of results."""
-    lines = []
-    for key in ARITHMETIC:
-        if there.get(key) != here.get(key):
-            lines.append(f"{key} {there.get(key)} there, {here.get(key)} here")
-    for name in LIBRARIES:
-        versions = [header.get("versions", {}).get(name) for header in (there, here)]
-        if versions[0] != versions[1]:
-            lines.append(f"{name} {versions[0]} there, {versions[1]} here")
-    return lines
+def _find_arithmetic(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a header that affect the last bits of results."""
+    versions = header.get("versions", {})
+    libraries = {name: versions.get(name) for name in LIBRARIES}
+    return {key: header.get(key) for key in ARITHMETIC} | libraries
+
+
+def _describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return a text for each entry of a stored run that its repetition has changed."""
+    return [
+        f"{name}: {value} stored, {here.get(name)} now"
+        for name, value in there.items()
+        if here.get(name) != value
+    ]
 
 
 def _list_changed_inputs(
@@ -238,19 +239,14 @@ def _list_changed_inputs(
 ) -> list[str]:
     """Return a line for each input that has changed since a start of the stored run.
 
-    Runs of earlier versions stored no inputs.
-
     Args:
-        there: Header of the stored run.
-        here: Header of its repetition, which has one start.
+        there: Header of the stored run; earlier versions stored no inputs.
+        here: Header of its repetition.
     """
     lines = []
-    for name, now in here["starts"][-1][INPUTS].items():
-        for start in there.get("starts", []):
-            before = start.get(INPUTS, {}).get(name, now)
-            if before != now:
-                lines.append(f"{name} has changed: checksum {before} stored, {now} now")
-    return list(dict.fromkeys(lines))
+    for start in there.get("starts", []):
+        lines += _describe_changes(start.get(INPUTS, {}), here["starts"][-1][INPUTS])
+    return [f"another checksum of {line}" for line in dict.fromkeys(lines)]
 
 
 def _list_differing(stored: Run, played: Run) -> list[str]:

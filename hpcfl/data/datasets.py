@@ -432,10 +432,9 @@ def _place(data: sections.Data, source: Any) -> Path:
         raise UserError(f"data.dataset = '{data.dataset}' {problem}")
     if data.file is not None:
         path = Path(data.file).expanduser()
-        tried = ""
-        if not path.is_absolute():
-            tried = f"looked for {path.absolute()}, relative to the working folder"
-        with refuse_unreadable(f"data.file = '{data.file}'", missing=tried):
+        name = f"data.file = '{data.file}' ({path.absolute()})"
+        advice = "a relative path begins in the working folder"
+        with refuse_unreadable(name, missing=advice):
             path.stat()
         return path
     root = data.root or os.environ.get("HPCFL_DATA")

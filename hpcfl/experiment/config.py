@@ -5,7 +5,7 @@ line of a ``UserError`` with the file, the key, the value, the allowed values an
 nearest valid name.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -156,7 +156,8 @@ class Config(Section):
             lines.append(
                 f"training.milestones: {late} come after the last of {self.rounds} rounds"
             )
-        lines += self._describe_unread()
+        for name in SECTIONS:
+            lines += getattr(self, name).describe_unread(f"{name}.")
         if self.privacy and not (self.privacy.noise or self.privacy.epsilon):
             lines.append(
                 "privacy: without noise ε is infinite; set privacy.noise or privacy.epsilon"
@@ -180,19 +181,6 @@ class Config(Section):
                 f"{self.method.name}"
             )
         return lines
-
-    def _describe_unread(self) -> Iterator[str]:
-        """Yield a line for each choice that leaves changed keys of its section unread."""
-        for name in SECTIONS:
-            section = getattr(self, name)
-            for choice, keys in section.find_unread().items():
-                if keys:
-                    unread = ", ".join(f"{name}.{key}" for key in keys)
-                    value = getattr(section, choice)
-                    state = f"with {name}.{choice} = {value!r}"
-                    if value is None:
-                        state = f"without {name}.{choice}"
-                    yield f"{unread}: not read {state}"
 
     def resolved(self) -> dict[str, Any]:
         """Return all keys with their values as a table for JSON, nested like an

@@ -65,6 +65,28 @@ class Section(BaseModel):
             given -= of_others
         return unread
 
+    def describe_unread(self, prefix: str = "") -> list[str]:
+        """Return a line for each choice that leaves changed keys unread.
+
+        Args:
+            prefix: Beginning of each key in the lines, such as ``time.``.
+        """
+        lines = []
+        for choice, keys in self.find_unread().items():
+            value = getattr(self, choice)
+            state = f"with {prefix}{choice} = {value!r}"
+            if value is None:
+                state = f"without {prefix}{choice}"
+            if keys:
+                names = ", ".join(prefix + key for key in keys)
+                lines.append(f"{names}: not read {state}")
+        return lines
+
+    def refuse_unread(self) -> None:
+        """Raise ValueError if the value of another key leaves a changed key unread."""
+        for line in self.describe_unread():
+            raise ValueError(line)
+
 
 def changed(section: Section) -> set[str]:
     """Return the keys whose values differ from their defaults.
@@ -374,14 +396,8 @@ class Adapter(Section):
     def _of_its_kind(self) -> Self:
         # With kind = "none" the other keys may stay, so that changing one key is enough
         # to switch the adapter off.
-        unread = self.find_unread()["kind"]
-        if self.kind != "none" and unread:
-            by_kind = self.readers["kind"].items()
-            kinds = [kind for kind, keys in by_kind if unread[0] in keys]
-            known = " and ".join(f"'{kind}'" for kind in kinds)
-            raise ValueError(
-                f"{unread[0]} belongs to kind = {known}, not '{self.kind}'"
-            )
+        if self.kind != "none":
+            self.refuse_unread()
         return self
 
 
@@ -533,10 +549,7 @@ class Privacy(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        unread = self.find_unread()
-        if unread["unit"]:
-            key = unread["unit"][0]
-            raise ValueError(f"{key} belongs to unit = 'client'; leave it out")
+        self.refuse_unread()
         if self.noise is not None and self.epsilon is not None:
             raise ValueError(
                 "noise and epsilon exclude each other; leave one of them out"
@@ -549,8 +562,6 @@ class Privacy(Section):
         for key, is_set in needs_clip.items():
             if is_set and self.clip is None:
                 raise ValueError(f"{key} needs clip, the maximal norm of an update")
-        if unread["adaptive_clip"]:
-            raise ValueError(f"{unread['adaptive_clip'][0]} needs adaptive_clip = true")
         if self.local and self.adaptive_clip:
             raise ValueError("local and adaptive_clip exclude each other")
         if self.local and self.epsilon is not None:

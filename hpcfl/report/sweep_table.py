@@ -37,7 +37,7 @@ from hpcfl.report.text import (
 from hpcfl.scores.metric_names import Measure, MetricName, strip_held_out
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
-from hpcfl.trained.run import describe_diverged, describe_missing
+from hpcfl.trained.run import describe_gaps
 
 UNREACHED = "not reached"  # text of an entry that did not reach the target
 # Title of the rounds at which numbers are read, by ``Reading.at``.
@@ -111,10 +111,8 @@ def show(
     if explain and against is None:
         notes += EXPLANATION
     for run in arranged.runs:
-        notes += describe_diverged(run)
-        if reading.at in ("last", "tail"):
-            metric = resolve_metric(run, reading.metric or run.metric)
-            notes += describe_missing(run, metric.column)
+        metric = resolve_metric(run, reading.metric or run.metric)
+        notes += describe_gaps(run, metric.column)
     if against is None:
         table = make(arranged, reading)
         table = replace(table, notes=[*table.notes, *notes])

@@ -139,7 +139,7 @@ def summarise(run: "Run") -> Summary:
         floats_up=_compute_mean(floats_up),
         floats_down=_compute_mean(floats_down[played]),
         state=status.state,
-        notes=[*run.notes, *describe_diverged(run), *describe_missing(run, column)],
+        notes=[*run.notes, *describe_gaps(run, column)],
         scores=scores,
         newcomers=newcomers,
         best_by=measures.best_by(config),
@@ -147,32 +147,29 @@ def summarise(run: "Run") -> Summary:
     )
 
 
-def describe_diverged(run: "Run") -> list[str]:
-    """Return a note if clients were left out of rounds because they diverged."""
-    of_clients = run.results.values
-    diverged = of_clients.columns.get(DIVERGED, np.zeros(0)) == 1
-    if not diverged.any():
-        return []
-    ids = np.unique(of_clients.ids[diverged]).astype(str).tolist()
-    rounds = run.results.rounds[of_clients.rounds[diverged]]
-    return [
-        f"{run.folder}: training.on_divergence = 'exclude' left out {len(ids)} of "
-        f"{run.config['partition']['clients']} clients in rounds {rounds[0]} to "
-        f"{rounds[-1]}: {list_first(ids)}"
-    ]
-
-
-def describe_missing(run: "Run", column: str) -> list[str]:
-    """Return a note if the last rounds of a column were scored without any number."""
-    rounds = run.results.rounds
+def describe_gaps(run: "Run", column: str) -> list[str]:
+    """Return notes on clients that were left out because they diverged, and on last
+    rounds of a column in which no client has a number.
+    """
+    notes = []
+    values, rounds = run.results.values, run.results.rounds
+    diverged = values.columns.get(DIVERGED, np.zeros(0)) == 1
+    if diverged.any():
+        ids = np.unique(values.ids[diverged]).astype(str).tolist()
+        first, last = rounds[values.rounds[diverged][[0, -1]]]
+        notes.append(
+            f"{run.folder}: training.on_divergence = 'exclude' left out {len(ids)} of "
+            f"{run.config['partition']['clients']} clients in rounds {first} to {last}: "
+            f"{list_first(ids)}"
+        )
     clients = run.results.series(MetricName(CLIENTS, column))
     scored, known = rounds[np.isfinite(clients)], rounds[clients > 0]
-    if not known.size or known[-1] == scored[-1]:
-        return []
-    return [
-        f"{run.folder}: no client has a number of '{column}' after round {known[-1]}, "
-        "which is read as the last round"
-    ]
+    if known.size and known[-1] < scored[-1]:
+        notes.append(
+            f"{run.folder}: no client has a number of '{column}' after round {known[-1]}, "
+            "which is read as the last round"
+        )
+    return notes
 
 
 def _list_numbers(

@@ -103,7 +103,7 @@ def test_data_that_have_changed_are_named(played, arithmetic):
         header["arithmetic"] = arithmetic
     status = replace(played.status, digest="0" * 64)
     lines, same = compare(replace(changed(played, header), status=status), played)
-    assert not same and f"{name} has changed: checksum 1 stored" in lines[1]
+    assert not same and f"checksum of {name}: 1 stored" in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_on_another_arithmetic_only_what_it_does_not_change_is_compared(
     losses = played.results.values["pre/loss"]
     moved = changed(played, elsewhere, **{"pre/loss": losses + 1e-6})
     lines, same = compare(moved, played)
-    assert same and f"{key} {there} there" in lines[0]
+    assert same and f"{key}: {there} stored" in lines[0]
     assert lines[1].startswith("the same clients, samples and floats; pre/weighted")
     floats = played.results.values["floats_down"]
     travelled = changed(played, elsewhere, floats_down=floats + 1)
