@@ -131,7 +131,7 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     """
     there, here = stored.results.header, played.results.header
     others = _describe_changes(_find_arithmetic(there), _find_arithmetic(here))
-    changed = _list_changed_inputs(there, here)
+    changed = _describe_changes(_find_inputs(there), _find_inputs(here))
     differing = _list_differing(stored, played)
     digests = (stored.summary.digest, played.summary.digest)
     if not others:
@@ -234,19 +234,14 @@ def _describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list
     ]
 
 
-def _list_changed_inputs(
-    there: Mapping[str, Any], here: Mapping[str, Any]
-) -> list[str]:
-    """Return a line for each input that has changed since a start of the stored run.
+def _find_inputs(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checksums of a run's inputs at its first start, by their names.
 
-    Args:
-        there: Header of the stored run; earlier versions stored no inputs.
-        here: Header of its repetition.
+    Runs of earlier versions stored none.
     """
-    lines = []
-    for start in there.get("starts", []):
-        lines += _describe_changes(start.get(INPUTS, {}), here["starts"][-1][INPUTS])
-    return [f"another checksum of {line}" for line in dict.fromkeys(lines)]
+    starts = [*header.get("starts", []), {}]
+    found: dict[str, Any] = starts[0].get(INPUTS, {})
+    return {f"checksum of {name}": value for name, value in found.items()}
 
 
 def _list_differing(stored: Run, played: Run) -> list[str]:

@@ -181,14 +181,14 @@ class Round:
         """
         if not len(self.collected.diverged):
             return ""
-        clients = f"{self.name}: {describe_clients(self.collected.diverged)}"
-        if self.collected.received_finite:
-            return f"{clients} diverged (NaN or Inf)"
-        return (
-            f"{clients} received NaN or Inf from the server, although all uploads were "
-            f"finite: see 'aggregate' and 'send' of method.name = "
-            f"'{self.prepared.method.name}', and overlays"
-        )
+        finding = "diverged (NaN or Inf)"
+        if not self.collected.received_finite:
+            finding = (
+                "received NaN or Inf from the server, although all uploads were finite: "
+                "see 'aggregate' and 'send' of method.name = "
+                f"'{self.prepared.method.name}', and overlays"
+            )
+        return f"{self.name}: {describe_clients(self.collected.diverged)} {finding}"
 
     def refuse_changes(self) -> None:
         """Raise UserError if a hook has changed a tensor of the server in place.

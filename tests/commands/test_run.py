@@ -102,7 +102,3 @@ def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
     said = capsys.readouterr().out
     for name in (file.name, "data.dataset = 'npz'"):
         assert f"{name} has changed" in said
-    run = loading.load(tmp_path / "run", ["edited_method:Edited"])
-    starts = run.results.header["starts"]
-    first, second, third = (start["inputs"] for start in starts)
-    assert first == second != third

@@ -32,17 +32,6 @@ def test_an_aggregate_that_is_not_finite_is_named(federate):
     assert "training.lr" not in str(found.value)
 
 
-def test_several_are_named(federate):
-    with pytest.raises(RunFailure, match=r"^round 1: clients 0, 1, 2, 3, 4 diverged"):
-        federate(
-            {
-                "name": "tiny:Diverges",
-                "everyone": True,
-                "since": 1,
-            }
-        )
-
-
 def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federate):
     """From round 2 on client 1 is left out: the result is FedAvg over the other
     clients.
