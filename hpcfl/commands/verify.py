@@ -138,7 +138,8 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
         decisions = start_checks.list_changed_decisions(
             there.get("decisions"), here.get("decisions")
         )
-        reasons = [*(f"{one} when the run began" for one in decisions), *changed]
+        reasons = [f"{decision} when the run began" for decision in decisions]
+        reasons += changed
         if digests[0] not in (None, digests[1]):
             found = f"ANOTHER final state: {digests[0]} stored, {digests[1]} now"
             return [found, *reasons], False
@@ -221,17 +222,22 @@ def make_table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, A
 def _find_arithmetic(header: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a header that affect the last bits of results."""
     versions = header.get("versions", {})
-    libraries = {name: versions.get(name) for name in LIBRARIES}
-    return {key: header.get(key) for key in ARITHMETIC} | libraries
+    entries = {}
+    for key in ARITHMETIC:
+        entries[key] = header.get(key)
+    for name in LIBRARIES:
+        entries[name] = versions.get(name)
+    return entries
 
 
 def _describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Return a text for each entry of a stored run that its repetition has changed."""
-    return [
-        f"{name}: {value} stored, {here.get(name)} now"
-        for name, value in there.items()
-        if here.get(name) != value
-    ]
+    lines = []
+    for name, value in there.items():
+        now = here.get(name)
+        if now != value:
+            lines.append(f"{name}: {value} stored, {now} now")
+    return lines
 
 
 def _find_inputs(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,9 +245,11 @@ def _find_inputs(header: Mapping[str, Any]) -> dict[str, Any]:
 
     Runs of earlier versions stored none.
     """
-    starts = [*header.get("starts", []), {}]
-    found: dict[str, Any] = starts[0].get(INPUTS, {})
-    return {f"checksum of {name}": value for name, value in found.items()}
+    checksums = {}
+    for start in header.get("starts", [])[:1]:
+        for name, checksum in start.get(INPUTS, {}).items():
+            checksums[f"checksum of {name}"] = checksum
+    return checksums
 
 
 def _list_differing(stored: Run, played: Run) -> list[str]:

@@ -408,11 +408,14 @@ def collect_numbers(round: Round) -> None:
     """
     done = round.work
     diverged = done.ids[~done.finite.numpy()]
-    received = wrap_entries(round.inbox if len(diverged) else {}).values()
+    received_finite = True
+    if len(diverged):
+        for entry in wrap_entries(round.inbox).values():
+            received_finite &= bool(entry.tensor.isfinite().all())
     facts = [
         exchange.make_header(done.upload),
         diverged.tolist(),
-        all(bool(entry.tensor.isfinite().all()) for entry in received),
+        received_finite,
         record.list_names(round.numbers),
         dict(round.stopwatch.seconds),
         round.vote(),

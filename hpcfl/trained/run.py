@@ -152,18 +152,20 @@ def describe_gaps(run: "Run", column: str) -> list[str]:
     rounds of a column in which no client has a number.
     """
     notes = []
-    values, rounds = run.results.values, run.results.rounds
+    values = run.results.values
+    rounds = run.results.rounds
     diverged = values.columns.get(DIVERGED, np.zeros(0)) == 1
     if diverged.any():
         ids = np.unique(values.ids[diverged]).astype(str).tolist()
-        first, last = rounds[values.rounds[diverged][[0, -1]]]
+        left_in = rounds[values.rounds[diverged]]
         notes.append(
             f"{run.folder}: training.on_divergence = 'exclude' left out {len(ids)} of "
-            f"{run.config['partition']['clients']} clients in rounds {first} to {last}: "
-            f"{list_first(ids)}"
+            f"{run.config['partition']['clients']} clients in rounds {left_in[0]} to "
+            f"{left_in[-1]}: {list_first(ids)}"
         )
     clients = run.results.series(MetricName(CLIENTS, column))
-    scored, known = rounds[np.isfinite(clients)], rounds[clients > 0]
+    scored = rounds[np.isfinite(clients)]
+    known = rounds[clients > 0]
     if known.size and known[-1] < scored[-1]:
         notes.append(
             f"{run.folder}: no client has a number of '{column}' after round {known[-1]}, "

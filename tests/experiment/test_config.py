@@ -406,10 +406,6 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
             {"time": {"mode": "synchronous", "late": "partial"}},
             "without time.deadline",
         ),
-        (
-            {"time": {"mode": "asynchronous", "b": 5}},
-            "with time.staleness = 'polynomial'",
-        ),
         ({"newcomers": {"epochs": 2}}, "with newcomers.clients = 0"),
         ({"data": {"imbalance_order": "random"}}, "with data.imbalance = 1.0"),
         ({"model": {"head_scale": 3.0}}, "with model.head = 'linear'"),
