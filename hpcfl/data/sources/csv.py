@@ -89,7 +89,7 @@ class _CsvColumns(Columns):
 
 
 def _convert_to_texts(values: Any) -> np.ndarray:
-    return np.array([str(value) for value in values], object)
+    return np.array(list(map(str, values)), object)
 
 
 class Csv(TableSource):

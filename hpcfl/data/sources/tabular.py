@@ -230,7 +230,7 @@ def _list_texts(table: Columns, column: str) -> np.ndarray:
     names = table.class_names(column)
     if names is not None:
         values = np.array(names, object)[values]
-    return np.array([str(value) for value in values], object)
+    return np.array(list(map(str, values)), object)
 
 
 def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
