@@ -163,7 +163,7 @@ def describe_gaps(run: "Run", column: str) -> list[str]:
             f"{run.config['partition']['clients']} clients in rounds {left_in[0]} to "
             f"{left_in[-1]}: {list_first(ids)}"
         )
-    clients = run.results.series(MetricName(CLIENTS, column))
+    clients = run.results.get_series(MetricName(CLIENTS, column))
     scored = rounds[np.isfinite(clients)]
     known = rounds[clients > 0]
     if known.size and known[-1] < scored[-1]:
