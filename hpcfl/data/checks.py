@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ def describe_labels(y: Tensor, samples: int, classes: int) -> str:
     """
     if len(y) != samples:
         return f"x has {samples:,} samples and y {len(y):,} labels"
+    if not isinstance(classes, int):
+        return f"classes = {classes} must be an integer"
     if y.dtype != torch.int64 or y.ndim != 1 or not len(y):
         return f"y must be int64 [samples]; it is {y.dtype} {list(y.shape)}"
     if y.min() < 0 or y.max() >= classes:
@@ -54,12 +56,34 @@ def describe_samples(x: Tensor, vocabulary: int | None) -> str:
         x: samples.
         vocabulary: number of token ids, or None.
     """
+    usable = torch.uint8, torch.int32, torch.int64, torch.get_default_dtype()
+    found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+    if found not in usable:
+        return f"x must be a tensor of uint8, float32, int32 or int64; it is {found}"
     if x.dtype in (torch.int32, torch.int64):
-        if x.min() < 0 or (vocabulary is not None and x.max() >= vocabulary):
+        if x.min() < 0:
+            return "x holds negative integers; integers are token ids, so use float32"
+        if vocabulary is not None and x.max() >= vocabulary:
             return f"token ids must be from 0 to {vocabulary}, exclusive"
         return ""
     place = untrusted_files.describe_nonfinite(x.numpy())
     return f"x{place}" if place else ""
+
+
+def describe_normalisation(
+    scale: float, mean: Sequence[float], std: Sequence[float], shape: Sequence[int]
+) -> str:
+    """Return a description of the first mistake in a normalisation; "" without one.
+
+    Args:
+        scale, mean, std: fields of ``datasets.Normalisation``.
+        shape: shape of a sample, with its channels first.
+    """
+    if len(mean) != len(std) or len(mean) not in (1, *shape[:1]):
+        return "mean and std must have one number each, or one for each channel"
+    if not np.isfinite([scale, *mean, *std]).all() or 0 in (scale, *std):
+        return "scale, mean and std must be finite, and scale and std not 0"
+    return ""
 
 
 def describe_spellings(kind: str, names: Iterable[str]) -> str:

@@ -137,6 +137,8 @@ class Owners:
             samples: number of samples of the data set.
         """
         numbers = self.numbers
+        if numbers.dtype.kind not in "iu":
+            return f"owners must be positions in their names, not {numbers.dtype}"
         if len(numbers) != samples:
             return f"owners has {len(numbers):,} entries for {samples:,} samples"
         if numbers.min() < 0 or numbers.max() >= len(self.names):
@@ -340,21 +342,28 @@ def _check(dataset: Any, name: str) -> Dataset:
             f"{type(dataset).__name__}"
         )
     samples = len(dataset.x)
-    misfit = checks.describe_labels(
-        dataset.y, samples, dataset.classes
-    ) or checks.describe_samples(dataset.x, dataset.vocabulary)
-    if dataset.owners is not None:
-        misfit = misfit or dataset.owners.describe_mistake(samples)
+    misfit = (
+        checks.describe_labels(dataset.y, samples, dataset.classes)
+        or checks.describe_samples(dataset.x, dataset.vocabulary)
+        or checks.describe_normalisation(
+            dataset.scale, dataset.mean, dataset.std, dataset.x.shape[1:]
+        )
+    )
+    owners = dataset.owners
+    if not isinstance(owners, Owners | None):
+        misfit = misfit or "owners must be made by number_owners"
+    elif owners is not None:
+        misfit = misfit or owners.describe_mistake(samples)
     if not 0 <= dataset.official_test < samples:
         misfit = misfit or (
             f"official_test = {dataset.official_test} must be from 0 to {samples - 1:,}"
         )
     if misfit:
         raise UserError(f"data.dataset = '{name}': '{dataset.name}': {misfit}")
-    owners = dataset.owners.names if dataset.owners else ()
+    names = owners.names if owners else ()
     found = (
         checks.describe_channels_last(dataset.x),
-        checks.describe_spellings("clients", owners),
+        checks.describe_spellings("clients", names),
     )
     notes = tuple(f"'{dataset.name}': {note}" for note in found if note)
     if not notes:
