@@ -213,6 +213,9 @@ def _make(
         raise UserError(
             f"partition.scheme = '{scheme.scheme}' drew an invalid partition: {mistake}"
         )
+    notes = [*dataset.notes, *draw.notes]
+    if replicas is None and _tests_on_training(draw, len(labels)):
+        notes.append("a test sample of one client is a training sample of another")
     return Split(
         train=draw.train,
         test=draw.test,
@@ -221,16 +224,37 @@ def _make(
         samples=len(labels),
         labels_sha256=checksum,
         scheme=scheme.model_dump(mode="json"),
-        notes=[*dataset.notes, *draw.notes],
+        notes=notes,
         names=draw.names,
     )
+
+
+def _tests_on_training(draw: Draw, samples: int) -> bool:
+    """Return whether a test sample of some client is a training sample of another."""
+    is_trained = np.zeros(samples, bool)
+    is_trained[np.concatenate(draw.train)] = True
+    return any(is_trained[held].any() for held in draw.test)
 
 
 def _draw(scheme: Scheme, dataset: Dataset, replicas: np.ndarray | None) -> Draw:
     """Draw a partition of the data set, or with ``replicas`` one for each group."""
     if replicas is None:
-        return scheme.draw_from(dataset)
+        return _draw_once(scheme, dataset)
     return _draw_repeated(scheme, dataset, replicas)
+
+
+def _draw_once(scheme: Scheme, dataset: Dataset) -> Draw:
+    """Draw a partition of the data set. Raises UserError for another number of clients."""
+    draw = scheme.draw_from(dataset)
+    parts: list[Any] = []
+    if isinstance(draw, Draw):
+        parts = [draw.train, draw.test, draw.names or draw.test]
+    if set(map(len, parts)) != {scheme.clients}:
+        raise UserError(
+            f"partition.scheme = '{scheme.scheme}' must return a Draw with the samples of "
+            f"{scheme.clients} clients"
+        )
+    return draw
 
 
 def _draw_long_tail(
@@ -269,7 +293,7 @@ def _draw_repeated(scheme: Scheme, dataset: Dataset, replicas: np.ndarray) -> Dr
         newcomers = int((members >= len(replicas) - scheme.newcomers).sum())
         update = {"clients": len(members) - newcomers, "seed": seed}
         own = scheme.model_copy(update=update).add_newcomers(newcomers)
-        draw = own.draw_from(dataset)
+        draw = _draw_once(own, dataset)
         for position, client in enumerate(members.tolist()):
             trains[client] = draw.train[position]
             tests[client] = draw.test[position]

@@ -184,6 +184,8 @@ def describe_mistake(
         lists = [*train, test[0]]
     for position, numbers in enumerate(lists):
         owner = f"client {position % clients}"
+        if not isinstance(numbers, np.ndarray) or numbers.ndim != 1:
+            return f"{owner}: sample numbers must be a NumPy array [samples]"
         if numbers.dtype.kind not in "iu":
             return f"{owner}: sample numbers must be integers, not {numbers.dtype}"
         outside = numbers[(numbers < 0) | (numbers >= samples)]

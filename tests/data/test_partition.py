@@ -6,6 +6,7 @@ import torch
 from refusals import expect_refusal
 
 from hpcfl.data import datasets, partition
+from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.data.partitions.dirichlet import Dirichlet
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.partitions.pathological import Pathological
@@ -138,3 +139,38 @@ def test_partitions_are_the_same_if_samples_and_labels_are(tmp_path):
     assert not one.equals(
         replace(one, train=[*one.train, one.test[0]], test=one.test[1:])
     )
+
+
+def own(drawn):
+    """A user's scheme for two clients that returns any object."""
+
+    class Own(Scheme):
+        def draw(self, labels, classes, official_test):
+            return drawn
+
+    return Own(scheme="own", clients=2)
+
+
+FIRST, SECOND, THIRD = np.arange(3), np.arange(3, 6), np.arange(6, 9)
+TESTS = [THIRD, THIRD]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "words"),
+    [
+        (None, "return a Draw .*2 clients"),
+        (Draw([FIRST], [SECOND]), "return a Draw .*2 clients"),
+        (Draw([FIRST, SECOND], TESTS, names=["ann"]), "return a Draw .*2 clients"),
+        (Draw([FIRST, SECOND.tolist()], TESTS), "client 1: .*array"),
+        (Draw([FIRST, SECOND[:, None]], TESTS), "client 1: .*array"),
+    ],
+)
+def test_what_a_scheme_of_the_user_returns_is_checked(drawn, words):
+    with expect_refusal(words):
+        partition.make(own(drawn), TOY)
+
+
+@pytest.mark.parametrize(("tests", "notes"), [(TESTS, 0), ([SECOND, THIRD], 1)])
+def test_a_test_sample_on_which_another_client_trains_is_noted(tests, notes):
+    drawn = Draw([FIRST, SECOND], tests)
+    assert len(partition.make(own(drawn), TOY).notes) == notes

@@ -173,7 +173,8 @@ class MergedScheme(Scheme):
 
         Raises UserError if two clients have the same sample.
         """
-        if np.bincount(np.concatenate(assignment.samples)).max(initial=0) > 1:
+        assigned = np.concatenate(assignment.samples)
+        if len(np.unique(assigned)) < len(assigned):
             raise UserError(
                 f"partition.scheme = '{self.scheme}' assigned a sample to several clients"
             )

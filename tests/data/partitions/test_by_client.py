@@ -136,7 +136,7 @@ def test_lists_that_are_none_are_refused(tmp_path, content, told):
 
 def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
     path = write(tmp_path / "lists.json", {"one": [5, 0, 1, 2], "two": [2, 5, 6, 7]})
-    shared, unused = partition.make(plugin(clients=2, lists=path), data()).notes
+    shared, unused, _ = partition.make(plugin(clients=2, lists=path), data()).notes
     assert shared.startswith(f"{path}: 2 of 12 ")
     assert unused.startswith(f"{path}: 6 of 12 ")
     whole = write(
