@@ -21,6 +21,7 @@ from hpcfl.data.partition import Groups
 from hpcfl.data.poison import Poison
 from hpcfl.data.shifts import groups as grouping
 from hpcfl.data.shifts.base import Concept, Facts, Shift
+from hpcfl.errors import UserError
 from hpcfl.experiment import sections
 
 Part = Literal["train", "test", "validation", "selection"]
@@ -224,7 +225,10 @@ class Shifts:
         for concept, where in self._list_changes(self._decode(versions)):
             if concept.images is not None:
                 chosen = torch.from_numpy(where)
-                x[chosen] = concept.images(x[chosen], numbers[where])
+                before = x[chosen]
+                after = concept.images(before, numbers[where])
+                _refuse_other_form(concept, before, after)
+                x[chosen] = after
         return x
 
     def _relabel(self, numbers: np.ndarray, states: Sequence[np.ndarray]) -> np.ndarray:
@@ -432,7 +436,9 @@ def _draw_shift(
         facts: facts about the data.
         cells: cell of each client, by place of a pair's second shift.
     """
-    concepts, group_of = _join_equal(shift.concepts(facts))
+    listed = shift.concepts(facts)
+    _refuse_misfit(listed, facts)
+    concepts, group_of = _join_equal(listed)
     own, dealt = "second", cells.get(facts.place)
     if dealt is None:
         own, dealt = "first", cells.get(facts.place + 1)
@@ -462,6 +468,32 @@ def _draw_shift(
         begins=[1, *shift.at],
         followed=group_of[np.atleast_2d(numbers)],
     )
+
+
+def _refuse_misfit(listed: Sequence[Concept], facts: Facts) -> None:
+    """Raise UserError unless a shift's concepts fit the classes."""
+    if not listed:
+        raise facts.make_error("kind", "its function 'concepts' must return a Concept")
+    for concept in listed:
+        labels, classes = concept.labels, np.arange(facts.classes)
+        if labels is None:
+            continue
+        if np.shape(labels) != classes.shape or not np.isin(labels, classes).all():
+            raise facts.make_error(
+                "kind",
+                f"the labels of '{concept.name}' must hold one of the {len(classes)} class "
+                "numbers for each class",
+            )
+
+
+def _refuse_other_form(concept: Concept, before: Tensor, after: Tensor) -> None:
+    """Raise UserError if a concept changed the number, shape or type of samples."""
+    form = before.shape, before.dtype
+    if not isinstance(after, Tensor) or (after.shape, after.dtype) != form:
+        raise UserError(
+            f"shift: the images of '{concept.name}' must be returned as "
+            f"{before.dtype} {list(before.shape)}"
+        )
 
 
 def _join_equal(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:

@@ -1,5 +1,7 @@
 """Samples of clients in each round: heterogeneity.md H0, H7 and H8."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from refusals import expect_refusal
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.data import datasets, partition
+from hpcfl.data.shifts.base import Concept, Shift
 from hpcfl.experiment import config
 from hpcfl.report import configuration
 from hpcfl.simulation.prepare import prepare
@@ -335,3 +338,29 @@ def test_images_and_labels_commute_bit_for_bit():
 def test_cells_are_about_two_shifts():
     with expect_refusal(r"shift\.0\.cells: "):
         prepared({**ROTATED, "cells": CELLS})
+
+
+class Own(Shift):
+    """A user's shift that returns one concept."""
+
+    returned: ClassVar[Concept] = Concept("own")
+
+    def concepts(self, facts):
+        return [Concept("plain"), self.returned]
+
+
+@pytest.mark.parametrize(
+    ("concept", "words"),
+    [
+        (Concept("own", images=lambda x, _: x[:1]), r"'own' .*uint8 \[\d+, 1, 8, 8\]"),
+        (Concept("own", images=lambda x, _: x / 2), r"'own' .*uint8"),
+        (Concept("own", images=lambda x, _: None), r"'own' .*uint8"),
+        (Concept("own", labels=np.arange(3)), r"shift\.0\.kind: .*'own' .*10 class"),
+        (Concept("own", labels=np.arange(1, 11)), r"'own' .*10 class"),
+    ],
+)
+def test_what_a_shift_of_the_user_returns_is_checked(monkeypatch, concept, words):
+    """One sample in the place of all would be broadcast to them."""
+    monkeypatch.setattr(Own, "returned", concept)
+    with expect_refusal(words):
+        prepared({"kind": f"{__name__}:Own"})
