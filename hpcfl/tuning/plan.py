@@ -244,6 +244,17 @@ class Plan:
         dealt = replace(candidate, setting=candidate.setting | partition)
         return self.config(dealt, _draw_seed(seed, "training", self.number), rounds)
 
+    def find_mistake(self, method: str, key: str, value: Any) -> str:
+        """Return why no draw with a value of a key is valid; "" if one is."""
+        ranges, mistakes = self.ranges(method), list[str]()
+        for attempt in range(ATTEMPTS):
+            drawn = draw(ranges, self.section.seed, 0, attempt) | {key: value}
+            candidate = Candidate(method, "", self.fixed(method) | drawn)
+            config, mistakes = self._configured(candidate, 0, 1)
+            if config is not None:
+                return ""
+        return mistakes[0]
+
     def _configured(
         self, candidate: Candidate, seed: int, rounds: int
     ) -> tuple[Config | None, list[str]]:
@@ -382,6 +393,7 @@ def _check(plan: Plan, cell: str) -> None:
                 "on; set training.validation = 0.2 or another share"
             )
         _check_partitions(plan, method)
+        _check_lists(plan, method)
         _check_column(plan, method, config)
         plan.trials(method)
 
@@ -398,6 +410,18 @@ def _check_column(plan: Plan, method: str, config: Config) -> None:
             f"{plan.source}: tune.methods: {method} is chosen at {column}, which is not "
             f"scored; add {epochs} to evaluation.tune_epochs"
         )
+
+
+def _check_lists(plan: Plan, method: str) -> None:
+    """Raise UserError for a listed value that its key does not allow.
+
+    Draws with such a value would be replaced without a message.
+    """
+    for key, values in plan.ranges(method).items():
+        for value in values if isinstance(values, list) else []:
+            mistake = plan.find_mistake(method, key, value)
+            if mistake.startswith(f"{key} = "):
+                raise UserError(f"{plan.source} [tune]: {mistake}")
 
 
 def _check_partitions(plan: Plan, method: str) -> None:

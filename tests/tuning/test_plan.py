@@ -202,6 +202,7 @@ MISTAKES = [
     ({"training": {}}, {}, "training.validation = 0"),
     ({}, {"methods": ["fedavgg"]}, "method.name = 'fedavgg' .*'fedavg'"),
     ({}, {"overrides": {"fedavgg": {}}}, "tune.overrides: 'fedavgg' .*'fedavg'"),
+    ({}, {"search": {"training.lr": [0.1, "0.2"]}}, "training.lr = '?0.2"),
     (
         {},
         {"methods": ["local"], "overrides": {"fedavg": {}}},
