@@ -4,6 +4,7 @@ A failing rank ends all ranks.
 """
 
 import gc
+import os
 import sys
 
 from hpcfl.files import output
@@ -20,18 +21,20 @@ def main() -> None:
     sys.unraisablehook = signals.pass_over_interrupts
     from hpcfl.communication.connection import connect
 
-    communicator = (
-        connect()
-    )  # before any heavy import, for the reason that its docstring gives
+    try:
+        # Before any heavy import, for the reason that its docstring gives.
+        communicator = connect()
+    except KeyboardInterrupt:
+        os._exit(130)
     try:
         from hpcfl.cli import command
 
         code = command(sys.argv[1:], communicator)
         # The ranks have agreed on the code, so a stop signal must not change it.
         signals.ignore()
+    except SystemExit:
+        raise
     except BaseException as error:
-        if isinstance(error, SystemExit):
-            raise
         signals.ignore()  # a second signal would raise within this handler
         if isinstance(error, KeyboardInterrupt):
             print("hpcfl: interrupted; the same command continues", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Exit of the process: ``hpcfl/__main__.py``."""
 
+import os
 import signal
 import sys
 
@@ -74,3 +75,14 @@ def test_a_ctrl_c_that_cannot_be_raised_prints_nothing(monkeypatch, capsys):
     assert not capsys.readouterr().err
     Cleared(ValueError("odd"))
     assert "ValueError: odd" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_ranks_connect_ends_without_a_traceback(monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "guard", lambda: None)
+    monkeypatch.setattr(connection, "connect", interrupt)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match="130"):
+        __main__.main()
