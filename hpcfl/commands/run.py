@@ -84,9 +84,16 @@ def run(
     Raises:
         UserError, RunFailure, Interrupted: On all ranks.
     """
+
+    def end_at_once() -> None:
+        """End all ranks after a second signal."""
+        if communicator.is_server:
+            output.complain("ended by a second signal; the same command continues")
+        communicator.abort(1)
+
     communicator.watch(find_allowed_silence([config]))
     require_same_settings(communicator, {"": config}, folder, fresh)
-    with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
+    with StopRequest(end_at_once) as request, ExitStack() as stack:
         complete, clash = _examine(communicator, config, folder, fresh)
         if complete:
             return False

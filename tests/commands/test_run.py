@@ -3,6 +3,7 @@ nothing in its place.
 """
 
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import tiny
 from playing import run_alone
 
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.report import sweep_table
+from hpcfl.simulation import signals
 from hpcfl.storage import results
 from hpcfl.trained import loading
 
@@ -102,3 +105,18 @@ def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
     said = capsys.readouterr().out
     for name in (file.name, "data.dataset = 'npz'"):
         assert f"{name} has changed" in said
+
+
+def test_a_second_signal_says_that_it_ended_the_run(tmp_path, monkeypatch, capsys):
+    def interrupt(name, round, values):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+
+    def leave(self, code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(signals, "ECHO", 0.0)
+    monkeypatch.setattr(OneProcess, "abort", leave)
+    with pytest.raises(SystemExit):
+        run_alone(tiny.table("fedavg"), tmp_path / "run", on_round=interrupt)
+    assert "second signal" in capsys.readouterr().err
