@@ -4,7 +4,7 @@ A failing rank ends all ranks.
 """
 
 import gc
-import os
+import signal
 import sys
 
 from hpcfl.files import output
@@ -25,7 +25,9 @@ def main() -> None:
         # Before any heavy import, for the reason that its docstring gives.
         communicator = connect()
     except KeyboardInterrupt:
-        os._exit(130)
+        # mpiexec ends the other ranks only if this rank dies of a signal.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
     try:
         from hpcfl.cli import command
 

@@ -1,7 +1,7 @@
 """Exit of the process: ``hpcfl/__main__.py``."""
 
-import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -77,12 +77,16 @@ def test_a_ctrl_c_that_cannot_be_raised_prints_nothing(monkeypatch, capsys):
     assert "ValueError: odd" in capsys.readouterr().err
 
 
-def test_ctrl_c_while_ranks_connect_ends_without_a_traceback(monkeypatch):
-    def interrupt():
-        raise KeyboardInterrupt
+INTERRUPTED = """
+import signal
+from hpcfl import __main__
+from hpcfl.communication import connection
+connection.connect = lambda: signal.raise_signal(signal.SIGINT)
+__main__.main()
+"""
 
-    monkeypatch.setattr(output, "guard", lambda: None)
-    monkeypatch.setattr(connection, "connect", interrupt)
-    monkeypatch.setattr(os, "_exit", sys.exit)
-    with pytest.raises(SystemExit, match="130"):
-        __main__.main()
+
+def test_ctrl_c_while_ranks_connect_is_the_death_of_the_process():
+    """mpiexec waits for ever for the other ranks of one that exits with a code."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
