@@ -1,6 +1,6 @@
-"""Write the page of a setting of the head: ``python launch/tuned/head.py SETTING OUT``.
+"""Write the page of a setting with repeated searches.
 
-The command reads these files and writes ``OUT/head-SETTING.md``:
+``python launch/tuned/head.py SETTING OUT`` reads these files and writes ``OUT/head-SETTING.md``:
 
 * ``head-SETTING.toml`` beside this file: the claims, one comment line per verdict;
 * ``OUT/head-SETTING.tar.xz``: final runs of all searches;
@@ -45,7 +45,7 @@ of the rounds.
   clients, as a check.
 * *Verdict* is at the level of 5 % with Holm's correction; *same* means within ± 0.5
   points.
-* *Hurt* is the share of clients that lose.
+* *Clients below Local* is the share of clients whose accuracy is lower than under Local.
 * *Claim* was written into the launch file before any run. The verdict confirms it,
   refutes it or leaves it open.
 * *Search*, *partition* and *training* are standard deviations of the accuracy, in points.
@@ -57,7 +57,7 @@ TITLES = (
     "gain over Local ± 95 %",
     "nested bootstrap",
     "verdict",
-    "hurt",
+    "clients below Local",
     "claim",
     "",
     *COMPONENTS,
@@ -138,22 +138,26 @@ def write_page(
     counts = [f"{outcomes.count(name)} {name}" for name in ("confirmed", "refuted")]
     counts.append(f"{outcomes.count('open')} open")
     summary = f"Of {len(outcomes)} claims {', '.join(counts)}."
-    title = f"# The head of the tuned table: {setting}"
+    title = f"# Tuned methods with five searches: {setting}"
     return f"{title}\n\n{summary}\n\n{LEGEND}\n" + "\n".join(lines) + "\n"
 
 
-def describe(
-    method: str, searches: pandas.DataFrame, beside_local: list[str]
-) -> list[str]:
-    """Return the cells of a method's line."""
+def describe(method: str, searches: pandas.DataFrame, compared: list[str]) -> list[str]:
+    """Return the cells of a method's line.
+
+    Args:
+        method: Entry of ``tune.methods``.
+        searches: Table ``searches.csv`` with a row for each method.
+        compared: Cells of the comparison with Local.
+    """
     row = searches.loc[method]
     deviations = [f"{PERCENT * row[name]:.2f}" for name in COMPONENTS]
     accuracy = f"{PERCENT * row['mean']:.2f}"
-    return [method, accuracy, *beside_local, *deviations, f"{row['spent/budget']:.2f}"]
+    return [method, accuracy, *compared, *deviations, f"{row['spent/budget']:.2f}"]
 
 
 def describe_gain(row: pandas.Series, gains: Gains, claim: str) -> list[str]:
-    """Return gain, bootstrap, verdict, hurt clients, claim and outcome as texts."""
+    """Return gain, bootstrap, verdict, clients below Local, claim and outcome."""
     return [
         f"{PERCENT * row['gain']:+.2f} ± {PERCENT * row['half']:.2f}",
         f"{PERCENT * gains.bootstrap:.2f}",
