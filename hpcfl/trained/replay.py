@@ -4,7 +4,7 @@ The hooks of a round run again for the requested clients, from the state before 
 round. Results are bit-identical on the same processor, GPU and libraries.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -119,6 +119,7 @@ class RoundReplay:
         number: int,
         is_final: bool,
         clients: Sequence[int],
+        fleet_type: Callable[..., ModelRecorder] = ModelRecorder,
     ) -> Iterator[ModelRecorder]:
         """Play a round for some clients; yield their fleets with the scored models.
 
@@ -126,6 +127,7 @@ class RoundReplay:
             number: number of the round.
             is_final: Whether the round is the scoring after the last aggregation.
             clients: ids of the clients, ascending.
+            fleet_type: constructor of a ``ModelRecorder``.
 
         Raises:
             UserError: A client does not exist, or the state is not stored.
@@ -135,7 +137,7 @@ class RoundReplay:
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start : start + TOGETHER])
             store = self._store(number, ids.tolist())
-            prepared = replace(self.prepared, store=store, fleet_type=ModelRecorder)
+            prepared = replace(self.prepared, store=store, fleet_type=fleet_type)
             alone, (_, server, simulator) = OneProcess(), self._before(number)
             plan = RoundPlan(number, ids[:0], ids, is_scored=True, is_final=True)
             if not is_final:
