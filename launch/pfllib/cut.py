@@ -23,7 +23,7 @@ def cut(source: Path, target: Path) -> None:
     """
     dataset = pfllib.plugin.read("pfllib", source)
     assert dataset.owners is not None
-    x, y, owner = dataset.x.numpy(), dataset.y.numpy(), dataset.owners.of
+    x, y, owner = dataset.x.numpy(), dataset.y.numpy(), dataset.owners.numbers
     training = np.arange(len(y)) < len(y) - dataset.official_test
     config = json.loads((source / pfllib.CONFIG).read_text(encoding="utf-8"))
     totals = []
