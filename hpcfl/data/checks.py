@@ -56,7 +56,8 @@ def describe_samples(x: Tensor, vocabulary: int | None) -> str:
         x: samples.
         vocabulary: number of token ids, or None.
     """
-    usable = torch.uint8, torch.int32, torch.int64, torch.get_default_dtype()
+    numbers = torch.float32, torch.get_default_dtype()
+    usable = torch.uint8, torch.int32, torch.int64, *numbers
     found = x.dtype if isinstance(x, Tensor) else type(x).__name__
     if found not in usable:
         return f"x must be a tensor of uint8, float32, int32 or int64; it is {found}"
