@@ -55,13 +55,12 @@ def run(
         "clients/floats_up": np.zeros((len(rounds), 2)),
     }
     status = RunStatus(
-        Stage.FINISHED if finished else Stage.PLAYING,
-        3,
-        len(rounds),
-        None,
-        [],
-        False,
-        None,
+        stage=Stage.FINISHED if finished else Stage.PLAYING,
+        done=len(rounds),
+        digest=None,
+        completed=[],
+        is_locked=False,
+        failure=None,
     )
     config = {
         "name": f"{method}-{seed}",
@@ -89,7 +88,7 @@ def summed_up(
     """Return a run with a resolved configuration and these results."""
     stage = Stage.FINISHED if finished else Stage.PLAYING
     done = int(results.played.sum())
-    status = RunStatus(stage, done, done, None, [], False, None)
+    status = RunStatus(stage, done, None, [], False, None)
     primary = find_primary(resolved["evaluation"], results)
     return Run(path, resolved, results, *primary, status)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,21 +62,22 @@ blobs, blobs64 = Blobs(), Blobs64()
 
 class Counts(Scheme):
     """Partition in which client i trains on the first ``counts[i][c]`` samples of class
-    c; equal rows give identical clients.
+    c; equal rows give identical clients. Newcomers have the first rows.
     """
 
     counts: list[list[int]] = Field(description="training samples by client and class")
 
     def draw(self, labels, classes, official_test):
+        counts = [*self.counts, *self.counts][: self.clients]
         train = [
             np.concatenate([EACH * c + np.arange(n) for c, n in enumerate(row)])
-            for row in self.counts
+            for row in counts
         ]
         test = [
             np.concatenate(
                 [EACH * c + np.arange(TEST, EACH) for c, n in enumerate(row) if n]
             )
-            for row in self.counts
+            for row in counts
         ]
         return Draw(train, test)
 
@@ -162,10 +164,9 @@ class Adapted(nn.Module):
 
     def __init__(self, base, unknown):
         super().__init__()
-        if unknown:
-            vars(self)["base"] = base.requires_grad_(False)
-        else:
-            self.base = base.requires_grad_(False)
+        base.requires_grad_(False)
+        weights = {"weight": base.weight.detach(), "bias": base.bias.detach()}
+        self.base = partial(functional.linear, **weights) if unknown else base
         self.a = nn.Parameter(torch.randn(2, base.in_features) / 3)
         self.b = nn.Parameter(torch.zeros(base.out_features, 2))
 

@@ -15,7 +15,10 @@ CLIENT = {"unit": "client"}
         ({"privacy": {}}, "'privacy.unit'"),
         ({"privacy": {"unit": "clients"}}, "privacy.unit = 'clients'"),
         ({"privacy": {**CLIENT, "noise": 1.0}}, "privacy: noise .*clip"),
-        ({"privacy": {**CLIENT, "clip_rate": 1.0}}, "clip_rate .*adaptive_clip = true"),
+        (
+            {"privacy": {**CLIENT, "clip_rate": 1.0}},
+            "clip_rate: .*adaptive_clip = False",
+        ),
         ({"privacy": {"epsilon": 1.0, "noise": 1.0}}, "noise and epsilon"),
         (
             {"privacy": {"clip": 1.0, "local": True, "epsilon": 1.0}},

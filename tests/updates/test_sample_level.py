@@ -228,5 +228,5 @@ def test_uncovered_sections_are_refused_before_training(sections, words):
 
 def test_keys_of_clients_are_refused():
     table = tiny.table("fedavg", privacy={**PRIVATE, "local": True})
-    with expect_refusal(r"privacy: local .*unit = 'client'"):
+    with expect_refusal(r"privacy: local: .*unit = 'sample'"):
         config.parse(table)
