@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pandas
+from write import format_gain
 
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.comparison import Gains, Reference, compute_gains, tabulate
@@ -159,7 +160,7 @@ def describe(method: str, searches: pandas.DataFrame, compared: list[str]) -> li
 def describe_gain(row: pandas.Series, gains: Gains, claim: str) -> list[str]:
     """Return gain, bootstrap, verdict, clients below Local, claim and outcome."""
     return [
-        f"{PERCENT * row['gain']:+.2f} ± {PERCENT * row['half']:.2f}",
+        format_gain(gains),
         f"{PERCENT * gains.bootstrap:.2f}",
         row["verdict"],
         f"{PERCENT * row['hurt']:.0f} %",

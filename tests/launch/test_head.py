@@ -3,19 +3,19 @@
 import re
 import tomllib
 from pathlib import Path
-from statistics import fmean
 
+import numpy as np
+import pandas
 import pytest
 
-from hpcfl.trained import loading
+from hpcfl.report.comparison import Gains
+from hpcfl.report.inference import estimate_interval
 
 ROOT = Path(__file__).parents[2]
 TUNED = ROOT / "launch" / "tuned"
-RESULTS = ROOT / "results" / "tuned"
 SETTINGS = [
     file.stem.removeprefix("head-") for file in sorted(TUNED.glob("head-*.toml"))
 ]
-PUBLISHED = [one for one in SETTINGS if (RESULTS / f"head-{one}.tar.xz").is_file()]
 
 
 @pytest.fixture
@@ -51,23 +51,22 @@ def test_a_verdict_judges_a_claim(head, claim, verdict, outcome):
     assert head.judge(claim, verdict) == outcome
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", PUBLISHED)
-def test_a_page_has_what_its_archive_has(head, setting, tmp_path):
-    for name in (f"head-{setting}.tar.xz", f"head-{setting}.csv"):
-        (tmp_path / name).symlink_to(RESULTS / name)
-    head.main(setting, tmp_path)
-    page = (RESULTS / f"head-{setting}.md").read_text(encoding="utf-8")
-    assert (tmp_path / f"head-{setting}.md").read_text(encoding="utf-8") == page
-    tails: dict[str, list[float]] = {}
-    for run in loading.list_runs(RESULTS / f"head-{setting}.tar.xz"):
-        row = (
-            f"{run.config['method']['name']} score={run.config['evaluation']['score']}"
-        )
-        scored = run.rounds()[f"{run.score}/mean"].dropna()
-        tail = scored[scored.index > 0.9 * run.config["rounds"]].mean()
-        tails.setdefault(head.name_entry(row), []).append(100 * tail)
-    reference = fmean(tails.pop(head.REFERENCE))
-    for method, accuracies in tails.items():
-        gain = fmean(accuracies) - reference
-        assert re.search(rf"^\| {method} \|[^|]*\| {gain:+.2f} ±", page, re.MULTILINE)
+def test_a_page_has_the_gains_and_judges_the_claims(head):
+    """One method gains a point at each client of four partitions, another loses it."""
+    gains = {}
+    for method, gain in (("ditto", 0.01), ("fedavg", -0.01)):
+        of_clients = [np.full(3, gain) + noise for noise in (0, 2e-4, 2e-4, 4e-4)]
+        interval = estimate_interval(of_clients)
+        pairs = np.concatenate(of_clients)
+        gains[method] = Gains(of_clients, 0.0, interval, pairs, bootstrap=0.002)
+    columns = ["mean", *head.COMPONENTS, "spent/budget"]
+    methods = ["local", "fedavg", "ditto"]
+    searches = pandas.DataFrame(0.5, index=methods, columns=columns)
+    claims = {"ditto": "better", "fedavg": "not worse"}
+    page = head.write_page("made up", claims, searches, gains)
+    assert "1 confirmed, 1 refuted, 0 open" in page
+    for line in (
+        "| ditto | 50.00 | +1.02 ± 0.02 | 0.20 | better | 0 % | better | confirmed |",
+        "| fedavg | 50.00 | -0.98 ± 0.02 | 0.20 | worse | 100 % | not worse | refuted |",
+    ):
+        assert line in page
