@@ -42,7 +42,7 @@ CONVOLUTIONS = (
     nn.ConvTranspose2d,
     nn.ConvTranspose3d,
 )
-IN_BATCH_OF_CLIENTS = ContextVar("in_lanes", default=False)
+IN_BATCH_OF_CLIENTS = ContextVar("in_batch_of_clients", default=False)
 
 
 class Embedding(nn.Embedding):

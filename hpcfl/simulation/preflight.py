@@ -219,7 +219,7 @@ def refuse_draws(method: Method, generators: bytes) -> None:
     """
     if randomness.read_generators() != generators:
         raise UserError(
-            f"{user_code.locate(type(method))}method.name = '{method.name}': a hook draws from a "
+            f"{user_code.locate(type(method))}method.name = '{method.name}': a hook or a score draws from a "
             "global random generator of torch, numpy or random, so results change with the "
             "ranks and after a resume; use fleet.uniform or context.uniform for clients, and "
             "setup.normal, setup.initial or setup.parameters on the server"

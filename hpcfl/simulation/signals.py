@@ -87,7 +87,7 @@ class StopRequest:
         """
         self.received: str | None = None
         self._received_at = 0.0
-        self._at_once = end_now
+        self._end_now = end_now
         self._before: dict[
             int, Callable[[int, FrameType | None], Any] | int | None
         ] = {}
@@ -118,4 +118,4 @@ class StopRequest:
                 time.monotonic(),
             )
         elif number not in WARNINGS and time.monotonic() - self._received_at > ECHO:
-            self._at_once()
+            self._end_now()

@@ -157,11 +157,11 @@ def describe_gaps(run: "Run", column: str) -> list[str]:
     diverged = values.columns.get(DIVERGED, np.zeros(0)) == 1
     if diverged.any():
         ids = np.unique(values.ids[diverged]).astype(str).tolist()
-        left_in = rounds[values.rounds[diverged]]
+        left_out_in = rounds[values.rounds[diverged]]
         notes.append(
             f"{run.folder}: training.on_divergence = 'exclude' left out {len(ids)} of "
-            f"{run.config['partition']['clients']} clients in rounds {left_in[0]} to "
-            f"{left_in[-1]}: {list_first(ids)}"
+            f"{run.config['partition']['clients']} clients in rounds {left_out_in[0]} to "
+            f"{left_out_in[-1]}: {list_first(ids)}"
         )
     clients = run.results.get_series(MetricName(CLIENTS, column))
     scored = rounds[np.isfinite(clients)]
