@@ -110,12 +110,13 @@ def average_one(mean: Mean) -> Tensor:
 
 
 def aggregate_briefly(round: Round) -> None:
-    """Run the server step for all clients; end a long step early."""
+    """Run the server step for all clients, and measure; end a long step early."""
     if round.uploads is None:
         return
     everyone = np.arange(round.prepared.setup.clients)
     with heartbeat.use_listener(limit_heartbeats()):
         take_step(round, everyone, round.uploads)
+    round.prepared.hooks.measure(round.server, round.plan.number)
 
 
 def release_memory(stage: str, round: Round) -> None:

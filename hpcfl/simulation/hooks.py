@@ -5,6 +5,7 @@ finds the hooks in which an error was raised.
 """
 
 import inspect
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from hpcfl.rows.declared import (
     NamedTensors,
     refuse_other_than_tensors,
 )
+from hpcfl.scores.metric_names import AGGREGATION, PRIVACY, RECORDED
+
+# Names of numbers that an overlay may measure; none of them is a score.
+MEASURED = re.compile(rf"(({RECORDED}|{PRIVACY}|{AGGREGATION})/)?\w[\w.+-]*")
 
 
 class MessageError(TypeError):
@@ -69,6 +74,35 @@ def check_message(
                 f"[{clients}, width]",
             )
     return message
+
+
+def check_measured(hook: str, returned: Any) -> dict[str, float]:
+    """Return the numbers that an overlay measured, as floats by name.
+
+    Args:
+        hook: name of the hook.
+        returned: result of the hook.
+
+    Raises:
+        MessageError: The numbers cannot be recorded.
+    """
+    if not isinstance(returned, Mapping):
+        kind = type(returned).__name__
+        raise MessageError(hook, f"a {kind}; expected a dictionary of numbers by name")
+    numbers = {}
+    for name, value in returned.items():
+        if not isinstance(name, str) or not MEASURED.fullmatch(name):
+            raise MessageError(
+                hook, f"{name!r} as a name; expected one such as 'recorded/norm'"
+            )
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            kind = type(value).__name__
+            raise MessageError(
+                hook, f"'{name}' as a {kind}; expected one number"
+            ) from None
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -198,10 +232,15 @@ class Hooks:
         return lines
 
     def measure(self, state: State, round: int) -> dict[str, float]:
-        """Return the overlays' metrics of a round, on rank 0."""
+        """Return the overlays' metrics of a round, on rank 0.
+
+        Raises:
+            MessageError: The numbers of an overlay cannot be recorded.
+        """
         numbers: dict[str, float] = {}
         for overlay in self.overlays:
-            numbers |= overlay.measure(state, round)
+            hook = f"{type(overlay).__name__}.measure"
+            numbers |= check_measured(hook, overlay.measure(state, round))
         return numbers
 
 

@@ -13,6 +13,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Mean, wrap_entries
 from hpcfl.errors import RankFailure
 from hpcfl.methods.base import Overlay
+from hpcfl.simulation import preflight
 from hpcfl.simulation.hooks import find_called_hook
 from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
 from hpcfl.simulation.stages import RoundPlan, play
@@ -208,3 +209,34 @@ def test_a_failure_in_an_overlay_is_named():
         play_round(prepared)
     error = failure.value.__cause__
     assert find_called_hook(error, prepared.hooks) == "Failing.receive"
+
+
+@dataclass(frozen=True)
+class Measuring(Overlay):
+    returned: object
+
+    def measure(self, server, round):
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [
+        (None, "NoneType"),
+        ({"recorded/norm": "high"}, "recorded/norm"),
+        ({"norm": torch.ones(3)}, "norm"),
+        ({"norm": 1j}, "norm"),
+        ({"pre/weighted": 1.0}, "pre/weighted"),  # a score of hpcfl
+        ({"a/b/c": 1.0}, "a/b/c"),
+        ({3: 1.0}, "3"),
+    ],
+)
+def test_numbers_that_cannot_be_recorded_are_refused_before_round_1(returned, named):
+    with expect_refusal(rf"Measuring\.measure.*{named}"):
+        preflight.run(prepared_with(Measuring(returned)), OneProcess())
+
+
+def test_numbers_of_overlays_are_recorded_as_floats():
+    returned = {"recorded/norm": torch.tensor(2.0), "norm": np.int64(3)}
+    hooks = prepared_with(Measuring(returned)).hooks
+    assert hooks.measure({}, round=1) == {"recorded/norm": 2.0, "norm": 3.0}

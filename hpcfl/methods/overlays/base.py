@@ -94,7 +94,9 @@ class Overlay:
         return []
 
     def measure(self, server: State, round: int) -> dict[str, float]:
-        """Return metrics of a round by name, computed after its ``aggregate``."""
+        """Return numbers of a round by names such as ``recorded/norm``, computed after
+        its ``aggregate``.
+        """
         return {}
 
     def list_decisions(self) -> dict[str, str]:
