@@ -52,12 +52,12 @@ class AdaptiveServer(ServerModel):
         return {**state, "second": torch.full_like(state["model"], self.tau**2)}
 
     @abstractmethod
-    def second(self, old: Tensor, square: Tensor) -> Tensor:
+    def compute_second_moment(self, old: Tensor, square: Tensor) -> Tensor:
         """Return v [P] from its ``old`` value and Δ², ``square``."""
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         change = uplink["model"] - server["model"]
         server["first"] = torch.lerp(change, server["first"], self.beta1)
-        server["second"] = self.second(server["second"], change.square())
+        server["second"] = self.compute_second_moment(server["second"], change.square())
         step = server["first"] / (server["second"].sqrt() + self.tau)
         server["model"] = server["model"] + self.server_lr * step

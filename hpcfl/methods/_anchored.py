@@ -31,7 +31,7 @@ class Anchored(ServerModel):
     keeps = ("ala",)
 
     @abstractmethod
-    def strength(self) -> float:
+    def compute_strength(self) -> float:
         """Return the strength of the proximal term."""
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
@@ -52,7 +52,7 @@ class Anchored(ServerModel):
     def proximal_term(self, fleet: Fleet, inbox: Inbox) -> Proximal | None:
         if "anchor" not in inbox:
             return None
-        return self.strength(), inbox["anchor"]
+        return self.compute_strength(), inbox["anchor"]
 
 
 class MixedAnchor(Anchored):
@@ -69,7 +69,7 @@ class MixedAnchor(Anchored):
     )
 
     @abstractmethod
-    def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
+    def compute_attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
         """Return the weights β [m, n], float64, of the last n uploads in the anchors of
         m receivers.
 
@@ -93,7 +93,7 @@ class MixedAnchor(Anchored):
         receivers = torch.from_numpy(audience.ids)
         models = server["models"]
         distances = mixing.compute_distances_within(models, receivers, senders)
-        beta = self.attraction(distances, receivers[:, None] == senders)
+        beta = self.compute_attraction(distances, receivers[:, None] == senders)
         matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64)
         matrix = matrix.index_copy(1, senders, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)

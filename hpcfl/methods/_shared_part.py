@@ -5,7 +5,7 @@
 * ``SharedHead``: the upper layers are shared, above a private body.
 
 The server has ``model`` [P], the shared part with the initial private part. A subclass
-of ``SharedBody`` may override ``shared_part``, ``private_part`` and ``joined``, which
+of ``SharedBody`` may override ``cut_shared_part``, ``cut_private_part`` and ``join_parts``, which
 split a row. P_b is the number of parameters of the body.
 """
 
@@ -44,38 +44,38 @@ class SharedBody(ServerModel):
         "head": "nothing would be personal",
     }
 
-    def private(self, layout: Layout) -> slice:
+    def find_private_columns(self, layout: Layout) -> slice:
         """Return the private columns, which are all columns after the body."""
         return slice(layout.columns("body").stop, layout.width)
 
-    def shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
+    def cut_shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
         """Return the shared columns [..., P_b] of ``rows`` [..., P]."""
-        return rows[..., : self.private(layout).start]
+        return rows[..., : self.find_private_columns(layout).start]
 
-    def private_part(self, layout: Layout, rows: Tensor) -> Tensor:
+    def cut_private_part(self, layout: Layout, rows: Tensor) -> Tensor:
         """Return the private columns of ``rows`` [..., P]."""
-        return rows[..., self.private(layout)]
+        return rows[..., self.find_private_columns(layout)]
 
-    def joined(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
+    def join_parts(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
         """Join both parts into rows [..., P]."""
         return torch.cat([shared, private], dim=-1)
 
     def send(self, server: State, audience: Audience) -> Message:
         layout = audience.layout
-        initial_head = self.private_part(layout, server["model"])
+        initial_head = self.cut_private_part(layout, server["model"])
         return {
-            "body": self.shared_part(layout, server["model"]),
+            "body": self.cut_shared_part(layout, server["model"]),
             # Clients compute the initial head from the seed, so it counts no floats.
             "initial_head": Sent(initial_head, floats=0),
         }
 
-    def under_initial_head(self, layout: Layout, inbox: Inbox) -> Tensor:
+    def add_initial_head(self, layout: Layout, inbox: Inbox) -> Tensor:
         """Return the shared body with the initial head, ``[P]``, or ``[n, P]`` if each
         client received a different body.
         """
-        return self.joined(layout, inbox["body"], inbox["initial_head"])
+        return self.join_parts(layout, inbox["body"], inbox["initial_head"])
 
-    def under_own_heads(self, layout: Layout, inbox: Inbox, heads: Tensor) -> Tensor:
+    def add_own_heads(self, layout: Layout, inbox: Inbox, heads: Tensor) -> Tensor:
         """Return the shared body with each client's head, ``[n, P]``.
 
         Args:
@@ -84,10 +84,10 @@ class SharedBody(ServerModel):
             heads: The clients' heads [n, P − P_b].
         """
         bodies = inbox["body"].expand(len(heads), -1)
-        return self.joined(layout, bodies, heads)
+        return self.join_parts(layout, bodies, heads)
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        return self.under_initial_head(fleet.layout, inbox)
+        return self.add_initial_head(fleet.layout, inbox)
 
     def other_models(
         self,
@@ -100,16 +100,16 @@ class SharedBody(ServerModel):
             return {}
         shared = rows
         if rows.dim() == 2:  # each client has a model of its own
-            shared = self.under_initial_head(fleet.layout, inbox)
+            shared = self.add_initial_head(fleet.layout, inbox)
         return {"global": ClientModel(shared)}
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        shared = self.shared_part(fleet.layout, trained)
+        shared = self.cut_shared_part(fleet.layout, trained)
         return {"body": Mean(shared, self.shares(fleet))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        initial = self.private_part(cohort.layout, server["model"])
-        server["model"] = self.joined(cohort.layout, uplink["body"], initial)
+        initial = self.cut_private_part(cohort.layout, server["model"])
+        server["model"] = self.join_parts(cohort.layout, uplink["body"], initial)
 
 
 class PrivatePart(SharedBody):
@@ -126,17 +126,17 @@ class PrivatePart(SharedBody):
     def client_state(self, setup: Setup) -> State:
         return {
             **super().client_state(setup),
-            self.kept: self.private_part(setup.layout, setup.initial()),
+            self.kept: self.cut_private_part(setup.layout, setup.initial()),
         }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """Return the received columns joined with each client's private columns, ``[n,
         P]``.
         """
-        return self.under_own_heads(fleet.layout, inbox, fleet.state[self.kept])
+        return self.add_own_heads(fleet.layout, inbox, fleet.state[self.kept])
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        fleet.state[self.kept] = self.private_part(fleet.layout, trained)
+        fleet.state[self.kept] = self.cut_private_part(fleet.layout, trained)
 
 
 class SharedHead(ServerModel):
@@ -149,16 +149,16 @@ class SharedHead(ServerModel):
 
     family = "a shared head"
 
-    def shared(self, layout: Layout) -> slice:
+    def find_shared_columns(self, layout: Layout) -> slice:
         """Return the shared columns, which end with the last column of a row."""
         return layout.columns("head")
 
     def client_state(self, setup: Setup) -> State:
-        start = self.shared(setup.layout).start
+        start = self.find_shared_columns(setup.layout).start
         return {**super().client_state(setup), "body": setup.initial()[:start]}
 
     def send(self, server: State, audience: Audience) -> Message:
-        return {"head": server["model"][self.shared(audience.layout)]}
+        return {"head": server["model"][self.find_shared_columns(audience.layout)]}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """Return each client's private body with the shared layers, ``[n, P]``."""
@@ -167,12 +167,12 @@ class SharedHead(ServerModel):
         return torch.cat([body, heads], dim=1)
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        fleet.state["body"] = trained[:, : self.shared(fleet.layout).start]
+        fleet.state["body"] = trained[:, : self.find_shared_columns(fleet.layout).start]
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        heads = trained[:, self.shared(fleet.layout)]
+        heads = trained[:, self.find_shared_columns(fleet.layout)]
         return {"head": Mean(heads, self.shares(fleet))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        initial_body = server["model"][: self.shared(cohort.layout).start]
+        initial_body = server["model"][: self.find_shared_columns(cohort.layout).start]
         server["model"] = torch.cat([initial_body, uplink["head"]])

@@ -126,7 +126,7 @@ class Apple(Method):
         rate = self.relation_lr
         own = self.start(fleet, inbox)
         target = shares(fleet.setup).to(own)
-        penalty = self.mu * self.fading(fleet)
+        penalty = self.mu * self.compute_fading(fleet)
         gain = len(cores) if self.times_clients else 1
         self.score(fleet, inbox, own)
 
@@ -136,10 +136,10 @@ class Apple(Method):
             core = context.rows()
             gradient = context.gradient(combine(relation, itself, core, cores))
             drawn = relation - target
-            descent = slopes(gradient, itself, core, cores) + penalty * drawn
+            descent = compute_slopes(gradient, itself, core, cores) + penalty * drawn
             context.variables["relations"] = relation - rate * descent
             context.regulariser(penalty / 2 * drawn.square().sum(dim=1))
-            context.optimizer_step(gain * own_share(relation, itself) * gradient)
+            context.optimizer_step(gain * get_own_shares(relation, itself) * gradient)
 
         variables = {
             "relations": fleet.state["relations"],
@@ -150,7 +150,7 @@ class Apple(Method):
         self.score(fleet, inbox, trained, trained=True)
         return {"core": trained}
 
-    def fading(self, fleet: Fleet) -> float:
+    def compute_fading(self, fleet: Fleet) -> float:
         """Return λ_r in this round; the paper counts rounds from 0."""
         progress = fleet.round - 1
         length = self.period * fleet.setup.rounds
@@ -177,10 +177,10 @@ def combine(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Te
         cores: The cores C [M, P].
     """
     others = mixing.multiply_lanes(relations.masked_fill(itself, 0), cores)
-    return others + own_share(relations, itself) * own
+    return others + get_own_shares(relations, itself) * own
 
 
-def own_share(relations: Tensor, itself: Tensor) -> Tensor:
+def get_own_shares(relations: Tensor, itself: Tensor) -> Tensor:
     """Return a_ii ``[n, 1]``.
 
     It is computed as a sum, because indexing with a mask on a GPU would block the host.
@@ -188,7 +188,9 @@ def own_share(relations: Tensor, itself: Tensor) -> Tensor:
     return (relations * itself).sum(dim=1, keepdim=True)
 
 
-def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
+def compute_slopes(
+    gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor
+) -> Tensor:
     """Return ∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` for the ``gradient`` [n, P].
 
     The other arguments are those of ``combine``.

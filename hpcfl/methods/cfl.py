@@ -118,8 +118,8 @@ class CFL(ServerModel):
             norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
             groups = [present]
             is_complete = present.sum() == (cluster == c).sum()
-            if is_complete and self.splits(norms[c], len(lengths) - 1, cohort.round):
-                cut = bipartition(products[:-1, :-1], self.linkage)
+            if is_complete and self.is_split(norms[c], len(lengths) - 1, cohort.round):
+                cut = split_in_two(products[:-1, :-1], self.linkage)
                 second = torch.zeros_like(present).masked_scatter(present, cut)
                 groups = [present & ~second, second]
                 cluster[ids[second]] = len(models)
@@ -132,7 +132,7 @@ class CFL(ServerModel):
         server["cluster"] = cluster
         server["norms"] = torch.stack(norms)
 
-    def splits(self, norms: Tensor, size: int, round: int) -> bool:
+    def is_split(self, norms: Tensor, size: int, round: int) -> bool:
         """Return whether a cluster is split.
 
         Args:
@@ -166,7 +166,7 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
     return mixing.sum_blocks(part, models, start)
 
 
-def bipartition(products: Tensor, linkage: str) -> Tensor:
+def split_in_two(products: Tensor, linkage: str) -> Tensor:
     """Split clients into two groups by agglomerative clustering of their updates.
 
     Args:

@@ -143,7 +143,7 @@ class CReFF(ServerModel):
         head = server["head"]
 
         def objective(free: State) -> Tensor:
-            return mismatch(
+            return compute_mismatch(
                 free["features"],
                 labels=present,
                 classes=setup.classes,
@@ -180,7 +180,7 @@ class CReFF(ServerModel):
         )
 
 
-def mismatch(
+def compute_mismatch(
     features: Tensor,
     labels: Tensor,
     classes: int,
@@ -202,14 +202,16 @@ def mismatch(
     errors = (features @ weight.T + (bias if len(bias) else 0)).softmax(dim=2)
     errors = errors - nn.functional.one_hot(labels, classes)[:, None]
     gradient = errors.transpose(1, 2) @ features / features.shape[1]
-    of_weight = (1 - cosine(gradient, wanted[:, :size].view_as(gradient))).sum()
+    of_weight = (
+        1 - compute_cosines(gradient, wanted[:, :size].view_as(gradient))
+    ).sum()
     if not len(bias):
         return of_weight
-    of_bias = (1 - cosine(errors.mean(dim=1), wanted[:, size:])).sum()
+    of_bias = (1 - compute_cosines(errors.mean(dim=1), wanted[:, size:])).sum()
     return of_weight + of_bias
 
 
-def cosine(left: Tensor, right: Tensor) -> Tensor:
+def compute_cosines(left: Tensor, right: Tensor) -> Tensor:
     """Return the cosines of vectors in the last dimension; 0 for a vector of zeros."""
     lengths: Tensor = left.norm(dim=-1) * right.norm(dim=-1)
     return (left * right).sum(dim=-1) / (lengths + GUARD)

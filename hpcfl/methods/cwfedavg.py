@@ -57,7 +57,7 @@ class CwFedAvg(FedAvg):
         True, description="use λ/2, as the reference code does for the reported λ"
     )
 
-    def class_wise(self) -> ClassWise:
+    def make_class_wise(self) -> ClassWise:
         """Return the class-wise aggregation with the method's keys."""
         strength = self.wdr / 2 if self.wdr_half else self.wdr
         return ClassWise(self.distribution, self.layers, strength)

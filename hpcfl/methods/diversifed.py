@@ -21,7 +21,9 @@ from hpcfl.methods.base import search
 COINCIDE = 1e-12  # closer models have no effect: 0 is a subgradient of the norm at 0
 
 
-def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tensor:
+def compute_forces(
+    distances: Tensor, itself: Tensor, alpha: float, tau: float
+) -> Tensor:
     """Return β [m, n], float64, with positive and negative entries; 0 with a single
     other client or none.
 
@@ -66,11 +68,11 @@ class DiversiFed(MixedAnchor):
         json_schema_extra=search([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1], "DiversiFed"),
     )
 
-    def strength(self) -> float:
+    def compute_strength(self) -> float:
         return self.lam / self.alpha
 
-    def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
-        return forces(distances, itself, self.alpha, self.tau)
+    def compute_attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
+        return compute_forces(distances, itself, self.alpha, self.tau)
 
 
 plugin = DiversiFed

@@ -29,7 +29,7 @@ class FedAdagrad(AdaptiveServer):
         0.0, ge=0, lt=1, description="weight β₁ of the old m in the new m"
     )
 
-    def second(self, old: Tensor, square: Tensor) -> Tensor:
+    def compute_second_moment(self, old: Tensor, square: Tensor) -> Tensor:
         return old + square
 
 

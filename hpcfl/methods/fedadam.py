@@ -19,7 +19,7 @@ class FedAdam(AdaptiveServer):
         0.99, ge=0, le=1, description="weight β₂ of the old v in the new v"
     )
 
-    def second(self, old: Tensor, square: Tensor) -> Tensor:
+    def compute_second_moment(self, old: Tensor, square: Tensor) -> Tensor:
         return torch.lerp(square, old, self.beta2)
 
 

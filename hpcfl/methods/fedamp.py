@@ -66,10 +66,10 @@ class FedAMP(MixedAnchor):
             )
         return self
 
-    def strength(self) -> float:
+    def compute_strength(self) -> float:
         return self.lam / self.alpha if self.proximal is None else self.proximal
 
-    def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
+    def compute_attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
         squares = distances.square()
         width = self.sigma
         if self.relative and (~itself).any():

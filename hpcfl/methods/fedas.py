@@ -45,7 +45,7 @@ from hpcfl.methods.base import (
     parts,
     search,
 )
-from hpcfl.methods.fedproto import features
+from hpcfl.methods.fedproto import compute_features
 from hpcfl.rows import mixing
 
 NONE = 1e-30  # weight that is negligible compared with any nonzero trace
@@ -83,23 +83,23 @@ class FedAS(SharedBody):
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """Return the shared body with each client's own head, ``[n, P]``."""
-        heads = self.private_part(fleet.layout, fleet.state["model"])
-        return self.under_own_heads(fleet.layout, inbox, heads)
+        heads = self.cut_private_part(fleet.layout, fleet.state["model"])
+        return self.add_own_heads(fleet.layout, inbox, heads)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        return fleet.train(self.aligned(fleet, rows))
+        return fleet.train(self.align_bodies(fleet, rows))
 
-    def aligned(self, fleet: Fleet, rows: Tensor) -> Tensor:
+    def align_bodies(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """Return ``rows`` [n, P] after (A), with bodies aligned to the clients' last
         features.
         """
-        means = fleet.class_means(fleet.state["model"], features)
+        means = fleet.class_means(fleet.state["model"], compute_features)
         aligned, _ = fleet.train_by(
             lambda context: context.apply_elementwise(
                 lambda rows, gradient: rows.sub_(self.align_lr * gradient)
             ),
             rows,
-            loss=self.distance,
+            loss=self.compute_distance,
             params=("body",),
             epochs=self.align_epochs,
             phase="align",
@@ -107,7 +107,7 @@ class FedAS(SharedBody):
         )
         return aligned
 
-    def distance(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    def compute_distance(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """Return the loss of (A): the mean squared distance of the features from
         ``lane.means`` [K, d] per class, summed over the mini-batch's classes.
         """
@@ -118,7 +118,7 @@ class FedAS(SharedBody):
         alike = classes.sum(dim=0)[batch.y]
         return (of_samples / alike).sum()
 
-    def traces(self, fleet: Fleet, rows: Tensor) -> Tensor:
+    def compute_traces(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """Return the trace t_i of (C) for each client at its model in ``rows`` [n, P],
         float32 [n].
         """
@@ -142,12 +142,12 @@ class FedAS(SharedBody):
         return after["trace"][:, 0]
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        traces = self.traces(fleet, trained)
+        traces = self.compute_traces(fleet, trained)
         fleet.record("fisher_trace", traces)
         shares = self.shares(fleet).to(traces.device)
         # float64, because traces may differ by many powers of ten.
         weights = torch.where(traces > 0, traces.double(), NONE * shares)[:, None]
-        bodies = trained[:, : self.private(fleet.layout).start]
+        bodies = trained[:, : self.find_private_columns(fleet.layout).start]
         equally = torch.ones(len(trained))
         return {
             "body": Mean(weights * bodies, equally),

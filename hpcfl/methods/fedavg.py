@@ -46,14 +46,14 @@ class FedAvg(ServerModel):
         """True with ``aggregation = "class-wise"``."""
         return self.aggregation == "class-wise"
 
-    def class_wise(self) -> "ClassWise":
+    def make_class_wise(self) -> "ClassWise":
         """Return the class-wise aggregation with the method's settings."""
         from hpcfl.methods.overlays.class_wise import ClassWise
 
         return ClassWise()
 
     def overlays(self) -> tuple[Overlay, ...]:
-        return (self.class_wise(),) if self.is_class_wise else ()
+        return (self.make_class_wise(),) if self.is_class_wise else ()
 
     def adapt(self, model: nn.Module) -> nn.Module:
         if self.is_class_wise:
@@ -61,27 +61,33 @@ class FedAvg(ServerModel):
         return super().adapt(model)
 
     def training_loss(self) -> Loss:
-        return self.class_wise_loss if self.is_class_wise else super().training_loss()
+        return (
+            self.compute_class_wise_loss
+            if self.is_class_wise
+            else super().training_loss()
+        )
 
-    def class_wise_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    def compute_class_wise_loss(
+        self, model: nn.Module, batch: Batch, lane: Any
+    ) -> Tensor:
         """Return ``loss`` with the regulariser of class-wise aggregation."""
         loss = self.loss(model, batch, lane)
-        penalty = self.class_wise().penalty(model, lane)
+        penalty = self.make_class_wise().compute_penalty(model, lane)
         return loss if penalty is None else loss + lane.regulariser(penalty)
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         variables = super().loss_variables(fleet, inbox)
         if not self.is_class_wise:
             return variables
-        return {**variables, **self.class_wise().loss_variables(fleet)}
+        return {**variables, **self.make_class_wise().loss_variables(fleet)}
 
     def server_models(self, server: State) -> State:
         """Return the class models of class-wise aggregation."""
         if not self.is_class_wise:
             return {}
-        from hpcfl.methods.overlays.class_wise import class_models
+        from hpcfl.methods.overlays.class_wise import compute_class_models
 
-        models = enumerate(class_models(server))
+        models = enumerate(compute_class_models(server))
         return {f"class {label}": model for label, model in models}
 
 

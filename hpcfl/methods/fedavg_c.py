@@ -37,7 +37,7 @@ class FedAvgC(FedAvg):
         description="continue training from the fine-tuned model; false: only score it",
     )
 
-    def tuned(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def fine_tune(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """Return the models ``[n, P]`` after fine-tuning from ``rows``."""
         return fleet.train(
             rows,
@@ -49,7 +49,7 @@ class FedAvgC(FedAvg):
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         start = super().start(fleet, inbox)
-        return self.tuned(fleet, start, inbox) if self.tuned_upload else start
+        return self.fine_tune(fleet, start, inbox) if self.tuned_upload else start
 
     def client_model(
         self,
@@ -59,7 +59,7 @@ class FedAvgC(FedAvg):
         trained: bool,
     ) -> ClientModel:
         return ClientModel(
-            rows if trained or self.tuned_upload else self.tuned(fleet, rows, inbox)
+            rows if trained or self.tuned_upload else self.fine_tune(fleet, rows, inbox)
         )
 
 

@@ -41,7 +41,9 @@ SOMETHING = 1e-20
 ROUNDING = 1e-12  # tolerance between equal overlaps and their mean
 
 
-def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Tensor:
+def find_critical(
+    layout: Layout, before: Tensor, after: Tensor, share: float
+) -> Tensor:
     """Return masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries with the
     highest sensitivity.
 
@@ -70,7 +72,7 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
     return masks
 
 
-def overlaps(masks: Tensor) -> Tensor:
+def compute_overlaps(masks: Tensor) -> Tensor:
     """Return the overlaps O of ``masks`` [n, P], float64 [n, n]; 0 on the diagonal and
     in the row of an empty mask.
     """
@@ -82,7 +84,7 @@ def overlaps(masks: Tensor) -> Tensor:
     return torch.where(sizes > 0, overlap, 0).fill_diagonal_(0)
 
 
-def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
+def weigh_groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
     """Return the weights [n, n] of each client's group, float64, uniform over its
     members.
 
@@ -163,7 +165,7 @@ class FedCAC(ServerModel):
         return {"model": server["model"]}  # newcomers have no mask yet
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        mask = critical(fleet.layout, inbox["start"], trained, self.tau)
+        mask = find_critical(fleet.layout, inbox["start"], trained, self.tau)
         return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
@@ -171,7 +173,9 @@ class FedCAC(ServerModel):
         models = uplink["model"]
         masks = uplink["mask"]
         progress = cohort.round / self.beta
-        group_weights = groups(overlaps(masks), masks.any(dim=1), progress)
+        group_weights = weigh_groups(
+            compute_overlaps(masks), masks.any(dim=1), progress
+        )
         group_means = mixing.mix(group_weights, models)
         server["model"] = sums.compute_mean(models, cohort.shares)
         server["custom"] = mixing.replace(server["custom"], ids, group_means)

@@ -39,7 +39,7 @@ from hpcfl.methods.base import (
     parts,
     search,
 )
-from hpcfl.methods.fedphp import WIDTHS, discrepancy
+from hpcfl.methods.fedphp import WIDTHS, compute_discrepancy
 
 EDGE = 1e-7  # minimal distance of uniform numbers from 0 and 1, for their logarithms
 TRAINED = ("body", "gate", "personal")
@@ -79,20 +79,20 @@ class FedCP(PrivatePart):
         model.personal = copy.deepcopy(head)
         return model
 
-    def private(self, layout: Layout) -> slice:
+    def find_private_columns(self, layout: Layout) -> slice:
         return layout.columns("personal")
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         features = parts(model).features(batch.x)
         noise = lane.noise[: len(batch.y)] if self.noise else None
-        logits = separated(model, features, lane.context, noise)
+        logits = predict_separated(model, features, lane.context, noise)
         fit = functional.cross_entropy(logits, batch.y)
         if not self.lam:
             return fit
         received = evaluate_at(
             model, lane.received, lambda other: parts(other).features(batch.x)
         )
-        apart = discrepancy(features, received.detach(), WIDTHS)
+        apart = compute_discrepancy(features, received.detach(), WIDTHS)
         pull: Tensor = lane.regulariser(self.lam * apart)
         return fit + pull
 
@@ -100,7 +100,7 @@ class FedCP(PrivatePart):
         received = self.received(fleet, inbox)
         return {
             "received": received,
-            "context": contexts(fleet.layout, received),
+            "context": compute_contexts(fleet.layout, received),
         }
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
@@ -124,7 +124,9 @@ class FedCP(PrivatePart):
         """
         head = fleet.layout.columns("head")
         sent = trained.clone()
-        sent[:, head] = (trained[:, head] + trained[:, self.private(fleet.layout)]) / 2
+        sent[:, head] = (
+            trained[:, head] + trained[:, self.find_private_columns(fleet.layout)]
+        ) / 2
         return super().upload(fleet, inbox, sent)
 
     def client_model(
@@ -135,18 +137,20 @@ class FedCP(PrivatePart):
         trained: bool,
     ) -> ClientModel:
         def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-            return separated(model, parts(model).features(x), lane.context)
+            return predict_separated(model, parts(model).features(x), lane.context)
 
-        return ClientModel(rows, both, {"context": contexts(fleet.layout, rows)})
+        return ClientModel(
+            rows, both, {"context": compute_contexts(fleet.layout, rows)}
+        )
 
 
-def contexts(layout: Layout, rows: Tensor) -> Tensor:
+def compute_contexts(layout: Layout, rows: Tensor) -> Tensor:
     """Return u [n, d] of clients with the models ``rows`` [n, P]."""
     weights = layout.split(rows)["personal.weight"]
     return functional.normalize(weights.sum(dim=1), dim=1)
 
 
-def separated(
+def predict_separated(
     model: nn.Module, features: Tensor, context: Tensor, noise: Tensor | None = None
 ) -> Tensor:
     """Return the logits r(φ⊙p) + g(φ⊙q) [batch, K].

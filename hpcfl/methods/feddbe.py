@@ -40,7 +40,7 @@ from hpcfl.methods.base import (
     parts,
     search,
 )
-from hpcfl.methods.fedproto import features
+from hpcfl.methods.fedproto import compute_features
 
 
 class PersonalBias(nn.Module):
@@ -87,12 +87,12 @@ class FedDBE(PrivatePart):
         model.personal_bias = PersonalBias(head_of(model, self.name).in_features)
         return model
 
-    def private(self, layout: Layout) -> slice:
+    def find_private_columns(self, layout: Layout) -> slice:
         return layout.columns("personal_bias")
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         features = parts(model).features(batch.x)
-        fit = functional.cross_entropy(with_bias(model, features), batch.y)
+        fit = functional.cross_entropy(predict_with_bias(model, features), batch.y)
         away = (features.mean(dim=0) - lane.mean).square().mean()
         pull: Tensor = lane.regulariser(self.kappa / 2 * away)
         return fit + pull
@@ -119,7 +119,7 @@ class FedDBE(PrivatePart):
         message = super().upload(fleet, inbox, trained)
         if "mean" in inbox:
             return message
-        means = fleet.class_means(trained, features)
+        means = fleet.class_means(trained, compute_features)
         counts = fleet.counts.to(means.device)
         total = (counts[..., None] * means).sum(dim=1)
         mean = total / counts.sum(dim=1, keepdim=True).clamp(min=1)
@@ -139,19 +139,19 @@ class FedDBE(PrivatePart):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        return ClientModel(rows, biased)
+        return ClientModel(rows, predict_biased)
 
 
-def with_bias(model: nn.Module, features: Tensor) -> Tensor:
+def predict_with_bias(model: nn.Module, features: Tensor) -> Tensor:
     """Return the logits head(φ + β) [batch, K] of ``features`` φ [batch, d]."""
     shifted = model.get_submodule("personal_bias")(features)
     logits: Tensor = parts(model).head(shifted)
     return logits
 
 
-def biased(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def predict_biased(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return the logits [batch, K] of samples ``x``."""
-    return with_bias(model, parts(model).features(x))
+    return predict_with_bias(model, parts(model).features(x))
 
 
 plugin = FedDBE

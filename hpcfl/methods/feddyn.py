@@ -79,15 +79,15 @@ class FedDyn(ServerModel):
         # The average is only scored and no part of the method, so it counts no floats.
         return {**super().send(server, audience), "average": Sent(average, floats=0)}
 
-    def anchor(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+    def compute_anchors(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """Return the anchors w − h_i [n, P] of the proximal term."""
         return self.received(fleet, inbox) - fleet.state["dual"]
 
     def proximal_term(self, fleet: Fleet, inbox: Inbox) -> tuple[float, Tensor]:
-        return self.alpha, self.anchor(fleet, inbox)
+        return self.alpha, self.compute_anchors(fleet, inbox)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        anchor = self.anchor(fleet, inbox)
+        anchor = self.compute_anchors(fleet, inbox)
         if self.alpha_by == "equal":
             trained = super().local_train(fleet, rows, inbox)
         else:
@@ -111,7 +111,7 @@ class FedDyn(ServerModel):
             distances = mixing.sum_rows(away.square())
             context.regulariser(alpha[:, 0] / 2 * distances)
 
-        anchor = self.anchor(fleet, inbox)
+        anchor = self.compute_anchors(fleet, inbox)
         trained, _ = fleet.train_by(
             step,
             rows,

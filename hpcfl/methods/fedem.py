@@ -50,7 +50,7 @@ class Components(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logarithms of the mean probabilities [batch, K]."""
-        mean = log_probabilities(self, x).exp().mean(dim=2)
+        mean = compute_log_probabilities(self, x).exp().mean(dim=2)
         return mean.clamp(min=FLOOR).log()
 
 
@@ -90,10 +90,10 @@ class FedEM(ServerModel):
         """Return Σ_l mean_s q_s(l)·CE(θ_l; s), with q of the received models."""
 
         def predicted(components: nn.Module) -> Tensor:
-            return log_probabilities(components, batch.x)
+            return compute_log_probabilities(components, batch.x)
 
         received = evaluate_at(model, lane.received, predicted, lane.statistics)
-        weights = responsibilities(received, lane.mixture)
+        weights = compute_responsibilities(received, lane.mixture)
         terms = weights * predicted(model)
         samples = torch.arange(len(batch.y), device=batch.y.device)
         of_label: Tensor = terms[samples, batch.y]
@@ -107,12 +107,12 @@ class FedEM(ServerModel):
         }
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        mixture = self.mixture(fleet, self.received(fleet, inbox))
+        mixture = self.compute_mixture(fleet, self.received(fleet, inbox))
         trained = super().local_train(fleet, rows, inbox)
         fleet.state["mixture"] = mixture
         return trained
 
-    def mixture(self, fleet: Fleet, received: Tensor) -> Tensor:
+    def compute_mixture(self, fleet: Fleet, received: Tensor) -> Tensor:
         """Return the clients' next π [n, L], the means of q_s over their samples under
         the ``received`` models.
         """
@@ -121,7 +121,7 @@ class FedEM(ServerModel):
         # This computes q_s for every possible label; the true label's value is selected
         # below.
         means = fleet.class_means(
-            received, responsibilities_by_label, variables={"mixture": mixture}
+            received, compute_responsibilities_by_label, variables={"mixture": mixture}
         )
         by_label = means.view(-1, classes, classes, self.components)
         of_class = by_label.diagonal(dim1=1, dim2=2).transpose(1, 2)  # [n, K, L]
@@ -137,10 +137,10 @@ class FedEM(ServerModel):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        return ClientModel(rows, mixed, {"mixture": fleet.state["mixture"]})
+        return ClientModel(rows, mix_predictions, {"mixture": fleet.state["mixture"]})
 
 
-def log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
+def compute_log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
     """Return the log-probability of each class under each component, [batch, K, L]."""
     logarithms = []
     for component in model.get_submodule("components").children():
@@ -148,7 +148,7 @@ def log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
     return torch.stack(logarithms, dim=2)
 
 
-def responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
+def compute_responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
     """Return q [batch, K, L] of samples, for each possible label.
 
     Args:
@@ -160,14 +160,16 @@ def responsibilities(log_probabilities: Tensor, mixture: Tensor) -> Tensor:
     return (log_probabilities + weights).softmax(dim=2)
 
 
-def responsibilities_by_label(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Return ``responsibilities`` under ``lane.mixture``, [batch, K·L]."""
-    return responsibilities(log_probabilities(model, x), lane.mixture).flatten(1)
+def compute_responsibilities_by_label(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """Return ``compute_responsibilities`` under ``lane.mixture``, [batch, K·L]."""
+    return compute_responsibilities(
+        compute_log_probabilities(model, x), lane.mixture
+    ).flatten(1)
 
 
-def mixed(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def mix_predictions(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return logarithms of Σ_l π_l softmax(z_l), [batch, K]."""
-    probabilities = log_probabilities(model, x).exp()
+    probabilities = compute_log_probabilities(model, x).exp()
     mean: Tensor = (probabilities * lane.mixture).sum(dim=2)
     return mean.clamp(min=FLOOR).log()
 

@@ -38,7 +38,7 @@ from hpcfl.rows import mixing
 NEAR = 1e-5  # keeps ω finite for the base model itself
 
 
-def usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
+def compute_usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
     """Return the weights ω of m models, float64 [m].
 
     Args:
@@ -86,14 +86,16 @@ class FedFomo(Method):
         }
 
     def send(self, server: State, audience: Audience) -> Message:
-        return self.offered(server, audience, server["affinity"][audience.ids])
+        return self.make_offer(server, audience, server["affinity"][audience.ids])
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
         shape = len(audience.ids), audience.setup.clients
         unknown = torch.zeros(shape).double()
-        return self.offered(server, audience, unknown)
+        return self.make_offer(server, audience, unknown)
 
-    def offered(self, server: State, audience: Audience, affinity: Tensor) -> Message:
+    def make_offer(
+        self, server: State, audience: Audience, affinity: Tensor
+    ) -> Message:
         """Return the message to the clients.
 
         Args:
@@ -143,7 +145,7 @@ class FedFomo(Method):
             losses = torch.cat([pool_losses[i][received], own_losses[client]])
             candidate_ids = torch.cat([inbox["senders"][picks], ids[client]])
             distances = mixing.compute_distances(base[client], candidates)[0]
-            useful = usefulness(base_losses[i], losses, distances)
+            useful = compute_usefulness(base_losses[i], losses, distances)
             positive = useful.clamp(min=0)
             if (useful > 0).any():
                 start[i] = mixing.average(positive / positive.sum(), candidates)

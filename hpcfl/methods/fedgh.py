@@ -32,7 +32,7 @@ from hpcfl.methods.base import (
     State,
     search,
 )
-from hpcfl.methods.fedproto import features
+from hpcfl.methods.fedproto import compute_features
 
 
 class FedGH(SharedHead):
@@ -58,7 +58,7 @@ class FedGH(SharedHead):
     )
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        means = fleet.class_means(trained, features)
+        means = fleet.class_means(trained, compute_features)
         floats = (fleet.counts > 0).sum(dim=1) * (means.shape[2] + 1)
         return {"means": Sent(means.flatten(1), floats)}
 

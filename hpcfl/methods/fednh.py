@@ -110,7 +110,7 @@ class FedNH(Method):
         self.score(fleet, inbox, trained, trained=True)
         fleet.state["model"] = trained
         means = functional.normalize(
-            fleet.class_means(trained, normalised_features), dim=2
+            fleet.class_means(trained, compute_unit_features), dim=2
         )
         held = (fleet.counts > 0).sum(dim=1)
         shares = self.shares(fleet)
@@ -127,12 +127,12 @@ class FedNH(Method):
         model[layout.columns("body")] = uplink["body"]
         model[layout.columns("head.scale")] = uplink["scale"]
         old = model[layout.columns("head.weight")].view(cohort.counts.shape[1], -1)
-        model[layout.columns("head.weight")] = self.moved(
+        model[layout.columns("head.weight")] = self.move_prototypes(
             old, cohort.counts, uplink["prototypes"]
         ).flatten()
         server["model"] = model
 
-    def moved(self, old: Tensor, counts: Tensor, means: Tensor) -> Tensor:
+    def move_prototypes(self, old: Tensor, counts: Tensor, means: Tensor) -> Tensor:
         """Return the moved prototypes [K, d], normalise(ρV + (1 − ρ)·normalise(Σ_i N_ic
         μ_ic)).
 
@@ -147,7 +147,7 @@ class FedNH(Method):
         return torch.where(held, functional.normalize(blend, dim=1).float(), old)
 
 
-def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:
+def compute_unit_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     """Return the features at unit length, f/‖f‖ [batch, d]."""
     return functional.normalize(parts(model).features(x), eps=1e-12)
 

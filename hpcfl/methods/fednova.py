@@ -79,7 +79,9 @@ class FedNova(ServerModel):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        trained, steps, effective = self.counted(fleet, fleet.rows(start), inbox)
+        trained, steps, effective = self.train_and_count(
+            fleet, fleet.rows(start), inbox
+        )
         self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
         # A client without samples takes no step and has no weight.
@@ -90,7 +92,7 @@ class FedNova(ServerModel):
             "steps": Mean(steps if self.mu else effective, shares),
         }
 
-    def counted(
+    def train_and_count(
         self, fleet: Fleet, start: Tensor, inbox: Inbox
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Train from ``start`` [n, P] and count the steps.

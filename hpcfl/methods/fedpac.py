@@ -46,10 +46,10 @@ from hpcfl.methods.base import (
     search,
 )
 from hpcfl.methods.fedproto import (
-    aligned_loss,
-    features,
+    compute_aligned_loss,
+    compute_features,
     make_empty_prototypes,
-    prototype_variables,
+    make_prototype_variables,
     replace_prototypes,
     select_prototypes,
 )
@@ -100,30 +100,30 @@ class FedPAC(SharedBody):
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
             return super().loss(model, batch, lane)
-        return aligned_loss(model, batch, lane, self.lam)
+        return compute_aligned_loss(model, batch, lane, self.lam)
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
-        return prototype_variables(fleet, inbox)
+        return make_prototype_variables(fleet, inbox)
 
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)
-        initial_head = self.private_part(setup.layout, state["model"])
+        initial_head = self.cut_private_part(setup.layout, state["model"])
         heads = mixing.repeat(initial_head, setup.clients)
         return {**state, **make_empty_prototypes(setup), "heads": heads}
 
     def send(self, server: State, audience: Audience) -> Message:
         heads = mixing.pick(server["heads"], torch.from_numpy(audience.ids))
-        return {**self.common(server, audience), "head": heads}
+        return {**self.make_common_message(server, audience), "head": heads}
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
         """Send newcomers the initial head, which they train like all clients in round
         1.
         """
-        initial_head = self.private_part(audience.layout, server["model"])
+        initial_head = self.cut_private_part(audience.layout, server["model"])
         heads = initial_head.repeat(len(audience.ids), 1)
-        return {**self.common(server, audience), "head": heads}
+        return {**self.make_common_message(server, audience), "head": heads}
 
-    def common(self, server: State, audience: Audience) -> Message:
+    def make_common_message(self, server: State, audience: Audience) -> Message:
         """Return the part of the message that is the same for all clients."""
         return {
             **super().send(server, audience),
@@ -134,21 +134,21 @@ class FedPAC(SharedBody):
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """Return the shared body with each client's mixed head, ``[n, P]``."""
-        return self.under_own_heads(fleet.layout, inbox, inbox["head"])
+        return self.add_own_heads(fleet.layout, inbox, inbox["head"])
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         # Computed before training changes the body and its batch norm.
-        statistics = self.statistics(fleet, self.received(fleet, inbox))
+        statistics = self.compute_statistics(fleet, self.received(fleet, inbox))
         trained = super().update(fleet, inbox)
         return {**trained, **statistics}
 
-    def statistics(self, fleet: Fleet, rows: Tensor) -> Message:
+    def compute_statistics(self, fleet: Fleet, rows: Tensor) -> Message:
         """Return the statistics of clients' features for the server.
 
         Returns:
             H_i [n, K·d] as ``means`` and v_i [n, 1], float64, as ``variance``.
         """
-        moments = fleet.class_means(rows, features_and_squares).double()
+        moments = fleet.class_means(rows, compute_features_and_squares).double()
         means = moments[..., :-1]  # μ_ik [n, K, d]
         squares = moments[..., -1]  # s_ik [n, K]
         samples = fleet.samples.clamp(min=1)[:, None].to(means.device)
@@ -156,10 +156,10 @@ class FedPAC(SharedBody):
         weighted = (shares[..., None] * means).flatten(1)
         spread = (shares * squares).sum(dim=1) - weighted.square().sum(dim=1)
         variance = spread.clamp(min=0)[:, None] / samples
-        floats = self.floats_of_classes(fleet, means)
+        floats = self.count_class_floats(fleet, means)
         return {"means": Sent(weighted.float(), floats), "variance": variance}
 
-    def floats_of_classes(self, fleet: Fleet, means: Tensor) -> Tensor:
+    def count_class_floats(self, fleet: Fleet, means: Tensor) -> Tensor:
         """Return the number of floats in the class means that each client sends, [n].
 
         Args:
@@ -195,11 +195,11 @@ class FedPAC(SharedBody):
         return fitted
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        means = fleet.class_means(trained, features)
-        floats = self.floats_of_classes(fleet, means)
+        means = fleet.class_means(trained, compute_features)
+        floats = self.count_class_floats(fleet, means)
         return {
             **super().upload(fleet, inbox, trained),
-            "head": self.private_part(fleet.layout, trained),
+            "head": self.cut_private_part(fleet.layout, trained),
             "prototypes": Mean(means, fleet.counts, floats=floats),
         }
 
@@ -208,20 +208,20 @@ class FedPAC(SharedBody):
         replace_prototypes(server, cohort, uplink["prototypes"])
         heads = uplink["head"]
         if self.collaborate:
-            weights = collaboration(uplink["means"], uplink["variance"][:, 0])
+            weights = solve_collaboration(uplink["means"], uplink["variance"][:, 0])
             heads = mixing.mix(weights, heads)
         ids = torch.from_numpy(cohort.ids)
         server["heads"] = mixing.replace(server["heads"], ids, heads)
 
 
-def features_and_squares(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def compute_features_and_squares(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return φ and ‖φ‖² [batch, d + 1]."""
     features = parts(model).features(x)
     squares = features.square().sum(dim=1, keepdim=True)
     return torch.cat([features, squares], dim=1)
 
 
-def collaboration(means: Tensor, variances: Tensor) -> Tensor:
+def solve_collaboration(means: Tensor, variances: Tensor) -> Tensor:
     """Return the weights α [m, m], float64, of all heads in each client's mix.
 
     Args:
@@ -233,13 +233,13 @@ def collaboration(means: Tensor, variances: Tensor) -> Tensor:
     products = centred @ centred.T
     weights = []
     for client in range(len(means)):
-        matrix = objective(products, variances, client)
-        weights.append(simplex_minimum(matrix))
+        matrix = build_objective(products, variances, client)
+        weights.append(minimise_on_simplex(matrix))
         heartbeat.beat()
     return torch.stack(weights)
 
 
-def objective(products: Tensor, variances: Tensor, client: int) -> Tensor:
+def build_objective(products: Tensor, variances: Tensor, client: int) -> Tensor:
     """Return the matrix P_i [m, m] of α ↦ Σ_j α_j² v_j + ‖Σ_j α_j (H_i − H_j)‖².
 
     Args:
@@ -252,7 +252,7 @@ def objective(products: Tensor, variances: Tensor, client: int) -> Tensor:
     return biases + variances.diag()
 
 
-def simplex_minimum(matrix: Tensor) -> Tensor:
+def minimise_on_simplex(matrix: Tensor) -> Tensor:
     """Return the minimum α [m], float64, of αᵀ·matrix·α over α ≥ 0 with Σ α = 1.
 
     Weights below LEAST_WEIGHT are set to zero. Let matrix = AᵀA and x = s·α with Σ α =

@@ -34,34 +34,34 @@ class FedPer(PrivatePart):
         "private. Default: all but the head",
     )
 
-    def shared_names(self, layout: Layout) -> list[str]:
+    def list_shared_names(self, layout: Layout) -> list[str]:
         """Return the names of the shared parameters, in the order of a row."""
         if self.shared is None:
             return layout.members(("body",))
         return match_names(self.shared, layout.names, "method.shared")
 
-    def private_names(self, layout: Layout) -> list[str]:
+    def list_private_names(self, layout: Layout) -> list[str]:
         """Return the names of the private parameters."""
-        shared = set(self.shared_names(layout))
+        shared = set(self.list_shared_names(layout))
         return [name for name in layout.names if name not in shared]
 
-    def shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
+    def cut_shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
         if self.shared is None:
-            return super().shared_part(layout, rows)
-        columns = layout.columns_of(self.shared_names(layout))
+            return super().cut_shared_part(layout, rows)
+        columns = layout.columns_of(self.list_shared_names(layout))
         return rows.index_select(-1, columns.to(rows.device))
 
-    def private_part(self, layout: Layout, rows: Tensor) -> Tensor:
+    def cut_private_part(self, layout: Layout, rows: Tensor) -> Tensor:
         if self.shared is None:
-            return super().private_part(layout, rows)
-        columns = layout.columns_of(self.private_names(layout))
+            return super().cut_private_part(layout, rows)
+        columns = layout.columns_of(self.list_private_names(layout))
         return rows.index_select(-1, columns.to(rows.device))
 
-    def joined(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
-        concatenated = super().joined(layout, shared, private)
+    def join_parts(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
+        concatenated = super().join_parts(layout, shared, private)
         if self.shared is None:
             return concatenated
-        names = [*self.shared_names(layout), *self.private_names(layout)]
+        names = [*self.list_shared_names(layout), *self.list_private_names(layout)]
         places = layout.columns_of(names).argsort()
         return concatenated.index_select(-1, places.to(shared.device))
 

@@ -39,7 +39,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
 
 
-def discrepancy(
+def compute_discrepancy(
     own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None
 ) -> Tensor:
     """Return MMD² of two models' features over all pairs of samples.
@@ -123,7 +123,7 @@ class FedPHP(FedAvg):
         )
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
-        supervision = self.lam * discrepancy(features, inherited, widths)
+        supervision = self.lam * compute_discrepancy(features, inherited, widths)
         # With this term the recorded data loss is the cross-entropy, as in other
         # methods.
         lane.regulariser(supervision - self.lam * fit)
@@ -137,14 +137,14 @@ class FedPHP(FedAvg):
         }
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        kept = self.momentum(fleet)[:, None]
+        kept = self.compute_momentum(fleet)[:, None]
         fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"], kept)
         fleet.keep_buffers(
             "inherited", torch.lerp(fleet.buffers(), fleet.buffers("inherited"), kept)
         )
         fleet.state["count"] = fleet.state["count"] + 1
 
-    def momentum(self, fleet: Fleet) -> Tensor:
+    def compute_momentum(self, fleet: Fleet) -> Tensor:
         """Return m [n], the weight of q_i in its average of this round."""
         setup = fleet.setup
         if self.variant == "pfllib":

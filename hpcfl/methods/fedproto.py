@@ -67,7 +67,7 @@ class FedProto(Method):
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
             return super().loss(model, batch, lane)
-        return aligned_loss(model, batch, lane, self.lam)
+        return compute_aligned_loss(model, batch, lane, self.lam)
 
     def server_state(self, setup: Setup) -> State:
         return make_empty_prototypes(setup)
@@ -90,7 +90,9 @@ class FedProto(Method):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        return ClientModel(rows, nearest, prototype_variables(fleet, inbox))
+        return ClientModel(
+            rows, predict_by_prototypes, make_prototype_variables(fleet, inbox)
+        )
 
     def other_models(
         self,
@@ -104,11 +106,11 @@ class FedProto(Method):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        variables = prototype_variables(fleet, inbox)
+        variables = make_prototype_variables(fleet, inbox)
         trained = fleet.train(start, variables=variables)
         fleet.state["model"] = trained
         self.score(fleet, inbox, trained, trained=True)
-        return self.upload(fleet, fleet.class_means(trained, features))
+        return self.upload(fleet, fleet.class_means(trained, compute_features))
 
     def upload(self, fleet: Fleet, means: Tensor) -> Message:
         """Return the clients' message.
@@ -157,7 +159,9 @@ def replace_prototypes(server: State, cohort: Cohort, means: Tensor) -> None:
     server["present"] = server["present"] | held
 
 
-def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tensor:
+def compute_aligned_loss(
+    model: nn.Module, batch: Batch, lane: Any, lam: float
+) -> Tensor:
     """Return the cross-entropy of ONE client plus the distance of its features from the
     prototypes.
 
@@ -166,7 +170,7 @@ def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tenso
     Args:
         model: The client's module.
         batch: The mini-batch.
-        lane: The client's lane, with the ``prototype_variables``.
+        lane: The client's lane, with the variables of ``make_prototype_variables``.
         lam: The strength λ.
     """
     features = parts(model).features(batch.x)
@@ -177,7 +181,7 @@ def aligned_loss(model: nn.Module, batch: Batch, lane: Any, lam: float) -> Tenso
     return functional.cross_entropy(logits, batch.y) + pull
 
 
-def prototype_variables(fleet: Fleet, inbox: Inbox) -> State:
+def make_prototype_variables(fleet: Fleet, inbox: Inbox) -> State:
     """Return the received prototypes [n, K, d] and ``present`` [n, K] as variables of a
     loss or prediction.
     """
@@ -190,12 +194,12 @@ def prototype_variables(fleet: Fleet, inbox: Inbox) -> State:
     }
 
 
-def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def compute_features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return the features f(x) [batch, d]."""
     return parts(model).features(x)
 
 
-def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def predict_by_prototypes(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return the negative squared distances to the prototypes as logits [batch, K].
 
     Classes without a prototype have the smallest logits. Without any prototype the

@@ -32,8 +32,8 @@ class FedRep(FedPer):
     )
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        shared = self.shared_names(fleet.layout)
-        private = self.private_names(fleet.layout)
+        shared = self.list_shared_names(fleet.layout)
+        private = self.list_private_names(fleet.layout)
         if not private:
             return fleet.train(rows, params=shared)
         fitted = fleet.train(

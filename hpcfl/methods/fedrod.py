@@ -77,7 +77,7 @@ class FedRoD(PrivatePart):
         )
         return model
 
-    def private(self, layout: Layout) -> slice:
+    def find_private_columns(self, layout: Layout) -> slice:
         start = (
             layout.columns("head").stop if self.personal == "linear" else layout.width
         )
@@ -85,19 +85,25 @@ class FedRoD(PrivatePart):
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         features = parts(model).features(batch.x)
-        return self.generic(model, features, batch.y, lane) + self.residual(
+        return self.compute_generic_term(
             model, features, batch.y, lane
+        ) + self.compute_residual_term(model, features, batch.y, lane)
+
+    def compute_generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """Return loss (i) on a mini-batch."""
+        return self.compute_generic_term(
+            model, parts(model).features(batch.x), batch.y, lane
         )
 
-    def generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """Return loss (i) on a mini-batch."""
-        return self.generic(model, parts(model).features(batch.x), batch.y, lane)
-
-    def residual_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    def compute_residual_loss(
+        self, model: nn.Module, batch: Batch, lane: Any
+    ) -> Tensor:
         """Return loss (ii) on a mini-batch."""
-        return self.residual(model, parts(model).features(batch.x), batch.y, lane)
+        return self.compute_residual_term(
+            model, parts(model).features(batch.x), batch.y, lane
+        )
 
-    def generic(
+    def compute_generic_term(
         self,
         model: nn.Module,
         features: Tensor,
@@ -116,7 +122,7 @@ class FedRoD(PrivatePart):
             parts(model).head(features) + lane.distribution.log(), y
         )
 
-    def residual(
+    def compute_residual_term(
         self,
         model: nn.Module,
         features: Tensor,
@@ -130,9 +136,11 @@ class FedRoD(PrivatePart):
         """
         features = features.detach()
         generic = parts(model).head(features).detach()
-        return functional.cross_entropy(generic + self.extra(model, features, lane), y)
+        return functional.cross_entropy(
+            generic + self.predict_residual(model, features, lane), y
+        )
 
-    def extra(self, model: nn.Module, features: Tensor, lane: Any) -> Tensor:
+    def predict_residual(self, model: nn.Module, features: Tensor, lane: Any) -> Tensor:
         """Return the personal head's logits r_i·φ [batch, K]."""
         head = model.get_submodule("personal")
         logits: Tensor = (
@@ -143,14 +151,16 @@ class FedRoD(PrivatePart):
         return logits
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        variables = {"distribution": floored_distribution(fleet.counts).to(rows)}
+        variables = {
+            "distribution": compute_floored_distribution(fleet.counts).to(rows)
+        }
         if self.order == "together":
             return fleet.train(rows, variables=variables)
         rate = fleet.learning_rate
         generic = fleet.train(
             rows,
             params=("body", "head"),
-            loss=self.generic_loss,
+            loss=self.compute_generic_loss,
             variables=variables,
         )
         trained, _ = fleet.train_by(
@@ -160,7 +170,7 @@ class FedRoD(PrivatePart):
             generic,
             params=("personal",),
             phase="personal",
-            loss=self.residual_loss,
+            loss=self.compute_residual_loss,
             variables=variables,
         )
         return trained
@@ -174,14 +184,18 @@ class FedRoD(PrivatePart):
     ) -> ClientModel:
         def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
             features = parts(model).features(x)
-            return parts(model).head(features) + self.extra(model, features, lane)
+            return parts(model).head(features) + self.predict_residual(
+                model, features, lane
+            )
 
         return ClientModel(
-            rows, both, {"distribution": floored_distribution(fleet.counts).to(rows)}
+            rows,
+            both,
+            {"distribution": compute_floored_distribution(fleet.counts).to(rows)},
         )
 
 
-def floored_distribution(counts: Tensor) -> Tensor:
+def compute_floored_distribution(counts: Tensor) -> Tensor:
     """Return π [n, K] of training ``counts`` [n, K], with shares of at least FLOOR.
 
     A client without samples has uniform shares.

@@ -71,7 +71,7 @@ class FedTGP(FedProto):
             )
 
         tensors = setup.parameters(network, key=("prototypes",))
-        state["prototypes"] = generated(tensors)
+        state["prototypes"] = generate_prototypes(tensors)
         return state | {NETWORK + name: tensor for name, tensor in tensors.items()}
 
     def upload(self, fleet: Fleet, means: Tensor) -> Message:
@@ -83,10 +83,12 @@ class FedTGP(FedProto):
         held = cohort.counts > 0
         uploads = uplink["prototypes"].view(*held.shape, -1)[held]
         labels = held.nonzero()[:, 1]
-        margin = self.margin(uploads, labels)
+        margin = self.compute_margin(uploads, labels)
 
         def objective(free: State, batch: Tensor) -> Tensor:
-            return contrast(uploads[batch], labels[batch], generated(free), margin)
+            return compute_contrast(
+                uploads[batch], labels[batch], generate_prototypes(free), margin
+            )
 
         start = {
             name.removeprefix(NETWORK): tensor
@@ -97,10 +99,10 @@ class FedTGP(FedProto):
         order = draw_batches(cohort.setup, len(labels), self.server_epochs, *key)
         fitted = descend_by_batches(start, objective, self.server_lr, order)
         server |= {NETWORK + name: tensor for name, tensor in fitted.items()}
-        server["prototypes"] = generated(fitted)
+        server["prototypes"] = generate_prototypes(fitted)
         server["present"] = torch.ones_like(server["present"])
 
-    def margin(self, uploads: Tensor, labels: Tensor) -> float:
+    def compute_margin(self, uploads: Tensor, labels: Tensor) -> float:
         """Return the largest gap between classes, at most ``margin_cap``; 0 for a
         single class.
 
@@ -117,7 +119,7 @@ class FedTGP(FedProto):
         return min(float(nearest.max()), self.margin_cap)
 
 
-def generated(network: State) -> Tensor:
+def generate_prototypes(network: State) -> Tensor:
     """Return the prototypes T(k) [K, d] of all classes, from the tensors of T by name."""
     hidden = functional.linear(
         network["classes.weight"], network["hidden.weight"], network["hidden.bias"]
@@ -125,7 +127,7 @@ def generated(network: State) -> Tensor:
     return functional.linear(hidden.relu(), network["out.weight"], network["out.bias"])
 
 
-def contrast(
+def compute_contrast(
     uploads: Tensor, labels: Tensor, prototypes: Tensor, margin: float
 ) -> Tensor:
     """Return the cross-entropy that the server minimises over T.

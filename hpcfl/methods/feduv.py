@@ -26,7 +26,7 @@ from hpcfl.methods.fedavg import FedAvg
 FLOOR = 1e-12  # added under the square root, because its gradient at 0 is not a number
 
 
-def variance_gap(probabilities: Tensor) -> Tensor:
+def compute_variance_gap(probabilities: Tensor) -> Tensor:
     """Return V, the mean over classes of max(0, 1/√K − standard deviation).
 
     K different one-hot predictions have the standard deviation 1/√K in each class.
@@ -39,7 +39,7 @@ def variance_gap(probabilities: Tensor) -> Tensor:
     return (of_one_hot - spread).clamp(min=0).mean()
 
 
-def closeness(features: Tensor, detach: bool) -> Tensor:
+def compute_closeness(features: Tensor, detach: bool) -> Tensor:
     """Return U, in (0, 1].
 
     Args:
@@ -51,11 +51,11 @@ def closeness(features: Tensor, detach: bool) -> Tensor:
     )
     # From differences, because ‖a‖² + ‖b‖² − 2ab loses all digits for close pairs.
     squares = (features[first] - features[second]).square().sum(dim=1)
-    scale = median_above_zero(squares)
+    scale = compute_median_above_zero(squares)
     return (-squares / (scale.detach() if detach else scale)).exp().mean()
 
 
-def median_above_zero(values: Tensor) -> Tensor:
+def compute_median_above_zero(values: Tensor) -> Tensor:
     """Return the lower median of the nonzero ``values`` [m] ≥ 0; 1 if all are zero."""
     ordered = torch.where(values > 0, values, torch.inf).sort().values
     count = (values > 0).sum()
@@ -106,10 +106,10 @@ class FedUV(FedAvg):
             features = functional.normalize(features, dim=1, eps=1e-12)
         fit = functional.cross_entropy(logits, batch.y)
         varied: Tensor = lane.regulariser(
-            self.lam * variance_gap(logits.softmax(dim=1))
+            self.lam * compute_variance_gap(logits.softmax(dim=1))
         )
         uniform: Tensor = lane.regulariser(
-            self.mu * closeness(features, self.detach_scale)
+            self.mu * compute_closeness(features, self.detach_scale)
         )
         return fit + varied + uniform
 

@@ -17,7 +17,7 @@ class FedYogi(AdaptiveServer):
 
     beta2: float = Field(0.99, ge=0, le=1, description="constant β₂ of the step on v")
 
-    def second(self, old: Tensor, square: Tensor) -> Tensor:
+    def compute_second_moment(self, old: Tensor, square: Tensor) -> Tensor:
         return old - (1 - self.beta2) * square * (old - square).sign()
 
 

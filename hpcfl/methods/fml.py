@@ -90,21 +90,21 @@ class FML(PrivatePart):
         model.mine = copy.deepcopy(model)
         return model
 
-    def private(self, layout: Layout) -> slice:
+    def find_private_columns(self, layout: Layout) -> slice:
         return slice(layout.columns("head").stop, layout.width)
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         meme = model(batch.x).log_softmax(dim=1)
-        mine = own_prediction(model, batch.x, lane).log_softmax(dim=1)
+        mine = predict_by_private_model(model, batch.x, lane).log_softmax(dim=1)
         of_mine = functional.nll_loss(mine, batch.y)
         of_meme = functional.nll_loss(meme, batch.y)
-        to_mine = self.divergence(meme, mine)
-        to_meme = self.divergence(mine, meme)
+        to_mine = self.compute_divergence(meme, mine)
+        to_meme = self.compute_divergence(mine, meme)
         teaching = (1 - self.alpha) * to_mine + (1 - self.beta) * to_meme
         regulariser: Tensor = lane.regulariser(teaching)
         return self.alpha * of_mine + self.beta * of_meme + regulariser
 
-    def divergence(self, teacher: Tensor, pupil: Tensor) -> Tensor:
+    def compute_divergence(self, teacher: Tensor, pupil: Tensor) -> Tensor:
         """Return KL(teacher ‖ pupil) as a mean over the mini-batch.
 
         Args:
@@ -123,7 +123,7 @@ class FML(PrivatePart):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        return ClientModel(rows, own_prediction)
+        return ClientModel(rows, predict_by_private_model)
 
     def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
         """Initialise the newcomers' private models with the global model."""
@@ -131,7 +131,7 @@ class FML(PrivatePart):
         fleet.state["head"] = received.expand(len(fleet.ids), -1).clone()
 
 
-def own_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def predict_by_private_model(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return the logits [batch, K] of the private model v_i."""
     logits: Tensor = model.get_submodule("mine")(x)
     return logits

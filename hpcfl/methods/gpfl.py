@@ -50,8 +50,8 @@ class Valve(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.gamma = _layer(width)
-        self.beta = _layer(width)
+        self.gamma = _make_layer(width)
+        self.beta = _make_layer(width)
 
     def forward(self, features: Tensor, context: Tensor) -> Tensor:
         """Return the view [batch, d] of ``features`` [batch, d] in a ``context`` [d]."""
@@ -59,7 +59,7 @@ class Valve(nn.Module):
         return functional.relu(scale * features + self.beta(context))
 
 
-def _layer(width: int) -> nn.Module:
+def _make_layer(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width))
 
 
@@ -106,15 +106,15 @@ class GPFL(PrivatePart):
         personal = valve(features, lane.personal_context)
         fit = functional.cross_entropy(parts(model).head(personal), batch.y)
         view = valve(features, lane.global_context)
-        guide = functional.cross_entropy(cosines(model, view), batch.y)
+        guide = functional.cross_entropy(compute_cosines(model, view), batch.y)
         away = (view - lane.embeddings[batch.y]).square().sum()
         distance = self.lam * (away + FLOOR).sqrt()
-        term: Tensor = lane.regulariser(guide + distance + self.decay(model))
+        term: Tensor = lane.regulariser(guide + distance + self.compute_decay(model))
         return fit + term
 
-    def decay(self, model: nn.Module) -> Tensor:
+    def compute_decay(self, model: nn.Module) -> Tensor:
         """Return μ/2 times the squared norm of embeddings and valve."""
-        length = embeddings_of(model).square().sum()
+        length = get_embeddings(model).square().sum()
         for parameter in model.get_submodule("valve").parameters():
             length = length + parameter.square().sum()
         return self.mu / 2 * length
@@ -160,7 +160,7 @@ class GPFL(PrivatePart):
         trained: bool,
     ) -> ClientModel:
         context = {"personal_context": inbox["personal_context"]}
-        return ClientModel(rows, by_personal_view, context)
+        return ClientModel(rows, predict_by_personal_view, context)
 
     def other_models(
         self,
@@ -172,22 +172,22 @@ class GPFL(PrivatePart):
         if trained:
             return {}
         context = {"global_context": inbox["global_context"]}
-        shared = self.under_initial_head(fleet.layout, inbox)
-        return {"global": ClientModel(shared, by_global_view, context)}
+        shared = self.add_initial_head(fleet.layout, inbox)
+        return {"global": ClientModel(shared, predict_by_global_view, context)}
 
 
-def cosines(model: nn.Module, view: Tensor) -> Tensor:
+def compute_cosines(model: nn.Module, view: Tensor) -> Tensor:
     """Return the cosines [batch, K] of a ``view`` [batch, d] and the class embeddings."""
-    directions = functional.normalize(embeddings_of(model))
+    directions = functional.normalize(get_embeddings(model))
     return functional.normalize(view) @ directions.T
 
 
-def embeddings_of(model: nn.Module) -> Tensor:
+def get_embeddings(model: nn.Module) -> Tensor:
     """Return the class embeddings [K, d]."""
     return cast(Tensor, model.get_submodule("embeddings").weight)
 
 
-def by_personal_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def predict_by_personal_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return the logits [batch, K] of the head on the personal view."""
     features = parts(model).features(x)
     view = model.get_submodule("valve")(features, lane.personal_context)
@@ -195,10 +195,12 @@ def by_personal_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-def by_global_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def predict_by_global_view(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return the cosines [batch, K] of the global view, without a head."""
     features = parts(model).features(x)
-    return cosines(model, model.get_submodule("valve")(features, lane.global_context))
+    return compute_cosines(
+        model, model.get_submodule("valve")(features, lane.global_context)
+    )
 
 
 plugin = GPFL

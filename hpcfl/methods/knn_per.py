@@ -76,26 +76,28 @@ class KNNPer(FedAvg):
             return ClientModel(rows)
         # The size is the same on all ranks, because bits may depend on it.
         size = min(self.capacity, int(fleet.setup.samples.max()))
-        found, labels, held = fleet.outputs(rows, features_and_logits, most=size)
+        found, labels, held = fleet.outputs(
+            rows, compute_features_and_logits, most=size
+        )
         width = found.shape[2] - fleet.setup.classes
         features, logits = found[:, :, :width], found[:, :, width:]
         shares = []
         for client in range(len(fleet.ids)):
             if self.share == "tuned":
                 store = features[client], labels[client], held[client]
-                shares.append(self.tuned(*store, logits[client]))
+                shares.append(self.choose_share(*store, logits[client]))
                 heartbeat.beat()
             else:
                 shares.append(self.share)
         share = torch.tensor(shares).to(found)[:, None]
         store_of_all: State = {"features": features, "labels": labels, "held": held}
-        return ClientModel(rows, self.prediction, {**store_of_all, "share": share})
+        return ClientModel(rows, self.predict, {**store_of_all, "share": share})
 
-    def prediction(self, model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    def predict(self, model: nn.Module, x: Tensor, lane: Any) -> Tensor:
         """Return the logarithms of the mixed probabilities, [batch, K]."""
         features = parts(model).features(x)
         probabilities = parts(model).head(features).softmax(dim=1)
-        near = self.votes(
+        near = self.compute_votes(
             features,
             store=lane.features,
             labels=lane.labels,
@@ -107,7 +109,7 @@ class KNNPer(FedAvg):
         mixed = torch.where(lane.held.any(), mixed, probabilities)
         return mixed.clamp(min=FLOOR).log()
 
-    def votes(
+    def compute_votes(
         self,
         features: Tensor,
         store: Tensor,
@@ -137,7 +139,7 @@ class KNNPer(FedAvg):
         histogram = (weights[:, :, None] * of_class).sum(dim=1)
         return histogram / weights.sum(dim=1, keepdim=True)
 
-    def tuned(
+    def choose_share(
         self,
         features: Tensor,
         labels: Tensor,
@@ -157,7 +159,7 @@ class KNNPer(FedAvg):
             return 0.0
         others = ~torch.eye(own, dtype=torch.bool, device=held.device)
         features, labels, logits = features[:own], labels[:own], logits[:own]
-        near = self.votes(
+        near = self.compute_votes(
             features,
             store=features,
             labels=labels,
@@ -175,7 +177,7 @@ class KNNPer(FedAvg):
         return best
 
 
-def features_and_logits(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def compute_features_and_logits(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Return the head's input and output, [batch, d + K]."""
     features = parts(model).features(x)
     return torch.cat([features, parts(model).head(features)], dim=1)

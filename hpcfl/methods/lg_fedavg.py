@@ -36,7 +36,7 @@ class LGFedAvg(SharedHead):
         description='number of shared upper layers (the authors 2 of 5); "all" is FedAvg',
     )
 
-    def shared(self, layout: Layout) -> slice:
+    def find_shared_columns(self, layout: Layout) -> slice:
         return layout.columns(self.layers)
 
 

@@ -49,7 +49,7 @@ class MRMTL(Anchored):
         ),
     )
 
-    def strength(self) -> float:
+    def compute_strength(self) -> float:
         return self.lam
 
     def send(self, server: State, audience: Audience) -> Message:

@@ -87,7 +87,7 @@ class PartialFed(FedAvg):
         }
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        if not self.adaptive(fleet):
+        if not self.is_adaptive(fleet):
             return super().local_train(fleet, rows, inbox)
         rate = fleet.learning_rate
         layers = len(fleet.layout.layers)
@@ -105,7 +105,9 @@ class PartialFed(FedAvg):
             point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
             gradient = context.gradient(point)
             sources = torch.stack([lane["shared"], own], dim=1)
-            slope = slopes(fleet.layout, choice, gradient, sources) / temperature
+            slope = (
+                compute_slopes(fleet.layout, choice, gradient, sources) / temperature
+            )
             context.set_rows(torch.where(learns, own, point - rate * gradient))
             strategy = lane["strategy"]
             moved = strategy - strategy_rate * slope
@@ -131,7 +133,7 @@ class PartialFed(FedAvg):
         fleet.state["strategy"] = after["strategy"]
         return trained
 
-    def adaptive(self, fleet: Fleet) -> bool:
+    def is_adaptive(self, fleet: Fleet) -> bool:
         """Return whether the warm-up is over."""
         return fleet.round > self.warmup
 
@@ -148,7 +150,7 @@ class PartialFed(FedAvg):
         before, after = (offset + counts * self.strategy_share).floor().unbind()
         return after > before
 
-    def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
+    def choose_layers(self, fleet: Fleet, shared: Tensor) -> Tensor:
         """Return models [n, P] with each layer from its more probable source, the
         ``shared`` model or θ_i; equal probabilities select θ_i.
         """
@@ -164,10 +166,10 @@ class PartialFed(FedAvg):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        if not self.adaptive(fleet):
+        if not self.is_adaptive(fleet):
             return ClientModel(rows)
         received = self.received(fleet, inbox)
-        return ClientModel(self.preferred(fleet, received))
+        return ClientModel(self.choose_layers(fleet, received))
 
 
 def draw_choice(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
@@ -178,10 +180,10 @@ def draw_choice(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor
         uniform: Uniform random numbers of the same shape.
         temperature: The temperature T.
     """
-    return ((strategy + gumbel(uniform)) / temperature).softmax(dim=2)
+    return ((strategy + compute_gumbel(uniform)) / temperature).softmax(dim=2)
 
 
-def gumbel(uniform: Tensor) -> Tensor:
+def compute_gumbel(uniform: Tensor) -> Tensor:
     """Return Gumbel noise in the shape of the ``uniform`` numbers in [0, 1)."""
     # Conversion to float32 may have rounded numbers up to 1.
     inside = uniform.clamp(1e-20, 1 - 2**-24)
@@ -202,7 +204,9 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
     return shared_part + own_part
 
 
-def slopes(layout: Layout, choice: Tensor, gradient: Tensor, sources: Tensor) -> Tensor:
+def compute_slopes(
+    layout: Layout, choice: Tensor, gradient: Tensor, sources: Tensor
+) -> Tensor:
     """Return the gradient with respect to the logits, T·∂f/∂a, [a, L, 2].
 
     Args:
@@ -219,17 +223,17 @@ def slopes(layout: Layout, choice: Tensor, gradient: Tensor, sources: Tensor) ->
 
 def repeat_by_layer(layout: Layout, values: Tensor) -> Tensor:
     """Repeat ``values`` of the layers [a, L] in all of each layer's columns, [a, P]."""
-    parts = zip(values.split(1, dim=1), sizes(layout), strict=True)
+    parts = zip(values.split(1, dim=1), count_layer_parameters(layout), strict=True)
     return torch.cat([value.expand(-1, size) for value, size in parts], dim=1)
 
 
 def sum_within_layers(layout: Layout, values: Tensor) -> Tensor:
     """Return the sums of ``values`` [a, k, P] over each layer's columns, [a, L, k]."""
-    parts = values.split(sizes(layout), dim=2)
+    parts = values.split(count_layer_parameters(layout), dim=2)
     return torch.stack([part.sum(dim=2) for part in parts], dim=1)
 
 
-def sizes(layout: Layout) -> list[int]:
+def count_layer_parameters(layout: Layout) -> list[int]:
     """Return the number of parameters of each layer."""
     return [layer.stop - layer.start for layer in layout.layers]
 

@@ -52,7 +52,7 @@ class PerFedAvg(FedAvg):
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         batches = 2 if self.variant == "first-order" else 3
         inner, beta = (
-            self.adapting(fleet),
+            self.make_adaptation_step(fleet),
             fleet.learning_rate if self.beta is None else self.beta,
         )
 
@@ -103,13 +103,13 @@ class PerFedAvg(FedAvg):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        return ClientModel(rows if trained else self.adapted(fleet, rows))
+        return ClientModel(rows if trained else self.adapt_models(fleet, rows))
 
-    def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
+    def adapt_models(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """Return the models [n, P] after one step of size α from ``rows``, on one
         random training mini-batch.
         """
-        step = self.adapting(fleet)
+        step = self.make_adaptation_step(fleet)
         adapted, _ = fleet.train_by(
             lambda context: context.apply_elementwise(step),
             rows,
@@ -119,7 +119,7 @@ class PerFedAvg(FedAvg):
         )
         return adapted
 
-    def adapting(self, fleet: Fleet) -> Callable[[Tensor, Tensor], None]:
+    def make_adaptation_step(self, fleet: Fleet) -> Callable[[Tensor, Tensor], None]:
         """Return the step of size α, for ``StepContext.apply_elementwise``."""
         alpha = self._alpha(fleet)
 

@@ -93,7 +93,7 @@ class PFedHN(ServerModel):
         description="heads computed by the hypernetwork, or private to each client",
     )
 
-    def generated(self, layout: Layout) -> slice:
+    def find_generated_columns(self, layout: Layout) -> slice:
         """Return the columns of H's output: all, or the body's."""
         return layout.columns("all" if self.head == "generated" else "body")
 
@@ -110,7 +110,7 @@ class PFedHN(ServerModel):
 
     def server_state(self, setup: Setup) -> State:
         width = self.embedding or 1 + setup.clients // 4
-        made = self.generated(setup.layout)
+        made = self.find_generated_columns(setup.layout)
 
         def network() -> nn.Module:
             layers = {"layer0": nn.Linear(width, self.hidden)}
@@ -134,16 +134,18 @@ class PFedHN(ServerModel):
     def client_state(self, setup: Setup) -> State:
         state = super().client_state(setup)
         if self.head == "private":
-            state["head"] = setup.initial()[self.generated(setup.layout).stop :]
+            state["head"] = setup.initial()[
+                self.find_generated_columns(setup.layout).stop :
+            ]
         return state
 
     def send(self, server: State, audience: Audience) -> Message:
         # The product covers all clients, because its bits may depend on their number.
-        weights = self.weights_of_rows(server)[audience.ids]
+        weights = self.compute_row_weights(server)[audience.ids]
         rows = server["output"]
         return {"model": Mixture(rows, weights.double(), rows.dtype)}
 
-    def weights_of_rows(self, network: State) -> Tensor:
+    def compute_row_weights(self, network: State) -> Tensor:
         """Return the weight of each row of ``output`` in each client's model, [M, h +
         1].
 
@@ -175,14 +177,16 @@ class PFedHN(ServerModel):
 
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         if self.head == "private":
-            fleet.state["head"] = trained[:, self.generated(fleet.layout).stop :]
+            fleet.state["head"] = trained[
+                :, self.find_generated_columns(fleet.layout).stop :
+            ]
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        made = self.generated(fleet.layout)
+        made = self.find_generated_columns(fleet.layout)
         return {"change": inbox["model"] - trained[:, made]}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        gradients = self.gradients(server, cohort, uplink["change"])
+        gradients = self.compute_gradients(server, cohort, uplink["change"])
         norm = torch.stack([part.double().norm() for part in gradients.values()]).norm()
         shrink = float((self.hyper_clip / norm.clamp(min=1e-300)).clamp(max=1))
         for name, gradient in gradients.items():
@@ -192,7 +196,9 @@ class PFedHN(ServerModel):
             server[MOMENTUM + name] = momentum
             server[name] = values - self.hyper_lr * momentum
 
-    def gradients(self, server: State, cohort: Cohort, changes: Tensor) -> State:
+    def compute_gradients(
+        self, server: State, cohort: Cohort, changes: Tensor
+    ) -> State:
         """Return the mean over the cohort of ∇_φ H(e_i)·Δ_i, by the names of φ's
         tensors.
 
@@ -208,7 +214,7 @@ class PFedHN(ServerModel):
             for name, tensor in server.items()
             if name != "output" and MOMENTUM + name in server
         }
-        weights = self.weights_of_rows(network)[cohort.ids]
+        weights = self.compute_row_weights(network)[cohort.ids]
         shares = cohort.weights[:, None].to(weights)
         mean = (shares * weights.detach()).T
         of_output = mixing.mix(mean, changes)

@@ -86,7 +86,9 @@ class PFedSim(ServerModel):
         ids = torch.from_numpy(audience.ids)
         models = server["models"]
         body = audience.layout.columns("body")
-        mixed = mixing.mix(attention(server["similarity"])[ids], models[:, body])
+        mixed = mixing.mix(
+            compute_attention(server["similarity"])[ids], models[:, body]
+        )
         own = models[ids][:, body.stop :]
         return {"body": mixed, "head": own}
 
@@ -120,7 +122,7 @@ class PFedSim(ServerModel):
         models = uplink["model"]
         server["models"] = mixing.replace(server["models"], ids, models)
         weights = models[:, cohort.layout.columns("head.weight")]
-        alike = similarity(weights.view(len(ids), setup.classes, -1))
+        alike = compute_similarities(weights.view(len(ids), setup.classes, -1))
         kept = server["similarity"].clone()
         kept[ids[:, None], ids] = alike
         server["similarity"] = kept
@@ -140,7 +142,7 @@ def make_mixed_state(model: Tensor, clients: int) -> State:
     }
 
 
-def similarity(heads: Tensor) -> Tensor:
+def compute_similarities(heads: Tensor) -> Tensor:
     """Return the similarities ψ of n heads, float64 [n, n]; 0 on the diagonal and for
     rows of zeros.
 
@@ -152,7 +154,7 @@ def similarity(heads: Tensor) -> Tensor:
     return cosines.clamp(min=0).fill_diagonal_(0)
 
 
-def attention(similarity: Tensor) -> Tensor:
+def compute_attention(similarity: Tensor) -> Tensor:
     """Return the weights a [M, M] of the bodies from the ``similarity`` ψ [M, M]; rows
     sum to one.
     """

@@ -71,7 +71,7 @@ class Scaffold(ServerModel):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        trained, change = self.corrected(
+        trained, change = self.train_corrected(
             fleet, fleet.rows(start), fleet.rows(inbox["control"])
         )
         fleet.state["control"] = fleet.state["control"] + change
@@ -82,7 +82,7 @@ class Scaffold(ServerModel):
             "control": Mean(change, self.shares(fleet), change_of="control"),
         }
 
-    def corrected(
+    def train_corrected(
         self, fleet: Fleet, start: Tensor, control: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Train with corrected steps.

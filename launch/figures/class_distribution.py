@@ -11,7 +11,7 @@ import torch
 from steps import make_step_recorder
 
 from hpcfl.clients import StepContext
-from hpcfl.methods.overlays.class_wise import norm_distribution
+from hpcfl.methods.overlays.class_wise import estimate_from_norms
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import find_counts
 from hpcfl.report.sheet import Sheet, choose_looks, list_colours, make_look
@@ -119,7 +119,7 @@ def compute_estimates(run: Run, client: int) -> np.ndarray:
     def look(phase: str, context: StepContext) -> None:
         if phase == "train":
             head = context.rows()[0, columns].double().view(classes, -1)
-            seen.append(norm_distribution(head))
+            seen.append(estimate_from_norms(head))
 
     for _ in again.play(1, False, [client], make_step_recorder(look)):
         pass

@@ -45,7 +45,9 @@ class Eight(FedAvg):
 class EvenClasses(ClassWise):
     """Class-wise aggregation with equal class shares for all clients."""
 
-    def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
+    def estimate_distributions(
+        self, layout: Layout, counts: Tensor, models: Tensor
+    ) -> Tensor:
         """Return equal shares, [n, K]."""
         return torch.full(counts.shape, 1 / counts.shape[1]).double()
 
@@ -53,6 +55,6 @@ class EvenClasses(ClassWise):
 class OneClass(CwFedAvg):
     """cwFedAvg with class models that all equal the mean of all clients."""
 
-    def class_wise(self) -> ClassWise:
+    def make_class_wise(self) -> ClassWise:
         """Return the class-wise aggregation without its regulariser."""
         return EvenClasses("norm", self.layers, 0.0)

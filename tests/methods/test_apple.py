@@ -51,7 +51,7 @@ def test_the_pull_fades_without_lag(make_fleet):
     """Of 3 rounds: L = 1 gives (cos(πr/3) + 1)/2 for r = 0, 1, 2."""
     for period, expected in (1.0, [1, 0.75, 0.25]), (0.5, [1, 0.25, 0]), (0.0, [0] * 3):
         fleets = [make_fleet(round=round) for round in (1, 2, 3)]
-        fading = [method(period=period).fading(fleet) for fleet in fleets]
+        fading = [method(period=period).compute_fading(fleet) for fleet in fleets]
         assert fading == pytest.approx(expected)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.methods.cfl import CFL, bipartition
+from hpcfl.methods.cfl import CFL, split_in_two
 
 COUNTS = [[4, 0], [0, 2], [2, 2], [6, 0]]
 # clients 0 and 3 against 1 and 2
@@ -108,7 +108,7 @@ def test_the_cut_minimises_the_largest_similarity_across_it(seed):
         for chosen in combinations(range(6), size)
     )
     assert largest_across(
-        similarity, bipartition(updates @ updates.T, "single")
+        similarity, split_in_two(updates @ updates.T, "single")
     ) == pytest.approx(float(best), rel=1e-9)
 
 
@@ -122,7 +122,7 @@ def test_complete_linkage_differs():
     products = [draw @ draw.T for draw in draws]
     assert (
         sum(
-            not torch.equal(bipartition(one, "single"), bipartition(one, "complete"))
+            not torch.equal(split_in_two(one, "single"), split_in_two(one, "complete"))
             for one in products
         )
         > 5

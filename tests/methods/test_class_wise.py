@@ -16,10 +16,10 @@ from hpcfl.communication.exchange import place
 from hpcfl.communication.message import Mixture
 from hpcfl.experiment.config import parse
 from hpcfl.methods.overlays.class_wise import (
-    class_weights,
-    factors,
-    norm_distribution,
-    true_distribution,
+    compute_class_weights,
+    compute_factors,
+    compute_true_distribution,
+    estimate_from_norms,
 )
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import mixing
@@ -36,12 +36,12 @@ def draw(clients=M, seed=0):
 
 
 def matrix(pi, p):
-    return mixing_matrix(pi, class_weights(pi, p), p)
+    return mixing_matrix(pi, compute_class_weights(pi, p), p)
 
 
 def mixing_matrix(receivers, shares, p):
     """Return A = Π·Q."""
-    mixes, shares = factors(receivers, shares, p)
+    mixes, shares = compute_factors(receivers, shares, p)
     return mixes @ shares
 
 
@@ -80,8 +80,8 @@ def setup(make_fleet):
 
 def server_after(cw, cohort, models, setup, ids=None):
     """Return the server's state after one aggregation of ``models`` [n, P]."""
-    upper = setup.layout.columns(cw.class_wise().layers)
-    overlay = cw.class_wise()
+    upper = setup.layout.columns(cw.make_class_wise().layers)
+    overlay = cw.make_class_wise()
     server = {**cw.server_state(setup), **overlay.server_state(setup)}
     who = cohort(setup.counts if ids is None else setup.counts[ids], setup.layout, ids)
     uplink = {
@@ -89,14 +89,16 @@ def server_after(cw, cohort, models, setup, ids=None):
         "classwise": models[:, upper],
     }
     if cw.distribution == "true":
-        uplink["distribution"] = true_distribution(who.counts).float()
+        uplink["distribution"] = compute_true_distribution(who.counts).float()
     cw.aggregate(server, who, overlay.aggregate(server, who, uplink))
     return server
 
 
 def sent(cw, server, receivers):
     """Return the message to the receivers."""
-    return cw.class_wise().mixes(server, server["distributions"][receivers.ids])
+    return cw.make_class_wise().mix_class_models(
+        server, server["distributions"][receivers.ids]
+    )
 
 
 def starts_of(cw, server, receivers):
@@ -113,7 +115,7 @@ def received(cw, message, clients):
         message,
         torch.device("cpu"),
     )
-    return cw.class_wise().receive(None, inbox)["model"]
+    return cw.make_class_wise().receive(None, inbox)["model"]
 
 
 def test_weights_and_matrix_by_hand():
@@ -125,7 +127,7 @@ def test_weights_and_matrix_by_hand():
         torch.tensor([0.5, 0.5]).double(),
     )
     torch.testing.assert_close(
-        class_weights(pi, p), torch.tensor([[2 / 3, 1 / 3], [0, 1]]).double()
+        compute_class_weights(pi, p), torch.tensor([[2 / 3, 1 / 3], [0, 1]]).double()
     )
     torch.testing.assert_close(
         matrix(pi, p), torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]).double()
@@ -133,7 +135,7 @@ def test_weights_and_matrix_by_hand():
 
 
 def regulariser(head, pi):
-    return (pi - norm_distribution(head)).square().sum().sqrt()
+    return (pi - estimate_from_norms(head)).square().sum().sqrt()
 
 
 @pytest.mark.parametrize(("half", "factor"), [(True, 0.5), (False, 1.0)])
@@ -143,7 +145,7 @@ def test_loss_is_cross_entropy_plus_the_regulariser(half, factor):
     cw = method(wdr=10.0, wdr_half=half)
     penalty = regulariser(model.head.weight, lane.distribution)
     expected = cross_entropy(model(batch.x), batch.y) + factor * 10 * penalty
-    found = cw.class_wise_loss(model, batch, lane)
+    found = cw.compute_class_wise_loss(model, batch, lane)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
 
 
@@ -160,7 +162,7 @@ def test_matrix_against_the_paper_client_by_client(absent):
     models = torch.randn(M, 50, dtype=torch.float64)
     expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
     np.testing.assert_allclose(
-        mixing_matrix(receivers, class_weights(pi, p), p) @ models,
+        mixing_matrix(receivers, compute_class_weights(pi, p), p) @ models,
         expected,
         rtol=1e-12,
         atol=1e-14,
@@ -290,4 +292,4 @@ def test_only_true_distributions_travel_beside_the_model(federate, distribution,
 
 
 def test_a_client_without_samples_counts_all_classes_alike():
-    assert true_distribution(torch.zeros(1, K)).tolist() == [[1 / K] * K]
+    assert compute_true_distribution(torch.zeros(1, K)).tolist() == [[1 / K] * K]

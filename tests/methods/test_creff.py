@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.methods.base import Cohort
-from hpcfl.methods.creff import CReFF, mismatch
+from hpcfl.methods.creff import CReFF, compute_mismatch
 from hpcfl.models.mlp import MLP
 
 QUICK = {
@@ -59,15 +59,15 @@ def test_the_batch_behind_a_gradient_matches_it(biased):
     # row's squares
     for scale in (1, 10):
         guard = (1e-6 / (scale * squares + 1e-6)).sum()
-        assert mismatch(
+        assert compute_mismatch(
             features, labels, classes, head, scale * wanted
         ) == pytest.approx(guard.item(), abs=1e-5)
         opposed = 2 * len(squares) - guard.item()
-        assert mismatch(
+        assert compute_mismatch(
             features, labels, classes, head, -scale * wanted
         ) == pytest.approx(opposed, abs=1e-5)
     other = torch.randn(2, each, width, generator=generator)
-    assert mismatch(other, labels, classes, head, wanted) > 0.1
+    assert compute_mismatch(other, labels, classes, head, wanted) > 0.1
 
 
 def test_features_of_absent_classes_are_unchanged(federate):

@@ -7,14 +7,16 @@ import math
 import pytest
 import torch
 
-from hpcfl.methods.diversifed import DiversiFed, forces
+from hpcfl.methods.diversifed import DiversiFed, compute_forces
 from hpcfl.rows import mixing
 
 
 def full(models, alpha=1.0, tau=1.0):
     """Return A [M, M] at full participation, and β, D."""
     distances = mixing.compute_distances(models, models)
-    beta = forces(distances, torch.eye(len(models), dtype=torch.bool), alpha, tau)
+    beta = compute_forces(
+        distances, torch.eye(len(models), dtype=torch.bool), alpha, tau
+    )
     return beta + torch.diag(1 - beta.sum(1)), beta, distances
 
 

@@ -19,7 +19,7 @@ def method(**keys):
 
 
 def attention(models, **keys):
-    return method(**keys).attraction(
+    return method(**keys).compute_attraction(
         mixing.compute_distances(models, models),
         torch.eye(len(models), dtype=torch.bool),
     )

@@ -17,14 +17,14 @@ def method(**keys):
 class Equal(FedAS):
     """FedAS in which all clients have the same trace."""
 
-    def traces(self, fleet, rows):
+    def compute_traces(self, fleet, rows):
         return torch.full((len(rows),), 0.3)
 
 
 class Fitting(FedAS):
     """FedAS in which the clients fit their data perfectly."""
 
-    def traces(self, fleet, rows):
+    def compute_traces(self, fleet, rows):
         return torch.zeros(len(rows))
 
 
@@ -52,10 +52,13 @@ def test_the_alignments_loss_by_hand():
     model.features = lambda x: x
     x = torch.tensor([[1.0, 0], [0, 2], [3, 3]])
     lane = Lane(means=torch.tensor([[0.0, 0], [0, 0], [3, 0]]))
-    loss = method().distance(model, Batch(x, torch.tensor([0, 0, 2])), lane)
+    loss = method().compute_distance(model, Batch(x, torch.tensor([0, 0, 2])), lane)
     assert loss == (1 / 2 + 4 / 2) / 2 + 9 / 2
     one = Batch(torch.tensor([[2.0], [5]]), torch.tensor([1, 1]))
-    assert method().distance(model, one, Lane(means=torch.ones(3, 1))) == (1 + 16) / 2
+    assert (
+        method().compute_distance(model, one, Lane(means=torch.ones(3, 1)))
+        == (1 + 16) / 2
+    )
 
 
 def test_alignment_is_a_step_of_the_body_towards_the_old_features(make_fleet, rows_of):
@@ -65,7 +68,7 @@ def test_alignment_is_a_step_of_the_body_towards_the_old_features(make_fleet, ro
     fleet = make_fleet([[3, 0, 0, 0]])
     old, received = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state["model"] = old
-    found = method(align_lr=0.5).aligned(fleet, received)
+    found = method(align_lr=0.5).align_bodies(fleet, received)
     x, _ = fleet.resources.samples.take(fleet.resources.samples.train[0])
 
     def features(row):
@@ -88,7 +91,7 @@ def test_traces_by_hand(make_fleet, rows_of, kind):
     fleet = make_fleet([[1, 0, 0, 0], [0, 2, 0, 0]], hidden=(), batch_size=1)
     rows = rows_of(fleet)
     state = dict(fleet.state)
-    found = method(fisher=kind).traces(fleet, rows)
+    found = method(fisher=kind).compute_traces(fleet, rows)
     for client, batches in enumerate((1, 2)):
         x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
         named = fleet.layout.split(rows[client])

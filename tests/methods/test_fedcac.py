@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from hpcfl.methods.fedcac import FedCAC, critical, groups, overlaps
+from hpcfl.methods.fedcac import FedCAC, compute_overlaps, find_critical, weigh_groups
 from hpcfl.rows import layout
 
 
@@ -29,7 +29,7 @@ def test_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
     # m_1 has 1 entry, m_2 has 4, no shared entry: O_12 = 1 − 5/2 = −1.5, O_21 = 1 −
     # 5/8; an empty mask has no overlap
     masks = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
-    found = overlaps(masks)
+    found = compute_overlaps(masks)
     assert found[0, 1] == -1.5 and found[1, 0] == 0.375
     assert (found[2] == 0).all() and (found.diagonal() == 0).all()
 
@@ -47,15 +47,17 @@ def test_groups_narrow_with_the_rounds():
         2.0: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     }
     for progress, members in expected.items():
-        found = groups(overlap, marked, progress)
+        found = weigh_groups(overlap, marked, progress)
         assert ((found > 0) == torch.tensor(members).bool()).all()
         np.testing.assert_allclose(found.sum(dim=1), 1)
-    assert groups(overlap, torch.tensor([True, False, True]), 0.0)[1].tolist() == [
+    assert weigh_groups(overlap, torch.tensor([True, False, True]), 0.0)[
+        1
+    ].tolist() == [
         0,
         1,
         0,
     ]
-    assert groups(
+    assert weigh_groups(
         torch.zeros(1, 1).double(), torch.ones(1, dtype=torch.bool), 0.5
     ).tolist() == [[1.0]]
 
@@ -84,14 +86,14 @@ def test_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
     after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.1, 0.3]])
     # share 1: the smallest entry of the first tensor is 0, so the smallest entry above
     # 1e-20 replaces it
-    assert critical(
+    assert find_critical(
         layout.lay_out_parameters(Net()), before, after, share
     ).int().tolist() == [expected]
 
 
 def test_marks_nothing_where_nothing_moved():
     rows = torch.randn(2, 6)
-    assert not critical(layout.lay_out_parameters(Net()), rows, rows, 0.5).any()
+    assert not find_critical(layout.lay_out_parameters(Net()), rows, rows, 0.5).any()
 
 
 def test_blends_of_three_clients_by_hand(cohort):
@@ -150,4 +152,4 @@ def test_changes_are_measured_from_the_blended_start(make_fleet, rows_of):
     start, trained = rows_of(fleet), rows_of(fleet, 2)
     inbox = {"model": fleet.setup.initial(), "start": start}
     sent = FedCAC(name="fedcac", tau=0.5).upload(fleet, inbox, trained)["mask"].tensor
-    assert torch.equal(sent, critical(fleet.layout, start, trained, 0.5))
+    assert torch.equal(sent, find_critical(fleet.layout, start, trained, 0.5))

@@ -6,8 +6,8 @@ from torch import nn
 
 from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.methods.fedcp import FedCP, contexts, separated
-from hpcfl.methods.fedphp import WIDTHS, discrepancy
+from hpcfl.methods.fedcp import FedCP, compute_contexts, predict_separated
+from hpcfl.methods.fedphp import WIDTHS, compute_discrepancy
 from hpcfl.models.mlp import MLP
 from hpcfl.rows.layout import lay_out_parameters, make_row
 
@@ -30,7 +30,7 @@ def test_equal_heads_make_the_gate_meaningless(model, features):
     for context in (torch.zeros(6), torch.randn(6)):
         noise = torch.rand(8, 12)
         for given in (None, noise):
-            found = separated(model, features, context, given)
+            found = predict_separated(model, features, context, given)
             torch.testing.assert_close(found, expected)
 
 
@@ -42,7 +42,7 @@ def test_gate_and_heads_by_hand(model, features):
     norm.weight.data.zero_()
     norm.bias.data.copy_(torch.tensor(3.0).log() * (torch.arange(12) < 6))
     model.personal.weight.data.normal_()
-    found = separated(model, features, torch.ones(6))
+    found = predict_separated(model, features, torch.ones(6))
     expected = model.personal(0.75 * features) + model.head(0.25 * features)
     torch.testing.assert_close(found, expected)
 
@@ -51,7 +51,7 @@ def test_the_context_is_the_sum_of_the_personal_heads_rows(model):
     layout = lay_out_parameters(model)
     model.personal.weight.data.zero_()
     model.personal.weight.data[:2, :2] = torch.tensor([[1.0, 2.0], [2.0, 2.0]])
-    found = contexts(layout, make_row(layout, model)[None])
+    found = compute_contexts(layout, make_row(layout, model)[None])
     expected = torch.tensor([[0.6, 0.8, 0, 0, 0, 0]])
     torch.testing.assert_close(found, expected)
 
@@ -103,7 +103,7 @@ def test_the_received_features_pull_nothing(model):
     layout = lay_out_parameters(model)
     row = make_row(layout, model)
     batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
-    context = contexts(layout, row[None])[0]
+    context = compute_contexts(layout, row[None])[0]
     other = model.features(batch.x).detach()
     alone = FedCP(name="fedcp", lam=0.0)
     leaves = list(model.parameters())
@@ -114,7 +114,7 @@ def test_the_received_features_pull_nothing(model):
 
     torch.testing.assert_close(loss_and_slopes(METHOD), loss_and_slopes(alone))
     model.hidden1.bias.data += 5
-    expected = 5 * discrepancy(model.features(batch.x), other, WIDTHS)
+    expected = 5 * compute_discrepancy(model.features(batch.x), other, WIDTHS)
     (loss, _), (fit, _) = loss_and_slopes(METHOD), loss_and_slopes(alone)
     assert expected > 0.1
     torch.testing.assert_close(loss - fit, expected)
@@ -159,9 +159,9 @@ def test_noise_by_hand(model, features):
     model.personal.weight.data.normal_()
     noise = torch.full((8, 12), -1.0).exp()
     noise[:, :6] = torch.tensor(-1 / 3).exp()
-    found = separated(model, features, torch.ones(6), noise)
+    found = predict_separated(model, features, torch.ones(6), noise)
     expected = model.personal(0.75 * features) + model.head(0.25 * features)
     torch.testing.assert_close(found, expected)
     for end in (0.0, 1.0):
         noise = torch.full((8, 12), end)
-        assert separated(model, features, torch.ones(6), noise).isfinite().all()
+        assert predict_separated(model, features, torch.ones(6), noise).isfinite().all()

@@ -9,7 +9,7 @@ from test_fedrep import phases
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.feddbe import FedDBE, biased, with_bias
+from hpcfl.methods.feddbe import FedDBE, predict_biased, predict_with_bias
 from hpcfl.models.mlp import MLP
 
 
@@ -81,7 +81,7 @@ def test_the_pull_by_hand(model, batch):
     method, mean = FedDBE(name="feddbe"), model.features(batch.x).mean(dim=0).detach()
     features = model.features(batch.x).detach().requires_grad_()
     model.features = lambda x: features
-    fit = cross_entropy(with_bias(model, features), batch.y)
+    fit = cross_entropy(predict_with_bias(model, features), batch.y)
     (plain,) = torch.autograd.grad(fit, features)
     for away in (torch.zeros(6), torch.arange(6) / 10):
         loss = method.loss(model, batch, Lane(mean=mean - away))
@@ -96,7 +96,7 @@ def test_the_vector_is_a_bias_of_the_head(model, batch):
     """head(φ + β) = Wφ + (b + Wβ)."""
     vector = torch.randn(6)
     model.personal_bias.vector.data.copy_(vector)
-    found = biased(model, batch.x, SimpleNamespace())
+    found = predict_biased(model, batch.x, SimpleNamespace())
     model.head.bias.data += model.head.weight @ vector
     torch.testing.assert_close(found, model(batch.x))
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.fedem import FedEM, mixed, responsibilities
+from hpcfl.methods.fedem import FedEM, compute_responsibilities, mix_predictions
 from hpcfl.models.mlp import MLP
 
 
@@ -21,12 +21,12 @@ def test_expectation_by_hand():
     """
     three = math.log(3)
     losses = torch.tensor([[0.0, three], [three, 0], [0, three]])[:, None]
-    even = responsibilities(-losses, torch.tensor([0.5, 0.5]))[:, 0]
+    even = compute_responsibilities(-losses, torch.tensor([0.5, 0.5]))[:, 0]
     torch.testing.assert_close(
         even, torch.tensor([[0.75, 0.25], [0.25, 0.75], [0.75, 0.25]])
     )
     assert even.mean(dim=0).tolist() == pytest.approx([7 / 12, 5 / 12])
-    tilted = responsibilities(-losses, torch.tensor([0.25, 0.75]))[0, 0]
+    tilted = compute_responsibilities(-losses, torch.tensor([0.25, 0.75]))[0, 0]
     assert tilted.tolist() == pytest.approx([0.5, 0.5])
 
 
@@ -68,7 +68,7 @@ def test_loss_and_prediction_by_hand():
     gradient = model.components[0].logits.grad[0]
     assert gradient.tolist() == pytest.approx([-0.75 * 0.25 / 2, 0.75 * 0.25 / 2])
     lane.mixture = torch.tensor([0.25, 0.75])
-    predicted = mixed(model, batch.x, lane).exp()
+    predicted = mix_predictions(model, batch.x, lane).exp()
     expected = [0.25 * 0.75 + 0.75 * 0.25, 0.25 * 0.25 + 0.75 * 0.5]
     assert predicted[:, 0].tolist() == pytest.approx(expected)
 

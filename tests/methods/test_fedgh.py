@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedgh import FedGH
-from hpcfl.methods.fedproto import features
+from hpcfl.methods.fedproto import compute_features
 
 
 @pytest.fixture
@@ -96,4 +96,4 @@ def test_class_means_are_those_of_the_trained_model(make_fleet, rows_of):
     fleet = make_fleet()
     rows = rows_of(fleet)
     sent = FedGH(name="fedgh").upload(fleet, {}, rows)["means"].tensor
-    assert torch.equal(sent, fleet.class_means(rows, features).flatten(1))
+    assert torch.equal(sent, fleet.class_means(rows, compute_features).flatten(1))

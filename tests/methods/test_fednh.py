@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from hpcfl.methods.fednh import FedNH, normalised_features
+from hpcfl.methods.fednh import FedNH, compute_unit_features
 from hpcfl.models.heads import CosineHead
 
 
@@ -27,7 +27,7 @@ def test_prototypes_by_hand():
     # normalisation. The server receives the mean Σ/4.
     old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
     means = torch.tensor([[0.75, 0.25], [torch.nan, torch.nan]]).double()
-    moved = FedNH(name="fednh", rho=0.5).moved(
+    moved = FedNH(name="fednh", rho=0.5).move_prototypes(
         old, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double(), means
     )
     expected = torch.tensor([0.5 + 1.5 / math.sqrt(10), 0.5 / math.sqrt(10)])
@@ -116,7 +116,7 @@ def test_prototypes_are_of_augmented_samples(make_fleet, monkeypatch):
         "vary",
         lambda pool, seed, *key: varied.append(key) or pool,
     )
-    fleet.class_means(fleet.setup.initial(), normalised_features)
+    fleet.class_means(fleet.setup.initial(), compute_unit_features)
     assert varied == [("class means", 1, client) for client in range(5)]
 
 

@@ -25,7 +25,9 @@ def test_the_effective_steps_are_the_weights_of_the_gradients(make_fleet, moment
     fleet.loss = constant
     method = FedNova(name="fednova", mu=mu)
     start = torch.zeros(3, fleet.layout.width)
-    trained, steps, effective = method.counted(fleet, start, {"model": start[0]})
+    trained, steps, effective = method.train_and_count(
+        fleet, start, {"model": start[0]}
+    )
     assert steps[:, 0].tolist() == [2, 4, 2]
     np.testing.assert_allclose(-trained / 0.2, effective.expand_as(trained), rtol=1e-5)
     taken, eta = steps.double(), 0.2
@@ -92,7 +94,7 @@ def test_adam_counts_steps(federate):
     fleet = played.prepared.make_fleet(np.arange(3), 1, is_scored=False)
     start = fleet.rows(played.prepared.setup.initial())
     method = FedNova(name="fednova", mu=0.5)
-    _, steps, effective = method.counted(fleet, start, {"model": start[0]})
+    _, steps, effective = method.train_and_count(fleet, start, {"model": start[0]})
     assert torch.equal(steps, effective) and steps[:, 0].tolist() == [2, 4, 2]
 
 

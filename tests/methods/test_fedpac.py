@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from hpcfl.methods import fedpac
-from hpcfl.methods.fedpac import FedPAC, collaboration, objective, simplex_minimum
+from hpcfl.methods.fedpac import (
+    FedPAC,
+    build_objective,
+    minimise_on_simplex,
+    solve_collaboration,
+)
 
 
 @pytest.fixture
@@ -32,10 +37,10 @@ def test_two_clients_by_hand():
     general at (v + D)/(2v + D).
     """
     means = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    found = collaboration(means, torch.ones(2).double())
+    found = solve_collaboration(means, torch.ones(2).double())
     expected = torch.tensor([[0.75, 0.25], [0.25, 0.75]]).double()
     torch.testing.assert_close(found, expected)
-    found = collaboration(3 * means, torch.full((2,), 0.5).double())
+    found = solve_collaboration(3 * means, torch.full((2,), 0.5).double())
     assert found[0, 0].item() == pytest.approx((0.5 + 18) / (1 + 18))
 
 
@@ -46,7 +51,7 @@ def test_the_matrix_is_that_of_the_definition(some):
     for client in range(5):
         gaps = means[client] - means
         expected = variances.diag() + gaps @ gaps.T
-        found = objective(means @ means.T, variances, client)
+        found = build_objective(means @ means.T, variances, client)
         torch.testing.assert_close(found, expected)
 
 
@@ -59,13 +64,13 @@ def test_the_solver_ends_at_the_minimum(some, monkeypatch, scale):
     means, variances = some
     products = (means @ means.T).double()
     for client in range(5):
-        matrix = objective(products, 3 * variances, client)
-        weights = simplex_minimum(scale * matrix)
+        matrix = build_objective(products, 3 * variances, client)
+        weights = minimise_on_simplex(scale * matrix)
         slopes = matrix @ weights
         used = weights > 1e-9
         assert used.sum() > 1
         torch.testing.assert_close(slopes[used], slopes.amin().expand(used.sum()))
-    assert simplex_minimum(torch.zeros(1, 1).double()).tolist() == [1]
+    assert minimise_on_simplex(torch.zeros(1, 1).double()).tolist() == [1]
 
 
 def test_mean_and_variance_by_hand():
@@ -82,7 +87,7 @@ def test_mean_and_variance_by_hand():
         counts=counts,
         samples=counts.sum(dim=1),
     )
-    found = FedPAC(name="fedpac").statistics(fleet, None)
+    found = FedPAC(name="fedpac").compute_statistics(fleet, None)
     expected = torch.tensor([[4 / 3, 4 / 3], [0, 2]])
     torch.testing.assert_close(found["means"].tensor, expected)
     assert found["means"].floats.tolist() == [2, 1]

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.fedphp import FedPHP, discrepancy
+from hpcfl.methods.fedphp import FedPHP, compute_discrepancy
 
 ONE = [[6, 3, 2, 1]]
 
@@ -17,9 +17,11 @@ def test_discrepancy_by_hand():
     # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f
     # exp(−4/4f) and k(x, x) = 5
     across = sum(math.exp(-1 / factor) for factor in (0.25, 0.5, 1, 2, 4))
-    value = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
+    value = compute_discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
     assert value.item() == pytest.approx(10 - 2 * across, rel=1e-6)
-    fixed = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]), (20.0, 100.0))
+    fixed = compute_discrepancy(
+        torch.tensor([[0.0]]), torch.tensor([[2.0]]), (20.0, 100.0)
+    )
     assert fixed.item() == pytest.approx(
         4 - 2 * (math.exp(-0.2) + math.exp(-0.04)), rel=1e-5
     )
@@ -37,10 +39,12 @@ def test_momentum_counts_participations(make_fleet):
         "inherited": torch.zeros(4, 1),
     }
     np.testing.assert_allclose(
-        FedPHP(name="fedphp").momentum(fleet), [0, 0.3, 0.6, 0.9], rtol=1e-6
+        FedPHP(name="fedphp").compute_momentum(fleet), [0, 0.3, 0.6, 0.9], rtol=1e-6
     )
     np.testing.assert_allclose(
-        FedPHP(name="fedphp", variant="pfllib").momentum(fleet), [0.3] * 4, rtol=1e-6
+        FedPHP(name="fedphp", variant="pfllib").compute_momentum(fleet),
+        [0.3] * 4,
+        rtol=1e-6,
     )
     for participation, expected in (
         (0.7, [0, 0.45, 0.9, 0.9]),
@@ -48,7 +52,7 @@ def test_momentum_counts_participations(make_fleet):
     ):
         object.__setattr__(fleet.setup, "participation", participation)
         np.testing.assert_allclose(
-            FedPHP(name="fedphp").momentum(fleet), expected, rtol=1e-6
+            FedPHP(name="fedphp").compute_momentum(fleet), expected, rtol=1e-6
         )
 
 
@@ -79,7 +83,7 @@ def test_loss_by_hand(make_fleet, rows_of):
     ]
     expected = 0.7 * cross_entropy(
         features[0] @ own["head.weight"].T + own["head.bias"], y
-    ) + 0.3 * discrepancy(*features)
+    ) + 0.3 * compute_discrepancy(*features)
     torch.testing.assert_close(loss, expected)
 
 

@@ -9,7 +9,7 @@ from every_method import kind
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.fedproto import FedProto, features, nearest
+from hpcfl.methods.fedproto import FedProto, compute_features, predict_by_prototypes
 from hpcfl.models.mlp import MLP
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 0]]
@@ -90,7 +90,7 @@ def test_predicts_the_nearest_present_prototype():
         prototypes=torch.stack([found[0], found[1] + 0.01, found[2]]),
         present=torch.tensor([False, True, True]),
     )
-    scores = nearest(model, x, lane)
+    scores = predict_by_prototypes(model, x, lane)
     distances = torch.cdist(found, lane.prototypes)
     assert (
         torch.equal(scores.argmax(1), distances[:, 1:].argmin(1) + 1)
@@ -102,7 +102,7 @@ def test_before_the_first_exchange_the_classifier_predicts():
     """Other codes report a score of 0 then."""
     model, x = MLP((5,), 3, hidden=(4,)), torch.randn(6, 5)
     lane = Lane(prototypes=torch.zeros(3, 4), present=torch.zeros(3, dtype=torch.bool))
-    assert torch.equal(nearest(model, x, lane), model(x))
+    assert torch.equal(predict_by_prototypes(model, x, lane), model(x))
 
 
 def test_prototypes_that_exist_go_down_and_those_of_held_classes_go_up(federate):
@@ -120,5 +120,5 @@ def test_prototypes_come_from_the_trained_model(make_fleet, rows_of, name):
     fleet.state["model"] = rows_of(fleet)
     inbox = {"prototypes": torch.zeros(4, 6), "present": torch.zeros(4).bool()}
     sent = kind(name)(name=name).update(fleet, inbox)["prototypes"].tensor
-    means = fleet.class_means(fleet.state["model"], features)
+    means = fleet.class_means(fleet.state["model"], compute_features)
     assert torch.equal(sent.view_as(means), means)

@@ -9,7 +9,7 @@ from test_fedrep import phases
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch
-from hpcfl.methods.fedrod import FedRoD, floored_distribution
+from hpcfl.methods.fedrod import FedRoD, compute_floored_distribution
 from hpcfl.models.mlp import MLP
 
 LINEAR, HYPER = (
@@ -34,7 +34,9 @@ def case(request):
         model,
         batch,
         SimpleNamespace(
-            distribution=floored_distribution(torch.tensor([[5.0, 4.0, 3.0, 0.0]]))[0]
+            distribution=compute_floored_distribution(
+                torch.tensor([[5.0, 4.0, 3.0, 0.0]])
+            )[0]
         ),
     )
 
@@ -49,7 +51,8 @@ def gradients(model, value):
 def test_the_personal_loss_moves_the_personal_head_only(case):
     method, model, batch, lane = case
     found = gradients(
-        model, method.residual(model, model.features(batch.x), batch.y, lane)
+        model,
+        method.compute_residual_term(model, model.features(batch.x), batch.y, lane),
     )
     for name, gradient in found.items():
         if name.startswith("personal"):
@@ -62,21 +65,23 @@ def test_generic_loss_by_hand(case):
     """The logits are increased by log π; the floor excludes absent classes."""
     method, model, batch, lane = case
     logits = (model(batch.x) + lane.distribution.log())[:, :3]
-    found = method.generic(model, model.features(batch.x), batch.y, lane)
+    found = method.compute_generic_term(model, model.features(batch.x), batch.y, lane)
     torch.testing.assert_close(found, cross_entropy(logits, batch.y))
 
 
 def test_personal_loss_adds_both_heads(case):
     method, model, batch, lane = case
-    logits = model(batch.x) + method.extra(model, model.features(batch.x), lane)
+    logits = model(batch.x) + method.predict_residual(
+        model, model.features(batch.x), lane
+    )
     torch.testing.assert_close(
-        method.residual(model, model.features(batch.x), batch.y, lane),
+        method.compute_residual_term(model, model.features(batch.x), batch.y, lane),
         cross_entropy(logits, batch.y),
     )
 
 
 def test_distributions_have_a_floor_and_no_infinity():
-    shares = floored_distribution(
+    shares = compute_floored_distribution(
         torch.tensor([[6.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]).double()
     )
     np.testing.assert_allclose(shares[0, :2], [0.75, 0.25])
@@ -164,7 +169,7 @@ def test_separate_personal_steps_are_plain(federate, monkeypatch):
         for _ in range(2):
             model.load_state_dict(setup.layout.split(row))
             slopes = gradients(
-                model, method.residual(model, model.features(x), y, lane)
+                model, method.compute_residual_term(model, model.features(x), y, lane)
             )
             step = torch.cat(
                 [slopes[f"personal.{name}"].flatten() for name in ("weight", "bias")]

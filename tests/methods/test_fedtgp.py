@@ -8,7 +8,7 @@ import torch
 from tiny import COUNTS
 
 from hpcfl.methods.base import Cohort
-from hpcfl.methods.fedtgp import FedTGP, contrast, generated
+from hpcfl.methods.fedtgp import FedTGP, compute_contrast, generate_prototypes
 
 
 def method(**keys):
@@ -41,10 +41,10 @@ def test_the_margin_is_the_largest_gap_to_the_nearest_class():
     """
     uploads = torch.tensor([[-1.0, 0], [1, 0], [3, 0], [3, 4]])
     labels = torch.tensor([0, 0, 2, 3])
-    assert method().margin(uploads[:3], labels[:3]) == 3
-    assert method(margin_cap=1.0).margin(uploads[:3], labels[:3]) == 1
-    assert method().margin(uploads, labels) == 4
-    assert method().margin(uploads[:2], labels[:2]) == 0  # no other class
+    assert method().compute_margin(uploads[:3], labels[:3]) == 3
+    assert method(margin_cap=1.0).compute_margin(uploads[:3], labels[:3]) == 1
+    assert method().compute_margin(uploads, labels) == 4
+    assert method().compute_margin(uploads[:2], labels[:2]) == 0  # no other class
 
 
 def test_without_server_epochs_prototypes_are_constant(federate):
@@ -62,7 +62,9 @@ def test_the_loss_of_an_upload_at_its_prototype(margin):
     finite.
     """
     prototypes = torch.tensor([[1.0, 1], [4, 5]], requires_grad=True)
-    loss = contrast(prototypes[:1].detach(), torch.tensor([0]), prototypes, margin)
+    loss = compute_contrast(
+        prototypes[:1].detach(), torch.tensor([0]), prototypes, margin
+    )
     assert loss.item() == pytest.approx(math.log1p(math.exp(margin - 5)), rel=1e-4)
     loss.backward()
     assert prototypes.grad.isfinite().all()
@@ -83,12 +85,14 @@ def test_a_step_of_the_network_by_autograd(make_fleet):
     leaves = {name: part.clone().requires_grad_() for name, part in before.items()}
     given = torch.stack([uploads[0, 0], uploads[0, 1], uploads[1, 1], uploads[1, 2]])
     labels = torch.tensor([0, 1, 1, 2])
-    loss = contrast(given, labels, generated(leaves), own.margin(given, labels))
+    loss = compute_contrast(
+        given, labels, generate_prototypes(leaves), own.compute_margin(given, labels)
+    )
     gradients = torch.autograd.grad(loss, list(leaves.values()))
     after = network_of(server)
     for (name, start), gradient in zip(before.items(), gradients, strict=True):
         torch.testing.assert_close(after[name], start - 0.5 * gradient)
-    assert torch.equal(server["prototypes"], generated(after))
+    assert torch.equal(server["prototypes"], generate_prototypes(after))
 
 
 def test_prototypes_of_held_classes_and_a_mask_travel(federate):

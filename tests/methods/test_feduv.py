@@ -9,7 +9,12 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.feduv import FedUV, closeness, median_above_zero, variance_gap
+from hpcfl.methods.feduv import (
+    FedUV,
+    compute_closeness,
+    compute_median_above_zero,
+    compute_variance_gap,
+)
 from hpcfl.models.mlp import MLP
 
 
@@ -23,7 +28,7 @@ def test_variance_by_hand():
     # Two samples, two classes: a column (0.9, 0.5) has the unbiased standard deviation
     # 0.4/√2; 1/√2 − 0.4/√2 = 0.6/√2.
     assert float(
-        variance_gap(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).double())
+        compute_variance_gap(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).double())
     ) == pytest.approx(0.6 / math.sqrt(2))
 
 
@@ -32,7 +37,7 @@ def test_uniformity_by_hand():
     # e^−9/4 + e^−1)/3.
     expected = (math.exp(-0.25) + math.exp(-2.25) + math.exp(-1)) / 3
     assert float(
-        closeness(torch.tensor([[0.0], [1.0], [3.0]]).double(), detach=False)
+        compute_closeness(torch.tensor([[0.0], [1.0], [3.0]]).double(), detach=False)
     ) == pytest.approx(expected)
 
 
@@ -41,21 +46,23 @@ def test_uniformity_by_hand():
 )
 def test_median_leaves_zeros_out(values):
     values = torch.tensor(values).double()
-    assert median_above_zero(values) == values[values > 0].median()
+    assert compute_median_above_zero(values) == values[values > 0].median()
 
 
 def test_coinciding_features_are_close_without_a_gradient():
     features = torch.ones(4, 3, dtype=torch.float64, requires_grad=True)
-    near = closeness(features, detach=False)
+    near = compute_closeness(features, detach=False)
     near.backward()
     assert near == 1 and torch.equal(features.grad, torch.zeros(4, 3).double())
 
 
 def test_the_median_takes_part_in_the_gradient_unless_detached():
     features = draw(5, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: closeness(x, detach=False), features)
+    assert torch.autograd.gradcheck(
+        lambda x: compute_closeness(x, detach=False), features
+    )
     part, whole = (
-        torch.autograd.grad(closeness(features, detach), features)[0]
+        torch.autograd.grad(compute_closeness(features, detach), features)[0]
         for detach in (True, False)
     )
     assert not torch.allclose(part, whole)
@@ -68,7 +75,7 @@ def test_loss_is_the_sum_of_its_parts():
         torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]),
     )
     features = model.features(x)
-    parts = cross_entropy(model(x), y) + 2 * variance_gap(model(x).softmax(1))
+    parts = cross_entropy(model(x), y) + 2 * compute_variance_gap(model(x).softmax(1))
     for sphere in (False, True):
         method = FedUV(
             name="feduv",
@@ -78,7 +85,8 @@ def test_loss_is_the_sum_of_its_parts():
         )
         seen = normalize(features, dim=1) if sphere else features
         torch.testing.assert_close(
-            method.loss(model, Batch(x, y), Lane()), parts + 3 * closeness(seen, False)
+            method.loss(model, Batch(x, y), Lane()),
+            parts + 3 * compute_closeness(seen, False),
         )
 
 

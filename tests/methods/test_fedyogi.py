@@ -10,5 +10,7 @@ def test_the_second_moment_by_hand():
     Δ² = 0.25, it decreases by 0.25·0.25; at Δ² it does not change.
     """
     method = FedYogi(name="fedyogi", beta2=0.75)
-    second = method.second(torch.tensor([0.25, 1, 2]), torch.tensor([4, 0.25, 2]))
+    second = method.compute_second_moment(
+        torch.tensor([0.25, 1, 2]), torch.tensor([4, 0.25, 2])
+    )
     torch.testing.assert_close(second, torch.tensor([1.25, 0.9375, 2]))

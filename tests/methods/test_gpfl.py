@@ -66,7 +66,7 @@ def test_equal_shares_make_both_contexts_one(make_fleet):
         [[2, 2, 2, 2], [6, 2, 0, 0]], model={"name": "test_gpfl:adapted"}
     )
     method, row = GPFL(name="gpfl"), fleet.setup.initial()
-    private = method.private(fleet.layout)
+    private = method.find_private_columns(fleet.layout)
     fleet.state["head"] = row[private].repeat(2, 1)
     found = method.prepare(fleet, {"body": row[: private.start]})
     embeddings = fleet.layout.split(row)["embeddings.weight"]
@@ -129,7 +129,7 @@ def test_contexts_may_lag_by_a_round(federate):
     """
     played = federate({"name": "gpfl", "lag": True}, rounds=1)
     fleet = played.prepared.make_fleet(np.arange(5), 2, is_scored=False)
-    private = played.prepared.method.private(fleet.layout)
+    private = played.prepared.method.find_private_columns(fleet.layout)
     body = played.server["model"][: private.start]
     found = played.prepared.method.prepare(fleet, {"body": body})
     last = played.clients["embeddings"].view(5, 4, 6)

@@ -35,15 +35,15 @@ def test_votes_by_hand():
     store = torch.tensor([[0.0, 0], [1, 1], [2, 0]])
     labels, zero = torch.tensor([1, 0, 1]), torch.zeros(1, 2)
     total = 1 + math.exp(-1) + math.exp(-2)
-    votes = method(neighbours=3).votes(zero, store, labels, EVERY, 3)
+    votes = method(neighbours=3).compute_votes(zero, store, labels, EVERY, 3)
     expected = [math.exp(-1) / total, (1 + math.exp(-2)) / total, 0]
     assert votes[0].tolist() == pytest.approx(expected)
     assert [round(vote, 3) for vote in expected] == [0.245, 0.755, 0]
-    wide = method(neighbours=3, scale=2.0).votes(zero, store, labels, EVERY, 3)
+    wide = method(neighbours=3, scale=2.0).compute_votes(zero, store, labels, EVERY, 3)
     assert wide[0, 0] == pytest.approx(
         math.exp(-0.5) / (1 + math.exp(-0.5) + math.exp(-1))
     )
-    two = method(neighbours=2).votes(zero, store, labels, EVERY, 3)
+    two = method(neighbours=2).compute_votes(zero, store, labels, EVERY, 3)
     assert two[0, 0] == pytest.approx(math.exp(-1) / (1 + math.exp(-1)))
 
 
@@ -54,13 +54,13 @@ def test_ties_far_samples_and_short_stores():
     """
     x, labels = torch.zeros(1, 1), torch.tensor([2, 0, 1])
     equal = torch.tensor([[1.0], [1], [1]])
-    assert method(neighbours=1).votes(x, equal, labels, EVERY, 3).tolist() == [
+    assert method(neighbours=1).compute_votes(x, equal, labels, EVERY, 3).tolist() == [
         [0, 0, 1]
     ]
     far = torch.tensor([[1e4], [2e4], [3e4]])
-    assert method().votes(x, far, labels, EVERY, 3).tolist() == [[0, 0, 1]]
+    assert method().compute_votes(x, far, labels, EVERY, 3).tolist() == [[0, 0, 1]]
     second = torch.tensor([[False, True, False]])
-    assert method().votes(x, equal, labels, second, 3).tolist() == [[1, 0, 0]]
+    assert method().compute_votes(x, equal, labels, second, 3).tolist() == [[1, 0, 0]]
 
 
 def test_the_mix_is_of_probabilities(make_fleet, rows_of):
@@ -110,13 +110,13 @@ def test_a_tuned_share_is_the_smallest_of_the_best():
     logits = torch.stack([against, against, against.flip(0), against])
     everything, own = torch.ones(4, dtype=torch.bool), method(neighbours=1)
 
-    def tuned(chosen):
+    def choose_share(chosen):
         held = everything[: len(chosen)]
-        return own.tuned(features[chosen], labels[chosen], held, logits[chosen])
+        return own.choose_share(features[chosen], labels[chosen], held, logits[chosen])
 
-    assert tuned([0, 1]) == 0.4
-    assert tuned([2, 3]) == tuned([0, 1, 2, 3]) == 0
-    assert tuned([0]) == 0  # a client without remaining samples
+    assert choose_share([0, 1]) == 0.4
+    assert choose_share([2, 3]) == choose_share([0, 1, 2, 3]) == 0
+    assert choose_share([0]) == 0  # a client without remaining samples
 
 
 def test_a_store_has_at_most_its_capacity(make_fleet, rows_of):

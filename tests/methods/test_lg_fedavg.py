@@ -9,7 +9,7 @@ from hpcfl.methods.lg_fedavg import LGFedAvg
 class Apart(LGFedAvg):
     """LG-FedAvg without shared layers."""
 
-    def shared(self, layout):
+    def find_shared_columns(self, layout):
         return slice(layout.width, layout.width)
 
 

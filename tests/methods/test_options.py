@@ -16,7 +16,7 @@ from hpcfl.communication.message import Mean
 from hpcfl.errors import RankFailure
 from hpcfl.experiment import plugins
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.methods.options import HOOKS, undeclared
+from hpcfl.methods.options import HOOKS, find_undeclared
 
 MIXED = [
     name
@@ -145,7 +145,7 @@ def test_hooks_that_may_leave_an_option_out_are_named():
 def test_built_in_methods_declare_the_options_that_they_have(name):
     for key in HOOKS:
         if key in kind(name).model_fields:
-            assert undeclared(kind(name), key) is None, key
+            assert find_undeclared(kind(name), key) is None, key
 
 
 @pytest.mark.slow

@@ -159,13 +159,13 @@ def test_prefers_layer_by_layer(make_fleet, rows_of):
     fleet = make_fleet([[1, 0, 0, 0]])
     own, shared = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own, "strategy": torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
-    chosen = PartialFed(**method()).preferred(fleet, shared)
+    chosen = PartialFed(**method()).choose_layers(fleet, shared)
     first, second = fleet.layout.layers
     assert torch.equal(chosen[:, first], shared[:, first]) and torch.equal(
         chosen[:, second], own[:, second]
     )
     fleet.state["strategy"] = torch.zeros(1, 2, 2)
-    assert torch.equal(PartialFed(**method()).preferred(fleet, shared), own)
+    assert torch.equal(PartialFed(**method()).choose_layers(fleet, shared), own)
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_a_step_is_torchs_of_the_clipped_gradient(setup):
     leaves = {
         name: torch.nn.Parameter(tensor.clone()) for name, tensor in start.items()
     }
-    gradients = own.gradients(server, cohort(setup, ids), changes(setup, ids))
+    gradients = own.compute_gradients(server, cohort(setup, ids), changes(setup, ids))
     for name, leaf in leaves.items():
         leaf.grad = gradients[name].clone()
     before = torch.nn.utils.clip_grad_norm_(leaves.values(), 0.5)

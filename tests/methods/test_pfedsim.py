@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hpcfl.methods.base import Audience, Cohort
-from hpcfl.methods.pfedsim import PFedSim, attention, similarity
+from hpcfl.methods.pfedsim import PFedSim, compute_attention, compute_similarities
 
 
 def method(**keys):
@@ -22,7 +22,7 @@ def test_weights_by_hand():
     similarity of 1 has the weight of the client itself.
     """
     alike = torch.tensor([[0.0, 0.5, 0], [0.5, 0, 1], [0, 1, 0]]).double()
-    found = attention(alike)
+    found = compute_attention(alike)
     assert [round(weight, 3) for weight in found[0].tolist()] == [0.930, 0.070, 0]
     assert found[0, 2] == 0 and found[2].tolist() == [0, 0.5, 0.5]
 
@@ -39,7 +39,7 @@ def test_similarity_by_hand():
             [[0, 0], [0, 0]],
         ]
     )
-    found = similarity(heads)
+    found = compute_similarities(heads)
     expected = [[0, 0.5, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
     assert found.tolist() == expected
 
@@ -72,6 +72,6 @@ def test_only_pairs_that_meet_are_updated(setup):
     met = torch.zeros(5, 5, dtype=torch.bool)
     met[1, 1] = met[1, 3] = met[3, 1] = met[3, 3] = True
     assert (server["similarity"][~met] == 0.25).all()
-    assert server["similarity"][1, 3] == similarity(heads)[0, 1]
+    assert server["similarity"][1, 3] == compute_similarities(heads)[0, 1]
     assert torch.equal(server["models"][ids], uploads)
     assert not server["models"][[0, 2, 4]].any() and (before == 0.25).all()

@@ -61,12 +61,12 @@ def test_two_clients_by_hand(make_fleet):
     method = FedPer(name="fedper", shared=["*.bias"])
     fleet = make_fleet([[1, 1, 0, 0], [1, 1, 0, 0]], hidden=(2,))
     rows = torch.arange(2 * 24).view(2, 24).float()
-    shared = method.shared_part(fleet.layout, rows)
-    private = method.private_part(fleet.layout, rows)
+    shared = method.cut_shared_part(fleet.layout, rows)
+    private = method.cut_private_part(fleet.layout, rows)
     biases = [10, 11, 20, 21, 22, 23]
     assert shared[0].tolist() == biases
     assert private[1].tolist() == [24 + i for i in range(24) if i not in biases]
-    assert torch.equal(method.joined(fleet.layout, shared, private), rows)
+    assert torch.equal(method.join_parts(fleet.layout, shared, private), rows)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import torch
 from refusals import expect_refusal
 
-from hpcfl.methods.overlays.class_wise import class_models
+from hpcfl.methods.overlays.class_wise import compute_class_models
 from hpcfl.trained import loading
 from hpcfl.trained.models import predicted
 
@@ -81,7 +81,7 @@ def test_the_global_model_is_the_servers(played):
 @pytest.mark.slow
 def test_class_models_can_be_looked_at(played):
     run = played({"name": "cwfedavg", "layers": 1})
-    rows = class_models(run.models.replay.server(4))
+    rows = compute_class_models(run.models.replay.server(4))
     for label, row in enumerate(rows):
         model = run.model(f"class {label}")
         assert torch.equal(

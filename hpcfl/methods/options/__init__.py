@@ -52,7 +52,7 @@ def refuse_without_effect(method: Method, training: Training) -> None:
         field = kind.model_fields.get(key)
         if field is None or getattr(method, key) == field.default:
             continue
-        found = undeclared(kind, key)
+        found = find_undeclared(kind, key)
         if found is None:
             continue
         owner, hook = found
@@ -64,7 +64,7 @@ def refuse_without_effect(method: Method, training: Training) -> None:
         )
 
 
-def undeclared(kind: type[Method], key: str) -> tuple[type, str] | None:
+def find_undeclared(kind: type[Method], key: str) -> tuple[type, str] | None:
     """Return the first class that overrides a hook of an option without a declaration
     in ``keeps``, and the name of the hook; None if no class does.
 

@@ -8,7 +8,7 @@ starts from Σ_j π̂_ij G_j. As matrices, the starts are Π·G with G = Q·W.
 
 If a cohort has many more clients than there are classes, the server computes and sends
 G in float64, so that a start is rounded only once. Otherwise it sends the starts
-(Π·Q)·W without computing class models; ``class_models`` computes them for export.
+(Π·Q)·W without computing class models; ``compute_class_models`` computes them for export.
 
 cwFedAvg uses this aggregation. Other methods whose server averages whole models use it
 with ``aggregation = "class-wise"`` (``FedAvg``) and the paper's settings for CIFAR-10.
@@ -46,7 +46,7 @@ FLOOR = 1e-12  # added under square roots, because their gradient at 0 is not a 
 MANY = 4
 
 
-def norm_distribution(head: Tensor) -> Tensor:
+def estimate_from_norms(head: Tensor) -> Tensor:
     """Estimate the class distribution π̂ from an output layer as the norms of its rows
     divided by their sum.
 
@@ -61,7 +61,7 @@ def norm_distribution(head: Tensor) -> Tensor:
     return norms / norms.sum(dim=-1, keepdim=True)
 
 
-def true_distribution(counts: Tensor) -> Tensor:
+def compute_true_distribution(counts: Tensor) -> Tensor:
     """Return π [n, K] for the numbers of training samples per class ``counts`` [n, K];
     uniform for a client without samples.
     """
@@ -70,12 +70,12 @@ def true_distribution(counts: Tensor) -> Tensor:
     return torch.where(total > 0, shares, 1 / counts.shape[1])
 
 
-def even_distributions(clients: int, setup: Setup) -> Tensor:
+def make_even_distributions(clients: int, setup: Setup) -> Tensor:
     """Return π̂ [clients, K] with equal shares, float64."""
     return torch.full((clients, setup.classes), 1 / setup.classes).double()
 
 
-def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
+def compute_class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
     """Compute the share q_lj of each client l in class model j.
 
     Args:
@@ -91,7 +91,7 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
     return torch.where(total > 0, shares, 0).T
 
 
-def factors(
+def compute_factors(
     distributions: Tensor, shares: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute the two factors of the matrix A = Π·Q that mixes uploads for receivers.
@@ -117,7 +117,7 @@ def factors(
     return mixes, class_shares
 
 
-def class_models(server: State) -> Tensor:
+def compute_class_models(server: State) -> Tensor:
     """Compute the K class models ``[K, P]`` from the server's state: G = Q·W in the
     class-wise columns, FedAvg's mean in the other columns.
     """
@@ -139,7 +139,7 @@ class ClassWise(Overlay):
 
     Attributes:
         distribution: "true" for the true class distribution, "norm" or "wdr" for the
-            estimate from the output layer; "wdr" also adds ``penalty`` to the loss.
+            estimate from the output layer; "wdr" also adds ``compute_penalty`` to the loss.
         layers: The layers that are aggregated by class.
         strength: The strength of the regulariser.
     """
@@ -155,7 +155,7 @@ class ClassWise(Overlay):
             "uploads": classwise.clone(),
             "weights": torch.ones(1).double(),
             "shares": torch.ones(setup.classes, 1).double(),
-            "distributions": even_distributions(setup.clients, setup),
+            "distributions": make_even_distributions(setup.clients, setup),
         }
 
     def send(self, server: State, audience: Audience, message: Message) -> Message:
@@ -163,13 +163,13 @@ class ClassWise(Overlay):
         all clients before their first round.
         """
         if audience.are_newcomers:
-            distributions = even_distributions(len(audience.ids), audience.setup)
+            distributions = make_even_distributions(len(audience.ids), audience.setup)
         else:
             distributions = server["distributions"][audience.ids]
         others = {name: value for name, value in message.items() if name != "model"}
-        return {**others, **self.mixes(server, distributions)}
+        return {**others, **self.mix_class_models(server, distributions)}
 
-    def mixes(self, server: State, distributions: Tensor) -> Message:
+    def mix_class_models(self, server: State, distributions: Tensor) -> Message:
         """Return the clients' mixes of class models as a message.
 
         Args:
@@ -180,7 +180,9 @@ class ClassWise(Overlay):
             The mixed columns ``classwise``, and ``lower``, the other columns, if not
             empty.
         """
-        mixes, shares = factors(distributions, server["shares"], server["weights"])
+        mixes, shares = compute_factors(
+            distributions, server["shares"], server["weights"]
+        )
         uploads = server["uploads"]
         message: dict[str, Tensor | Mixture] = {}
         if len(uploads) > MANY * len(shares):
@@ -203,11 +205,11 @@ class ClassWise(Overlay):
         return {**others, "model": model}
 
     def loss_variables(self, fleet: Fleet) -> State:
-        """Return the variable ``distribution`` for ``penalty``: the true π [n, K]."""
-        distribution = true_distribution(fleet.counts).float()
+        """Return the variable ``distribution`` for ``compute_penalty``: the true π [n, K]."""
+        distribution = compute_true_distribution(fleet.counts).float()
         return {"distribution": distribution.to(fleet.resources.device)}
 
-    def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
+    def compute_penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
         """Return the regulariser strength·‖π − π̂(w)‖₂ of one client, which makes the
         norms of the output layer's rows follow the true class distribution π.
 
@@ -222,7 +224,7 @@ class ClassWise(Overlay):
             return None
         if not hasattr(lane, "distribution"):
             return None
-        estimate = norm_distribution(parts(model).head.weight)
+        estimate = estimate_from_norms(parts(model).head.weight)
         squares = (lane.distribution - estimate).square()
         distance: Tensor = (squares.sum() + FLOOR).sqrt()
         return self.strength * distance
@@ -237,8 +239,8 @@ class ClassWise(Overlay):
                 "leave the key out"
             )
         models = wrap_entries(message)["model"].tensor
-        truth = true_distribution(fleet.counts)
-        estimates = self.estimates(fleet.layout, fleet.counts, models)
+        truth = compute_true_distribution(fleet.counts)
+        estimates = self.estimate_distributions(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
         start = fleet.layout.columns(self.layers).start
         # These columns are part of the model, whose floats are already counted.
@@ -253,15 +255,19 @@ class ClassWise(Overlay):
         if "distribution" in others:
             estimates = others.pop("distribution").double()
         else:
-            estimates = self.estimates(cohort.layout, cohort.counts, uploads)
+            estimates = self.estimate_distributions(
+                cohort.layout, cohort.counts, uploads
+            )
         server["weights"] = cohort.weights
-        server["shares"] = class_weights(estimates, cohort.weights)
+        server["shares"] = compute_class_weights(estimates, cohort.weights)
         server["uploads"] = uploads
         ids = torch.from_numpy(cohort.ids)
         server["distributions"] = server["distributions"].index_copy(0, ids, estimates)
         return others
 
-    def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
+    def estimate_distributions(
+        self, layout: Layout, counts: Tensor, models: Tensor
+    ) -> Tensor:
         """Estimate class distributions from the output layers of models.
 
         Args:
@@ -277,4 +283,4 @@ class ClassWise(Overlay):
         missing = layout.width - models.shape[1]
         head = models[:, columns.start - missing : columns.stop - missing]
         weights = head.double().cpu().view(*counts.shape, -1)
-        return norm_distribution(weights)
+        return estimate_from_norms(weights)
