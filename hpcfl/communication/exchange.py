@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from hpcfl.communication.message import (
     unwrap,
 )
 from hpcfl.rows import mixing, sums
+
+Kind = Sequence[Any]  # shape and type of an entry, see ``Header``
+Weights = Sequence[Any]  # sums and largest of a Mean's weights, see ``Header``
 
 
 @dataclass(frozen=True)
@@ -170,35 +173,47 @@ def choose_lighter(mixture: Mixture, size: int) -> Mixture | Field:
     return mixture if models < own else Field(mixture.mix())
 
 
-def make_header(message: Message) -> list[list[Any]]:
-    """Return the JSON-able description of this rank's message for ``gather``.
+class Header(NamedTuple):
+    """Description of a rank's message for ``gather``, which other ranks receive as JSON.
 
-    Each entry has a name and a kind, which is the same on all ranks. The kind of a
-    field is its width and type, the kind of a Mean is the result of ``describe_mean``.
-    An entry of a Mean also has this rank's ``sum_weights``.
+    Attributes:
+        kinds: shape and type, by name, of the tensor that rank 0 receives. A mean is
+            [width] or [k, width]; the shape of rows is [0, width], without any client.
+            All ranks with clients of the cohort have equal kinds.
+        weights: for each Mean by name, this rank's sums of weights for the k means, and
+            its largest weight.
     """
+
+    kinds: dict[str, Kind]
+    weights: dict[str, Weights]
+
+
+def make_header(message: Message) -> Header:
+    """Return the description of this rank's message."""
     rows, added = split(message)
-    header: list[list[Any]] = []
+    header = Header({}, {})
     for name, field in rows.items():
-        kind = [field.tensor.shape[1], name_dtype(field.tensor.dtype)]
-        header.append([name, kind])
+        shape = [0, field.tensor.shape[1]]
+        header.kinds[name] = [shape, name_dtype(field.tensor.dtype)]
     for name, mean in added.items():
-        header.append([name, describe_mean(mean), sum_weights(mean)])
+        shape = [*mean.weights.shape[1:], mean.tensor.shape[-1]]
+        header.kinds[name] = [shape, name_dtype(mean.tensor.dtype)]
+        table = _make_table(mean).double()
+        largest = max([0.0, *table.flatten().tolist()])
+        header.weights[name] = [table.sum(dim=0).tolist(), largest]
     return header
 
 
-def make_empty_uplink(header: Sequence[list[Any]]) -> dict[str, Tensor]:
+def make_empty_uplink(kinds: Mapping[str, Kind]) -> dict[str, Tensor]:
     """Return the messages that rank 0 receives from a cohort without clients.
 
     There are no rows, and means are zero.
 
     Args:
-        header: result of ``make_header`` for a message in which each client has a
-            single row for each mean.
+        kinds: kinds of a client's message, as in ``Header``.
     """
     uplink = {}
-    for name, (size, dtype, *_), *_ in header:
-        shape = size if isinstance(size, list) else [0, size]
+    for name, (shape, dtype) in kinds.items():
         uplink[name] = torch.zeros(shape, dtype=getattr(torch, dtype))
     return uplink
 
@@ -208,7 +223,7 @@ def gather(
     placement: Placement,
     ids: np.ndarray,
     message: Message,
-    headers: Sequence[list[list[Any]]],
+    headers: Sequence[Header],
 ) -> dict[str, Tensor] | None:
     """Gather the messages of some clients on rank 0. Collective call.
 
@@ -234,21 +249,20 @@ def gather(
     kinds_of_rows = {name: kinds[name] for name in kinds if name not in weights}
     uplink = {}
     with communicator.collective_block() if kinds_of_rows else nullcontext():
-        for name, (width, dtype) in kinds_of_rows.items():
+        for name, ((_, width), dtype) in kinds_of_rows.items():
             mine = np.empty((0, width), dtype)
             if name in rows:
                 mine = make_array(rows[name].tensor, communicator.takes_gpu)
             everyones = communicator.gather_rows(mine, owner, allocate_rows)
             if everyones is not None:
                 uplink[name] = torch.as_tensor(everyones).cpu()
-    kinds_of_means = {name: kinds[name] for name in weights}
-    uplink |= average_over_ranks(communicator, added, kinds_of_means, weights)
+    uplink |= average_over_ranks(communicator, added, kinds, weights)
     return uplink if communicator.is_server else None
 
 
 def find_common(
-    headers: Sequence[list[list[Any]]],
-) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    headers: Sequence[Header],
+) -> tuple[dict[str, Kind], dict[str, list[Weights]]]:
     """Return the kind of each entry, and the ranks' weights of each Mean in rank order.
 
     Ranks without clients of the cohort have empty headers.
@@ -256,14 +270,14 @@ def find_common(
     Raises:
         ValueError: Ranks send entries of different kinds.
     """
-    kinds = [{name: kind for name, kind, *_ in header} for header in headers if header]
-    if any(other != kinds[0] for other in kinds):
-        raise ValueError(f"ranks send different messages: {kinds}")
-    weights: dict[str, list[Any]] = {}
-    for name, _, *sums_of_rank in itertools.chain(*headers):
-        if sums_of_rank:
-            weights.setdefault(name, []).extend(sums_of_rank)
-    return kinds[0] if kinds else {}, weights
+    known = [kinds for kinds, _ in headers if kinds]
+    if any(kinds != known[0] for kinds in known):
+        raise ValueError(f"ranks send different messages: {known}")
+    weights_by_rank: dict[str, list[Weights]] = {}
+    for _, weights in headers:
+        for name, of_rank in weights.items():
+            weights_by_rank.setdefault(name, []).append(of_rank)
+    return known[0] if known else {}, weights_by_rank
 
 
 def make_array(tensor: Tensor, takes_gpu: bool) -> Array:
@@ -306,32 +320,6 @@ def allocate_rows(shape: Sequence[int], dtype: str) -> np.ndarray:
     return mixing.get_large_memory().empty(shape, getattr(torch, dtype)).numpy()
 
 
-Kind = Sequence[Any]  # result of ``describe_mean``, possibly from another rank
-Weights = Sequence[Any]  # result of ``sum_weights``, possibly from another rank
-
-
-def describe_mean(mean: Mean) -> list[Any]:
-    """Return the JSON-able description of a mean, which is the same on all ranks.
-
-    It has a client's shape, the type, and the number of means. The number is None for a
-    single mean, which is received as [width].
-    """
-    return [
-        list(mean.tensor.shape[1:]),
-        name_dtype(mean.tensor.dtype),
-        mean.weights.shape[1] if mean.weights.dim() == 2 else None,
-    ]
-
-
-def sum_weights(mean: Mean) -> list[Any]:
-    """Return this rank's sums of weights for the k means, and its largest weight.
-
-    The result is JSON-able.
-    """
-    table = _make_table(mean).double()
-    return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
-
-
 def average_over_ranks(
     communicator: Communicator,
     own: Mapping[str, Mean],
@@ -344,7 +332,7 @@ def average_over_ranks(
         communicator: communicator of all ranks.
         own: means over this rank's clients by name; empty without clients of the
             cohort.
-        kinds: kind of each mean.
+        kinds: kind of each entry, as in ``Header``.
         weights_by_rank: weights of each mean from every rank with clients of the
             cohort.
 
@@ -352,10 +340,10 @@ def average_over_ranks(
         Means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {} on other
         ranks.
     """
-    if not kinds:
+    if not weights_by_rank:
         return {}
-    parts = {name: _select_part(own.get(name), one) for name, one in kinds.items()}
-    totals = {name: _add_weights(weights_by_rank[name]) for name in kinds}
+    parts = {name: _select_part(own.get(name), kinds[name]) for name in weights_by_rank}
+    totals = {name: _add_weights(one) for name, one in weights_by_rank.items()}
     magnitudes = {
         name: mixing.move_to_host(sums.find_magnitudes(*part)).numpy()
         for name, part in parts.items()
@@ -402,10 +390,9 @@ def _select_part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
     """
     if mean is not None:
         return mean.tensor.detach(), _make_table(mean)
-    shape, dtype, count = kind
-    no_rows = torch.empty(0, *shape, dtype=getattr(torch, dtype))
-    no_weights = torch.empty(0, count or 1)
-    return no_rows, no_weights
+    (*several, width), dtype = kind
+    no_rows = torch.empty(0, width, dtype=getattr(torch, dtype))
+    return no_rows, torch.empty(0, *(several or [1]))
 
 
 def _divide(
@@ -421,6 +408,5 @@ def _divide(
         totals: sums of all weights, [k].
         kind: kind of the mean.
     """
-    _, dtype, count = kind
-    found = sums.divide_sums(added, units, totals, getattr(torch, dtype))
-    return found[0] if count is None else found
+    shape, dtype = kind
+    return sums.divide_sums(added, units, totals, getattr(torch, dtype)).view(shape)

@@ -163,7 +163,7 @@ def merge(findings: Sequence[Tried]) -> Tried:
         trainings=tuple(TrainingRequest(*one) for one in longest),
         dependent=tuple(sorted(dependent)),
         unbatched=reasons[0] if reasons else "",
-        uploads=uploads[0] if uploads else (),
+        uploads=uploads[0] if uploads else {},
     )
 
 
@@ -268,11 +268,11 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
     if not prepared.store.ids:
         return None, Tried()
     trainings: list[TrainingRequest] = []
-    header: list[list[Any]] = []
+    uploads: dict[str, exchange.Kind] = {}
 
     def note_work(stage: str, round: Round) -> None:
         if stage == "work":
-            header.extend(exchange.make_header(round.work.message))
+            uploads.update(exchange.make_header(round.work.message).kinds)
             for fleet in round.fleets:
                 trainings.extend(fleet.results.trainings)
 
@@ -299,7 +299,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
     dependent = set(small.resources.kernel.dependent)
     if head:
         dependent |= head.kernel.dependent
-    return None, Tried(tuple(trainings), tuple(sorted(dependent)), uploads=header)
+    return None, Tried(tuple(trainings), tuple(sorted(dependent)), uploads=uploads)
 
 
 def play_final_scoring(small: Prepared, server: State) -> None:

@@ -5,10 +5,10 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -75,13 +75,13 @@ class Tried:
         dependent: names of the operators called whose last bits for a client depend on
             other clients.
         unbatched: one line on code that cannot be batched over clients; "" if all can.
-        uploads: header of a client's message, from ``make_header``.
+        uploads: kinds of a client's message, as in ``exchange.Header``.
     """
 
     trainings: tuple[TrainingRequest, ...] = ()
     dependent: tuple[str, ...] = ()
     unbatched: str = ""
-    uploads: Sequence[list[Any]] = ()
+    uploads: Mapping[str, exchange.Kind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

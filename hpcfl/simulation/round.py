@@ -77,14 +77,14 @@ class Collected:
         numbers: numbers of all clients, on rank 0.
         diverged: ids of the diverged clients.
         received_finite: whether all diverged clients received only finite numbers.
-        uploads: header of each rank's messages, by rank.
+        uploads: description of each rank's messages, by rank.
         vote: highest vote of the ranks.
     """
 
     numbers: record.Gathered
     diverged: np.ndarray
     received_finite: bool
-    uploads: list[list[list[Any]]]
+    uploads: list[exchange.Header]
     vote: int
 
 
@@ -484,8 +484,7 @@ def aggregate(round: Round) -> None:
     """
     uploads = round.uploads
     if uploads is None and round.prepared.hooks.act_on_empty_cohorts:
-        header = round.prepared.tried.uploads
-        uploads = exchange.make_empty_uplink(header)
+        uploads = exchange.make_empty_uplink(round.prepared.tried.uploads)
     if uploads is not None and round.communicator.is_server:
         take_step(round, round.cohort, uploads)
 

@@ -105,15 +105,15 @@ def test_other_shapes_are_refused(shape):
 
 
 def test_ranks_that_disagree_about_a_message_are_found():
-    with pytest.raises(ValueError, match=r"'model': \[3, .*'model': \[4, "):
-        exchange.find_common(
-            [[], [["model", [3, "float32"]]], [["model", [4, "float32"]]]]
-        )
-    assert exchange.find_common([[], [["model", [3, "float32"]]], []]) == (
-        {"model": [3, "float32"]},
-        {},
+    nothing, three, four = (
+        exchange.make_header(message)
+        for message in ({}, {"model": torch.zeros(1, 3)}, {"model": torch.zeros(1, 4)})
     )
-    assert exchange.find_common([[], []]) == ({}, {})
+    with pytest.raises(ValueError, match=r"'model': .*3\].*'model': .*4\]"):
+        exchange.find_common([nothing, three, four])
+    kinds = {"model": [[0, 3], "float32"]}
+    assert exchange.find_common([nothing, three, nothing]) == (kinds, {})
+    assert exchange.find_common([nothing, nothing]) == ({}, {})
 
 
 def test_a_single_rank_hosts_all_clients():
