@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,9 +97,8 @@ class Result:
         vote: highest vote of the ranks on the next action.
         is_final: whether the round was the scoring after the last aggregation.
         numbers: numbers of all clients.
-        costs: bytes, floats and seconds measured on rank 0, and times of the schedule.
-        clusters: function that returns the cluster metrics, on rank 0 in a scored round
-            with shifts.
+        measured: metrics of the whole round, on rank 0: bytes, floats, seconds, times of
+            the schedule, metrics of overlays and clusters.
         divergence: description of the diverged clients, "" without any.
     """
 
@@ -107,15 +106,13 @@ class Result:
     vote: int
     is_final: bool
     numbers: record.Gathered
-    costs: dict[str, Any]
-    clusters: Callable[[], dict[str, Any]] = dict
+    measured: dict[str, Any]
     divergence: str = ""
 
     @cached_property
     def values(self) -> dict[str, Any]:
         """The round's metrics by name, which rank 0 records."""
-        whole = self.costs | {FINAL: int(self.is_final)}
-        return self.numbers.values | self.clusters() | whole
+        return self.numbers.values | self.measured | {FINAL: int(self.is_final)}
 
 
 @dataclass
@@ -583,43 +580,40 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     """
     communicator, plan = round.communicator, round.plan
     sent, received = round.bytes_before
-    costs: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "bytes_down": communicator.bytes_sent - sent,
         "bytes_up": communicator.bytes_received - received,
         "floats_down": round.floats_down,
     }
     for phase in PHASES:
-        costs[f"seconds/{phase}"] = round.stopwatch.seconds[phase]
-    costs["seconds/round"] = round.stopwatch.lap()
+        measured[f"seconds/{phase}"] = round.stopwatch.seconds[phase]
+    measured["seconds/round"] = round.stopwatch.lap()
     round.stopwatch.seconds.clear()
-    costs |= times
+    measured |= times
     if communicator.is_server and not plan.is_final:
-        costs |= round.prepared.hooks.measure(round.server, plan.number)
+        measured |= round.prepared.hooks.measure(round.server, plan.number)
+    if communicator.is_server and plan.is_scored:
+        measured |= measure_clusters(round)
     return Result(
         number=plan.number,
         vote=round.collected.vote,
         is_final=plan.is_final,
         numbers=round.collected.numbers,
-        costs=costs,
-        clusters=find_clusters(round),
+        measured=measured,
         divergence=round.describe_divergence(),
     )
 
 
-def find_clusters(round: Round) -> Callable[[], dict[str, Any]]:
-    """Return a function that computes the cluster metrics, which rank 0 calls later.
+def measure_clusters(round: Round) -> dict[str, Any]:
+    """Compare groups of clients by their shifts with the clusters of the method.
 
-    The metrics compare groups of clients by their shifts with the clusters of the
-    method.
+    Returns:
+        Metrics by name; {} without shifts.
     """
     shifts = round.prepared.data.shifts
-    if (
-        shifts is None
-        or not shifts.drawn
-        or not (round.communicator.is_server and round.plan.is_scored)
-    ):
-        return dict
+    if shifts is None or not shifts.drawn:
+        return {}
     found = round.prepared.method.found_clusters(round.server)
     groups, _ = shifts.group_clients(round.plan.number)
     clusters = None if found is None else found.cpu().numpy()
-    return partial(record.describe_clusters, groups, shifts.drifts, clusters)
+    return record.describe_clusters(groups, shifts.drifts, clusters)

@@ -87,7 +87,7 @@ def count(method: str) -> Traffic:
         result = conclude(round, schedule.get_times(number))
     model = prepared.setup.layout.width
     uploads = result.numbers.clients.columns["clients/floats_up"]
-    down = result.costs["floats_down"]
+    down = result.measured["floats_down"]
     up = float(uploads.mean())
     return Traffic(down / model, up / model, _evaluate_formula(method, prepared))
 
