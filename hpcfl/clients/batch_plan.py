@@ -213,7 +213,7 @@ class LaneClient(NamedTuple):
         round: round in the key of its draws.
         pool: positions of its samples.
         length: number of samples that an epoch uses.
-        epochs: maximum number of epochs.
+        epochs: maximum number of epochs; 0 for a client that does not train.
     """
 
     client: int

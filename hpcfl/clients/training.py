@@ -244,7 +244,7 @@ class LocalTraining:
         return clients
 
     def _order_clients(self) -> list[int]:
-        trains = [client.length > 0 for client in self.clients]
+        trains = [client.length > 0 and client.epochs > 0 for client in self.clients]
         if self.task.only is not None:
             # One conversion to a list waits for the device only once.
             asked = self.task.only.tolist()

@@ -73,9 +73,6 @@ def train_briefly(task: Task) -> Task:
     return replace(task, epochs=min(task.epochs, 1))
 
 
-brief_fleet = partial(Fleet, adjust=train_briefly)
-
-
 def repeat_uploads(round: Round) -> None:
     """Deliver the message of the one client as the messages of all clients.
 
@@ -252,5 +249,5 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         store=ClientStore(taking_part, private),
         newcomers=ClientStore(newcomers, private),
         placement=Placement(np.zeros(len(counts), np.int64), 1),
-        fleet_type=brief_fleet,
+        fleet_type=partial(Fleet, adjust=train_briefly),
     )

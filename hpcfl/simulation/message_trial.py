@@ -27,20 +27,9 @@ from hpcfl.simulation.round import Round
 from hpcfl.simulation.stages import Observer, RoundPlan, Stage, play
 
 
-def skip_epochs(task: Task) -> Task:
-    """Return a task without epochs, whose results have the same shapes."""
-    return replace(task, epochs=0)
-
-
 def skip_training(task: Task) -> Task:
-    """Return a task without clients, which needs no memory for gradients."""
-    nobody = torch.zeros(len(task.rounds), dtype=torch.bool)
-    return replace(task, epochs=0, only=nobody)
-
-
-idle_fleet = partial(Fleet, adjust=skip_training)
-# Sample-level privacy does not allow the training of selected clients.
-private_idle_fleet = partial(Fleet, adjust=skip_epochs)
+    """Return a task without epochs, which needs no memory for gradients."""
+    return replace(task, epochs=0)
 
 
 @dataclass
@@ -104,9 +93,8 @@ def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
     Raises:
         RankFailure: A step before the server's step fails.
     """
-    is_private = prepared.resources.privacy is not None
-    fleet_type = private_idle_fleet if is_private else idle_fleet
-    small = replace(shrink(prepared, lanes=1), fleet_type=fleet_type)
+    idle_fleet = partial(Fleet, adjust=skip_training)
+    small = replace(shrink(prepared, lanes=1), fleet_type=idle_fleet)
     server = small.hooks.make_initial_state("server_state", small.setup)
     client = np.array([0])
     for number in (1, 2):
