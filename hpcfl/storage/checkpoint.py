@@ -130,10 +130,9 @@ class Checkpoints:
         # after ``restore``
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
-        # ranks send the ids of their clients once: the ids that this rank has sent, and
-        # on rank 0 the ids by rank
-        self._told: np.ndarray | None = None
-        self._hosted: dict[int, np.ndarray] = {}
+        # rank 0: the ids of each rank's clients, which do not change; None before the
+        # first checkpoint, in which ranks send them
+        self._hosted: list[np.ndarray] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         # seconds in which the last checkpoint was written in the background; on rank 0
         # the maximum over ranks
@@ -166,6 +165,9 @@ class Checkpoints:
             raise RuntimeError(
                 f"the checkpoint of round {self._pending.round} is not finished; call finish"
             )
+        if self._hosted is None:
+            ids_by_rank = self.communicator.gather(clients.ids) or []
+            self._hosted = [np.array(ids, np.int64) for ids in ids_by_rank]
         states = [(self._distribute(server), clients.snapshot())]
         if best is not None:
             states.append((self._distribute(best.server), best.rows))
@@ -245,9 +247,8 @@ class Checkpoints:
                 training.
 
         Returns:
-            JSON-able values: seconds of writing; ids of this rank's clients, or None if
-            rank 0 knows them; and for each state its shards, the digest of clients
-            without own state, and the digests of the other clients.
+            JSON-able values: seconds of writing; and for each state its shards, the
+            digest of clients without own state, and the digests of the other clients.
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
@@ -255,12 +256,8 @@ class Checkpoints:
             self.folder.mkdir(exist_ok=True)
         with beside_training:
             written = [self._write_state(server, rows) for server, rows in states]
-        ids = states[0][1].ids
-        known = self._told is not None and np.array_equal(ids, self._told)
-        self._told = ids
         return {
             "states": written,
-            "ids": None if known else ids.tolist(),
             "seconds": time.perf_counter() - begun,
         }
 
@@ -316,12 +313,8 @@ class Checkpoints:
             pending: the checkpoint.
             reports: results of ``_write`` on all ranks.
         """
-        for rank, report in enumerate(reports):
-            if report["ids"] is not None:
-                self._hosted[rank] = np.array(report["ids"], np.int64)
-        parts = list(
-            zip(*(report["states"] for report in reports), strict=True)
-        )  # by state, of all ranks
+        # by state, the parts of all ranks
+        parts = list(zip(*(report["states"] for report in reports), strict=True))
         if pending.best is not None:
             round, number = pending.best
             self._best = self._assemble(round, {"number": number}, parts[1], None)
@@ -329,9 +322,8 @@ class Checkpoints:
         new.write(self.folder)
         # Existing checkpoints of this round or later ones are damaged, because the run
         # would have continued after an intact one.
-        self._kept = [*(old for old in self._kept if old.round < new.round), new][
-            -self.keep :
-        ]
+        older = [old for old in self._kept if old.round < new.round]
+        self._kept = [*older, new][-self.keep :]
         self._clean()
         return new.digest
 
@@ -353,8 +345,8 @@ class Checkpoints:
         files = [shard for part in parts for shard in _parse_shards(part["files"])]
         files.sort(key=lambda shard: shard.part.begin if shard.part else 0)
         clients = [
-            ClientDigests(self._hosted[rank], part["template"], dict(part["clients"]))
-            for rank, part in enumerate(parts)
+            ClientDigests(ids, part["template"], dict(part["clients"]))
+            for ids, part in zip(self._hosted or (), parts, strict=True)
         ]
         [server] = [shard for shard in files if shard.is_of_server]
         of_run = digest_run(server.digests[0], clients)
