@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hpcfl import models
+from hpcfl.clients.losses import Tensors
 from hpcfl.clients.setup import INITIAL
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
@@ -35,7 +36,7 @@ class ModelAdapter:
     """
 
     insert: Callable[[nn.Module], nn.Module]
-    read: Callable[[nn.Module], tuple[dict[str, Tensor], list[str]]] | None = None
+    read: Callable[[nn.Module], tuple[Tensors, list[str]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,44 +87,23 @@ def prepare_model(
         raise ValueError(
             "the experiment has an adapter; pass it as the argument 'adapter'"
         )
-    # Local variables, so that the function does not keep all samples in memory.
-    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
-
-    def built() -> nn.Module:
-        return models.build(config.model, shape, classes, vocabulary)
-
-    given, notes = read_given(config, built, adapter)
-
-    def completed(values: dict[str, Tensor]) -> nn.Module:
-        module = built()
-        if values:
-            module.load_state_dict(values, strict=False)
-        return complete_model(config, method, module, adapter)
-
-    fresh, first = partial(completed, {}), partial(completed, given)
-    statistics = find_own_statistics(config, fresh, dataset)
-
-    def of_base(module: nn.Module) -> dict[str, Tensor]:
-        adapted = config.adapter.kind != "none"
-        values = constants.copy_frozen(module, adapted, statistics)
-        if config.runtime.precision != MIXED:
-            return values
-        from hpcfl.models import mixed
-
-        return mixed.stored(module, values)
-
+    # The function refers to facts of the data set, because samples would stay in memory.
+    facts = dataset.shape, dataset.classes, dataset.vocabulary
+    build_base = partial(models.build, config.model, *facts)
+    build = partial(build_model, config, method, adapter, build_base)
+    given, notes = read_given(config, build_base, adapter)
+    statistics = find_own_statistics(config, build, dataset)
     with randomness.seeded(config.seed, *INITIAL):
-        frozen = of_base(first())
+        frozen = copy_frozen_values(config, build(given), statistics)
     for name in frozen:
         given.pop(name, None)  # avoids a second copy in memory
-    build = partial(hold_built, fresh, frozen)
-    build_initial = partial(hold_built, first, frozen)
+    build_initial = partial(build, given=given, frozen=frozen)
     with randomness.seeded(config.seed, "template"):
         template = build_initial()
     parameters = layout.lay_out_parameters(template)
     refuse_frozen(config, method, parameters)
     return PreparedModel(
-        build=build,
+        build=partial(build, frozen=frozen),
         build_initial=build_initial,
         frozen=digest_fixed(frozen, given),
         template=template,
@@ -133,12 +113,59 @@ def prepare_model(
     )
 
 
-def hold_built(build: Build, frozen: dict[str, Tensor]) -> nn.Module:
-    """Return a new model that holds the frozen values."""
-    return constants.hold(build(), frozen)
+def build_model(
+    config: Config,
+    method: Method,
+    adapter: ModelAdapter | None,
+    build_base: Build,
+    given: Tensors | None = None,
+    frozen: Tensors | None = None,
+) -> nn.Module:
+    """Return a new model with its adapter, its precision and the method's changes.
+
+    Args:
+        config: configuration of the experiment.
+        method: method, which can adapt the model.
+        adapter: adapter of the experiment; None without one.
+        build_base: function that makes the model without all of these.
+        given: values that replace random ones, by name.
+        frozen: constants of the model, by name.
+    """
+    module = build_base()
+    if given:
+        module.load_state_dict(given, strict=False)
+    if adapter is not None:
+        # The adapter comes first, so that it does not freeze layers that a method adds.
+        module = adapter.insert(module)
+    if config.runtime.precision == MIXED:
+        from hpcfl.models import mixed
+
+        # Mixed precision comes before the method: layers that it adds use float32.
+        module = mixed.mix(replace_layers(module))
+    module = replace_layers(method.adapt(module))
+    return constants.hold(module, frozen or {})
 
 
-def digest_fixed(frozen: dict[str, Tensor], given: dict[str, Tensor]) -> str | None:
+def copy_frozen_values(
+    config: Config, module: nn.Module, statistics: set[str]
+) -> Tensors:
+    """Return copies of a model's frozen values by name, in the precision of the run.
+
+    Args:
+        config: configuration of the experiment.
+        module: initial model.
+        statistics: names of own buffers that the forward pass changes.
+    """
+    adapted = config.adapter.kind != "none"
+    values = constants.copy_frozen(module, adapted, statistics)
+    if config.runtime.precision != MIXED:
+        return values
+    from hpcfl.models import mixed
+
+    return mixed.stored(module, values)
+
+
+def digest_fixed(frozen: Tensors, given: Tensors) -> str | None:
     """Return the digest of frozen values and of values from a file; None without any."""
     fixed = dict(frozen)
     for name, value in given.items():
@@ -149,21 +176,6 @@ def digest_fixed(frozen: dict[str, Tensor], given: dict[str, Tensor]) -> str | N
         for name, value in fixed.items()
     }
     return digest_tensors(content) if content else None
-
-
-def complete_model(
-    config: Config, method: Method, module: nn.Module, adapter: ModelAdapter | None
-) -> nn.Module:
-    """Return a new model with its adapter, its precision and the method's changes."""
-    if adapter is not None:
-        # The adapter comes first, so that it does not freeze layers that a method adds.
-        module = adapter.insert(module)
-    if config.runtime.precision == MIXED:
-        from hpcfl.models import mixed
-
-        # Mixed precision comes before the method: layers that it adds use float32.
-        module = mixed.mix(replace_layers(module))
-    return replace_layers(method.adapt(module))
 
 
 def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[str]:
@@ -194,7 +206,7 @@ def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[s
 
 def read_given(
     config: Config, build: Build, adapter: ModelAdapter | None
-) -> tuple[dict[str, Tensor], list[str]]:
+) -> tuple[Tensors, list[str]]:
     """Read the initial model's tensors from files.
 
     Args:
