@@ -194,6 +194,7 @@ class LocalTraining:
     Methods identify clients by their positions in ``start.ids``.
 
     Attributes:
+        task, resources, start: as for ``train``.
         clients: samples, number of epochs and random key of each client.
         order: positions of the clients that train, sorted by ``order_by_length``.
         features_once: whether the layers below the head run only once, before the first
@@ -401,9 +402,12 @@ class Chunk:
     Each client is a lane. Lanes are sorted by ``order_by_length``.
 
     Attributes:
-        lanes: clients of the lanes.
+        task: requested training.
+        resources: resources of the rank; with ``features_once`` their samples are
+            features, and their kernel trains heads.
         models: models of the lanes.
         batches: source of the mini-batches.
+        lanes: clients of the lanes.
         assigned: names of the variables that steps have changed.
     """
 
@@ -483,40 +487,31 @@ class Chunk:
             Each lane's mean objective and mean data term, and the objective of its last
             mini-batch, float64 [L, 3].
         """
+        session = self._session
         orders, size = self.batches.draw(self._epoch)
-        lengths = [len(order) for order in orders]
         active_lanes = self._running.nonzero().flatten().tolist()
-        blocks = plan_epoch(lengths, active_lanes, size)
+        blocks = plan_epoch([len(order) for order in orders], active_lanes, size)
         if self._random is not None:
             self._random.begin(self._epoch)
-        # One asynchronous transfer for the whole epoch.
-        positions = [run.positions(orders).ravel() for block in blocks for run in block]
-        numbers = torch.from_numpy(np.concatenate([*positions, lengths]))
-        on_device = mixing.move_to_device(numbers, self.resources.device)
-        index, counts = on_device.tensor_split([-len(lengths)])
+        index, counts = self._move_positions(blocks, orders)
         results: list[tuple[BatchRun, Tensor]] = []
         for run, lanes, batches in self._gather_batches(blocks, index):
-            losses = []
-            counted_before, calls = self._session.samples, []
+            losses, calls = [], []
+            samples_before = session.samples
             for batch in batches:
-                called_before = self._session.calls
+                calls_before = session.calls
                 if self.task.step is None:
-                    variables = {
-                        key: of[lanes] for key, of in self.models.variables.items()
-                    }
-                    gradients, loss = self._session.compute_gradients(
-                        lanes, batch, variables
-                    )
+                    variables = self._select_variables(lanes)
+                    gradients, loss = session.compute_gradients(lanes, batch, variables)
                     self._optimizer.step(lanes, gradients)
                 else:
                     loss = self._step_by_method(lanes, batch)
                 if self._random is not None:
                     self._random.take(lanes)
-                calls.append(self._session.calls - called_before)
+                calls.append(session.calls - calls_before)
                 losses.append(loss)
                 heartbeat.beat()
-            counted = self._session.samples - counted_before
-            self.batches.count(run, orders, calls, counted)
+            self.batches.count(run, orders, calls, session.samples - samples_before)
             results.append((run, torch.stack(losses)))
             # Free these samples before the next block is gathered.
             del batch, batches
@@ -548,6 +543,29 @@ class Chunk:
         proximal = self._optimizer.proximal_term()
         return self._losses if proximal is None else add_terms(self._losses, proximal)
 
+    def _move_positions(
+        self, blocks: list[list[BatchRun]], orders: list[np.ndarray]
+    ) -> tuple[Tensor, Tensor]:
+        """Move the epoch's sample positions to the device, in one asynchronous transfer.
+
+        Args:
+            blocks: blocks of the epoch.
+            orders: samples of every lane in the order of the epoch.
+
+        Returns:
+            The positions of all runs in order, and the number of samples of each lane.
+        """
+        numbers = [run.positions(orders).ravel() for block in blocks for run in block]
+        lengths = [len(order) for order in orders]
+        on_host = torch.from_numpy(np.concatenate([*numbers, lengths]))
+        on_device = mixing.move_to_device(on_host, self.resources.device)
+        index, counts = on_device.tensor_split([-len(lengths)])
+        return index, counts
+
+    def _select_variables(self, lanes: Lanes) -> Tensors:
+        """Return the variables of some lanes by name, views for a slice."""
+        return {name: value[lanes] for name, value in self.models.variables.items()}
+
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
         """Take the method's own step on the lanes' mini-batches.
 
@@ -555,12 +573,11 @@ class Chunk:
             The lanes' objectives and data terms, [a, 2].
         """
         assert self.task.step is not None and self._random is not None
-        given = {name: value[lanes] for name, value in self.models.variables.items()}
+        given = self._select_variables(lanes)
         context = StepContext(
             variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
-            index=self._random.taken[
-                lanes
-            ].clone(),  # a step may keep a reference to it
+            # a step may keep a reference to it
+            index=self._random.taken[lanes].clone(),
             _lanes=lanes,
             _batches=batch.split(self.task.batches),
             _session=self._session,
