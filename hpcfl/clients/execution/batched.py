@@ -243,8 +243,6 @@ class BatchedKernel(Kernel):
         """Return the names of the linear layers if ``names`` are their parameters.
 
         Otherwise the result is empty.
-
-        Otherwise the result is empty.
         """
         layers = self._layers or []
         leaves = [f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")]
@@ -263,7 +261,7 @@ class BatchedKernel(Kernel):
         build = partial(self._build_prediction, function, names, variable_names)
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
         key = ("predict", identify_function(function), *names, *variable_names)
-        return self.prepare_prediction(key, build)(*given)[0]
+        return self.prepare(key, build)(*given)[0]
 
     def _build_prediction(
         self, function: Predict, names: list[str], variable_names: list[str]
@@ -301,39 +299,22 @@ class BatchedKernel(Kernel):
         self,
         key: Hashable,
         build: Callable[[], Function],
-        work: Work,
-        written: Sequence[int],
+        work: Work | None = None,
+        written: Sequence[int] = (),
     ) -> Function:
-        """Return the gradient function that ``build`` makes, adapted to the device.
+        """Return the function that ``build`` makes, adapted to the device.
+
+        On a CPU its bits for a lane do not depend on other lanes.
 
         Args:
             key: key of the function; equal keys identify equal functions.
             build: function that makes the function.
-            work: lanes and loss.
+            work: lanes and loss if the function computes gradients; None if it predicts.
             written: positions of the arguments that the function changes.
-        """
-        return self._keep_bits(key, build, writes=bool(written))
-
-    def prepare_prediction(
-        self, key: Hashable, build: Callable[[], Function]
-    ) -> Function:
-        """Return the prediction that ``build`` makes, adapted to the device.
-
-        Args:
-            key, build: as for ``prepare``.
-        """
-        return self._keep_bits(key, build, writes=False)
-
-    def _keep_bits(
-        self, key: Hashable, build: Callable[[], Function], writes: bool
-    ) -> Function:
-        """Return the function of ``build`` with bits that do not depend on other lanes.
-
-        Args:
-            writes: as for ``SameBits``.
         """
         known = self._known.pop(key, None)
         if known is None:
+            writes = bool(written)
             known = SameBits(build(), self._keeps_bits, writes, self.dependent)
         self._known[key] = known
         if len(self._known) > MOST:

@@ -380,9 +380,12 @@ class GraphKernel(BatchedKernel):
         self,
         key: Hashable,
         build: Callable[[], Function],
-        work: Work,
-        written: Sequence[int],
+        work: Work | None = None,
+        written: Sequence[int] = (),
     ) -> Function:
+        if work is None:
+            # Blocks are large enough for single launches; graphs would only use memory.
+            return build()
         graphed = self._functions.pop(key, None)
         if graphed is None:
             captures = self._captures if self._replay else None
@@ -397,12 +400,6 @@ class GraphKernel(BatchedKernel):
             self._captures.forget()
         lanes = len(next(iter(work.tensors.values())))
         return partial(graphed, lanes)
-
-    def prepare_prediction(
-        self, key: Hashable, build: Callable[[], Function]
-    ) -> Function:
-        # Blocks are large enough for single launches; graphs would only use memory.
-        return build()
 
 
 def _widen(tensor: Tensor, wide: int) -> Tensor:

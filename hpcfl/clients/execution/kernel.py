@@ -164,7 +164,7 @@ class Session(ABC):
 
     Attributes:
         samples: number of samples of one lane in all calls so far.
-        calls: number of calls of ``gradients`` so far.
+        calls: number of calls of ``compute_gradients`` so far.
     """
 
     def __init__(self, kernel: Kernel, work: Work) -> None:
