@@ -6,16 +6,19 @@ selection of clients uses losses. A resumed run computes the steps again; checkp
 not contain them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from hpcfl.clock.durations import Duration, convert_to_seconds, describe_durations
+from hpcfl.clock.availability import OnlineClients
+from hpcfl.clock.clients import Clients
+from hpcfl.clock.durations import convert_to_seconds, describe_durations
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round_schedule import Draws, RoundSchedule
+from hpcfl.simulation.round_schedule import RoundSchedule
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,19 @@ class Step:
         }
 
 
-class Timetable(Protocol):
-    """A source of consecutive steps."""
+class Timetable(ABC):
+    """Simulation of the clients that yields consecutive steps."""
 
-    def step(self) -> Step: ...
+    def __init__(self, clients: Clients) -> None:
+        self._time = clients.time
+        self._draws = clients.draws
+        self._duration = clients.duration
+        self._online = OnlineClients(clients.availability, clients.draws.clients)
+        self._tick = 0
+
+    @abstractmethod
+    def step(self) -> Step:
+        """Return the next step. Raises UserError if no further step is possible."""
 
 
 class Calendar(RoundSchedule):
@@ -110,21 +122,17 @@ class Calendar(RoundSchedule):
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        draws: Draws,
-        duration: Duration,
-        timetable: Timetable,
+        self, prepared: Prepared, clients: Clients, timetable: Timetable
     ) -> None:
-        super().__init__(prepared, draws)
-        self.duration = duration
-        self._pace = np.array(duration.devices.pace, float)
+        super().__init__(prepared, clients.draws)
+        self.duration = clients.duration
+        self._pace = np.array(self.duration.devices.pace, float)
         self._timetable = timetable
         self._steps: list[Step] = []
         # jobs by start version, each with its round
         self._started: dict[int, list[tuple[int, Job]]] = {}
         # number of counted uploads of each client after each step so far
-        self._updates = [np.zeros(draws.clients, np.int64)]
+        self._updates = [np.zeros(self.draws.clients, np.int64)]
 
     def step(self, number: int) -> Step:
         """Return the step of a round, from 1. Raises UserError if the round is

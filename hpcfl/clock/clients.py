@@ -1,6 +1,5 @@
-"""Parts of a calendar that synchronous and asynchronous rounds share."""
+"""Clients of an experiment with virtual time, from which a calendar starts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import cast
@@ -9,7 +8,6 @@ import numpy as np
 
 from hpcfl.clock import traces
 from hpcfl.clock.availability import Availability, make_availability
-from hpcfl.clock.calendar import Calendar
 from hpcfl.clock.durations import Duration, Work, draw_devices
 from hpcfl.clock.workload import Workload, count_workload
 from hpcfl.communication.communicator import Communicator, agreed
@@ -34,32 +32,6 @@ class Clients:
     draws: Draws
     duration: Duration
     availability: Availability
-
-
-def make_calendar(
-    prepared: Prepared,
-    communicator: Communicator,
-    make: Callable[[Clients], Calendar],
-) -> Calendar:
-    """Return the calendar of an experiment after a rehearsal of its rounds. Collective.
-
-    Args:
-        prepared: prepared experiment.
-        communicator: communicator of all ranks.
-        make: function that returns the calendar for given clients.
-
-    Raises:
-        UserError: The rounds are impossible; the same on all ranks.
-    """
-    load = share_workload(prepared, communicator)
-    with agreed(communicator):
-        calendar = make(describe_clients(prepared, load))
-        if calendar.reports is None:
-            calendar.rehearse()
-        else:
-            make(describe_clients(prepared, load)).rehearse()
-        calendar.notes += note_files(prepared.config.time, prepared.data.split.names)
-    return calendar
 
 
 def describe_clients(prepared: Prepared, load: Workload) -> Clients:

@@ -7,26 +7,11 @@ from math import ceil
 import numpy as np
 
 from hpcfl.clock import exact
-from hpcfl.clock.availability import FOREVER, OnlineClients
-from hpcfl.clock.calendar import Calendar, Job, Step
-from hpcfl.clock.clients import Clients, make_calendar
+from hpcfl.clock.availability import FOREVER
+from hpcfl.clock.calendar import Job, Step, Timetable
+from hpcfl.clock.clients import Clients
 from hpcfl.clock.durations import SECOND, count_epochs, find_share
-from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
-from hpcfl.simulation.prepare import Prepared
-
-
-def make_synchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
-    """Return the calendar of an experiment with a synchronous server. Collective.
-
-    Raises UserError, the same on all ranks.
-    """
-
-    def make(clients: Clients) -> Calendar:
-        timetable = SynchronousTimetable(clients)
-        return Calendar(prepared, clients.draws, clients.duration, timetable)
-
-    return make_calendar(prepared, communicator, make)
 
 
 @dataclass(frozen=True)
@@ -42,24 +27,19 @@ class _Request:
     is_lost: bool
 
 
-class SynchronousTimetable:
+class SynchronousTimetable(Timetable):
     """Timetable of a synchronous server; ``step`` returns consecutive rounds."""
 
     def __init__(self, clients: Clients) -> None:
-        self._time = time = clients.time
-        self._draws = draws = clients.draws
-        self._duration = clients.duration
-        self._clients = draws.clients
-        self._online = OnlineClients(clients.availability, self._clients)
-        self._wanted = draws.participation.count(self._clients)
+        super().__init__(clients)
+        self._wanted = self._draws.participation.count(self._draws.clients)
         self._deadline: int | None = None
-        if time.deadline is not None:
-            self._deadline = exact.round_to_whole(Decimal(time.deadline) * SECOND)
-        self._tick = 0
+        if self._time.deadline is not None:
+            deadline = Decimal(self._time.deadline) * SECOND
+            self._deadline = exact.round_to_whole(deadline)
         self._number = 0
 
     def step(self) -> Step:
-        """Return the next round. Raises UserError if no client will be online again."""
         self._number += 1
         started = self._tick
         online = self._wait_for_online_clients()
@@ -97,8 +77,7 @@ class SynchronousTimetable:
         online = self._online.advance(self._tick)
         if online.any():
             return online
-        everybody = np.ones(self._clients, bool)
-        next_tick = self._online.find_next_online(everybody)
+        next_tick = self._online.find_next_online(~online)
         if next_tick >= FOREVER:
             raise UserError(
                 f"time.availability: no client is available in round {self._number} or later; "

@@ -26,9 +26,9 @@ from torch import Tensor
 from hpcfl.clock.asynchronous.in_flight import InFlight
 from hpcfl.clock.asynchronous.staleness import Staleness
 from hpcfl.clock.asynchronous.timetable import AsynchronousTimetable
-from hpcfl.clock.asynchronous.trial import stack_inboxes, try_asynchronous
+from hpcfl.clock.asynchronous.trial import stack_inboxes
 from hpcfl.clock.calendar import Calendar, Job, list_shares
-from hpcfl.clock.clients import Clients, make_calendar
+from hpcfl.clock.clients import Clients
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Field, Mean
@@ -57,26 +57,6 @@ WEIGHTS = "weights of arrivals"
 GRADIENTS = {SAMPLE_GRADIENTS, SCORING_GRADIENTS}
 
 
-def make_asynchronous(prepared: Prepared, communicator: Communicator) -> Calendar:
-    """Return the calendar of an experiment with an asynchronous server. Collective.
-
-    Raises UserError, the same on all ranks.
-    """
-    mixes = try_asynchronous(prepared, communicator)
-
-    def make(clients: Clients) -> AsynchronousCalendar:
-        timetable = AsynchronousTimetable(clients)
-        return AsynchronousCalendar(
-            prepared,
-            clients.draws,
-            clients.duration,
-            timetable,
-            mixes=mixes,
-        )
-
-    return make_calendar(prepared, communicator, make)
-
-
 class AsynchronousCalendar(Calendar):
     """Rounds of an asynchronous server.
 
@@ -88,8 +68,8 @@ class AsynchronousCalendar(Calendar):
     flights: InFlight
     stored_as = "in flight."
 
-    def __init__(self, *calendar: Any, mixes: bool) -> None:
-        super().__init__(*calendar)
+    def __init__(self, prepared: Prepared, clients: Clients, mixes: bool) -> None:
+        super().__init__(prepared, clients, AsynchronousTimetable(clients))
         self.mixes = mixes
 
     def begin(

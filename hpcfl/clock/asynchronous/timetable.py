@@ -15,8 +15,8 @@ from decimal import Decimal
 import numpy as np
 
 from hpcfl.clock import exact
-from hpcfl.clock.availability import FOREVER, OnlineClients
-from hpcfl.clock.calendar import Job, Step
+from hpcfl.clock.availability import FOREVER
+from hpcfl.clock.calendar import Job, Step, Timetable
 from hpcfl.clock.clients import Clients
 from hpcfl.clock.durations import SECOND, count_epochs
 from hpcfl.errors import UserError
@@ -71,16 +71,14 @@ class _Flight:
     is_useless: bool = field(compare=False)
 
 
-class AsynchronousTimetable:
+class AsynchronousTimetable(Timetable):
     """Timetable of an asynchronous server; ``step`` returns consecutive steps."""
 
     def __init__(self, clients: Clients) -> None:
         """Set up the simulation. Raises UserError for a buffer that can never be full."""
-        self._time = time = clients.time
-        self._draws = draws = clients.draws
-        self._duration = clients.duration
+        super().__init__(clients)
+        time, draws = clients.time, clients.draws
         self._clients = draws.clients
-        self._online = OnlineClients(clients.availability, self._clients)
         self._places = min(count_places(time, draws), self._clients)
         self._size = count_buffered(time, draws)
         if time.rule != "semi" and self._size > self._clients:
@@ -92,7 +90,6 @@ class AsynchronousTimetable:
         if time.rule == "semi":
             assert time.period is not None
             self._period = max(1, exact.round_to_whole(Decimal(time.period) * SECOND))
-        self._tick = 0
         self._begun = 0  # tick of the last step
         self._version = 0
         self._fillings = 0  # how often clients have started from the newest version
@@ -106,7 +103,6 @@ class AsynchronousTimetable:
         self._steps = self._play()
 
     def step(self) -> Step:
-        """Return the next step. Raises UserError if no further step is possible."""
         return next(self._steps)
 
     def _play(self) -> Iterator[Step]:
