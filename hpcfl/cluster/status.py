@@ -1,6 +1,5 @@
 """``hpcfl status``: status of the runs in a folder, read without disturbing writers."""
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -46,7 +45,6 @@ class Status:
         rounds: requested number of rounds, or None.
         left: seconds until the run is finished at its pace so far, or None.
         reached: last value of the primary metric, formatted.
-        command: command that continues the run, if a user typed it.
     """
 
     name: str
@@ -56,7 +54,6 @@ class Status:
     rounds: int | None = None
     left: float | None = None
     reached: str = ""
-    command: str = ""
 
 
 def look(folder: Path) -> list[Status]:
@@ -183,7 +180,6 @@ def _find_status(
         rounds=rounds,
         left=pace * left if pace and left and state == "running" else None,
         reached=reached,
-        command=_find_command(run) if state == "stopped" and not job else "",
     )
 
 
@@ -205,11 +201,10 @@ def _find_state(
 ) -> tuple[str, str]:
     """Return a cell's state and note, first from its folder, then from the queue."""
     run_state = run.status if run else run_status.look(folder, None, Results())
-    requeues = (
-        f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
-        if queued and queued.restarts
-        else ""
-    )
+    requeues = ""
+    if queued is not None and queued.restarts:
+        plural = "s" if queued.restarts > 1 else ""
+        requeues = f"requeued {queued.restarts} time{plural}"
     if run_state.finished:
         return "finished", ""
     if run_state.is_locked:
@@ -223,23 +218,9 @@ def _find_state(
             "failed",
             f"Slurm reports only {queued.state}; see the log in {submissions.folder}",
         )
-    return (
-        ("stopped", "the same command continues")
-        if run_state.stage
-        else ("waiting", "")
-    )
-
-
-def _find_command(run: Run) -> str:
-    """Return the shell command that last started a run; "" for other programs."""
-    program, *words = run.results.header.get("command") or [""]
-    ranks = run.results.header.get("ranks", 1)
-    launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
-    return (
-        shlex.join([*launcher, "hpcfl", *words])
-        if Path(program).name == "hpcfl"
-        else ""
-    )
+    if run_state.stage:
+        return "stopped", "the same command continues"
+    return "waiting", ""
 
 
 def _describe_queued(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
@@ -248,22 +229,16 @@ def _describe_queued(queued: Queued, run: Run | None, requeues: str) -> tuple[st
     """
     if queued.state == "RUNNING":
         return "running" if run else "starting", requeues
-    return "queued", ", ".join(
-        part for part in (requeues, queued.reason) if part and part != "None"
-    )
+    notes = [requeues, queued.reason]
+    return "queued", ", ".join(note for note in notes if note not in ("", "None"))
 
 
 def _make_table(cells: list[Status]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    for title, justify in (
-        ("cell", "left"),
-        ("state", "left"),
-        ("round", "right"),
-        ("reached", "right"),
-        ("left", "right"),
-        ("", "left"),
-    ):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for title in ("cell", "state", "round", "reached", "left", ""):
+        table.add_column(title, overflow="fold")
+    for column in table.columns[2:5]:
+        column.justify = "right"
     for cell in cells[:SHOWN]:
         table.add_row(
             literal(cell.name),
@@ -274,14 +249,6 @@ def _make_table(cells: list[Status]) -> RenderableType:
             literal(cell.note),
         )
     counts = Counter(cell.state for cell in cells)
-    commands = dict.fromkeys(cell.command for cell in cells if cell.command)
     more = [f"… and {len(cells) - SHOWN:,} more"] if len(cells) > SHOWN else []
-    return Group(
-        table,
-        *more,
-        ", ".join(f"{count} {state}" for state, count in counts.items()),
-        *(
-            literal(f"continue, in the folder where it was begun: {command}")
-            for command in commands
-        ),
-    )
+    total = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return Group(table, *more, total)
