@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil, isinf, prod
 
 import numpy as np
@@ -35,13 +34,6 @@ from hpcfl.storage.manifest import Part
 
 Sent = Tensor | Field | Pool | Mixture | Mean
 FLOAT = 4  # bytes
-# Assumed bytes per second at which a rank copies, hashes and writes: more than the 140 MB
-# measured on the disk of a virtual machine, less than a parallel file system.
-WRITING = 2e8
-# Assumed bytes per second at which rank 0 hashes the server's state; a core with SHA
-# instructions reaches 1.3e9.
-HASHING = 1e9
-SHORT = 10  # seconds; a checkpoint that takes longer is reported
 # float64 numbers per client and round in addition to its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
@@ -202,30 +194,26 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     The estimate assumes the largest possible number of its clients in a round.
     """
     config, resources = prepared.config, prepared.resources
-    model = FLOAT * prepared.setup.layout.width
+    model, client = FLOAT * prepared.setup.layout.width, count_client_bytes(prepared)
     hosted = len(prepared.store.ids)
     participants = count_concurrent_clients(prepared)
     limit = int(config.runtime.memory * 1e6)
     of_optimizer = len(list_slots(config.training))
     lanes = min(participants, resources.kernel.widest)
-    rows = participants * (2 * model + count_client_bytes(prepared))
+    rows = participants * (2 * model + client)
     if config.time.mode == "asynchronous":
         # Finished updates wait for their round, in addition to the clients' start models.
-        rows += participants * (
-            model + count_client_bytes(prepared)
-        ) + count_kept_bytes(prepared)
+        rows += participants * (model + client) + count_kept_bytes(prepared)
     return RankNeeds(
         clients=hosted,
         samples=resources.samples.nbytes,
-        client_state=min(limit, hosted * count_client_bytes(prepared)),
+        client_state=min(limit, hosted * client),
         # start rows, trained rows and the state in use
         rows=rows,
         # parameters, gradients and optimizer state; frozen parameters exist once
         lanes=lanes * (2 + of_optimizer) * model
         + constants.count_bytes(resources.kernel.module),
-        file=2
-        * min(hosted, count_clients_in_file(prepared))
-        * count_client_bytes(prepared),
+        file=2 * min(hosted, count_clients_in_file(prepared)) * client,
     )
 
 
@@ -253,7 +241,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
         messages = message_trial.outline_messages(prepared)
     else:
         fixed = message_trial.find_fixed(prepared)
-        messages = next(islice(message_trial.record_two_rounds(prepared), 1, None))
+        _, messages = message_trial.record_two_rounds(prepared)
     few, many = messages.clients, prepared.setup.clients
     # Widths of models in messages that do not belong to clients.
     widths_of_fixed = {messages.server[name].shape[-1] for name in fixed}
@@ -388,18 +376,15 @@ def count_concurrent_clients(prepared: Prepared) -> int:
     return min(len(prepared.store.ids), most)
 
 
-def count_kept_versions(config: Config) -> int:
-    """Return the largest number of old server models that are kept for clients that
+def count_kept_bytes(prepared: Prepared) -> int:
+    """Return the bytes of the old server models that every rank keeps for clients that
     train from them; 0 for a synchronous server.
     """
+    config = prepared.config
     if config.time.mode != "asynchronous":
         return 0
-    return count_concurrent(config, config.partition.clients)
-
-
-def count_kept_bytes(prepared: Prepared) -> int:
-    """Return the bytes of the old server models on every rank."""
-    return count_kept_versions(prepared.config) * FLOAT * prepared.setup.layout.width
+    versions = count_concurrent(config, config.partition.clients)
+    return versions * FLOAT * prepared.setup.layout.width
 
 
 def count_client_bytes(prepared: Prepared) -> int:
@@ -409,9 +394,8 @@ def count_client_bytes(prepared: Prepared) -> int:
 
 def count_checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
     """Return the bytes of one checkpoint."""
-    return server.state + prepared.config.partition.clients * count_client_bytes(
-        prepared
-    )
+    clients = prepared.config.partition.clients
+    return server.state + clients * count_client_bytes(prepared)
 
 
 def count_checkpoint_files(prepared: Prepared, workers: int) -> int:
@@ -429,17 +413,6 @@ def count_checkpoint_files(prepared: Prepared, workers: int) -> int:
     return 1 + min(clients, ceil(clients / in_file) + workers - 1)
 
 
-def estimate_checkpoint_seconds(prepared: Prepared, needs: Needs) -> float:
-    """Return the estimated seconds of a checkpoint on its slowest rank."""
-    client = count_client_bytes(prepared)
-    sizes = [of_rank.clients * client for of_rank in needs.ranks]
-    sizes[0] += needs.server.state - needs.server.parts
-    first_worker = min(1, len(sizes) - 1)
-    for rank in range(first_worker, len(sizes)):
-        sizes[rank] += compute_worker_share(needs)
-    return max(max(sizes) / WRITING, needs.server.state / HASHING)
-
-
 def count_metrics_bytes(prepared: Prepared) -> int:
     """Return the bytes of the metrics of the whole run."""
     config = prepared.config
@@ -453,47 +426,20 @@ def count_metrics_bytes(prepared: Prepared) -> int:
 
 def list_score_names(prepared: Prepared) -> set[str]:
     """Return the names of the per-client numbers that scores record in a column."""
-    return {
-        part
-        for name, score in prepared.resources.scores.items()
-        for part in score_check.compute_numbers(
-            name, score, score_check.make_block(prepared.setup.classes)
-        )
-    }
+    block = score_check.make_block(prepared.setup.classes)
+    names: set[str] = set()
+    for name, score in prepared.resources.scores.items():
+        names |= set(score_check.compute_numbers(name, score, block))
+    return names
 
 
 def describe_needs(prepared: Prepared, needs: Needs) -> str:
     """Return a table of memory by rank, and lines on $TMPDIR and the disk."""
     lines = [
-        "memory, without Python, torch and activations",
-        "".join(f"{heading:>{CELL}}" for heading in HEADINGS),
+        *_tabulate_memory(prepared, needs),
+        *_list_gpus(needs),
+        *_describe_files(prepared, needs),
     ]
-    limit = int(prepared.config.runtime.memory * 1e6)
-    for rank, of_rank in enumerate(needs.ranks):
-        clients, *sizes, _ = vars(of_rank).values()
-        received = min(limit, compute_worker_share(needs) + needs.server.pools)
-        from_server = received if rank else needs.server.memory
-        sizes += [count_file_in_memory(of_rank), from_server]
-        cells = [str(rank), str(clients)]
-        cells += map(format_size, [*sizes, sum(sizes)])
-        lines.append("".join(f"{cell:>{CELL}}" for cell in cells))
-    for rank, gpu in enumerate(needs.gpus):
-        if gpu is not None:
-            hosted = needs.ranks[rank].clients
-            lines.append(f"GPU of rank {rank}: {describe_gpu(gpu, hosted)}")
-            if pools := needs.server.pools:
-                place = "" if gpu.pool else " on its host, copied in blocks"
-                lines[-1] += f"; pool of models {format_size(pools)}{place}"
-    of_server, *of_others = [
-        count_file_bytes(prepared, needs, rank) for rank in range(len(needs.ranks))
-    ]
-    most = max(of_others, default=0)
-    if of_server or most:
-        others = f" and up to {format_size(most)} of another rank" if most else ""
-        lines.append(
-            f"$TMPDIR of rank 0: {format_size(of_server)}{others}, beyond runtime.memory = "
-            f"{prepared.config.runtime.memory:g}"
-        )
     if needs.server.is_outline:
         lines.append("messages: counted as one model to and from each client")
     checkpoint = count_checkpoint_bytes(prepared, needs.server)
@@ -505,13 +451,58 @@ def describe_needs(prepared: Prepared, needs: Needs) -> str:
         f"file{'s' if files > 1 else ''}, {kept} checkpoints at most; "
         f"metrics {format_size(count_metrics_bytes(prepared))}"
     )
-    seconds = estimate_checkpoint_seconds(prepared, needs)
-    if seconds > SHORT:
-        lines.append(
-            f"time: about {seconds:.0f} s per checkpoint at {format_size(WRITING)} per second "
-            "and rank; a Slurm job needs this time plus one round as its warning"
-        )
     return "\n".join(lines)
+
+
+def _tabulate_memory(prepared: Prepared, needs: Needs) -> list[str]:
+    """Return the lines of the table of memory, one for each rank."""
+    rows: list[Sequence[object]] = [HEADINGS]
+    limit = int(prepared.config.runtime.memory * 1e6)
+    received = min(limit, compute_worker_share(needs) + needs.server.pools)
+    for rank, own in enumerate(needs.ranks):
+        sizes = [
+            own.samples,
+            own.client_state,
+            own.rows,
+            own.lanes,
+            count_file_in_memory(own),
+            received if rank else needs.server.memory,
+        ]
+        texts = map(format_size, [*sizes, sum(sizes)])
+        rows.append([rank, own.clients, *texts])
+    lines = ["memory, without Python, torch and activations"]
+    for row in rows:
+        lines.append("".join(f"{cell:>{CELL}}" for cell in row))
+    return lines
+
+
+def _list_gpus(needs: Needs) -> list[str]:
+    """Return a line for each rank with a GPU."""
+    lines = []
+    for rank, gpu in enumerate(needs.gpus):
+        if gpu is None:
+            continue
+        line = f"GPU of rank {rank}: {describe_gpu(gpu, needs.ranks[rank].clients)}"
+        if pools := needs.server.pools:
+            place = "" if gpu.pool else " on its host, copied in blocks"
+            line += f"; pool of models {format_size(pools)}{place}"
+        lines.append(line)
+    return lines
+
+
+def _describe_files(prepared: Prepared, needs: Needs) -> list[str]:
+    """Return a line on the bytes in $TMPDIR; empty without such bytes."""
+    of_server, *of_others = [
+        count_file_bytes(prepared, needs, rank) for rank in range(len(needs.ranks))
+    ]
+    most = max(of_others, default=0)
+    if not of_server and not most:
+        return []
+    others = f" and up to {format_size(most)} of another rank" if most else ""
+    return [
+        f"$TMPDIR of rank 0: {format_size(of_server)}{others}, beyond runtime.memory = "
+        f"{prepared.config.runtime.memory:g}"
+    ]
 
 
 def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:

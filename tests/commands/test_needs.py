@@ -172,24 +172,12 @@ def test_what_is_in_flight_is_forecast():
         prepared("fedavg"),
         prepared("fedavg", time={"mode": "asynchronous", "concurrency": 5}),
     )
-    assert needs.count_kept_versions(waits.config) == 0
-    assert needs.count_kept_versions(races.config) == 5
+    assert needs.count_kept_bytes(waits) == 0
+    assert needs.count_kept_bytes(races) == 5 * 2600
     before, after = (needs.compute_server_needs(one).state for one in (waits, races))
     assert after - before == 5 * 2600
     most = min(10, 5 + races.config.participation.count(10))
     assert needs.compute_rank_needs(races).rows == most * (3 * 2600) + 5 * 2600
-
-
-def test_the_slowest_rank_decides_how_long_a_checkpoint_takes(monkeypatch):
-    """At 2,600 bytes per second; FedAMP has a model for each client and in its server."""
-    monkeypatch.setattr(needs, "WRITING", 2600.0)
-    local, amp = prepared("local"), prepared("fedamp")
-    of_rank, server = needs.compute_rank_needs(local), needs.ServerNeeds(0, 0, 13_000)
-    idle = dataclasses.replace(of_rank, clients=0)
-    ranks = needs.Needs([idle, of_rank], server)
-    assert needs.estimate_checkpoint_seconds(local, ranks) == 10
-    text = needs.describe_needs(amp, needs.compute_needs(amp, OneProcess()))
-    assert " 20 s per checkpoint" in text
 
 
 def test_files_of_a_checkpoint_are_counted(monkeypatch):
@@ -216,11 +204,10 @@ def test_a_file_of_clients_needs_memory(monkeypatch):
     assert needs.describe_needs(local, job) != in_memory
 
 
-def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
+def test_large_tensors_of_the_server_are_written_by_all_ranks():
     """Ten models of 1 MiB: two per file of 2 MiB, so five files, which three ranks
-    write; the slowest rank writes a third of them and its clients' state.
+    write.
     """
-    monkeypatch.setattr(needs, "WRITING", 1.0)
     model = 1 << 20
     shape = [10, model // 4]
     assert needs.make_parts(prepared("local").config, shape, torch.float32) == []
@@ -231,10 +218,6 @@ def test_large_tensors_of_the_server_are_written_by_all_ranks(monkeypatch):
     server = needs.ServerNeeds(0, 0, 10 * model + 7, parts=10 * model, part_files=5)
     idle = dataclasses.replace(worker, clients=0)
     job = needs.Needs([idle, worker, worker, worker], server)
-    share = -(-10 * model // 3)
-    assert needs.estimate_checkpoint_seconds(local, job) == 10 * 2600 + share
-    shortened = needs.Needs([idle, worker], server, others=2)
-    assert needs.estimate_checkpoint_seconds(local, shortened) == 10 * 2600 + share
     table = needs.describe_needs(local, job).splitlines()
     assert [line.split()[12:14] for line in table[3:6]] == [["3.5", "MB"]] * 3
     # the server's file, its five parts, and one file of ten small clients on a rank
