@@ -7,7 +7,7 @@ from hpcfl.errors import UserError
 from hpcfl.report.text import plain
 from hpcfl.trained import loading
 from hpcfl.trained.export import export as write
-from hpcfl.trained.models import Models, Trained
+from hpcfl.trained.models import LoadedModel, Models
 
 
 def export(
@@ -61,7 +61,7 @@ def _choose_models(
     of_server: bool,
     moment: str | None,
     at: str,
-) -> Iterator[Trained]:
+) -> Iterator[LoadedModel]:
     if of_server:
         yield from models.of_server(at=at)
     if clients is None:

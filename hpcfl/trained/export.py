@@ -29,12 +29,12 @@ from hpcfl.models import mixed
 from hpcfl.models.layer_replacements import restore_layers
 from hpcfl.rows import constants, randomness
 from hpcfl.storage.clients import digest_tensors
-from hpcfl.trained.models import Models, Trained, predicted
+from hpcfl.trained.models import LoadedModel, Models, predict_classes
 from hpcfl.trained.module import PREDICTION, Predicting
 
 
 def export(
-    models: Models, chosen: Iterable[Trained], out: Path, adapters: bool = False
+    models: Models, chosen: Iterable[LoadedModel], out: Path, adapters: bool = False
 ) -> list[str]:
     """Write models into a new folder.
 
@@ -66,7 +66,9 @@ def export(
         return _write_models(models, chosen, folder)
 
 
-def _write_models(models: Models, chosen: Iterable[Trained], folder: Path) -> list[str]:
+def _write_models(
+    models: Models, chosen: Iterable[LoadedModel], folder: Path
+) -> list[str]:
     """Write models into a folder; return the lines of ``export``."""
     lines: list[str] = []
     programs: dict[str, str | None] = {}  # file name of the program by kind of model
@@ -99,7 +101,7 @@ def _require_corrections(models: Models) -> None:
 
 
 def _write_adapters(
-    models: Models, chosen: Iterable[Trained], folder: Path
+    models: Models, chosen: Iterable[LoadedModel], folder: Path
 ) -> list[str]:
     """Write corrections and their base into a folder; return the lines of ``export``."""
     lines: list[str] = []
@@ -130,7 +132,7 @@ def _make_base(setup: Setup) -> nn.Module:
     return restore_layers(lora.merge(plain))
 
 
-def _write_stem(model: Trained) -> str:
+def _write_stem(model: LoadedModel) -> str:
     """Return the beginning of a model's file names."""
     return model.name.replace(" ", "-")
 
@@ -147,7 +149,7 @@ def _write_tensors(path: Path, module: nn.Module) -> None:
 
 
 def _write_about(
-    folder: Path, models: Models, model: Trained, program: str | None
+    folder: Path, models: Models, model: LoadedModel, program: str | None
 ) -> str:
     """Write the description of a model; return a line on it, with a warning if its
     accuracy differs from the one that the run recorded.
@@ -188,11 +190,13 @@ def _export_program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
     return content.getvalue(), ""
 
 
-def _describe(models: Models, model: Trained, program: str | None) -> dict[str, Any]:
+def _describe(
+    models: Models, model: LoadedModel, program: str | None
+) -> dict[str, Any]:
     """Return the description of a model, for its JSON file."""
     prepared = models.replay.prepared
     x, y = models.samples(model.clients)
-    right = int((predicted(model.module, x) == y).sum())
+    right = int((predict_classes(model.module, x) == y).sum())
     return {
         "model": model.name,
         "moment": model.moment,

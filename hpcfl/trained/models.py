@@ -28,7 +28,7 @@ GLOBAL = "global"  # column of the model that all clients received
 
 
 @dataclass(frozen=True)
-class Trained:
+class LoadedModel:
     """A model of a run.
 
     Attributes:
@@ -86,7 +86,7 @@ class Models:
     @torch_settings.plain()
     def model(
         self, who: int | str, moment: str | None = None, at: At = "last"
-    ) -> Trained:
+    ) -> LoadedModel:
         """Return a model of the run.
 
         Args:
@@ -104,12 +104,12 @@ class Models:
         column = moment or self.score
         raise UserError(
             f"{self.folder}: client {who} has no model '{column}' of round "
-            f"{self._round(column, at)}, because it did not take part in this round"
+            f"{self._find_round(column, at)}, because it did not take part in this round"
         )
 
     def of_clients(
         self, clients: Sequence[int], moment: str | None = None, at: At = "last"
-    ) -> Iterator[Trained]:
+    ) -> Iterator[LoadedModel]:
         """Yield the models of clients; clients without a model in the round are
         skipped.
 
@@ -124,14 +124,14 @@ class Models:
             UserError: The column was not scored, or the state is not stored.
         """
         column = moment or self.score
-        round = self._round(column, at)
+        round = self._find_round(column, at)
         is_final = self._is_final(round)
         for fleet in self.replay.play(round, is_final, sorted(set(clients))):
             if column not in fleet.models:
                 continue
             for position, client in enumerate(fleet.ids.tolist()):
                 model, corrections = self._make_module(fleet, column, position)
-                yield Trained(
+                yield LoadedModel(
                     name=f"client {client}",
                     module=model,
                     corrections=corrections,
@@ -141,7 +141,9 @@ class Models:
                     clients=[client],
                 )
 
-    def of_server(self, names: Sequence[str] = (), at: At = "last") -> list[Trained]:
+    def of_server(
+        self, names: Sequence[str] = (), at: At = "last"
+    ) -> list[LoadedModel]:
         """Return models of the server: the global model, and models of classes or
         clusters.
 
@@ -152,8 +154,12 @@ class Models:
         Raises:
             UserError: The server has no model, or none with a given name.
         """
-        has_global = np.isfinite(self._accuracies(GLOBAL)).any()
-        newest = self._newest() if at == "last" else self._round(self.score, at)
+        has_global = np.isfinite(self._get_accuracies(GLOBAL)).any()
+        newest = (
+            self._find_newest_round()
+            if at == "last"
+            else self._find_round(self.score, at)
+        )
         method = self.replay.prepared.method
         rows = method.server_models(self.replay.server(newest))
         known = [GLOBAL, *rows] if has_global else list(rows)
@@ -165,9 +171,9 @@ class Models:
             if name not in known:
                 raise UserError(f"{server} has no model '{name}'{suggest(name, known)}")
             if name == GLOBAL:
-                models.append(self._global(at))
+                models.append(self._load_global(at))
             else:
-                models.append(self._unscored(name, rows[name], newest))
+                models.append(self._load_unscored(name, rows[name], newest))
         return models
 
     def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -179,7 +185,7 @@ class Models:
         x, y = samples.take(np.concatenate(positions))
         return x.cpu(), y.cpu()
 
-    def taken(self, x: Any) -> Tensor:
+    def convert_samples(self, x: Any) -> Tensor:
         """Return a user's samples as model input.
 
         Args:
@@ -204,11 +210,11 @@ class Models:
         normalised: Tensor = samples.normalise(given.to(dtype))
         return normalised
 
-    def _round(self, column: str, at: At) -> int:
+    def _find_round(self, column: str, at: At) -> int:
         """Return the number of a round in which a column was scored. Raises UserError."""
         if isinstance(at, str) and at not in ("last", "best"):
             raise UserError(f"at = '{at}'{suggest(at, ['last', 'best'])}")
-        scored = self._rounds_with(column)
+        scored = self._list_scored_rounds(column)
         if at == "best":
             wanted = self.best
             if wanted is None or wanted not in scored:
@@ -231,11 +237,11 @@ class Models:
         self._refuse_unkept(wanted)
         return wanted
 
-    def _rounds_with(self, column: str) -> list[int]:
+    def _list_scored_rounds(self, column: str) -> list[int]:
         """Return the rounds in which a column was scored, at least one. Raises
         UserError.
         """
-        rounds = self.results.rounds[np.isfinite(self._accuracies(column))]
+        rounds = self.results.rounds[np.isfinite(self._get_accuracies(column))]
         scored: list[int] = rounds.tolist()
         of_newcomers = (BEFORE, AFTER)
         if scored and column in of_newcomers:
@@ -253,7 +259,7 @@ class Models:
             f"{self.folder}: '{column}' was not scored{suggest(column, columns)}"
         )
 
-    def _newest(self) -> int:
+    def _find_newest_round(self) -> int:
         """Return the last round whose preceding state is stored.
 
         Raises UserError if a finished run has lost its last state.
@@ -291,7 +297,7 @@ class Models:
         """Return whether a round is the scoring after the last aggregation."""
         return not self.results.played[self.results.rounds == round].any()
 
-    def _accuracies(self, column: str) -> np.ndarray:
+    def _get_accuracies(self, column: str) -> np.ndarray:
         """Return the recorded accuracy in a column, [T]; NaN in rounds without it."""
         return self.results.get_series(MetricName("weighted", column))
 
@@ -328,10 +334,10 @@ class Models:
             variables=variables,
         )
 
-    def _global(self, at: At) -> Trained:
+    def _load_global(self, at: At) -> LoadedModel:
         """Return the global model as the first client received it. Raises UserError."""
         self._refuse_own_statistics(GLOBAL)
-        round = self._round(GLOBAL, at)
+        round = self._find_round(GLOBAL, at)
         fleets = self.replay.play(round, self._is_final(round), [0])
         fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
         row = int(np.searchsorted(self.results.rounds, round))
@@ -339,17 +345,17 @@ class Models:
         [samples] = self.results.select_rounds([row]).get_series(total)
         scored = np.flatnonzero(np.isfinite(samples))
         model, corrections = self._make_module(fleet, GLOBAL, 0)
-        return Trained(
+        return LoadedModel(
             name=GLOBAL,
             module=model,
             corrections=corrections,
             moment=GLOBAL,
             round=round,
-            recorded=float(self._accuracies(GLOBAL)[row]),
+            recorded=float(self._get_accuracies(GLOBAL)[row]),
             clients=scored.tolist(),
         )
 
-    def _unscored(self, name: str, row: Tensor, round: int) -> Trained:
+    def _load_unscored(self, name: str, row: Tensor, round: int) -> LoadedModel:
         """Return a model [P] of the server before a round."""
         self._refuse_own_statistics(name)
         slot = name_buffers("model")
@@ -357,7 +363,7 @@ class Models:
         model, corrections = make_module(
             self.replay.prepared.resources, row, statistics
         )
-        return Trained(
+        return LoadedModel(
             name=name,
             module=model,
             corrections=corrections,
@@ -382,7 +388,7 @@ class Models:
 
 
 @torch_settings.plain()
-def predicted(model: nn.Module, x: Tensor) -> Tensor:
+def predict_classes(model: nn.Module, x: Tensor) -> Tensor:
     """Return the predicted classes [n] of model inputs x [n, *shape]."""
     with torch.no_grad():
         blocks = [model(block).argmax(dim=1) for block in x.split(BLOCK)]

@@ -65,7 +65,7 @@ class RoundReplay:
 
     @cached_property
     @torch_settings.plain()
-    def _tried(self) -> tuple[Prepared, RoundSchedule]:
+    def _prepared_run(self) -> tuple[Prepared, RoundSchedule]:
         """Prepare the experiment in a single process with all clients before round 1.
 
         The preflight runs as before the run, which had one lane if it cannot be
@@ -86,12 +86,12 @@ class RoundReplay:
     @property
     def prepared(self) -> Prepared:
         """Return the experiment with all clients in a single process, before round 1."""
-        return self._tried[0]
+        return self._prepared_run[0]
 
     @property
     def schedule(self) -> RoundSchedule:
         """Return the schedule of the run's rounds."""
-        return self._tried[1]
+        return self._prepared_run[1]
 
     @property
     def rounds(self) -> set[int]:
@@ -106,12 +106,12 @@ class RoundReplay:
 
         Raises UserError.
         """
-        manifest, _, _ = self._before(number)
+        manifest, _, _ = self._read_state_before(number)
         return manifest.digest if manifest else None
 
     def server(self, number: int) -> State:
         """Return the server's state before a round. Raises UserError."""
-        return self._before(number)[1]
+        return self._read_state_before(number)[1]
 
     @with_gradients
     def play(
@@ -136,9 +136,12 @@ class RoundReplay:
         set_up_process(self.prepared.config, OneProcess())
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start : start + TOGETHER])
-            store = self._store(number, ids.tolist())
+            store = self._read_clients(number, ids.tolist())
             prepared = replace(self.prepared, store=store, fleet_type=fleet_type)
-            alone, (_, server, simulator) = OneProcess(), self._before(number)
+            alone, (_, server, simulator) = (
+                OneProcess(),
+                self._read_state_before(number),
+            )
             plan = RoundPlan(number, ids[:0], ids, is_scored=True, is_final=True)
             if not is_final:
                 self.schedule.begin(
@@ -171,12 +174,12 @@ class RoundReplay:
             )
 
     @with_gradients
-    def _before(self, number: int) -> tuple[Manifest | None, State, State]:
+    def _read_state_before(self, number: int) -> tuple[Manifest | None, State, State]:
         """Return the checkpoint before a round, None before the first, and its states
         of server and simulator.
         """
         if number not in self._states:
-            manifest = self._manifest(number)
+            manifest = self._find_manifest(number)
             server, simulator = self.prepared.initial_server_state, State()
             if manifest is not None:
                 stored = server_state.read(self.checkpoints, manifest)
@@ -184,7 +187,7 @@ class RoundReplay:
             self._states[number] = manifest, server, simulator
         return self._states[number]
 
-    def _manifest(self, number: int) -> Manifest | None:
+    def _find_manifest(self, number: int) -> Manifest | None:
         """Return the checkpoint before a round, None before the first.
 
         Raises UserError if it cannot be read.
@@ -202,10 +205,10 @@ class RoundReplay:
             ) from None
         return manifest
 
-    def _store(self, number: int, ids: list[int]) -> ClientStore:
+    def _read_clients(self, number: int, ids: list[int]) -> ClientStore:
         """Return the private state of clients before a round."""
         store = ClientStore(ids, self.prepared.store.template)
-        manifest, _, _ = self._before(number)
+        manifest, _, _ = self._read_state_before(number)
         if manifest is not None:
             checkpoint.read_clients(self.checkpoints, manifest, store)
         return store

@@ -373,10 +373,10 @@ class Run:
         Raises:
             UserError: The samples have another shape, or an error of ``model``.
         """
-        from hpcfl.trained.models import predicted
+        from hpcfl.trained.models import predict_classes
 
-        samples = self.models.taken(x)
-        predictions: np.ndarray = predicted(
+        samples = self.models.convert_samples(x)
+        predictions: np.ndarray = predict_classes(
             self.model(client, moment, at), samples
         ).numpy()
         return predictions
@@ -395,12 +395,14 @@ class Run:
             moment: column, as in ``model``.
             at: round, as in ``model``.
         """
-        from hpcfl.trained.models import count_confusion, predicted
+        from hpcfl.trained.models import count_confusion, predict_classes
 
         trained = self.models.model(client, moment, at)
         x, y = self.models.samples(trained.clients)
         return count_confusion(
-            predicted(trained.module, x), y, self.models.replay.prepared.setup.classes
+            predict_classes(trained.module, x),
+            y,
+            self.models.replay.prepared.setup.classes,
         )
 
     @cached_property

@@ -13,7 +13,7 @@ import torch
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import find_counts
 from hpcfl.report.sheet import Sheet, set_whole_ticks
-from hpcfl.trained.models import Trained
+from hpcfl.trained.models import LoadedModel
 from hpcfl.trained.run import Run
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def compute_panels(run: Run, whole: bool) -> dict[str, np.ndarray]:
     return panels
 
 
-def compute_norms(run: Run, models: Iterable[Trained]) -> np.ndarray:
+def compute_norms(run: Run, models: Iterable[LoadedModel]) -> np.ndarray:
     """Return the norms of the output layer's rows without biases, [models, classes]."""
     head = f"{run.models.replay.prepared.setup.layout.head_name}.weight"
     rows = [one.module.state_dict()[head].double().norm(dim=1) for one in models]

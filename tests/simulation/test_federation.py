@@ -24,7 +24,7 @@ from hpcfl.simulation.federation import BestRound
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import find_latest
 from hpcfl.trained import loading
-from hpcfl.trained.models import predicted
+from hpcfl.trained.models import predict_classes
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def models_are_those_that_were_scored(found):
     for one in found.models.of_clients(range(5), at="best"):
         x, y = found.models.samples(one.clients)
         assert (
-            float((predicted(one.module, x) == y).double().mean()) == one.recorded
+            float((predict_classes(one.module, x) == y).double().mean()) == one.recorded
             and one.round == best
         )
 

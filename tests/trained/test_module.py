@@ -5,7 +5,7 @@ import tiny
 from every_method import NAMES, short
 from test_trained_export import files_predict_what_was_recorded
 
-from hpcfl.trained.models import predicted
+from hpcfl.trained.models import predict_classes
 from hpcfl.trained.module import Predicting
 
 # Methods whose clients predict by the forward pass of a module; each stands for others:
@@ -39,7 +39,7 @@ def test_models_have_the_recorded_accuracy_in_every_method(played, tmp_path, nam
     for column in columns:
         for one in run.models.of_clients(range(5), column):
             x, y = run.models.samples(one.clients)
-            right = float((predicted(one.module, x) == y).double().mean())
+            right = float((predict_classes(one.module, x) == y).double().mean())
             assert right == one.recorded
             own_way = isinstance(one.module, Predicting)
     if own_way or name in PLAIN:

@@ -7,14 +7,14 @@ from refusals import expect_refusal
 
 from hpcfl.methods.overlays.class_wise import compute_class_models
 from hpcfl.trained import loading
-from hpcfl.trained.models import predicted
+from hpcfl.trained.models import predict_classes
 
 NORMALISED = {"name": "tiny:normalised"}
 
 
 def accuracy(run, trained):
     x, y = run.models.samples(trained.clients)
-    return float((predicted(trained.module, x) == y).double().mean())
+    return float((predict_classes(trained.module, x) == y).double().mean())
 
 
 @pytest.mark.slow

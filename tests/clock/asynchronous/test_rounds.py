@@ -18,7 +18,7 @@ from hpcfl.clock.asynchronous.rounds import take_step
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.simulation import prepare as preparing
-from hpcfl.trained.models import predicted
+from hpcfl.trained.models import predict_classes
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +179,7 @@ def test_models_of_a_round_are_made_again(played):
     assert len(found) == 2
     for one in [*found, *run.models.of_clients(range(5), "pre", at=6)]:
         x, y = run.models.samples(one.clients)
-        right = predicted(one.module, x) == y
+        right = predict_classes(one.module, x) == y
         assert float(right.double().mean()) == one.recorded
 
 
