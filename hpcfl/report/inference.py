@@ -121,24 +121,50 @@ def _resample_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndarr
         mean: Mean of the original sample.
     """
     count = len(differences)
-    sizes = np.array([len(of_partition) for of_partition in differences])
-    padded = np.zeros((count, sizes.max()))
-    for row, of_partition in enumerate(differences):
-        padded[row, : len(of_partition)] = of_partition
+    padded, sizes = pad_clients(differences)
     generator = np.random.default_rng(SEED)
     drawn_means = np.empty((count, RESAMPLES))
     for drawn in drawn_means:
         partitions = generator.integers(count, size=RESAMPLES)
-        drawn_sizes = sizes[partitions][:, None]
-        uniform = generator.random((RESAMPLES, padded.shape[1]))
-        clients = (uniform * drawn_sizes).astype(np.int64)
-        values = padded[partitions[:, None], clients]
-        counted = np.arange(padded.shape[1]) < drawn_sizes
-        drawn[:] = (values * counted).sum(axis=1) / drawn_sizes[:, 0]
+        drawn[:] = draw_means(padded[partitions], sizes[partitions], generator)
     errors = drawn_means.std(axis=0, ddof=1) / math.sqrt(count)
     known = errors > 0
     ratios: np.ndarray = np.abs(drawn_means.mean(axis=0) - mean)[known] / errors[known]
     return ratios
+
+
+def pad_clients(samples: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of each partition as one array, filled up with zeros.
+
+    Args:
+        samples: Numbers of the clients of each partition, ``[…, n_r]``.
+
+    Returns:
+        Numbers ``[partitions, …, max n_r]``, and each ``n_r``.
+    """
+    sizes = np.array([own.shape[-1] for own in samples])
+    padded = np.zeros((len(samples), *samples[0].shape[:-1], sizes.max()))
+    for row, own in zip(padded, samples, strict=True):
+        row[..., : own.shape[-1]] = own
+    return padded, sizes
+
+
+def draw_means(
+    padded: np.ndarray, sizes: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """Return the mean over clients that are drawn with replacement in each partition.
+
+    Args:
+        padded: Numbers of the clients, ``[partitions, max n_r]``.
+        sizes: Number ``n_r`` of clients of each partition; as many are drawn.
+        generator: Generator of random numbers.
+    """
+    uniform = generator.random(padded.shape)
+    clients = (uniform * sizes[:, None]).astype(np.int64)
+    values = np.take_along_axis(padded, clients, axis=1)
+    counted = np.arange(padded.shape[1]) < sizes[:, None]
+    means: np.ndarray = (values * counted).sum(axis=1) / sizes
+    return means
 
 
 def compare_signed_ranks(differences: np.ndarray) -> float:

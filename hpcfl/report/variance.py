@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.inference import LEVEL, SEED, Interval
+from hpcfl.report.inference import LEVEL, SEED, Interval, draw_means, pad_clients
 
 RESAMPLES = 999
 NONE = 1e-4  # a component below this fraction of its mean square counts as 0
@@ -230,22 +230,13 @@ def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
     """
     generator = np.random.default_rng(SEED)
     partitions, searches = len(gains), len(gains[0])
-    sizes = np.array([of_partition.shape[1] for of_partition in gains])
-    padded = np.zeros((partitions, searches, sizes.max()))
-    for place, of_partition in enumerate(gains):
-        padded[place, :, : sizes[place]] = of_partition
+    padded, sizes = pad_clients(gains)
     means = np.empty(RESAMPLES)
     for place in range(RESAMPLES):
         drawn = generator.integers(partitions, size=partitions)
         drawn_searches = generator.integers(searches, size=searches)
-        uniform = generator.random((partitions, sizes.max()))
-        drawn_sizes = sizes[drawn]
-        clients = (uniform * drawn_sizes[:, None]).astype(np.int64)
-        of_clients = padded[drawn[:, None], :, clients]
-        values = of_clients[:, :, drawn_searches].mean(axis=2)
-        counted = np.arange(sizes.max()) < drawn_sizes[:, None]
-        totals = (values * counted).sum(axis=1)
-        means[place] = (totals / drawn_sizes).mean()
+        of_clients = padded[drawn][:, drawn_searches].mean(axis=1)
+        means[place] = draw_means(of_clients, sizes[drawn], generator).mean()
     return float(means.std(ddof=1))
 
 
