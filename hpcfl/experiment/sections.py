@@ -22,9 +22,6 @@ from pydantic import (
 
 # Stands for every value but the default in ``Section.readers``.
 SET = "set"
-# The largest integer allowed except for seeds; larger sizes would exhaust the memory
-# before any check.
-LARGEST = 10_000_000
 
 
 class Section(BaseModel):
@@ -35,6 +32,7 @@ class Section(BaseModel):
     Attributes:
         readers: Keys that are read for some values of another key alone, by that key and
             its value or SET.
+        largest: Limit of all integers except ``seed``.
     """
 
     model_config = ConfigDict(
@@ -42,12 +40,14 @@ class Section(BaseModel):
     )
 
     readers: ClassVar[Mapping[str, Mapping[str, tuple[str, ...]]]] = {}
+    # Larger sizes would exhaust the memory before any check.
+    largest: ClassVar[int] = 10_000_000
 
     @field_validator("*")
     @classmethod
-    def _countable(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.field_name != "seed" and _find_greatest(value) > LARGEST:
-            raise ValueError(f"must be at most {LARGEST:,}")
+    def _check_largest(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name != "seed" and _find_greatest(value) > cls.largest:
+            raise ValueError(f"must be at most {cls.largest:,}")
         return value
 
     def find_unread(self) -> dict[str, list[str]]:

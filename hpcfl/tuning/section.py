@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import wrong_values
+from hpcfl.experiment import experiment_file, wrong_values
 from hpcfl.experiment.experiment_file import Setting, flat
 from hpcfl.experiment.sections import Section, Seed
 
@@ -99,6 +99,8 @@ def split_entry(entry: str) -> tuple[str, str]:
 
 
 class Tune(Section):
+    largest = 1 << experiment_file.MOST_BITS  # budgets and seeds have no other limit
+
     methods: list[str] = Field(
         min_length=1,
         description="methods to tune, each separately; 'NAME at COLUMN' tunes and scores a "
@@ -162,12 +164,6 @@ class Tune(Section):
     def is_capped(self) -> bool:
         """Return whether the budget is a hard cap on training gradients."""
         return self.searches > 1 if self.hard_cap is None else self.hard_cap
-
-    @field_validator("*")
-    @classmethod
-    def _countable(cls, value: Any, info: ValidationInfo) -> Any:
-        """Accept budgets and seeds larger than other integers."""
-        return value
 
     @field_validator("methods", "search_seeds", "final_seeds")
     @classmethod
