@@ -146,7 +146,7 @@ def _submit_tuning(
     folder = tune.find_folder(tuning, out).resolve()
     submitter = Submitter(folder, profile)
     configs = {
-        method: tuning.config(tuning.untuned(method), 0, tuning.most)
+        method: tuning.make_config(tuning.make_untuned(method), 0, tuning.most_rounds)
         for method in tuning.section.methods
     }
     _check_threads(profile, list(configs.values()))

@@ -55,7 +55,7 @@ class Stage:
 def list_stages(tuning: Plan, folder: Path) -> list[Stage]:
     """Return the remaining stages in order; a stage may have no remaining tasks."""
     methods = tuning.section.methods
-    count = max(len(tuning.rungs(method)) for method in methods)
+    count = max(len(tuning.list_rungs(method)) for method in methods)
     of_searches = list(product(tuning.searches, methods))
     found = []
     for rung in range(count):
@@ -86,16 +86,16 @@ def _list_of_rung(search: SearchResults, method: str, rung: int) -> list[Task]:
     it.
     """
     tuning = search.plan
-    if rung >= len(tuning.rungs(method)):
+    if rung >= len(tuning.list_rungs(method)):
         return []
     candidates = _list_possible(search, method, rung)
     if rung == 0:
-        candidates = [*candidates, *tuning.references(method)]
+        candidates = [*candidates, *tuning.list_references(method)]
     tasks = []
     for candidate in candidates:
         for seed in tuning.section.search_seeds:
             cell = Cell(candidate, seed)
-            if search.result(cell, name_step(rung)) is not None:
+            if search.read_result(cell, name_step(rung)) is not None:
                 continue
             tasks.append(
                 Task(
@@ -114,7 +114,7 @@ def _list_possible(search: SearchResults, method: str, rung: int) -> list[Candid
     try:
         return search.select_candidates(method, rung)
     except RunFailure:
-        return search.plan.trials(method)
+        return search.plan.list_trials(method)
 
 
 def _list_finals(tuning: Plan, folder: Path, method: str) -> list[Task]:

@@ -98,8 +98,8 @@ def tune_file(
         cell = part.cell if part else ""
         tuning = plan.read(config.read(file, overrides), str(file), cell)
         folder = find_folder(tuning, out)
-        first = tuning.untuned(tuning.section.methods[0])
-        communicator.watch(find_allowed_silence([tuning.config(first, 0, 1)]))
+        first = tuning.make_untuned(tuning.section.methods[0])
+        communicator.watch(find_allowed_silence([tuning.make_config(first, 0, 1)]))
         if communicator.is_server:
             whole = part is None
             begin(tuning, folder, whole, unchecked=whole)
@@ -142,7 +142,7 @@ def begin(
     for key, default in ADDED.items():
         if identity["tune"][key] == default:
             identity["tune"].pop(key)
-    tune_folder.begin(folder, identity | {"rounds": tuning.most}, unchecked)
+    tune_folder.begin(folder, identity | {"rounds": tuning.most_rounds}, unchecked)
     if not whole:
         return
     sweeps: dict[str, list[str]] = {sweep: [] for sweep in tune_folder.SWEEPS}
@@ -161,11 +161,11 @@ def list_cells(search: Plan, method: str) -> dict[str, list[Cell]]:
     name. Only the first search has untuned final runs.
     """
     section = search.section
-    tried = [*search.trials(method), *search.references(method)]
+    tried = [*search.list_trials(method), *search.list_references(method)]
     cells = {run_folder.SEARCH: (tried, section.search_seeds)}
-    cells[run_folder.FINAL] = [search.tuned(method)], section.final_seeds
+    cells[run_folder.FINAL] = [search.make_tuned(method)], section.final_seeds
     if search.number == 0:
-        cells[run_folder.UNTUNED] = [search.untuned(method)], section.final_seeds
+        cells[run_folder.UNTUNED] = [search.make_untuned(method)], section.final_seeds
     return {
         sweep: [Cell(candidate, seed) for candidate in candidates for seed in seeds]
         for sweep, (candidates, seeds) in cells.items()
@@ -215,7 +215,7 @@ class Player(SearchResults):
         if part.stage == "outcome":
             self.write_outcome()
             return
-        method = self.plan.method_of(part.cell)
+        method = self.plan.find_method(part.cell)
         for search in self.plan.searches:
             player = replace(self, plan=search)
             for sweep, cells in list_cells(search, method).items():
@@ -234,14 +234,14 @@ class Player(SearchResults):
     def search(self, method: str) -> Steps[None]:
         """Play all rungs of a method, and its untuned configuration."""
         seeds = self.plan.section.search_seeds
-        for number in range(len(self.plan.rungs(method))):
+        for number in range(len(self.plan.list_rungs(method))):
             candidates = self.select_candidates(method, number)
             for place, candidate in enumerate(candidates, start=1):
                 for seed in seeds:
                     cell = Cell(candidate, seed)
                     where = f"rung {number + 1}, {place} of {len(candidates)}"
                     yield from self.play_rung(cell, number, where)
-        for untuned in self.plan.references(method):
+        for untuned in self.plan.list_references(method):
             for seed in seeds:
                 yield from self.play_rung(Cell(untuned, seed), 0, "untuned")
         _print_line(self.write_choice(method))
@@ -249,10 +249,10 @@ class Player(SearchResults):
     def play_rung_of(self, cell: Cell, number: int) -> Steps[None]:
         """Play a run in one rung if the run is selected for it."""
         candidate, method = cell.candidate, cell.candidate.method
-        if candidate in self.plan.references(method):
+        if candidate in self.plan.list_references(method):
             yield from self.play_rung(cell, 0, "untuned")
             return
-        is_rung = number < len(self.plan.rungs(method))
+        is_rung = number < len(self.plan.list_rungs(method))
         goes_on = is_rung and candidate in self.select_candidates(method, number)
         if not goes_on:
             _print_line(f"{cell.name}: not selected for rung {number + 1}")
@@ -269,10 +269,10 @@ class Player(SearchResults):
             number: Number of the rung.
             where: Text for progress lines.
         """
-        if self.result(cell, name_step(number)) is not None:
+        if self.read_result(cell, name_step(number)) is not None:
             return
         if number:
-            before = self.result(cell, name_step(number - 1))
+            before = self.read_result(cell, name_step(number - 1))
             assert before is not None
         else:
             before = yield from self.measure_cost(cell)
@@ -293,9 +293,9 @@ class Player(SearchResults):
     def find_share(self, cell: Cell, number: int) -> Fraction:
         """Return the fraction of a whole run at the end of a rung."""
         candidate = cell.candidate
-        if candidate in self.plan.references(candidate.method):
+        if candidate in self.plan.list_references(candidate.method):
             return Fraction(1)
-        return self.plan.rungs(candidate.method)[number].share
+        return self.plan.list_rungs(candidate.method)[number].share
 
     def count_played(self, cell: Cell, before: Result) -> int:
         """Return the rounds of the previous step from which a run continues."""
@@ -326,14 +326,14 @@ class Player(SearchResults):
         after, played = before, self.count_played(cell, before)
         while after["failure"] is None and (goes_on or after is before):
             more = (share - after["gradients"]) // after["highest_cost"]
-            rounds = min(self.plan.most, played + max(0, more))
+            rounds = min(self.plan.most_rounds, played + max(0, more))
             is_even = after["gradients"] == played * after["highest_cost"]
             if goes_on and not (is_even and played > 1):
                 rounds = min(rounds, 2 * played)
             if rounds == played:
                 break
             part = f"{name_step(number)},rounds={rounds}"
-            known = self.result(cell, part)
+            known = self.read_result(cell, part)
             if known is None:
                 place = f"{where}, up to round {rounds}"
                 _print_line(f"{cell.name}: {place}: {cell.candidate.description}")
@@ -351,12 +351,12 @@ class Player(SearchResults):
         The run itself begins with these rounds. A run that cannot continue has a
         separate run for them.
         """
-        known = self.result(cell, COST)
+        known = self.read_result(cell, COST)
         if known is not None:
             return known
-        every = self.plan.config(cell.candidate, cell.seed, 1).evaluation.every
+        every = self.plan.make_config(cell.candidate, cell.seed, 1).evaluation.every
         least = halving.count_measured_rounds(every)
-        rounds = min(self.plan.most, 1 if self.plan.section.is_capped else least)
+        rounds = min(self.plan.most_rounds, 1 if self.plan.section.is_capped else least)
         nothing = Result(
             rounds=0,
             whole=rounds,
@@ -399,7 +399,7 @@ class Player(SearchResults):
     def measure_trials(self, method: str) -> Steps[int]:
         """Return the gradients of the first rounds of all trials of a method."""
         spent = 0
-        for candidate in self.plan.trials(method):
+        for candidate in self.plan.list_trials(method):
             for seed in self.plan.section.search_seeds:
                 cost = yield from self.measure_cost(Cell(candidate, seed))
                 spent += cost["gradients"]
@@ -408,8 +408,8 @@ class Player(SearchResults):
     def plays_whole(self, cell: Cell) -> bool:
         """Return whether a run cannot continue with more rounds."""
         candidate = cell.candidate
-        if candidate in self.plan.references(candidate.method):
-            return self.plan.config(candidate, cell.seed, 1).needs_rounds
+        if candidate in self.plan.list_references(candidate.method):
+            return self.plan.make_config(candidate, cell.seed, 1).needs_rounds
         return self.plan.plays_whole(candidate.method)
 
     def play_up_to(
@@ -424,7 +424,7 @@ class Player(SearchResults):
             before: Result of the previous step.
         """
         since = self.count_played(cell, before)
-        experiment = self.plan.config(cell.candidate, cell.seed, rounds)
+        experiment = self.plan.make_config(cell.candidate, cell.seed, rounds)
         failure = yield Step(folder, experiment)
         run = loading.load_run(folder)
         after = before | {"rounds": rounds, "failure": failure}
@@ -441,7 +441,7 @@ class Player(SearchResults):
         if before["rounds"] == 0 and not self.plan.section.is_capped:
             left = self.plan.section.budget - final
             every = experiment.evaluation.every
-            most = self.plan.most
+            most = self.plan.most_rounds
             after["whole"] = halving.count_rounds_within(left, of_rounds, every, most)
         score = metric_values.read_value(run, metric_values.VALIDATION, "tail").value
         is_number = math.isfinite(score)
@@ -466,7 +466,7 @@ class Player(SearchResults):
         rounds = len(training) + max(0, (section.budget - paid) // highest)
         return result | {
             "gradients": paid,
-            "whole": min(self.plan.most, max(1, rounds)),
+            "whole": min(self.plan.most_rounds, max(1, rounds)),
             "scoring": result.get("scoring", 0) + spent - more,
             "highest_cost": highest,
         }
@@ -495,7 +495,7 @@ class Player(SearchResults):
             return
         name = f"{self.plan.base.get('name', 'experiment')}-{candidate.name}"
         for cell in cells:
-            experiment = self.plan.final_config(
+            experiment = self.plan.make_final_config(
                 choice.candidate, cell.seed, choice.rounds
             )
             experiment = experiment.model_copy(update={"name": name})

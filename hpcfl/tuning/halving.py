@@ -29,7 +29,7 @@ class Rung:
     trials: int
 
 
-def rungs(trials: int, eta: int, count: int) -> list[Rung]:
+def list_rungs(trials: int, eta: int, count: int) -> list[Rung]:
     """Return the rungs of successive halving.
 
     In rung k, one in η^k configurations, at least one, runs up to 1/η^(count − 1 − k) of
@@ -71,7 +71,7 @@ def list_whole_runs(
         measured: Additional rounds that measure a configuration's cost, as a fraction
             of a whole run.
     """
-    affordable = int(compute_cost(rungs(trials, eta, count)) / (1 + measured))
+    affordable = int(compute_cost(list_rungs(trials, eta, count)) / (1 + measured))
     return [Rung(Fraction(1), max(1, min(trials, affordable)))]
 
 

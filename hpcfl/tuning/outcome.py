@@ -33,8 +33,8 @@ def write_chosen(plan: Plan, choice: Choice) -> str:
     candidate = choice.candidate
     method = candidate.method
     seeds = plan.section.final_seeds
-    config = plan.final_config(candidate, seeds[0], choice.rounds)
-    trials = plan.trials(method)
+    config = plan.make_final_config(candidate, seeds[0], choice.rounds)
+    trials = plan.list_trials(method)
     lines = [
         f"{method}, {candidate.label} of {len(trials)}: {candidate.description}",
         f"chosen by {choice.score:.6g} on held-out samples at the tail, on the "
@@ -90,7 +90,7 @@ def write_outcome(plan: Plan, folder: Path) -> None:
         figure.write(folder / FIGURE, curves, measure)
         output.say(f"figure: {folder / FIGURE}")
     output.say(f"chosen: {folder / tune_folder.CHOSEN}")
-    moments = any(plan.column(method) for method in plan.section.methods)
+    moments = any(plan.find_column(method) for method in plan.section.methods)
     keys = "method.name,evaluation.score" if moments else "method.name"
     output.say(f"more: hpcfl table {folder} --rows {keys} --at tail")
 
@@ -120,13 +120,13 @@ def describe_method(
     section, budget = plan.section, plans.count_search_budget(plan)
     spent, scoring = search.sum_gradients(method)
     choice, untuned = search.choose(method), search.find_untuned(method)
-    finals = list_final_scores(plan, plan.tuned(method), tested)
-    finals_untuned = list_final_scores(plan, plan.untuned(method), tested)
+    finals = list_final_scores(plan, plan.make_tuned(method), tested)
+    finals_untuned = list_final_scores(plan, plan.make_untuned(method), tested)
     number = {"search": plan.number} if section.searches > 1 else {}
     row = {
         "method": method,
         **number,
-        "trials": len(plan.trials(method)),
+        "trials": len(plan.list_trials(method)),
         "budget": budget,
         "spent": spent,
         SPENT: spent / budget,
@@ -163,7 +163,7 @@ def expect_best(search: SearchResults, method: str, measure: Measure) -> list[fl
         measure: Measure of the primary metric.
     """
     ranks = []
-    for candidate in search.plan.trials(method):
+    for candidate in search.plan.list_trials(method):
         found = []
         for seed in search.plan.section.search_seeds:
             found.append(search.find_last(Cell(candidate, seed)))
@@ -206,21 +206,20 @@ def _print_table(
     plan: Plan, rows: list[Row], tested: Mapping[str, float], measure: Measure
 ) -> None:
     """Print the outcome. ``tested``: test scores as from ``read_test_scores``."""
-    table = Table(box=None, pad_edge=False)
     numbered = ["search"] if plan.section.searches > 1 else []
-    columns = ("method", *numbered, "trials", SPENT, "rounds", "validation", "untuned")
-    for title in columns:
-        table.add_column(title, justify="left" if title == "method" else "right")
-    for title in ("test, tuned", "test, untuned"):
-        table.add_column(title, justify="right")
-    table.add_column("chosen", overflow="fold")
+    scored = ("validation", "untuned", "test, tuned", "test, untuned")
+    columns = ("method", *numbered, "trials", SPENT, "rounds", *scored, "chosen")
+    table = Table(*columns, box=None, pad_edge=False)
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    table.columns[-1].overflow = "fold"
     for row in rows:
         method, rounds = row["method"], row["rounds"]
         scores = [row["validation"], row["validation_untuned"]]
         search = plan.searches[row.get("search", 0)]
         finals = [
             list_final_scores(search, candidate, tested)
-            for candidate in (search.tuned(method), search.untuned(method))
+            for candidate in (search.make_tuned(method), search.make_untuned(method))
         ]
         table.add_row(
             literal(method),
@@ -235,13 +234,11 @@ def _print_table(
     console = make_console(160)
     budget = plans.count_search_budget(plan)
     paid = "training" if plan.section.is_capped else "samples"
-    console.print(
-        literal(
-            f"{measure.score}{measure.label_end}; budget of {budget:,} gradients of {paid} for each search, "
-            f"{plan.section.budget:,} for each run"
-        )
+    title = (
+        f"{measure.score}{measure.label_end}; budget of {budget:,} gradients of {paid} for each search, "
+        f"{plan.section.budget:,} for each run"
     )
-    console.print(table)
+    console.print(literal(title), table, sep="\n")
 
 
 def write_scores(numbers: list[float], measure: Measure) -> str:

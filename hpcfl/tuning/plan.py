@@ -6,9 +6,9 @@ The plan depends only on the experiment file, so every process computes the same
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from hpcfl.data import datasets
@@ -81,7 +81,7 @@ class Draws:
     needs_rounds: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """Plan of a tuning or of one of its searches.
 
@@ -96,7 +96,6 @@ class Plan:
     base: dict[str, Any]
     section: Tune
     number: int = 0
-    _known: dict[str, Draws] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def table(self) -> dict[str, Any]:
@@ -115,7 +114,7 @@ class Plan:
         seeds = [_draw_seed(seed, "partition", number) for seed in section.search_seeds]
         seed = _draw_seed(section.seed, "draws", number)
         own = section.model_copy(update={"seed": seed, "search_seeds": seeds})
-        return replace(self, section=own, number=number, _known={})
+        return replace(self, section=own, number=number)
 
     @property
     def prefix(self) -> str:
@@ -123,7 +122,7 @@ class Plan:
         return f"search={self.number}," if self.section.searches > 1 else ""
 
     @cached_property
-    def most(self) -> int:
+    def most_rounds(self) -> int:
         """Return the maximum number of rounds of a run. Raises UserError."""
         method = {"method.name": split_entry(self.section.methods[0])[0]}
         config, mistakes = configured(self.base, method)
@@ -131,7 +130,7 @@ class Plan:
             raise UserError(*(f"{self.source}: {line}" for line in mistakes))
         return config.rounds
 
-    def method_of(self, cell: str) -> str:
+    def find_method(self, cell: str) -> str:
         """Return the method of a run by the run's name.
 
         Raises:
@@ -142,7 +141,7 @@ class Plan:
                 return method
         raise UserError(f"{self.source}: this tuning has no run '{cell}'")
 
-    def ranges(self, method: str) -> dict[str, Range]:
+    def find_ranges(self, method: str) -> dict[str, Range]:
         """Return the range of each searched key of a method.
 
         Ranges come from the method's keys, from ``tune.search`` and from the method's
@@ -162,7 +161,7 @@ class Plan:
                 ranges[key] = found
         return dict(sorted(ranges.items()))
 
-    def fixed(self, method: str) -> Setting:
+    def find_fixed(self, method: str) -> Setting:
         """Return the method's overrides with a single value.
 
         If the entry or ``tune.at`` names a column, ``evaluation.score`` is included.
@@ -171,10 +170,10 @@ class Plan:
         fixed = {
             key: value for key, value in overrides.items() if parse_range(value) is None
         }
-        column = self.column(method)
+        column = self.find_column(method)
         return {"evaluation.score": column} | fixed if column else fixed
 
-    def column(self, method: str) -> str:
+    def find_column(self, method: str) -> str:
         """Return the column that scores a method; "" for the choice in the file."""
         at = "" if self.section.at == "method" else self.section.at
         return split_entry(method)[1] or at
@@ -184,47 +183,49 @@ class Plan:
         overrides = self.section.overrides
         return overrides.get(method, overrides.get(split_entry(method)[0], {}))
 
-    def untuned(self, method: str) -> Candidate:
+    def make_untuned(self, method: str) -> Candidate:
         """Return the method's configuration with the values of the file and defaults."""
-        return Candidate(method, f"{self.prefix}{UNTUNED}", self.fixed(method))
+        return Candidate(method, f"{self.prefix}{UNTUNED}", self.find_fixed(method))
 
-    def tuned(self, method: str) -> Candidate:
+    def make_tuned(self, method: str) -> Candidate:
         """Return the chosen configuration by its name only, as known before the search."""
         return Candidate(method, f"{self.prefix}tuned", {})
 
-    def references(self, method: str) -> list[Candidate]:
+    def list_references(self, method: str) -> list[Candidate]:
         """Return the configurations to play in addition to the trials.
 
         This is the untuned configuration, unless it is a trial itself.
         """
-        return [] if self.section.is_capped else [self.untuned(method)]
+        return [] if self.section.is_capped else [self.make_untuned(method)]
 
-    def trials(self, method: str) -> list[Candidate]:
+    def list_trials(self, method: str) -> list[Candidate]:
         """Return the configurations drawn for a method that the first rung plays."""
-        first = self.rungs(method)[0]
-        return self._drawn(method).candidates[: first.trials]
+        first = self.list_rungs(method)[0]
+        return self._draw(method).candidates[: first.trials]
 
-    def rungs(self, method: str) -> list[Rung]:
+    def list_rungs(self, method: str) -> list[Rung]:
         """Return the rungs of a method's search."""
         section = self.section
         arguments = section.trials, section.eta, section.rungs
         if self.plays_whole(method):
             measured = Fraction(0)  # under a hard cap the run's share includes it
             if not section.is_capped:
-                every = self.config(self.untuned(method), 0, 1).evaluation.every
-                first = min(self.most, halving.count_measured_rounds(every))
-                measured = Fraction(first, self.most)
+                every = self.make_config(
+                    self.make_untuned(method), 0, 1
+                ).evaluation.every
+                first = min(self.most_rounds, halving.count_measured_rounds(every))
+                measured = Fraction(first, self.most_rounds)
             return halving.list_whole_runs(*arguments, measured)
-        return halving.rungs(*arguments)
+        return halving.list_rungs(*arguments)
 
     def plays_whole(self, method: str) -> bool:
         """Return whether a run of the method cannot continue with more rounds.
 
         This is the case if its rounds depend on the total number of rounds.
         """
-        return self._drawn(method).needs_rounds
+        return self._draw(method).needs_rounds
 
-    def config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
+    def make_config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
         """Return the experiment of a candidate. Raises UserError if it is invalid."""
         config, mistakes = self._configured(candidate, seed, rounds)
         if config is None:
@@ -232,24 +233,26 @@ class Plan:
             raise UserError(*(f"{place}: {line}" for line in mistakes))
         return config
 
-    def final_config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
+    def make_final_config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
         """Return the experiment of a final run on the partition of ``seed``.
 
         Each search has different training seeds.
         """
-        config = self.config(candidate, seed, rounds)
+        config = self.make_config(candidate, seed, rounds)
         if self.number == 0:
             return config
         partition = {"partition.seed": config.partition.seed}
         dealt = replace(candidate, setting=candidate.setting | partition)
-        return self.config(dealt, _draw_seed(seed, "training", self.number), rounds)
+        return self.make_config(
+            dealt, _draw_seed(seed, "training", self.number), rounds
+        )
 
     def find_mistake(self, method: str, key: str, value: Any) -> str:
         """Return why no draw with a value of a key is valid; "" if one is."""
-        ranges, mistakes = self.ranges(method), list[str]()
+        ranges, mistakes = self.find_ranges(method), list[str]()
         for attempt in range(ATTEMPTS):
             drawn = draw(ranges, self.section.seed, 0, attempt) | {key: value}
-            candidate = Candidate(method, "", self.fixed(method) | drawn)
+            candidate = Candidate(method, "", self.find_fixed(method) | drawn)
             config, mistakes = self._configured(candidate, 0, 1)
             if config is not None:
                 return ""
@@ -267,17 +270,15 @@ class Plan:
             config = config.model_copy(update={"name": name})
         return config, mistakes
 
-    def _drawn(self, method: str) -> Draws:
-        """Return the draws of a method. They are made once."""
-        if method not in self._known:
-            self._known[method] = self._draws(method)
-        return self._known[method]
-
-    def _draws(self, method: str) -> Draws:
-        ranges, fixed = self.ranges(method), self.fixed(method)
+    @cache  # noqa: B019
+    def _draw(self, method: str) -> Draws:
+        """Draw the configurations of a method, once."""
+        ranges, fixed = self.find_ranges(method), self.find_fixed(method)
         width = len(str(self.section.trials - 1))
-        candidates = [] if self.references(method) else [self.untuned(method)]
-        needs_rounds = any(self.config(one, 0, 1).needs_rounds for one in candidates)
+        candidates = [] if self.list_references(method) else [self.make_untuned(method)]
+        needs_rounds = any(
+            self.make_config(one, 0, 1).needs_rounds for one in candidates
+        )
         for trial in range(len(candidates), self.section.trials):
             mistakes: list[str] = []
             for attempt in range(ATTEMPTS):
@@ -384,8 +385,8 @@ def _check(plan: Plan, cell: str) -> None:
         raise UserError(
             f"{plan.source}: tune.methods: two entries have the same folder"
         )
-    for method in [plan.method_of(cell)] if cell else entries:
-        config = plan.config(plan.untuned(method), 0, plan.most)
+    for method in [plan.find_method(cell)] if cell else entries:
+        config = plan.make_config(plan.make_untuned(method), 0, plan.most_rounds)
         datasets.find(config.data.dataset)
         if not config.training.validation:
             raise UserError(
@@ -395,14 +396,14 @@ def _check(plan: Plan, cell: str) -> None:
         _check_partitions(plan, method)
         _check_lists(plan, method)
         _check_column(plan, method, config)
-        plan.trials(method)
+        plan.list_trials(method)
 
 
 def _check_column(plan: Plan, method: str, config: Config) -> None:
     """Raise UserError if a method is chosen by a column after tuning epochs that is not
     scored.
     """
-    column = plan.column(method)
+    column = plan.find_column(method)
     epochs = column.removeprefix(name_tuned(""))
     scored = map(str, config.evaluation.tune_epochs)
     if column != epochs and epochs not in scored:
@@ -417,7 +418,7 @@ def _check_lists(plan: Plan, method: str) -> None:
 
     Draws with such a value would be replaced without a message.
     """
-    for key, values in plan.ranges(method).items():
+    for key, values in plan.find_ranges(method).items():
         for value in values if isinstance(values, list) else []:
             mistake = plan.find_mistake(method, key, value)
             if mistake.startswith(f"{key} = "):
@@ -426,8 +427,8 @@ def _check_lists(plan: Plan, method: str) -> None:
 
 def _check_partitions(plan: Plan, method: str) -> None:
     """Raise UserError if all seeds share a partition because of a file or protocol."""
-    candidate = plan.untuned(method)
-    partitions = [plan.config(candidate, seed, 1).partition for seed in (0, 1)]
+    candidate = plan.make_untuned(method)
+    partitions = [plan.make_config(candidate, seed, 1).partition for seed in (0, 1)]
     seeds = {partition.seed for partition in partitions}
     files = {partition.file for partition in partitions}
     if len(seeds) == 1 or files != {None}:
@@ -442,7 +443,7 @@ def count_whole_runs(plan: Plan) -> Fraction:
     """Return the cost of a search on one partition in whole runs."""
     section = plan.section
     return halving.compute_cost(
-        halving.rungs(section.trials, section.eta, section.rungs)
+        halving.list_rungs(section.trials, section.eta, section.rungs)
     )
 
 

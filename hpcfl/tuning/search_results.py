@@ -44,11 +44,11 @@ class SearchResults:
     plan: Plan
     folder: Path
 
-    def result(self, cell: Cell, step: str) -> Result | None:
+    def read_result(self, cell: Cell, step: str) -> Result | None:
         """Return the result of a run's step; None if the step has not ended."""
         return tune_folder.read_result(self.folder, cell.name, step)
 
-    def results(self, candidate: Candidate, rung: int) -> list[Result]:
+    def read_results(self, candidate: Candidate, rung: int) -> list[Result]:
         """Return a candidate's results in a rung, in the order of the search seeds.
 
         Raises:
@@ -57,7 +57,7 @@ class SearchResults:
         found = []
         for seed in self.plan.section.search_seeds:
             cell = Cell(candidate, seed)
-            of_cell = self.result(cell, name_step(rung))
+            of_cell = self.read_result(cell, name_step(rung))
             if of_cell is None:
                 raise RunFailure(
                     f"{cell.name}: rung {rung + 1} has not ended; repeat the hpcfl tune or "
@@ -73,15 +73,15 @@ class SearchResults:
             RunFailure: If a run has not ended the previous rung.
         """
         if rung == 0:
-            return self.plan.trials(method)
-        count = self.plan.rungs(method)[rung].trials
+            return self.plan.list_trials(method)
+        count = self.plan.list_rungs(method)[rung].trials
         if self.plan.section.is_capped:
             count = min(count, self._count_affordable(method, rung))
         return self._select_best(method, rung - 1, count)
 
     def _count_affordable(self, method: str, rung: int) -> int:
         """Return the number of candidates for which the remaining budget pays a rung."""
-        rungs = self.plan.rungs(method)
+        rungs = self.plan.list_rungs(method)
         spent, _ = self.sum_gradients(method, rung)
         share = rungs[rung].share - rungs[rung - 1].share
         section = self.plan.section
@@ -95,7 +95,7 @@ class SearchResults:
         Raises:
             RunFailure: If a run of the search has not ended.
         """
-        last = len(self.plan.rungs(method)) - 1
+        last = len(self.plan.list_rungs(method)) - 1
         best = self._select_best(method, last, count=1)
         return self._make_choice(best[0], last) if best else None
 
@@ -107,17 +107,17 @@ class SearchResults:
         Raises:
             RunFailure: If a run has not been played yet.
         """
-        candidate = self.plan.untuned(method)
+        candidate = self.plan.make_untuned(method)
         first = Cell(candidate, self.plan.section.search_seeds[0])
         reached = 0
-        for rung in range(len(self.plan.rungs(method))):
-            if self.result(first, name_step(rung)) is not None:
+        for rung in range(len(self.plan.list_rungs(method))):
+            if self.read_result(first, name_step(rung)) is not None:
                 reached = rung
         return self._make_choice(candidate, reached)
 
     def _make_choice(self, candidate: Candidate, rung: int) -> Choice | None:
         """Return a candidate with its results in a rung; None if a run has no score."""
-        found = self.results(candidate, rung)
+        found = self.read_results(candidate, rung)
         score = halving.compute_mean([one["score"] for one in found])
         if score is None:
             return None
@@ -135,7 +135,7 @@ class SearchResults:
             not.
         """
         paid = apart = 0
-        for candidate in self.plan.trials(method):
+        for candidate in self.plan.list_trials(method):
             for seed in self.plan.section.search_seeds:
                 last = self.find_last(Cell(candidate, seed), before)
                 if last is not None:
@@ -150,9 +150,9 @@ class SearchResults:
             cell: Run.
             before: Rung before which to stop; None for all rungs.
         """
-        rungs = self.plan.rungs(cell.candidate.method)[:before]
+        rungs = self.plan.list_rungs(cell.candidate.method)[:before]
         for rung in reversed(range(len(rungs))):
-            found = self.result(cell, name_step(rung))
+            found = self.read_result(cell, name_step(rung))
             if found is not None:
                 return found
         return None
@@ -161,7 +161,7 @@ class SearchResults:
         """Return the ``count`` best candidates of a rung, by the mean over search seeds."""
         by_name, ranks = {}, {}
         for candidate in self.select_candidates(method, rung):
-            found = self.results(candidate, rung)
+            found = self.read_results(candidate, rung)
             by_name[candidate.name] = candidate
             ranks[candidate.name] = halving.compute_mean([one["rank"] for one in found])
         return [by_name[name] for name in halving.select_best(ranks, count)]

@@ -39,9 +39,10 @@ def write_searches(
     rows = [describe(plan, folder, method, tested) for method in plan.section.methods]
     frame = pandas.DataFrame(rows)
     atomic.write(folder / TABLE, frame.to_csv(index=False).encode())
-    table = Table(box=None, pad_edge=False)
-    for title in ("method", "test ± 95 %", *COMPONENTS, "searches", SPENT):
-        table.add_column(title, justify="left" if title == "method" else "right")
+    columns = ("method", "test ± 95 %", *COMPONENTS, "searches", SPENT)
+    table = Table(*columns, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
     for row in rows:
         mean, half, *deviations = (
             measure.shown(row[name]) for name in ("mean", "half", *COMPONENTS)
@@ -61,7 +62,7 @@ def describe(
     scores = np.array(
         [
             [
-                tested.get(Cell(search.tuned(method), seed).name, np.nan)
+                tested.get(Cell(search.make_tuned(method), seed).name, np.nan)
                 for seed in plan.section.final_seeds
             ]
             for search in plan.searches

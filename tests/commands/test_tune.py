@@ -474,7 +474,7 @@ def test_a_hard_cap_is_kept_whatever_rounds_cost(
         yield  # a generator, although it runs nothing
 
     monkeypatch.setattr(tune.Player, "play_up_to", play_up_to)
-    cell = Cell(tuning.untuned("fedavg"), 7)
+    cell = Cell(tuning.make_untuned("fedavg"), 7)
     for number in range(3):
         tune.play_steps(player.play_rung(cell, number, ""), OneProcess())
         found = tune_folder.read_result(tmp_path, cell.name, f"rung={number}")

@@ -42,8 +42,8 @@ def test_every_method_but_those_left_out_is_tuned_over_twelve_partitions(
     section = tuning.section
     assert set(section.methods) == {*plugins.names("hpcfl.methods")} - LEFT_OUT
     assert len(section.final_seeds) >= 12
-    assert {"training.lr", "method.layers"} <= tuning.ranges("fedala").keys()
-    assert len(tuning.trials("fedala")) == section.trials
+    assert {"training.lr", "method.layers"} <= tuning.find_ranges("fedala").keys()
+    assert len(tuning.list_trials("fedala")) == section.trials
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_the_shams_try_the_same(monkeypatch):
     monkeypatch.syspath_prepend(str(TUNED))
     tuning = read("sham", "fedavg,")
     tried = {
-        tuple(trial.description for trial in tuning.trials(method))
+        tuple(trial.description for trial in tuning.list_trials(method))
         for method in tuning.section.methods
     }
     assert len(tuning.section.methods) == 8 and len(tried) == 1
@@ -72,10 +72,10 @@ def test_all_paths_of_the_sham_check_are_fedavg(monkeypatch, tmp_path):
     tuning = read("paths", "fedavg,")
     losses = {}
     for method in tuning.section.methods:
-        trial = tuning.trials(method)[1]
-        experiment = tuning.config(trial, 0, 3)
+        trial = tuning.list_trials(method)[1]
+        experiment = tuning.make_config(trial, 0, 3)
         run = hpcfl.run(experiment.resolved(), out=tmp_path / trial.name)
-        assert run.score == tuning.column(method)
+        assert run.score == tuning.find_column(method)
         losses[method] = run.results.values[f"clients/{run.score}/loss"]
     for method, of_method in losses.items():
         np.testing.assert_allclose(of_method, losses["fedavg"], 1e-4, err_msg=method)

@@ -12,14 +12,14 @@ def test_halving_and_its_cost_by_hand():
     """Eight trials run for a quarter of the rounds, four of them for another quarter,
     two of these for the other half: 8/4 + 4/4 + 2/2 whole runs.
     """
-    rungs = halving.rungs(trials=8, eta=2, count=3)
+    rungs = halving.list_rungs(trials=8, eta=2, count=3)
     quarter, half, whole = Fraction(1, 4), Fraction(1, 2), Fraction(1)
     assert rungs == [Rung(quarter, 8), Rung(half, 4), Rung(whole, 2)]
     assert halving.compute_cost(rungs) == 4
 
 
 def test_at_least_one_goes_on():
-    assert [rung.trials for rung in halving.rungs(3, 3, 3)] == [3, 1, 1]
+    assert [rung.trials for rung in halving.list_rungs(3, 3, 3)] == [3, 1, 1]
 
 
 def test_what_is_played_whole_gets_as_many_trials_as_the_halving_costs():

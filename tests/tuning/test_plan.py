@@ -38,8 +38,8 @@ def table(**changes):
 def test_a_method_is_searched_over_its_own_ranges_and_the_shared_ones():
     tuning = plan.read(table(), "t.toml")
     shared = Interval(low=0.001, high=0.1, log=True)
-    assert tuning.ranges("fedavg") == {"training.lr": shared}
-    assert tuning.ranges("ditto") == {
+    assert tuning.find_ranges("fedavg") == {"training.lr": shared}
+    assert tuning.find_ranges("ditto") == {
         "method.lam": [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0],
         "method.personal_epochs": list(range(1, 11)),
         "training.lr": shared,
@@ -49,30 +49,33 @@ def test_a_method_is_searched_over_its_own_ranges_and_the_shared_ones():
 def test_overrides_are_other_ranges_or_values():
     overrides = {"ditto": {"method.lam": 0.5, "training.lr": [0.1, 0.2]}}
     tuning = plan.read(table(overrides=overrides), "t.toml")
-    assert tuning.ranges("ditto").keys() == {"method.personal_epochs", "training.lr"}
-    for candidate in tuning.trials("ditto"):
-        config = tuning.config(candidate, seed=7, rounds=3)
+    assert tuning.find_ranges("ditto").keys() == {
+        "method.personal_epochs",
+        "training.lr",
+    }
+    for candidate in tuning.list_trials("ditto"):
+        config = tuning.make_config(candidate, seed=7, rounds=3)
         assert config.method.lam == 0.5
         assert config.training.lr in (0.1, 0.2)
         assert (config.seed, config.partition.seed, config.rounds) == (7, 8, 3)
-    assert tuning.config(tuning.untuned("ditto"), 0, 1).method.lam == 0.5
-    assert tuning.config(tuning.untuned("fedavg"), 0, 1).training.lr == 0.005
+    assert tuning.make_config(tuning.make_untuned("ditto"), 0, 1).method.lam == 0.5
+    assert tuning.make_config(tuning.make_untuned("fedavg"), 0, 1).training.lr == 0.005
 
 
 def test_keys_need_no_quotes():
     nested = {"training": {"lr": {"low": 0.1, "high": 0.2}}}
     overrides = {"ditto": {"method": {"lam": 0.5}}}
     tuning = plan.read(table(search=nested, overrides=overrides), "t.toml")
-    assert tuning.ranges("fedavg") == {"training.lr": Interval(low=0.1, high=0.2)}
-    assert tuning.fixed("ditto") == {"method.lam": 0.5}
+    assert tuning.find_ranges("fedavg") == {"training.lr": Interval(low=0.1, high=0.2)}
+    assert tuning.find_fixed("ditto") == {"method.lam": 0.5}
 
 
 def test_a_protocol_says_how_many_rounds_there_may_be():
     given = table(methods=["fedavg"]) | {"protocol": "cwfedavg"}
     del given["rounds"]
     tuning = plan.read(given | {"partition": {"seed": "seed"}}, "t.toml")
-    assert tuning.most == 1000
-    assert tuning.config(tuning.untuned("fedavg"), 7, 3).partition.seed == 8
+    assert tuning.most_rounds == 1000
+    assert tuning.make_config(tuning.make_untuned("fedavg"), 7, 3).partition.seed == 8
 
 
 def test_draws_are_keyed_by_seed_and_trial():
@@ -95,7 +98,7 @@ def test_draws_are_keyed_by_seed_and_trial():
 def test_all_methods_try_the_same_of_what_they_share():
     tuning = plan.read(table(methods=["fedavg", "ditto"]), "t.toml")
     fedavg, ditto = (
-        [trial.setting["training.lr"] for trial in tuning.trials(method)]
+        [trial.setting["training.lr"] for trial in tuning.list_trials(method)]
         for method in ("fedavg", "ditto")
     )
     assert fedavg == ditto and len(set(fedavg)) > 1
@@ -111,23 +114,23 @@ def test_each_search_has_draws_and_partitions_of_its_own():
     assert seeds[0] == (100,) and len(set(seeds)) == 3
     drawn = []
     for search in repeated.searches:
-        first, *others = search.trials("ditto")
-        assert first == search.untuned("ditto") and first.setting == {}
-        assert not search.references("ditto")
+        first, *others = search.list_trials("ditto")
+        assert first == search.make_untuned("ditto") and first.setting == {}
+        assert not search.list_references("ditto")
         drawn.append([trial.setting for trial in others])
-        fedavg = [trial.setting for trial in search.trials("fedavg")[1:]]
+        fedavg = [trial.setting for trial in search.list_trials("fedavg")[1:]]
         rates = [setting["training.lr"] for setting in drawn[-1]]
         assert [setting["training.lr"] for setting in fedavg] == rates
-    assert drawn[0] == [trial.setting for trial in alone.trials("ditto")[1:]]
+    assert drawn[0] == [trial.setting for trial in alone.list_trials("ditto")[1:]]
     assert drawn[0] != drawn[1] != drawn[2]
     again = plan.read(repeated.table, "t.toml").searches[2]
-    assert again.trials("ditto") == repeated.searches[2].trials("ditto")
+    assert again.list_trials("ditto") == repeated.searches[2].list_trials("ditto")
 
 
 def test_final_runs_of_all_searches_share_partitions_and_no_seed_of_training():
     searches = plan.read(table(searches=3), "t.toml").searches
     configs = [
-        search.final_config(search.untuned("fedavg"), seed, 5)
+        search.make_final_config(search.make_untuned("fedavg"), seed, 5)
         for search in searches
         for seed in (0, 1)
     ]
@@ -143,11 +146,11 @@ def test_a_method_is_tuned_at_several_moments():
     moments["evaluation"] = {"tune_epochs": [0, 5]}
     tuning = plan.read(moments, "t.toml")
     scored = [
-        tuning.config(tuning.untuned(method), 0, 1).evaluation.score
+        tuning.make_config(tuning.make_untuned(method), 0, 1).evaluation.score
         for method in methods
     ]
     assert scored == ["post", "tuned_5", "post"]
-    own, fine_tuned = (tuning.trials(method) for method in methods[:2])
+    own, fine_tuned = (tuning.list_trials(method) for method in methods[:2])
     for one, other in zip(own, fine_tuned, strict=True):
         assert one.setting["training.lr"] == other.setting["training.lr"]
         assert one.name != other.name
@@ -156,7 +159,7 @@ def test_a_method_is_tuned_at_several_moments():
 def test_a_draw_that_is_no_experiment_is_drawn_again():
     """In pFedMe's ranges some pairs have personal_lr · lam ≥ 2."""
     tuning = plan.read(table(methods=["pfedme"], trials=60), "t.toml")
-    for candidate in tuning.trials("pfedme"):
+    for candidate in tuning.list_trials("pfedme"):
         setting = candidate.setting
         assert setting["method.personal_lr"] * setting["method.lam"] < 2
     overrides = {"pfedme": {"method.personal_lr": 1.0, "method.lam": 5.0}}
@@ -167,9 +170,9 @@ def test_a_draw_that_is_no_experiment_is_drawn_again():
 def test_what_needs_its_rounds_is_played_whole():
     """FedPHP: of 4/2 + 2/2 = 3 whole runs two fit, measured by 3 of 20 rounds."""
     tuning = plan.read(table(methods=["fedphp", "fedavg"]), "t.toml")
-    assert [rung.trials for rung in tuning.rungs("fedphp")] == [2]
-    assert [rung.trials for rung in tuning.rungs("fedavg")] == [4, 2]
-    assert len(tuning.trials("fedphp")) == 2
+    assert [rung.trials for rung in tuning.list_rungs("fedphp")] == [2]
+    assert [rung.trials for rung in tuning.list_rungs("fedavg")] == [4, 2]
+    assert len(tuning.list_trials("fedphp")) == 2
     cosine = table() | {"training": {"validation": 0.2, "schedule": "cosine"}}
     assert plan.read(cosine, "t.toml").plays_whole("fedavg")
 

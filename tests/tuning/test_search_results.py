@@ -35,7 +35,7 @@ def search(tmp_path):
 def keep(search, rung, scores, gradients=10):
     """Store results of a rung: by trial the scores on both seeds, higher is better."""
     for trial, of_seeds in scores.items():
-        candidate = search.plan.trials("fedavg")[trial]
+        candidate = search.plan.list_trials("fedavg")[trial]
         for seed, score, rounds in zip((7, 8), of_seeds, (12, 9), strict=True):
             result = Result(
                 rounds=3,
