@@ -8,6 +8,7 @@ scores are shown.
 """
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -68,7 +69,9 @@ def verify(
         folder = Path()
         with agreed(communicator):
             if communicator.is_server:
-                chosen = choose_runs(path, sample, names)
+                chosen, notes = choose_runs(path, sample, names)
+                for note in notes:
+                    print(plain(f"note: {note}"), file=sys.stderr)
                 tables = [make_table(run, root, own) for run in chosen]
                 try:
                     # The ranks of all hosts see the working folder.
@@ -166,8 +169,10 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     return lines, True
 
 
-def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
-    """Return the stored runs to repeat, sorted by name.
+def choose_runs(
+    path: Path, sample: int, names: Sequence[str]
+) -> tuple[list[Run], list[str]]:
+    """Return the stored runs to repeat, sorted by name, and notes on runs left out.
 
     Args:
         path: Folder with runs, or a file of packed runs.
@@ -178,7 +183,7 @@ def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
     Raises:
         UserError: If no run is finished or a name is unknown.
     """
-    runs, _ = loading.load_runs_below([path])
+    runs, notes = loading.load_runs_below([path])
     labels = Counter(run.label for run in runs)
     finished: dict[str, Run] = {}
     for run in runs:
@@ -186,6 +191,9 @@ def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
             is_alone = labels[run.label] == 1
             name = run.label if is_alone else str(run.folder.relative_to(path))
             finished[name] = run
+        else:
+            played = f"{run.summary.rounds} of {run.config['rounds']} rounds"
+            notes.append(f"{run.folder}: left out, not finished ({played})")
     if not finished:
         raise UserError(f"{path}: no run is finished")
     for name in names:
@@ -193,7 +201,7 @@ def choose_runs(path: Path, sample: int, names: Sequence[str]) -> list[Run]:
             hint = suggest(name, list(finished))
             raise UserError(f"{path}: no finished run '{name}'{hint}")
     drawn = names or random.sample(sorted(finished), min(sample, len(finished)))
-    return [finished[name] for name in sorted(drawn)]
+    return [finished[name] for name in sorted(drawn)], notes
 
 
 def make_table(run: Run, root: Path | None, own: Collection[str]) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def parsed(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: is a folder; give the path of an experiment file")
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
     try:
-        text = untrusted_files.read_user_file(path, MOST_BYTES).decode()
+        # Editors of Windows write a mark of the byte order first.
+        text = untrusted_files.read_user_file(path, MOST_BYTES).decode("utf-8-sig")
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such experiment file") from None

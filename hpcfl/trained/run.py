@@ -166,7 +166,9 @@ def describe_gaps(run: "Run", column: str) -> list[str]:
     clients = run.results.get_series(MetricName(CLIENTS, column))
     scored = rounds[np.isfinite(clients)]
     known = rounds[clients > 0]
-    if known.size and known[-1] < scored[-1]:
+    if scored.size and not known.size:
+        notes.append(f"{run.folder}: no client has a number of '{column}' in any round")
+    elif known.size and known[-1] < scored[-1]:
         notes.append(
             f"{run.folder}: no client has a number of '{column}' after round {known[-1]}, "
             "which is read as the last round"

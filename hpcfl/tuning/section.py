@@ -39,8 +39,9 @@ class Interval(Section):
 
 # Range of a key: a list of equally likely values, or an interval.
 Range = list[Any] | Interval
-# Keys that a tuning sets itself, for its runs and their partitions.
+# Keys that a tuning sets itself, and the beginning of keys that all its runs share.
 OWN = ("name", "rounds", "seed", "partition.seed", "partition.file", "method.name")
+SHARED = "partition."
 
 
 def parse_range(value: Any) -> Range | None:
@@ -82,6 +83,10 @@ def list_entries(table: Mapping[str, Any]) -> Setting:
     for key, value in entries.items():
         if key in OWN:
             raise ValueError(f"{key} is set by the tuning itself")
+        if key.startswith(SHARED):
+            raise ValueError(
+                f"{key} is the same for all runs of a tuning; set it in [partition]"
+            )
         try:
             parse_range(value)
         except ValueError as error:

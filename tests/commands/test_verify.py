@@ -64,13 +64,20 @@ def test_runs_of_one_name_are_all_there(played, here):
     for place in ("one", "two"):
         shutil.copytree(played.folder, here / place / "a")
     shutil.copytree(played.folder, here / "b")
-    chosen = verifying.choose_runs(here, 9, [])
+    chosen, notes = verifying.choose_runs(here, 9, [])
+    assert not notes
     assert [run.folder for run in chosen] == [
         here / "b",
         here / "one" / "a",
         here / "two" / "a",
     ]
-    assert verifying.choose_runs(here, 1, ["two/a"])[0].folder == here / "two" / "a"
+    [two], _ = verifying.choose_runs(here, 1, ["two/a"])
+    assert two.folder == here / "two" / "a"
+    # A forged number of rounds leaves a run unfinished.
+    stored = here / "b" / "run.json"
+    stored.write_text(stored.read_text().replace('"rounds": 3', '"rounds": 2'))
+    chosen, [note] = verifying.choose_runs(here, 9, [])
+    assert len(chosen) == 2 and note.startswith(f"{here / 'b'}: ") and "3 of 2" in note
 
 
 def changed(run, header=(), **values):

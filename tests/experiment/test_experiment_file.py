@@ -29,6 +29,13 @@ def test_overrides_keep_their_types():
     }
 
 
+def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path):
+    for name, text in (("a.toml", "seed = 3"), ("a.json", '{"seed": 3}')):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8-sig")
+        assert experiment_file.parsed(path) == {"seed": 3}
+
+
 ROOT = Path(__file__).parents[2]
 ACCURACIES = ("acc", "acc_approx", "acc_joining_clients_only", "GM", "PM(V)", "PM(L)")
 

@@ -23,3 +23,12 @@ def test_gains_are_client_by_client_in_the_seeds_that_both_have(made_runs):
     alone = [run for run in found if run.config["method"]["name"] == "local"]
     with expect_refusal("--against local: "):
         gains.plugin(alone, sheet)
+
+
+def test_rows_without_a_run_of_the_reference_are_named(made_runs):
+    """FedProx has seed 1 only in a panel of its own, where local has no run."""
+    sheet = Sheet(7)
+    found = made_runs(fedavg=[0.0], local=[0.1])
+    elsewhere = made_runs(keys={"data": {"dataset": "mnist"}}, fedprox=[0.2])
+    gains.plugin([*found, *elsewhere], sheet)
+    assert any("fedprox: left out" in note for note in sheet.notes)

@@ -82,3 +82,7 @@ def test_a_last_round_in_which_no_client_has_a_number_is_noted():
     clients = {"pre/clients": np.array([5.0, 5.0, 0.0])}
     [note] = made_up.changed(run, {**run.results.values, **clients}).summary.notes
     assert "'pre' after round 2" in note
+    nothing = made_up.run(accuracy=(np.nan, np.nan))
+    values = {**nothing.results.values, "pre/clients": np.zeros(2)}
+    [note] = made_up.changed(nothing, values).summary.notes
+    assert "'pre' in any round" in note

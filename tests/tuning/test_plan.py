@@ -211,6 +211,16 @@ MISTAKES = [
         {"methods": ["local"], "overrides": {"fedavg": {}}},
         "tune.overrides: 'fedavg' .*: local$",
     ),
+    (
+        {},
+        {"search": {"partition": {"beta": [0.1, 1.0]}}},
+        r"partition.beta .*\[partition\]",
+    ),
+    (
+        {},
+        {"overrides": {"fedavg": {"partition.clients": 4}}},
+        r"partition.clients .*\[partition\]",
+    ),
     ({}, {"search": {"training.lrr": [0.1]}}, "'training.lrr'; .*'lr'"),
     (
         {},

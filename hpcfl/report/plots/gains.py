@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import UserError
+from hpcfl.files.wording import list_first
 from hpcfl.report.comparison import find_row
 from hpcfl.report.metric_values import Reading
 from hpcfl.report.plots import clients
@@ -49,6 +50,7 @@ def plugin(
     unit = "points" if gains.measure.is_percent else gains.measure.unit
     unit = f" ({unit})" if unit else ""
     label = f"gain in {gains.measure.score} over {against}{unit}"
+    sheet.notes += list_left_out(scores, gains, against)
     figure = clients.draw(sheet, gains, label)
     for place in figure.axes:
         place.axvline(0, color="black", linewidth=0.8, linestyle=":")
@@ -78,3 +80,24 @@ def find_gains(scores: Rows, against: str) -> Rows:
     sign = scores.measure.rank(1.0)
     gains = pairs.assign(number=sign * (pairs["number"] - pairs["number_alone"]))
     return replace(scores, numbers=clients.sort_rows(gains, 1.0))
+
+
+def list_left_out(scores: Rows, gains: Rows, against: str) -> list[str]:
+    """Return a note for each panel with rows that have no gain.
+
+    Args:
+        scores: Scores of the clients.
+        gains: Gains over the reference row.
+        against: Label of the reference row.
+    """
+    notes = []
+    for panel, rows in scores.panels.items():
+        drawn = gains.panels.get(panel, {})
+        missing = [row for row in rows if row not in drawn and row != against]
+        if missing:
+            place = f"{panel}: " if panel else ""
+            notes.append(
+                f"{place}{list_first(missing)}: left out, no run of {against} has the "
+                "same clients and seed"
+            )
+    return notes
