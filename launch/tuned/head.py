@@ -37,7 +37,7 @@ CONFIRMS = {
 }
 VERDICTS = {"better", "same", "worse"}
 COMPONENTS = ("search", "partition", "training")
-LEGEND = """Mean accuracy over clients, ten partitions and five searches in %, in the last tenth
+LEGEND = """Mean accuracy over clients, ten partitions and all searches in %, in the last tenth
 of the rounds.
 
 * *Gain over Local* is in points, of each client, with an interval of 95 % from a mixed
@@ -51,6 +51,8 @@ of the rounds.
   refutes it or leaves it open.
 * *Search*, *partition* and *training* are standard deviations of the accuracy, in points.
 * *Spent/budget* counts training gradients of the searches.
+* *Searches* is the number of searches that chose a configuration. A search chooses none
+  if its first rungs spend the budget.
 """
 TITLES = (
     "method",
@@ -63,6 +65,7 @@ TITLES = (
     "",
     *COMPONENTS,
     "spent/budget",
+    "searches",
 )
 
 
@@ -154,7 +157,8 @@ def describe(method: str, searches: pandas.DataFrame, compared: list[str]) -> li
     row = searches.loc[method]
     deviations = [f"{PERCENT * row[name]:.2f}" for name in COMPONENTS]
     accuracy = f"{PERCENT * row['mean']:.2f}"
-    return [method, accuracy, *compared, *deviations, f"{row['spent/budget']:.2f}"]
+    search = [f"{row['spent/budget']:.2f}", f"{row['searches']:.0f}"]
+    return [method, accuracy, *compared, *deviations, *search]
 
 
 def describe_gain(row: pandas.Series, gains: Gains, claim: str) -> list[str]:

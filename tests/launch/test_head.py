@@ -59,7 +59,7 @@ def test_a_page_has_the_gains_and_judges_the_claims(head):
         interval = estimate_interval(of_clients)
         pairs = np.concatenate(of_clients)
         gains[method] = Gains(of_clients, 0.0, interval, pairs, bootstrap=0.002)
-    columns = ["mean", *head.COMPONENTS, "spent/budget"]
+    columns = ["mean", *head.COMPONENTS, "spent/budget", "searches"]
     methods = ["local", "fedavg", "ditto"]
     searches = pandas.DataFrame(0.5, index=methods, columns=columns)
     claims = {"ditto": "better", "fedavg": "not worse"}
