@@ -40,7 +40,7 @@ GAIN = "gain ± 95 %"
 WORST = 0.1  # fraction of clients with the lowest gains
 MARGIN = 0.5  # margin of equivalence, in the displayed unit
 PAIRS = "p (pairs of client and seed independent)"
-# Half-width of the interval from the nested bootstrap, in the displayed unit.
+# Half-width of the interval from the bootstrap, in the displayed unit.
 BOOTSTRAP = "± by bootstrap"
 # Optional columns of a table: name of the numbers, heading, format.
 OPTIONAL = (
@@ -63,7 +63,7 @@ COLUMNS = (
 )
 SEARCHED = (
     "with several searches the interval and p come from a mixed model of search, partition "
-    "and training seed; the nested bootstrap resamples searches, partitions and their clients"
+    "and training seed; the bootstrap resamples searches and partitions"
 )
 ONE_PARTITION = "no interval: it needs two partitions; run more seeds"
 UNMATCHED = "{column}: left out, no seed in common with {reference}: {rows}"
@@ -100,7 +100,7 @@ class Gains:
         interval: Confidence interval of the mean gain.
         of_pairs: Finite gains of all pairs of client and repetition, ``[pairs]``.
         searches: Number of searches that the interval includes.
-        bootstrap: Half-width of the interval from the nested bootstrap; NaN for one
+        bootstrap: Half-width of the interval from the bootstrap; NaN for one
             search.
     """
 

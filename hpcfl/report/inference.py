@@ -137,15 +137,15 @@ def pad_clients(samples: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of each partition as one array, filled up with zeros.
 
     Args:
-        samples: Numbers of the clients of each partition, ``[…, n_r]``.
+        samples: Numbers of the clients of each partition, ``[n_r]``.
 
     Returns:
-        Numbers ``[partitions, …, max n_r]``, and each ``n_r``.
+        Numbers ``[partitions, max n_r]``, and each ``n_r``.
     """
-    sizes = np.array([own.shape[-1] for own in samples])
-    padded = np.zeros((len(samples), *samples[0].shape[:-1], sizes.max()))
+    sizes = np.array([len(own) for own in samples])
+    padded = np.zeros((len(samples), sizes.max()))
     for row, own in zip(padded, samples, strict=True):
-        row[..., : own.shape[-1]] = own
+        row[: len(own)] = own
     return padded, sizes
 
 

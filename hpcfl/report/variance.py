@@ -8,9 +8,10 @@ fitted by REML (Pinheiro & Bates, "Mixed-Effects Models in S and S-PLUS", 2000,
 chapter 2). The interval of μ has Satterthwaite's degrees of freedom (Biometrics
 Bulletin 2, 1946); components that are estimated as 0 are left out.
 
-The nested bootstrap resamples searches, partitions, and the clients of each partition
-(Owen, "The pigeonhole bootstrap", Ann. Appl. Stat. 1, 2007, with clients within
-partitions). It checks the standard error of the model.
+The bootstrap resamples searches and partitions (Owen, "The pigeonhole bootstrap", Ann.
+Appl. Stat. 1, 2007). It checks the standard error of the model. Clients are not
+resampled: the means of partitions already vary with them, so their variance would count
+twice (Davison & Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8).
 """
 
 import math
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.inference import LEVEL, SEED, Interval, draw_means, pad_clients
+from hpcfl.report.inference import LEVEL, SEED, Interval
 
 RESAMPLES = 999
 NONE = 1e-4  # a component below this fraction of its mean square counts as 0
@@ -221,22 +222,19 @@ def _compute_freedom(fit: _Fit, counts: dict[str, int], scores: int) -> float:
     return float(of_mean**2 / sum(below))
 
 
-def bootstrap_error(gains: Sequence[np.ndarray]) -> float:
-    """Return the standard error of the mean from the nested bootstrap.
+def bootstrap_error(scores: np.ndarray) -> float:
+    """Return the standard error of the mean of scores by the bootstrap.
 
     Args:
-        gains: Gains of the clients of each partition in each search, [searches,
-            clients].
+        scores: Scores [searches, partitions] without a missing run.
     """
     generator = np.random.default_rng(SEED)
-    partitions, searches = len(gains), len(gains[0])
-    padded, sizes = pad_clients(gains)
+    searches, partitions = scores.shape
     means = np.empty(RESAMPLES)
     for place in range(RESAMPLES):
-        drawn = generator.integers(partitions, size=partitions)
-        drawn_searches = generator.integers(searches, size=searches)
-        of_clients = padded[drawn][:, drawn_searches].mean(axis=1)
-        means[place] = draw_means(of_clients, sizes[drawn], generator).mean()
+        rows = generator.integers(searches, size=searches)
+        columns = generator.integers(partitions, size=partitions)
+        means[place] = scores[np.ix_(rows, columns)].mean()
     return float(means.std(ddof=1))
 
 
@@ -249,7 +247,7 @@ def estimate_interval(gains: Sequence[np.ndarray]) -> tuple[Interval, float]:
 
     Returns:
         Interval from the mixed model, and the half-width of the interval from the
-        nested bootstrap.
+        bootstrap.
 
     Raises:
         UserError: If statsmodels is missing.
@@ -266,4 +264,4 @@ def estimate_interval(gains: Sequence[np.ndarray]) -> tuple[Interval, float]:
         deviation=deviation,
         partitions=len(gains),
     )
-    return of_mean, found.critical() * bootstrap_error(gains)
+    return of_mean, found.critical() * bootstrap_error(means)

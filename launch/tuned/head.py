@@ -42,8 +42,8 @@ of the rounds.
 
 * *Gain over Local* is in points, of each client, with an interval of 95 % from a mixed
   model of search, partition and training seed.
-* *Nested bootstrap* is half of the interval from a bootstrap of searches, partitions and
-  clients, as a check.
+* *Bootstrap* is half of the interval from a bootstrap of searches and partitions, as a
+  check.
 * *Verdict* is at the level of 5 % with Holm's correction; *same* means within ± 0.5
   points.
 * *Clients below Local* is the share of clients whose accuracy is lower than under Local.
@@ -58,7 +58,7 @@ TITLES = (
     "method",
     "accuracy",
     "gain over Local ± 95 %",
-    "nested bootstrap",
+    "bootstrap",
     "verdict",
     "clients below Local",
     "claim",

@@ -90,30 +90,27 @@ def test_missing_runs_are_left_out():
     assert abs(found.mean - np.nanmean(scores)) < 0.1 and found.half() > 0
 
 
-def test_the_nested_bootstrap_confirms_the_standard_error():
+def test_the_bootstrap_confirms_the_standard_error():
     """Over ten draws the mean ratio of both is 1 up to the known excess of the
     bootstrap, at most √(1 + 3/50 + …) < 1.25 for variances of 1.
     """
     ratios = []
     for seed in range(10):
         scores = draw(seed, 1.0, 1.0, 1.0)
-        gains = [scores[:, [place]] for place in range(PARTITIONS)]
         error = variance.estimate(scores).error
-        ratios.append(variance.bootstrap_error(gains) / error)
+        ratios.append(variance.bootstrap_error(scores) / error)
     assert 0.8 < np.mean(ratios) < 1.25
 
 
-def test_the_nested_bootstrap_draws_clients_with_their_partition():
-    """Two partitions of three clients and one client, and one search: the means are 0
-    and 3, or draws of the clients −1, 0 and 1 of the first.
+def test_the_bootstrap_counts_the_variance_of_clients_once():
+    """The means of partitions differ by their clients alone. The interval that also
+    draws clients would be √2 times as wide as that of the mixed model.
     """
-    same = [np.zeros((1, 3)), np.zeros((1, 1))]
-    assert variance.bootstrap_error(same) == 0
-    apart = [np.array([[-1.0, 0.0, 1.0]]), np.array([[3.0]])]
-    of_partitions = 1.5**2 / 2  # two draws of 0 or 3
-    of_clients = (2 / 3) / 3 / 2 / 2  # in one draw of two, of a mean of two
-    expected = math.sqrt(of_partitions + of_clients)
-    assert variance.bootstrap_error(apart) == pytest.approx(expected, rel=0.1)
+    random = np.random.default_rng(0)
+    clients = random.standard_normal((30, 1, 20))
+    gains = clients + 0.1 * random.standard_normal((30, 3, 20))
+    interval, half = variance.estimate_interval(list(gains))
+    assert half == pytest.approx(interval.half, rel=0.15)
 
 
 def test_without_statsmodels_the_extra_to_install_is_named(monkeypatch):
