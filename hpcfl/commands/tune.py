@@ -491,7 +491,7 @@ class Player(SearchResults):
         choose = self.find_untuned if sweep == run_folder.UNTUNED else self.choose
         choice = choose(candidate.method)
         if choice is None:
-            _print_line(f"{candidate.name}: not played, no run of the search finished")
+            _print_line(f"{candidate.name}: not played, no run finished the last rung")
             return
         name = f"{self.plan.base.get('name', 'experiment')}-{candidate.name}"
         for cell in cells:
@@ -507,7 +507,7 @@ class Player(SearchResults):
         """Write the file of a method's chosen configuration and return a line on it."""
         choice = self.choose(method)
         if choice is None:
-            return f"{method}: nothing is chosen, no run of the search finished"
+            return f"{method}: nothing is chosen, no run finished the last rung; raise tune.budget"
         text = outcome.write_chosen(self.plan, choice)
         name = f"{make_file_name(method)},{self.plan.prefix}".rstrip(",")
         path = self.folder / tune_folder.CHOSEN / f"{name}.toml"
