@@ -524,8 +524,11 @@ class Fleet:
             values: one number for each client, [n].
 
         Raises:
-            ValueError: The first dimension of ``values`` is not the clients.
+            ValueError: The first dimension of ``values`` is not the clients, or the
+                name has a ``/``.
         """
+        if "/" in name:
+            raise ValueError(f"the recorded '{name}' has a '/' in its name")
         values = self._require_each_client(f"the recorded '{name}'", values)
         self.results.recorded[name] = values
 

@@ -81,8 +81,15 @@ class Draws:
             ticks=self.ticks,
             reports=self.reports,
         )
+        generators = randomness.read_generators()
         with user_code.locate_errors():
             chosen = self.participation.choose(known, count)
+        if randomness.read_generators() != generators:
+            raise UserError(
+                f"{user_code.locate(type(self.participation))}participation.select = "
+                f"'{self.participation.select}': draws from a global random generator, so "
+                "it chooses other clients after a resume; use known.random(PURPOSE)"
+            )
         return self._check(chosen, candidates, count)
 
     def _check(

@@ -53,7 +53,8 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
     if not present.any():
         raise UserError(
             f"no client takes part in any of the {rounds} rounds: raise "
-            "participation.fraction or time.deadline, or lower time.least"
+            "participation.fraction or time.deadline, lower time.least, or lengthen the "
+            "clients' availability"
         )
     if not (steps[:clients] & present).any():
         raise UserError(f"no client ever takes a step: {explain_idleness(prepared)}")

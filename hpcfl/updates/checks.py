@@ -11,6 +11,7 @@ from hpcfl.updates.coverage import SECTIONS, check_method
 from hpcfl.updates.privacy_setup import check_privacy
 from hpcfl.updates.rules.mean import Mean
 from hpcfl.updates.secure import make_secure_sum
+from hpcfl.updates.update_trial import try_attack, try_transform
 
 
 def find_rule(config: Config) -> Rule:
@@ -42,6 +43,10 @@ def check_experiment(config: Config) -> None:
         check_privacy(config, config.privacy, rule)
     make_secure_sum(config)
     check_sections(config, rule, attack, list_transforms(config))
+    for transform in list_transforms(config):
+        try_transform(transform)
+    if attack is not None:
+        try_attack(attack)
 
 
 def check_sections(

@@ -41,6 +41,7 @@ def test_a_phase_is_trained_once(make_fleet, rows_of):
             lambda fleet, rows: fleet.record("norm", torch.ones(3)),
             "recorded 'norm' has shape [3]; ",
         ),
+        (lambda fleet, rows: fleet.record("pre/norm", rows[:, 0]), "'pre/norm'"),
     ],
 )
 def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):

@@ -321,3 +321,12 @@ def test_a_selection_that_returns_no_list_of_ids():
 
     with expect_refusal(r"'uniform': chose bool .*\(6, 1\)"):
         Draws(Wrong(), 6, 4).choose(np.ones(6, bool), 3, (1,))
+
+
+def test_a_selection_that_draws_without_a_key_is_refused():
+    class Shuffled(Selection):
+        def choose(self, known, count):
+            return np.random.permutation(known.ids)[:count]
+
+    with expect_refusal(r"participation\.select .*known\.random"):
+        Draws(Shuffled(), 6, 4).choose(np.ones(6, bool), 3, (1,))

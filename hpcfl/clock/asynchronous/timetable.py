@@ -172,9 +172,11 @@ class AsynchronousTimetable(Timetable):
             boundary = (self._tick // self._period + 1) * self._period
             following = min(following, boundary)
         if following >= FOREVER:
+            fewer = f", or set rounds = {self._version}" if self._version else ""
             raise UserError(
-                f"time.availability: after round {self._version} no client is available any "
-                f"more; set rounds to at most {max(1, self._version)}"
+                f"time.availability: after round {self._version} too few clients are "
+                "available for a step of the server; lower time.buffer, or lengthen the "
+                f"clients' availability{fewer}"
             )
         length = following - self._tick
         self._sum.busy += len(self._flights) * length
