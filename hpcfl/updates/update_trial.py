@@ -96,11 +96,10 @@ def make_updates() -> tuple[Tensor, Context]:
 
 def require_updates(place: str, result: object, rows: int) -> None:
     """Raise UserError unless a result is updates, floating-point [rows, WIDTH]."""
-    is_valid = isinstance(result, Tensor) and result.is_floating_point()
-    if is_valid and result.shape == (rows, WIDTH):
-        return
     given = f"a {type(result).__name__}"
     if isinstance(result, Tensor):
+        if result.is_floating_point() and result.shape == (rows, WIDTH):
+            return
         given = f"{result.dtype} {list(result.shape)}"
     raise UserError(
         f"{place} returns {given} for updates [{rows}, {WIDTH}]; expected updates of "
