@@ -7,9 +7,6 @@ import gc
 import signal
 import sys
 
-from hpcfl.files import output
-from hpcfl.simulation import signals
-
 
 def main() -> None:
     """Run the command line on this rank and exit with its code.
@@ -17,17 +14,20 @@ def main() -> None:
     Codes: 0 done; 2 bad input; 75 stopped early, the same command continues; 130 Ctrl-C;
     other codes a failure.
     """
-    output.guard()
-    sys.unraisablehook = signals.pass_over_interrupts
-    from hpcfl.communication.connection import connect
-
-    try:
-        # Before any heavy import, for the reason that its docstring gives.
-        communicator = connect()
-    except KeyboardInterrupt:
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        # Ctrl-C before the ranks are connected ends this rank without a traceback.
         # mpiexec ends the other ranks only if this rank dies of a signal.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGINT)
+    from hpcfl.communication.connection import connect
+    from hpcfl.files import output
+    from hpcfl.simulation import signals
+
+    output.guard()
+    sys.unraisablehook = signals.pass_over_interrupts
+    # Before any heavy import, for the reason that its docstring gives.
+    communicator = connect()
+    signal.signal(signal.SIGINT, handler)
     try:
         from hpcfl.cli import command
 

@@ -77,7 +77,7 @@ def test_a_ctrl_c_that_cannot_be_raised_prints_nothing(monkeypatch, capsys):
     assert "ValueError: odd" in capsys.readouterr().err
 
 
-INTERRUPTED = """
+CONNECTING = """
 import signal
 from hpcfl import __main__
 from hpcfl.communication import connection
@@ -85,8 +85,20 @@ connection.connect = lambda: signal.raise_signal(signal.SIGINT)
 __main__.main()
 """
 
+IMPORTING = """
+import signal, sys
+class Finder:
+    def find_spec(self, name, *arguments):
+        if name == "hpcfl.communication.connection":
+            signal.raise_signal(signal.SIGINT)
+from hpcfl import __main__
+sys.meta_path.insert(0, Finder())
+__main__.main()
+"""
 
-def test_ctrl_c_while_ranks_connect_is_the_death_of_the_process():
+
+@pytest.mark.parametrize("program", [IMPORTING, CONNECTING])
+def test_ctrl_c_until_ranks_are_connected_is_the_death_of_the_process(program):
     """mpiexec waits for ever for the other ranks of one that exits with a code."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
