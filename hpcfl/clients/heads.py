@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.execution import OperatorObserver
+from hpcfl.clients.execution import Attempt, OperatorObserver
 from hpcfl.clients.losses import (
     Batch,
     Features,
@@ -35,7 +35,7 @@ from hpcfl.clients.losses import (
     identify_function,
     train_mode,
 )
-from hpcfl.clients.resources import Attempt, Resources
+from hpcfl.clients.resources import Resources
 from hpcfl.models import parts
 
 
@@ -160,7 +160,7 @@ def list_attempts(
 ) -> Iterator[Attempt]:
     """Yield attempts for groups of clients whose features fit into memory.
 
-    They are used like the attempts of ``Resources.list_attempts``.
+    They are used like the attempts of ``Kernel.list_attempts``.
 
     Args:
         resources: resources of the rank.
@@ -168,9 +168,8 @@ def list_attempts(
         pools: positions of each client's samples among the rank's samples.
     """
     assert resources.head is not None
-    with_heads = replace(resources, kernel=resources.head.kernel)
     for group in _group_by_memory(resources, resources.head.memory, order, pools):
-        yield from with_heads.list_attempts(group)
+        yield from resources.head.kernel.list_attempts(group)
 
 
 def compute_features(

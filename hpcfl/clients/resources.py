@@ -187,34 +187,6 @@ class LaneChoice:
     clients_on_device: int = sys.maxsize
 
 
-class Attempt:
-    """Work of some clients in one call of the kernel, as a block of ``with``.
-
-    The block suppresses the error of a full GPU if there are several clients. The work
-    must therefore have no effect before it completes. It must also be a function call,
-    so that its variables are freed afterwards.
-
-    Attributes:
-        clients: positions of the clients.
-        fits: whether the work fitted into memory.
-    """
-
-    def __init__(self, clients: list[int]) -> None:
-        self.clients = clients
-        self.fits = True
-
-    def __enter__(self) -> None:
-        """Begin the work."""
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, traceback: object
-    ) -> bool:
-        """Record whether the memory was full; return whether the error is suppressed."""
-        is_memory = isinstance(error, RuntimeError) and is_full(error)
-        self.fits = not (is_memory and len(self.clients) > 1)
-        return not self.fits
-
-
 @dataclass(frozen=True)
 class Resources:
     """A rank's samples, its kernel, and further objects for training and scoring.
@@ -271,25 +243,6 @@ class Resources:
     def _list_kernels(self) -> list[Kernel]:
         return [self.kernel, *([self.head.kernel] if self.head else [])]
 
-    def list_attempts(self, clients: list[int]) -> Iterator["Attempt"]:
-        """Yield an ``Attempt`` for successive groups of clients.
-
-        Each group has as many clients as the kernel has lanes.
-
-        If a GPU's memory was too small for an attempt, the next attempt has half as
-        many of its clients.
-
-        Args:
-            clients: positions of the clients, in order.
-        """
-        while clients:
-            attempt = Attempt(clients[: self.kernel.widest])
-            yield attempt
-            if attempt.fits:
-                clients = clients[len(attempt.clients) :]
-            else:
-                self.kernel.narrow(len(attempt.clients))
-
     def map_chunks(
         self,
         rows: Tensor,
@@ -328,7 +281,7 @@ class Resources:
             )
             return reduce(blocks, chunk)
 
-        for attempt in self.list_attempts(scoring.order_longest_first(pools)):
+        for attempt in self.kernel.list_attempts(scoring.order_longest_first(pools)):
             with attempt:
                 results.append(run(attempt.clients))
                 order += attempt.clients

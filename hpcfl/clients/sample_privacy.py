@@ -52,8 +52,8 @@ class SamplePrivacy:
             "samples only through gradients of a loss, such as FedAvg, Ditto or MR-MTL"
         )
 
-    def draw_batches(self, **given: Any) -> "PoissonBatches":
-        """Return the mini-batches of a chunk, from the fields of ``MiniBatches``."""
+    def make_batches(self, **given: Any) -> "PoissonBatches":
+        """Return the source of a chunk's mini-batches, from fields of ``MiniBatches``."""
         return PoissonBatches(privacy=self, **given)
 
 

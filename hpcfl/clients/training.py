@@ -29,7 +29,7 @@ from hpcfl.clients.batch_plan import (
     order_by_length,
     plan_epoch,
 )
-from hpcfl.clients.execution import Work
+from hpcfl.clients.execution import Attempt, Work
 from hpcfl.clients.losses import (
     Batch,
     Frozen,
@@ -40,7 +40,7 @@ from hpcfl.clients.losses import (
     index_lanes,
 )
 from hpcfl.clients.optimizers import Optimizer
-from hpcfl.clients.resources import Attempt, Resources
+from hpcfl.clients.resources import Resources
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
@@ -259,7 +259,7 @@ class LocalTraining:
         if self.features_once:
             pools = [client.pool for client in self.clients]
             return heads.list_attempts(self.resources, self.order, pools)
-        return self.resources.list_attempts(self.order)
+        return self.resources.kernel.list_attempts(self.order)
 
     def train_chunk(self, positions: list[int]) -> None:
         """Train clients side by side from their first mini-batch to their last.
@@ -267,8 +267,8 @@ class LocalTraining:
         Args:
             positions: positions of the clients in ``start.ids``.
         """
-        lanes = torch.tensor(positions, device=self.resources.device)
-        chunk = self.start_chunk(positions, lanes)
+        index = torch.tensor(positions, device=self.resources.device)
+        chunk = self.start_chunk(positions, index)
         while chunk.begin_epoch():
             with chunk.seed_model():
                 record = chunk.train_epoch()
@@ -276,40 +276,40 @@ class LocalTraining:
         # Assigned, not added: a chunk that did not fit into memory starts again.
         self.trained.sample_gradients[positions] = chunk.batches.sample_gradients
         self.trained.noisy_batches[positions] = chunk.batches.noisy_batches
-        self.store(chunk, lanes)
+        self.store(chunk, index)
 
-    def start_chunk(self, positions: list[int], lanes: Tensor) -> "Chunk":
+    def start_chunk(self, positions: list[int], index: Tensor) -> "Chunk":
         """Return the chunk for some clients.
 
         Args:
             positions: positions of the clients in ``start.ids``.
-            lanes: the same positions as a tensor on the device.
+            index: the same positions as a tensor on the device.
         """
         resources, trained = self.resources, self.trained
         clients = [self.clients[position] for position in positions]
         if self.features_once:
-            tensors = heads.copy_heads(resources, trained.rows, lanes)
+            tensors = heads.copy_heads(resources, trained.rows, index)
             pools = [client.pool for client in clients]
             resources, pools = heads.compute_features(
-                resources, trained.rows[lanes], trained.buffers[lanes], pools
+                resources, trained.rows[index], trained.buffers[index], pools
             )
             of_features = zip(clients, pools, strict=True)
             clients = [client._replace(pool=pool) for client, pool in of_features]
         else:
-            tensors = resources.stack_models(trained.rows, trained.buffers, lanes)
+            tensors = resources.stack_models(trained.rows, trained.buffers, index)
         anchors: Tensors = {}
         if self.task.proximal is not None:
             _, rows = self.task.proximal
-            anchors = resources.stack_rows(rows, lanes)
+            anchors = resources.stack_rows(rows, index)
         variables = self.start.variables.items()
         models = LaneModels(
             tensors=tensors,
-            variables={name: value[lanes] for name, value in variables},
+            variables={name: value[index] for name, value in variables},
             anchors=anchors,
         )
         privacy = resources.privacy
-        draw = MiniBatches if privacy is None else privacy.draw_batches
-        batches = draw(
+        make = MiniBatches if privacy is None else privacy.make_batches
+        batches = make(
             kernel=resources.kernel,
             samples=resources.samples,
             seed=resources.setup.seed,
@@ -319,21 +319,21 @@ class LocalTraining:
         )
         return Chunk(self.task, resources, models, batches)
 
-    def store(self, chunk: "Chunk", lanes: Tensor) -> None:
+    def store(self, chunk: "Chunk", index: Tensor) -> None:
         """Store the results of a chunk.
 
         Args:
             chunk: chunk that has trained.
-            lanes: positions of its clients in ``start.ids``.
+            index: positions of its clients in ``start.ids``.
         """
         trained, models = self.trained, chunk.models
-        mixing.index_copy(trained.losses, lanes, chunk.finish())
-        self.resources.setup.layout.write(models.tensors, trained.rows, lanes)
-        self.resources.buffers.write(models.tensors, trained.buffers, lanes)
+        mixing.index_copy(trained.losses, index, chunk.finish())
+        self.resources.setup.layout.write(models.tensors, trained.rows, index)
+        self.resources.buffers.write(models.tensors, trained.buffers, index)
         for name in chunk.assigned:
             if name not in trained.changed:
                 trained.changed[name] = self.start.variables[name].clone()
-            mixing.index_copy(trained.changed[name], lanes, models.variables[name])
+            mixing.index_copy(trained.changed[name], index, models.variables[name])
 
 
 def refuse_uncovered(task: Task, privacy: "SamplePrivacy") -> None:

@@ -18,6 +18,7 @@ from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import (
     NO_SAMPLE,
     PIECE,
+    Attempt,
     Kernel,
     Keys,
     SerialKernel,
@@ -92,6 +93,7 @@ def count_by_rule(module: nn.Module, device: torch.device) -> int:
 __all__ = [
     "NO_SAMPLE",
     "PIECE",
+    "Attempt",
     "BatchedKernel",
     "Kernel",
     "Keys",
