@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from itertools import islice
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -43,9 +43,25 @@ HELD = 1 << 27  # maximum number of bytes of results that wait for the caller
 LOCKED = 1 << 28
 # Numbers of the GPU streams for products and checkpoints, besides the default stream.
 PRODUCTS, CHECKPOINTS = (0, 1), 2
-# Device, number of cores and memory of the thread that plays a run. A context variable
-# avoids passing them to all functions that compute products.
-_place = ContextVar("place", default=(torch.device("cpu"), 1, Scratch()))
+
+
+class Place(NamedTuple):
+    """The place of products of the thread that plays a run.
+
+    Attributes:
+        device: device that processes blocks of matrices on the CPU.
+        cores: number of blocks that the CPU processes at once.
+        memory: allocator of large matrices on the CPU.
+    """
+
+    device: torch.device
+    cores: int
+    memory: Scratch
+
+
+ONE_CORE = Place(torch.device("cpu"), 1, Scratch())
+# A context variable avoids passing the place to all functions that compute products.
+_place = ContextVar("place", default=ONE_CORE)
 
 
 def use_device(
@@ -58,17 +74,17 @@ def use_device(
         cores: number of blocks to process at once if the device is the CPU.
         memory: allocator of large matrices on the CPU.
     """
-    _place.set((device, max(1, cores), memory or Scratch()))
+    _place.set(Place(device, max(1, cores), memory or Scratch()))
 
 
-def get_place() -> tuple[torch.device, int, Scratch]:
-    """Return the current device, number of cores and allocator of large matrices."""
+def get_place() -> Place:
+    """Return the place of this thread's products."""
     return _place.get()
 
 
 def get_large_memory() -> Scratch:
     """Return the allocator of matrices that may be larger than memory."""
-    return get_place()[2]
+    return get_place().memory
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -205,10 +221,10 @@ def compute_distances(rows: Tensor, others: Tensor) -> Tensor:
         others: rows [n, width].
     """
 
-    def squares_of(left: Tensor, right: Tensor) -> Tensor:
+    def compute_squares(left: Tensor, right: Tensor) -> Tensor:
         return compute_block_distances(left, right).square()
 
-    return sum_blocks(squares_of, rows, others).sqrt()
+    return sum_blocks(compute_squares, rows, others).sqrt()
 
 
 def compute_distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -225,23 +241,23 @@ def compute_distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Ten
     """
     chosen, place = torch.unique(torch.cat([first, second]), return_inverse=True)
 
-    def products_of(block: Tensor) -> Tensor:
+    def multiply_centred(block: Tensor) -> Tensor:
         centred = block[chosen].double()
         centred -= centred.mean(dim=0)
         return centred @ centred.T
 
-    products = sum_blocks(products_of, rows)
+    products = sum_blocks(multiply_centred, rows)
     sizes = products.diagonal()[:, None] + products.diagonal()
     squares = (sizes - 2 * products).fill_diagonal_(0)
     close = squares < CLOSE * sizes.fill_diagonal_(0)
     near = (close | close.T).any(dim=1).nonzero()[:, 0]
     if len(near):
 
-        def exact_squares_of(block: Tensor) -> Tensor:
+        def measure_close(block: Tensor) -> Tensor:
             close_rows = block[chosen[near]]
             return compute_block_distances(close_rows, close_rows).square()
 
-        exact = sum_blocks(exact_squares_of, rows)
+        exact = sum_blocks(measure_close, rows)
         pairs = near[:, None], near
         squares[pairs] = exact.where(close[pairs], squares[pairs])
     return squares.sqrt()[place[: len(first), None], place[len(first) :]]
@@ -359,7 +375,7 @@ def copy_beside_training() -> AbstractContextManager[object]:
 
     The copies wait for work submitted so far, but not for later training.
     """
-    device, _, _ = get_place()
+    device = get_place().device
     if device.type == "cpu":
         return nullcontext()
     return torch.cuda.stream(open_side_stream(device, CHECKPOINTS))
@@ -378,7 +394,7 @@ def compute_on_all_cores(
         cuts: slices of columns.
         device: device on which ``work`` computes.
     """
-    _, cores, _ = get_place()
+    cores = get_place().cores
     in_main_thread = threading.current_thread() is threading.main_thread()
     several = device.type == "cpu" and cores > 1 and in_main_thread
     most_pending = 1
@@ -442,8 +458,7 @@ def compute_block_distances(left: Tensor, right: Tensor) -> Tensor:
 
 def _choose_device(rows: Tensor) -> torch.device:
     """Return the device that processes blocks of these rows."""
-    device, _, _ = get_place()
-    return device if rows.device.type == "cpu" else rows.device
+    return get_place().device if rows.device.type == "cpu" else rows.device
 
 
 def _allocate(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -48,7 +48,7 @@ def join_blocks(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
 def _map_blocks(
     part: Callable[..., Tensor], matrices: tuple[Tensor, ...]
 ) -> Iterator[Tensor]:
-    device, _, _ = mixing.get_place()
+    device = mixing.get_place().device
 
     def compute(columns: slice) -> Tensor:
         blocks = []
