@@ -58,10 +58,8 @@ class ClientPrivacy:
 
     @property
     def count_noise(self) -> float:
-        """Return the standard deviation σ_b of the noise on the number of updates below
-        the clip.
-        """
-        return self.section.clip_noise or self.expected / COUNT_NOISE
+        """Return the result of ``find_count_noise`` for this run."""
+        return find_count_noise(self.section, self.guarantee)
 
     @property
     def model_sigma(self) -> float:
@@ -230,6 +228,13 @@ class ClientPrivacy:
             "  ε covers one run; each further run of a search has an additional cost. "
             "Scores belong to the simulation and are not released",
         ]
+
+
+def find_count_noise(section: Privacy, guarantee: Guarantee) -> float:
+    """Return the standard deviation σ_b of the noise on the number of updates below the
+    clip.
+    """
+    return section.clip_noise or guarantee.size / COUNT_NOISE
 
 
 def count_most_rounds(cohorts: "map[np.ndarray]") -> int:

@@ -5,7 +5,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import Privacy
 from hpcfl.updates.accounting import Guarantee
 from hpcfl.updates.base import Rule
-from hpcfl.updates.privacy import ClientPrivacy
+from hpcfl.updates.privacy import ClientPrivacy, find_count_noise
 
 
 def make_privacy(config: Config) -> ClientPrivacy | None:
@@ -24,20 +24,18 @@ def make_privacy(config: Config) -> ClientPrivacy | None:
         sigma = guarantee.calibrate(section.epsilon, {1.0: config.rounds})
     elif sigma:
         guarantee.compute_epsilon(sigma, 1)
+    check_noise(section, sigma, guarantee)
     participation = config.participation
     varies = participation.scheme == "poisson" or participation.dropout
     excludes = config.training.on_divergence == "exclude"
-    drops = bool(varies or excludes or config.time.mode != "none")
-    privacy = ClientPrivacy(
+    return ClientPrivacy(
         section=section,
         sigma=sigma,
         guarantee=guarantee,
         seed=config.seed,
-        drops=drops,
+        drops=bool(varies or excludes or config.time.mode != "none"),
         rounds=config.rounds,
     )
-    check_noise(privacy)
-    return privacy
 
 
 def check_privacy(config: Config, section: Privacy, rule: Rule) -> None:
@@ -52,25 +50,15 @@ def check_privacy(config: Config, section: Privacy, rule: Rule) -> None:
             "privacy.accountant = 'pld' does not support cohorts of a fixed size; take "
             "'rdp', or set participation.scheme = 'poisson'"
         )
-    given = section.noise or 0.0
-    check_noise(
-        ClientPrivacy(
-            section=section,
-            sigma=given,
-            guarantee=guarantee,
-            seed=config.seed,
-            drops=True,
-            rounds=1,
-        )
-    )
+    check_noise(section, section.noise or 0.0, guarantee)
 
 
-def check_noise(privacy: ClientPrivacy) -> None:
+def check_noise(section: Privacy, sigma: float, guarantee: Guarantee) -> None:
     """Raise UserError if the noise is too large for the adaptive clip."""
-    most = 2 * privacy.count_noise
-    if privacy.section.adaptive_clip and privacy.sigma >= most:
+    most = 2 * find_count_noise(section, guarantee)
+    if section.adaptive_clip and sigma >= most:
         raise UserError(
-            f"privacy.noise = {privacy.sigma:g}: must be below 2·clip_noise = {most:g} "
+            f"privacy.noise = {sigma:g}: must be below 2·clip_noise = {most:g} "
             "with an adaptive clip; raise privacy.clip_noise or participation.fraction"
         )
 
