@@ -139,7 +139,8 @@ def printing(action: Callable[..., None]) -> Callable[..., int]:
     @wraps(action)
     def carry_out(communicator: Communicator, /, **arguments: Any) -> int:
         action(**arguments)
-        return communicator.allreduce_max(_check_output(communicator))
+        codes: list[int] = communicator.allgather(_check_output(communicator))
+        return max(codes)
 
     return carry_out
 

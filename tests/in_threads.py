@@ -71,9 +71,6 @@ class Threaded(Communicator):
             json.dumps(value), lambda texts: [json.loads(text) for text in texts]
         )
 
-    def allreduce_max(self, number: int) -> int:
-        return self._exchange(number, max)
-
     def bcast_row(
         self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
     ) -> Array:

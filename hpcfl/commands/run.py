@@ -427,7 +427,7 @@ def _refuse_stopped(
     request: StopRequest,
 ) -> None:
     """Raise Interrupted if any rank received a stop signal. Collective."""
-    if not communicator.allreduce_max(int(request.received is not None)):
+    if not any(communicator.allgather(request.received is not None)):
         return
     if restored is None:
         raise Interrupted(

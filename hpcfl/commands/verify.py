@@ -91,7 +91,7 @@ def verify(
                 "the same command starts over",
                 begun=False,
             ) from stopped
-    if communicator.allreduce_max(wrong):
+    if any(communicator.allgather(wrong)):
         raise RunFailure(f"{path}: repeated runs differ from the stored results")
 
 

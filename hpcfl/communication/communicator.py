@@ -112,10 +112,6 @@ class Communicator(Process, ABC):
         """Return all JSON-able values in rank order on every rank. Collective call."""
 
     @abstractmethod
-    def allreduce_max(self, number: int) -> int:
-        """Return the maximum of all ranks' numbers on every rank. Collective call."""
-
-    @abstractmethod
     def bcast_row(
         self,
         row: Array | None,
@@ -224,9 +220,6 @@ class OneProcess(Communicator):
 
     def allgather(self, value: Any) -> list[Any]:
         return [value]
-
-    def allreduce_max(self, number: int) -> int:
-        return number
 
     def bcast_row(
         self,

@@ -129,11 +129,6 @@ class World(Communicator):
             texts = self._world.allgather(json.dumps(value))
         return [json.loads(text) for text in texts]
 
-    def allreduce_max(self, number: int) -> int:
-        with self._exchange():
-            highest: int = self._world.allreduce(number, op=self._mpi.MAX)
-        return highest
-
     def bcast_row(
         self,
         row: Array | None,

@@ -102,7 +102,7 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
         UserError, RunFailure: As for ``run``.
     """
     is_too_large = dry_round.count_bytes(prepared) > dry_round.TOO_LARGE
-    if not communicator.allreduce_max(int(is_too_large)):
+    if not any(communicator.allgather(is_too_large)):
         return run(prepared, communicator)
     with one_line_on_all_ranks(communicator):
         try_own_scores(prepared)

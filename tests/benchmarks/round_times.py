@@ -99,7 +99,7 @@ def measure(
     communicator.watch(experiment.runtime.hang_after)
     # Ranks wait here and measure together: the ranks of a node share its cores or its
     # GPU.
-    communicator.allreduce_max(0)
+    communicator.allgather(0)
     peak, flops = 0.0, 0.0
     if prepared.store.ids:
         peak, flops = _peak(prepared.resources.device), _flops(prepared)

@@ -19,7 +19,6 @@ EXCHANGES = [
     "bcast",
     "gather",
     "allgather",
-    "allreduce_max",
     "bcast_row",
     "scatter_rows",
     "gather_rows",
