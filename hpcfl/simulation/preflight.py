@@ -73,7 +73,7 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
             found = try_alone(prepared, lanes, error)
         refuse_draws(prepared.method, generators)
     tried = merge([Tried(**fields) for fields in communicator.allgather(asdict(found))])
-    notes = list(prepared.notes)
+    known = replace(prepared, tried=tried)
     resources = prepared.resources
     if tried.unbatched and resources.privacy is not None:
         raise UserError(
@@ -82,13 +82,13 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         )
     if tried.unbatched:
         kernel = SerialKernel(resources.kernel.module)
-        resources = replace(resources, kernel=kernel)
-        notes.append(
+        serial = replace(known, resources=replace(resources, kernel=kernel))
+        return serial.add_notes(
             f"{tried.unbatched}; clients train one at a time, as with runtime.lanes = 1"
         )
-    elif tried.dependent:
-        notes.append(describe_dependent(tried.dependent, prepared.config.runtime.lanes))
-    known = replace(prepared, tried=tried, resources=resources, notes=notes)
+    if tried.dependent:
+        lanes_asked = prepared.config.runtime.lanes
+        known = known.add_notes(describe_dependent(tried.dependent, lanes_asked))
     return known if resources.privacy is None else calibrate_noise(known)
 
 
@@ -108,11 +108,10 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
         try_own_scores(prepared)
         if fault := diagnose_model(prepared):
             refuse(*fault)
-    note = (
+    return prepared.add_notes(
         f"a round of {prepared.method.name} with this model is too large for a trial "
         "here; a run tries it before round 1"
     )
-    return replace(prepared, notes=[*prepared.notes, note])
 
 
 @contextmanager
@@ -154,17 +153,15 @@ def merge(findings: Sequence[Tried]) -> Tried:
     """Merge the findings of all ranks."""
     # Ranks request the same trainings, possibly several equal ones.
     longest = max((found.trainings for found in findings), key=len)
-    dependent: set[str] = set()
+    merged = Tried(trainings=tuple(TrainingRequest(*one) for one in longest))
     for found in findings:
-        dependent |= set(found.dependent)
-    reasons = [found.unbatched for found in findings if found.unbatched]
-    uploads = [found.uploads for found in findings if found.uploads]
-    return Tried(
-        trainings=tuple(TrainingRequest(*one) for one in longest),
-        dependent=tuple(sorted(dependent)),
-        unbatched=reasons[0] if reasons else "",
-        uploads=uploads[0] if uploads else {},
-    )
+        merged = Tried(
+            trainings=merged.trainings,
+            dependent=tuple(sorted({*merged.dependent, *found.dependent})),
+            unbatched=merged.unbatched or found.unbatched,
+            uploads=merged.uploads or found.uploads,
+        )
+    return merged
 
 
 def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:

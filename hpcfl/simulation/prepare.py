@@ -165,6 +165,10 @@ class Prepared:
             self.resources.kernel.module.to_empty(device="meta")
         return replace(self, resources=replace(self.resources, samples=few))
 
+    def add_notes(self, *notes: str) -> "Prepared":
+        """Return the experiment with further notes for the user."""
+        return replace(self, notes=[*self.notes, *notes])
+
     def make_audience(self, ids: np.ndarray, round: int) -> Audience:
         """Return the method's view of the receivers of a message.
 
@@ -270,9 +274,7 @@ def prepare_together(
         "data and code must be the same on all hosts, and a plugin must draw random "
         "numbers only by hpcfl's keys",
     )
-    return replace(
-        prepared, notes=[*prepared.notes, *_note_other_processors(communicator)]
-    )
+    return prepared.add_notes(*_note_other_processors(communicator))
 
 
 def _note_other_processors(communicator: Communicator) -> list[str]:

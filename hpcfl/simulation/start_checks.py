@@ -6,7 +6,6 @@ last bits, with the decisions in the checkpoint of a run that continues.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
             f"{few} of {len(newcomers)} newcomers take no step: "
             f"{explain_idleness(prepared)}"
         )
-    return replace(prepared, notes=[*prepared.notes, *notes])
+    return prepared.add_notes(*notes)
 
 
 def note_short_rounds(prepared: Prepared) -> Prepared:
@@ -98,11 +97,10 @@ def note_short_rounds(prepared: Prepared) -> Prepared:
     operations = GRADIENT * setup.layout.width * samples * epochs
     if operations > SHORT_ROUND:
         return prepared
-    note = (
+    return prepared.add_notes(
         f"a round has only about {operations / 1e9:.1g} billion operations, for which "
         "one process is faster than several ranks; start it without mpiexec or srun"
     )
-    return replace(prepared, notes=[*prepared.notes, note])
 
 
 def find_stepping(prepared: Prepared) -> np.ndarray:
