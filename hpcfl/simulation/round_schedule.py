@@ -316,14 +316,10 @@ class RoundSchedule:
         """
         if self.reports is None:
             return
-        ids, losses = None, None
-        if communicator.is_server:
-            ids, losses = no_clients(), np.zeros(0)
-        if state:
-            ids, losses = state["clients"].numpy(), state["losses"].numpy()
-        length = communicator.bcast(None if ids is None else len(ids))
-        ids = communicator.bcast_row(ids, length, np.int64)
-        losses = communicator.bcast_row(losses, length, np.float64)
+        history = {name: tensor.tolist() for name, tensor in state.items()}
+        history = communicator.bcast(history)
+        ids = np.array(history.get("clients", []), np.int64)
+        losses = np.array(history.get("losses", []))
         first = 0
         for number in range(1, done + 1):
             cohort = self.get_cohort(number)
@@ -351,9 +347,10 @@ class RoundSchedule:
         if self.reports is None:
             return
         cohort = self.get_cohort(number)
-        reported = numbers.select(LOSS, cohort) if communicator.is_server else None
-        losses = communicator.bcast_row(reported, len(cohort), np.float64)
-        self.reports.add(cohort, losses)
+        reported = []
+        if communicator.is_server:
+            reported = numbers.select(LOSS, cohort).tolist()
+        self.reports.add(cohort, np.array(communicator.bcast(reported)))
 
     def get_state(self) -> State:
         """Return the state of the schedule after the last round.
