@@ -301,12 +301,6 @@ class LocalTraining:
         if self.task.proximal is not None:
             _, rows = self.task.proximal
             anchors = resources.stack_rows(rows, index)
-        variables = self.start.variables.items()
-        models = LaneModels(
-            tensors=tensors,
-            variables={name: value[index] for name, value in variables},
-            anchors=anchors,
-        )
         privacy = resources.privacy
         make = MiniBatches if privacy is None else privacy.make_batches
         batches = make(
@@ -317,7 +311,15 @@ class LocalTraining:
             size=self.task.count_step_samples(resources),
             lanes=clients,
         )
-        return Chunk(self.task, resources, models, batches)
+        variables = self.start.variables.items()
+        return Chunk(
+            task=self.task,
+            resources=resources,
+            tensors=tensors,
+            variables={name: value[index] for name, value in variables},
+            anchors=anchors,
+            batches=batches,
+        )
 
     def store(self, chunk: "Chunk", index: Tensor) -> None:
         """Store the results of a chunk.
@@ -326,14 +328,14 @@ class LocalTraining:
             chunk: chunk that has trained.
             index: positions of its clients in ``start.ids``.
         """
-        trained, models = self.trained, chunk.models
+        trained, tensors = self.trained, chunk.tensors
         mixing.index_copy(trained.losses, index, chunk.finish())
-        self.resources.setup.layout.write(models.tensors, trained.rows, index)
-        self.resources.buffers.write(models.tensors, trained.buffers, index)
+        self.resources.setup.layout.write(tensors, trained.rows, index)
+        self.resources.buffers.write(tensors, trained.buffers, index)
         for name in chunk.assigned:
             if name not in trained.changed:
                 trained.changed[name] = self.start.variables[name].clone()
-            mixing.index_copy(trained.changed[name], index, models.variables[name])
+            mixing.index_copy(trained.changed[name], index, chunk.variables[name])
 
 
 def refuse_uncovered(task: Task, privacy: "SamplePrivacy") -> None:
@@ -379,22 +381,6 @@ def _copy_rows(rows: Tensor) -> Tensor:
     )
 
 
-@dataclass(frozen=True)
-class LaneModels:
-    """Models of a chunk's lanes, which steps change in place.
-
-    Attributes:
-        tensors: parameters and buffers of the lanes, ``[L, …]`` by name.
-        variables: variables of the lanes, ``[L, …]`` by name.
-        anchors: reference weights of the proximal term, ``[L, *shape]`` by name; empty
-            without the term.
-    """
-
-    tensors: Tensors
-    variables: Tensors
-    anchors: Tensors
-
-
 @dataclass
 class Chunk:
     """Local training of clients side by side, from first to last mini-batch.
@@ -405,7 +391,12 @@ class Chunk:
         task: requested training.
         resources: resources of the rank; with ``features_once`` their samples are
             features, and their kernel trains heads.
-        models: models of the lanes.
+        tensors: parameters and buffers of the lanes, ``[L, …]`` by name, which steps
+            change in place.
+        variables: variables of the lanes, ``[L, …]`` by name, which steps change in
+            place.
+        anchors: reference weights of the proximal term, ``[L, *shape]`` by name; empty
+            without the term.
         batches: source of the mini-batches.
         lanes: clients of the lanes.
         assigned: names of the variables that steps have changed.
@@ -413,12 +404,13 @@ class Chunk:
 
     task: Task
     resources: Resources
-    models: LaneModels
+    tensors: Tensors
+    variables: Tensors
+    anchors: Tensors
     batches: MiniBatches
 
     def __post_init__(self) -> None:
-        task, resources, models = self.task, self.resources, self.models
-        batches = self.batches
+        task, resources, batches = self.task, self.resources, self.batches
         self.lanes = batches.lanes
         self.assigned: set[str] = set()
         self._optimizer = self._make_optimizer()
@@ -437,10 +429,10 @@ class Chunk:
                 layers=layers,
             )
         work = Work(
-            tensors=models.tensors,
+            tensors=self.tensors,
             trained=task.names,
             loss=task.loss,
-            variables=models.variables,
+            variables=self.variables,
             frozen=task.frozen,
             keys=self._random.keys if self._random is not None and layers else None,
         )
@@ -461,11 +453,11 @@ class Chunk:
             strength, _ = self.task.proximal
         if strength:
             for name in self.task.names:
-                anchors[name] = self.models.anchors[name]
+                anchors[name] = self.anchors[name]
         # All clients of a fleet have one learning rate.
         rounds = {lane.round for lane in self.lanes}
         (rate,) = {setup.learning_rate(round) for round in rounds}
-        moving = {name: self.models.tensors[name] for name in self.task.names}
+        moving = {name: self.tensors[name] for name in self.task.names}
         return Optimizer(
             training=resources.training,
             lr=rate,
@@ -530,7 +522,7 @@ class Chunk:
         self._last_objectives.append(record[:, 2])
         if self.task.until is not None:
             history = torch.stack(self._last_objectives, dim=1)
-            self._running &= ~self.task.until(history, self.models.variables).cpu()
+            self._running &= ~self.task.until(history, self.variables).cpu()
 
     def finish(self) -> Tensor:
         """Return each lane's mean objective and data term in its last epoch.
@@ -564,7 +556,7 @@ class Chunk:
 
     def _select_variables(self, lanes: Lanes) -> Tensors:
         """Return the variables of some lanes by name, views for a slice."""
-        return {name: value[lanes] for name, value in self.models.variables.items()}
+        return {name: value[lanes] for name, value in self.variables.items()}
 
     def _step_by_method(self, lanes: Lanes, batch: Batch) -> Tensor:
         """Take the method's own step on the lanes' mini-batches.
@@ -588,7 +580,7 @@ class Chunk:
         context._restore_models()
         for name, value in context.variables.items():
             if value is not given[name]:
-                mixing.index_copy(self.models.variables[name], lanes, value)
+                mixing.index_copy(self.variables[name], lanes, value)
                 self.assigned.add(name)
         return context.losses.expand(len(batch.y), 2)
 
