@@ -33,7 +33,7 @@ def cases() -> list[tuple[str, str, float]]:
 
     return [
         (method, partition, fraction)
-        for method in plugins.names("hpcfl.methods")
+        for method in plugins.list_names("hpcfl.methods")
         for partition in ("uneven", "even")
         for fraction in (1.0, 0.5)
         if fraction == 1.0 or method != "apple"  # requires all clients

@@ -7,7 +7,7 @@ from functools import cache
 from hpcfl.experiment import plugins
 from hpcfl.report import catalogue
 
-NAMES = plugins.names("hpcfl.methods")
+NAMES = plugins.list_names("hpcfl.methods")
 
 
 def kind(name):

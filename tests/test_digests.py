@@ -26,7 +26,7 @@ def case_of(method):
     return method, "uneven", 1.0 if method == "apple" else 0.5
 
 
-@pytest.fixture(scope="module", params=plugins.names("hpcfl.methods"))
+@pytest.fixture(scope="module", params=plugins.list_names("hpcfl.methods"))
 def played(request, tmp_path_factory):
     """Return a method's case and its result, for all tests of this file."""
     case = case_of(request.param)

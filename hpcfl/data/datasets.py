@@ -267,7 +267,7 @@ class Dataset:
 
 def list_names() -> list[str]:
     """Return the names of the built-in data sets."""
-    return list(plugins.names(_PACKAGE))
+    return list(plugins.list_names(_PACKAGE))
 
 
 def find(name: str) -> Any:

@@ -61,7 +61,7 @@ class Attributes(BaseModel):
         if self.allows_repeats() or self._has_replicas():
             return True
         # only built-in schemes are imported, never a module that a file names
-        known = name in plugins.names(_PACKAGE)
+        known = name in plugins.list_names(_PACKAGE)
         return known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
 
     def _has_replicas(self) -> bool:

@@ -28,7 +28,7 @@ ON_ATTACK = ("attack_success",)
 @cache
 def find_built_in(name: str) -> "Score | None":
     """Return the built-in score of this name, or None."""
-    if name not in plugins.names(PACKAGE):
+    if name not in plugins.list_names(PACKAGE):
         return None
     score: Score = plugins.find(PACKAGE, "evaluation.scores", name)()
     return score
@@ -37,7 +37,7 @@ def find_built_in(name: str) -> "Score | None":
 def built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
     """Return the built-in scores of these names, by default all, by name."""
     found = {}
-    for name in plugins.names(PACKAGE) if names is None else names:
+    for name in plugins.list_names(PACKAGE) if names is None else names:
         score = find_built_in(name)
         if score is not None:
             found[name] = score
@@ -66,7 +66,7 @@ def _may_mean(metric: str) -> list[str]:
     """
     return [
         name
-        for name in plugins.names(PACKAGE)
+        for name in plugins.list_names(PACKAGE)
         if name == "accuracy" or metric.startswith(name)
     ]
 

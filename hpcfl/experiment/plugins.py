@@ -68,7 +68,7 @@ SELECTORS = {
 
 
 @cache
-def names(package: str) -> tuple[str, ...]:
+def list_names(package: str) -> tuple[str, ...]:
     """Return the names of a package's built-in plugins.
 
     A file with a ``plugin`` gives its name, with ``-`` for ``_`` except in AS_FILES.
@@ -126,14 +126,14 @@ def find(package: str, key: str, name: str) -> Any:
     """
     if not isinstance(name, str):
         raise UserError(
-            f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your "
+            f"{key} = {name!r}: must be a string; allowed: {', '.join(list_names(package))}, or your "
             "own 'module:object'"
         )
     if ":" in name:
         return _find_user_object(package, key, name)
-    if name not in names(package):
+    if name not in list_names(package):
         raise UserError(
-            f"{key} = '{name}' is unknown{suggest(name, names(package))}, or your own "
+            f"{key} = '{name}' is unknown{suggest(name, list_names(package))}, or your own "
             "'module:object'"
         )
     return find_built_in(package, name)[0]
@@ -260,7 +260,7 @@ def find_in_section(place: str, given: Mapping[str, Any]) -> Any:
     key, package, _ = PLUGINS[section]
     field = find_common_keys(section).model_fields[key]
     if key not in given and field.is_required():
-        allowed = ", ".join(names(package)) or "your own 'module:object'"
+        allowed = ", ".join(list_names(package)) or "your own 'module:object'"
         raise UserError(f"'{place}.{key}' is missing; allowed: {allowed}")
     return find(package, f"{place}.{key}", given.get(key, field.default))
 

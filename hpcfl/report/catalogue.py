@@ -78,7 +78,7 @@ def list_entries(kind: str) -> list[Entry]:
     stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
     by_name = {entry["name"]: entry for entry in stored}
     in_order = []
-    for name in plugins.names(PACKAGES[kind]):
+    for name in plugins.list_names(PACKAGES[kind]):
         in_order.append(
             by_name[name] if name in by_name else _describe_built_in(kind, name)
         )
@@ -87,7 +87,7 @@ def list_entries(kind: str) -> list[Entry]:
 
 def describe_all(kind: str) -> list[Entry]:
     """Return the built-in entries of a kind, read from the code."""
-    return [_describe_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
+    return [_describe_built_in(kind, name) for name in plugins.list_names(PACKAGES[kind])]
 
 
 @user_code.locate_errors()

@@ -146,7 +146,7 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
     if holds_out(runs[0]):
         known.add(VALIDATION)
     hint = suggest(metric, sorted(known))
-    for score in plugins.names("hpcfl.scores"):
+    for score in plugins.list_names("hpcfl.scores"):
         if score in metric.split("/") and score not in runs[0].scores:
             hint += f'; evaluation.scores = ["{score}"] records it'
     raise UserError(f"{folder}: --metric {metric}: not recorded{hint}")

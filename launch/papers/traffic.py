@@ -108,7 +108,7 @@ def insert_table(page: str) -> str:
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     lines = ["| method | down | up |", "|---|---:|---:|"]
-    for method in plugins.names("hpcfl.methods"):
+    for method in plugins.list_names("hpcfl.methods"):
         counted = count(method)
         lines.append(f"| `{method}` | {counted.down:.2f} | {counted.up:.2f} |")
     table = "\n".join(lines)

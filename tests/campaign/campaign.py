@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument(
         "--methods",
         nargs="+",
-        default=[*plugins.names("hpcfl.methods"), *ASYNCHRONOUS],
+        default=[*plugins.list_names("hpcfl.methods"), *ASYNCHRONOUS],
         help="also 'RULE METHOD' of a server that waits for nobody",
     )
     parser.add_argument(

@@ -273,7 +273,7 @@ OF_TOKENS = (
 SHAPES = {"lenet": (1, 28, 28), **dict.fromkeys(OF_TOKENS, (12,))}
 
 
-@pytest.mark.parametrize("name", plugins.names("hpcfl.models"))
+@pytest.mark.parametrize("name", plugins.list_names("hpcfl.models"))
 def test_the_features_of_every_model_stand_for_samples(name):
     """The head's gradients by features equal those by samples, as the structure of the
     model implies.

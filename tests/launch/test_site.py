@@ -73,7 +73,7 @@ def site(zygote, tmp_path_factory):
 @pytest.mark.slow
 def test_each_method_has_a_page_of_its_own(site):
     listed = (site / "hpcfl" / "methods" / "README.html").read_text()
-    for name in plugins.names("hpcfl.methods"):
+    for name in plugins.list_names("hpcfl.methods"):
         assert f'href="../../methods/{name}.html"' in listed
         page = (site / "methods" / f"{name}.html").read_text()
         for heading in ("State and messages", "Keys", "Source"):

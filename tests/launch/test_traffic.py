@@ -29,5 +29,5 @@ def test_the_methods_page_has_what_is_counted():
 
 def test_the_methods_page_has_every_method():
     table = traffic.PAGE.read_text(encoding="utf-8").partition(traffic.BEGIN)[2]
-    for method in plugins.names("hpcfl.methods"):
+    for method in plugins.list_names("hpcfl.methods"):
         assert f"\n| `{method}` | " in table.partition(traffic.END)[0]

@@ -40,7 +40,7 @@ def test_every_method_but_those_left_out_is_tuned_over_twelve_partitions(
     monkeypatch.syspath_prepend(str(TUNED))
     tuning = read(name, "fedala,")
     section = tuning.section
-    assert set(section.methods) == {*plugins.names("hpcfl.methods")} - LEFT_OUT
+    assert set(section.methods) == {*plugins.list_names("hpcfl.methods")} - LEFT_OUT
     assert len(section.final_seeds) >= 12
     assert {"training.lr", "method.layers"} <= tuning.find_ranges("fedala").keys()
     assert len(tuning.list_trials("fedala")) == section.trials

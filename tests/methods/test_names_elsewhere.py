@@ -14,7 +14,7 @@ def test_every_method_has_a_row_and_none_is_said_to_be_lacking():
     methods, _ = methods.split("## Data sets\n")
     table, lacking = methods.split("hpcfl lacks these methods:\n")
     rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \|$", table, re.MULTILINE)
-    assert [row[0] for row in rows] == list(plugins.names("hpcfl.methods"))
+    assert [row[0] for row in rows] == list(plugins.list_names("hpcfl.methods"))
     theirs = set(re.findall("`(.+?)`", str([row[1:] for row in rows])))
     missing = set(re.findall("`(.+?)`", lacking))
     assert len(missing) == 9 + 17

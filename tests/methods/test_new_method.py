@@ -102,7 +102,7 @@ def folder(tmp_path):
     """
     shutil.copytree(Path(hpcfl.__file__).parent, tmp_path / "hpcfl")
     methods = tmp_path / "hpcfl" / "methods"
-    for name in plugins.names("hpcfl.methods"):
+    for name in plugins.list_names("hpcfl.methods"):
         if name != "fedavg":
             (methods / f"{name.replace('-', '_')}.py").unlink()
     (methods / "fresh.py").write_text(FRESH, encoding="utf-8")

@@ -141,7 +141,7 @@ def test_hooks_that_may_leave_an_option_out_are_named():
     assert "Elsewhere.models = ('other',) has no 'model', whose statistics" in elsewhere
 
 
-@pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
+@pytest.mark.parametrize("name", plugins.list_names("hpcfl.methods"))
 def test_built_in_methods_declare_the_options_that_they_have(name):
     for key in HOOKS:
         if key in kind(name).model_fields:

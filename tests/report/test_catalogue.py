@@ -35,7 +35,7 @@ def test_entries_are_what_the_code_says(kind):
 
 def test_methods_have_keys_with_meanings():
     listed = {method["name"]: method for method in catalogue.list_entries("methods")}
-    assert tuple(listed) == plugins.names("hpcfl.methods")
+    assert tuple(listed) == plugins.list_names("hpcfl.methods")
     assert listed["fedprox"]["keys"]["mu"] == {
         "default": 0.001,
         "minimum": 0,
@@ -78,4 +78,4 @@ def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(
     catalogue.STORED.write_text(json.dumps(stored))
     assert tuple(
         score["name"] for score in catalogue.list_entries("scores")
-    ) == plugins.names("hpcfl.scores")
+    ) == plugins.list_names("hpcfl.scores")

@@ -24,7 +24,7 @@ def test_each_method_with_a_paper_is_in_one_entry():
     named = [
         method for methods in citation.read_entries().values() for method in methods
     ]
-    assert sorted(named) == sorted(set(plugins.names("hpcfl.methods")) - NO_PAPER)
+    assert sorted(named) == sorted(set(plugins.list_names("hpcfl.methods")) - NO_PAPER)
 
 
 def test_an_entry_says_what_the_method_says_of_its_paper():

@@ -16,7 +16,7 @@ def test_one_line_each_whatever_the_width(kind, width, monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     listing.show(kind, None)
     lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
-    names = plugins.names(catalogue.PACKAGES[kind])
+    names = plugins.list_names(catalogue.PACKAGES[kind])
     shown = [line.split()[0] for line in lines[1 : len(names) + 1]]
     assert all(
         name.startswith(word.rstrip("…"))

@@ -261,7 +261,7 @@ def test_mistakes_are_one_line(sweep, monkeypatch, folder, out, complaint):
         page.write([Path(folder)], Path(out))
 
 
-LONG = sorted(plugins.names("hpcfl.methods"), key=len)[-15:]  # names
+LONG = sorted(plugins.list_names("hpcfl.methods"), key=len)[-15:]  # names
 METHODS = sorted([*LONG, "local"])  # reference of the gains
 
 

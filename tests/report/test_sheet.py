@@ -11,7 +11,7 @@ from hpcfl.report.sheet import (
     set_whole_ticks,
 )
 
-EVERYONE = plugins.names("hpcfl.methods")
+EVERYONE = plugins.list_names("hpcfl.methods")
 
 
 def alone(methods):

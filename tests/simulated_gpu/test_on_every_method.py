@@ -219,4 +219,4 @@ def test_a_step_may_write_rows_that_lie_in_another_order(
 
 
 def test_every_method_is_played():
-    assert {case[0] for case in PLAYED} == set(plugins.names("hpcfl.methods"))
+    assert {case[0] for case in PLAYED} == set(plugins.list_names("hpcfl.methods"))

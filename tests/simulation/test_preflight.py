@@ -381,7 +381,7 @@ def test_a_server_is_not_judged_by_messages_that_are_all_alike():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", plugins.names("hpcfl.methods"))
+@pytest.mark.parametrize("method", plugins.list_names("hpcfl.methods"))
 def test_a_trial_leaves_no_trace(method):
     prepared = prepare_alone(tiny.table(method, participation={"fraction": 0.5}))
     before, drawn = everything(prepared), torch.get_rng_state()

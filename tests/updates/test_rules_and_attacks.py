@@ -28,7 +28,7 @@ KEYS = {
     "norm-bound": {"bound": 0.5},
 }
 RULES, ATTACKS = (
-    plugins.names(f"hpcfl.updates.{kind}") for kind in ("rules", "attacks")
+    plugins.list_names(f"hpcfl.updates.{kind}") for kind in ("rules", "attacks")
 )
 OF_IMAGES = ("backdoor", "model-replacement")
 COUNTS = [[8, 4, 0, 0], [0, 8, 4, 0], [0, 0, 8, 4], [4, 0, 0, 8]] * 2
