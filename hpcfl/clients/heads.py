@@ -188,7 +188,7 @@ def compute_features(
         features among them.
     """
     assert resources.head is not None
-    features = resources.compute_outputs(rows, buffers, pools, _compute_features)
+    features = resources.compute_outputs(rows, buffers, pools, _extract_features)
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replace_samples(
         torch.cat(features), resources.samples.y[index]
@@ -227,7 +227,7 @@ def _group_by_memory(
     model = resources.kernel.module.eval()
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64, device=resources.device)
-        features = _compute_features(model, resources.samples.take(first)[0], None)
+        features = _extract_features(model, resources.samples.take(first)[0], None)
     model.train()
     groups: list[list[int]] = [[]]
     held = 0
@@ -241,5 +241,5 @@ def _group_by_memory(
     return groups
 
 
-def _compute_features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+def _extract_features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return parts(model).features(x)

@@ -23,7 +23,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.clients import scoring
-from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, choose, is_full
+from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, choose_kernel, is_full
 from hpcfl.clients.losses import HeadModel, Loss, Predict, Tensors
 from hpcfl.clients.optimizers import list_slots
 from hpcfl.clients.samples import Samples
@@ -144,7 +144,7 @@ def make_head_kernel(
     Args:
         module: model of one client.
         device: device of the kernel.
-        lanes, replay: as for ``execution.choose``.
+        lanes, replay: as for ``execution.choose_kernel``.
         memory: maximum bytes of features.
 
     Returns:
@@ -164,7 +164,7 @@ def make_head_kernel(
     parameters = sum(parameter.numel() for parameter in module.parameters())
     most = max(1, HEAD_FLOATS // parameters)
     return HeadKernel(
-        choose(head, device, lanes, replay, most=most), memory / FEATURE_COPIES
+        choose_kernel(head, device, lanes, replay, most=most), memory / FEATURE_COPIES
     )
 
 
@@ -173,8 +173,8 @@ class LaneChoice:
     """Number of lanes of a rank, and related choices.
 
     Attributes:
-        lanes: lanes for whole models, as for ``execution.choose``.
-        heads: lanes for heads alone, as for ``execution.choose``.
+        lanes: lanes for whole models, as for ``execution.choose_kernel``.
+        heads: lanes for heads alone, as for ``execution.choose_kernel``.
         form: form of a convolution over lanes.
         notes: notes for the user before round 1.
         clients_on_device: as in ``Resources``.
@@ -259,7 +259,7 @@ class Resources:
                 ``[n, …]``.
             pools: positions of each client's samples among the rank's samples.
             function: function of (model, x, lane).
-            reduce: function of a chunk's blocks, from ``scoring.compute_outputs``, and
+            reduce: function of a chunk's blocks, from ``scoring.compute_blocks``, and
                 the positions of its clients.
 
         Returns:
@@ -271,7 +271,7 @@ class Resources:
 
         def run(chunk: list[int]) -> Found:
             lanes = torch.tensor(chunk, device=self.device)
-            blocks = scoring.compute_outputs(
+            blocks = scoring.compute_blocks(
                 kernel=self.kernel,
                 tensors=self.stack_models(rows, buffers, lanes),
                 samples=self.samples,

@@ -23,7 +23,7 @@ SMALLEST = 16  # minimum padded size of a last block; smaller ones are not faste
 # depend on other clients.
 BLOCK = 128
 
-# Lanes, outputs [a, b, …], y [a, b] and mask, bool [a, b], from ``compute_outputs``.
+# Lanes, outputs [a, b, …], y [a, b] and mask, bool [a, b], from ``compute_blocks``.
 Blocks = Iterator[tuple[list[int], Tensor, Tensor, Tensor]]
 # Sums by name of the score, float64 [n, width of the score], on the CPU.
 Sums = dict[str, Tensor]
@@ -95,7 +95,7 @@ def pad_positions(parts: list[np.ndarray], size: int) -> np.ndarray:
     return positions
 
 
-def compute_outputs(
+def compute_blocks(
     kernel: Kernel,
     tensors: Tensors,
     samples: Samples,
@@ -162,7 +162,7 @@ def score(
     """Return the sums of ``scores`` over the blocks of a chunk.
 
     Args:
-        blocks: blocks from ``compute_outputs`` with logits as outputs.
+        blocks: blocks from ``compute_blocks`` with logits as outputs.
         clients: number of clients of the chunk.
         classes: number of classes.
         scores: scores by name.
@@ -199,7 +199,7 @@ def sum_by_class(
     """Return sums of outputs by class over the blocks of a chunk, and class counts.
 
     Args:
-        blocks: blocks from ``compute_outputs`` with outputs [batch, d].
+        blocks: blocks from ``compute_blocks`` with outputs [batch, d].
         clients: number of clients of the chunk.
         classes: number of classes.
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.execution import choose
+from hpcfl.clients.execution import choose_kernel
 from hpcfl.clients.fleet import Fleet, Scoring
 from hpcfl.clients.losses import CROSS_ENTROPY, Tensors
 from hpcfl.clients.resources import Resources, Stopwatch
@@ -57,7 +57,7 @@ def fit(
     resources = Resources(
         setup=setup,
         samples=samples,
-        kernel=choose(module.to(device), device, 1),
+        kernel=choose_kernel(module.to(device), device, 1),
         buffers=lay_out_buffers(module),
         device=device,
         stopwatch=Stopwatch(),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.execution import OperatorObserver, choose
+from hpcfl.clients.execution import OperatorObserver, choose_kernel
 from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.resources import Resources, Stopwatch, make_head_kernel
 from hpcfl.clients.training import Task
@@ -226,7 +226,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     small_resources = Resources(
         setup=setup,
         samples=dealt,
-        kernel=choose(
+        kernel=choose_kernel(
             module,
             device,
             lanes,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.clients.batch_plan import TrainingRequest
-from hpcfl.clients.execution import choose
+from hpcfl.clients.execution import choose_kernel
 from hpcfl.clients.fleet import Fleet, Scoring, name_buffers
 from hpcfl.clients.resources import (
     POOL_SHARE,
@@ -507,7 +507,7 @@ def _make_resources(
     return Resources(
         setup=parts.setup,
         samples=samples,
-        kernel=choose(
+        kernel=choose_kernel(
             template,
             device,
             choice.lanes,

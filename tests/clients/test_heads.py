@@ -12,7 +12,7 @@ from every_method import NAMES, kind, short
 from torch import nn
 
 from hpcfl.clients import evaluate_at, heads
-from hpcfl.clients.execution import Work, choose
+from hpcfl.clients.execution import Work, choose_kernel
 from hpcfl.clients.losses import Batch, HeadModel
 from hpcfl.clients.resources import make_head_kernel
 from hpcfl.experiment import plugins
@@ -294,7 +294,7 @@ def test_the_features_of_every_model_stand_for_samples(name):
     results = []
     for inputs, given in ((x, tensors), (features, above)):
         one = HeadModel(module) if given is above else module
-        kernel = choose(one, torch.device("cpu"), 1)
+        kernel = choose_kernel(one, torch.device("cpu"), 1)
         session = kernel.begin(Work(given, names, cross_entropy))
         gradients, losses = session.compute_gradients(
             slice(0, 1), Batch(inputs[None], y[None]), {}

@@ -2,7 +2,7 @@
 
 Other modules use only these names:
 
-* ``choose`` returns a kernel. A ``Session`` of it computes the gradients of some lanes
+* ``choose_kernel`` returns a kernel. A ``Session`` of it computes the gradients of some lanes
   (``Session.compute_gradients``); ``Kernel.predict`` returns predictions.
 * ``is_batching_limit`` recognises errors of models that cannot be batched.
 
@@ -36,7 +36,7 @@ from hpcfl.models.layer_replacements import has_convolutions, has_recurrent_laye
 CACHE = 6 << 20
 
 
-def choose(
+def choose_kernel(
     module: nn.Module,
     device: torch.device,
     lanes: int | str,
@@ -77,7 +77,7 @@ def choose(
 
 
 def count_by_rule(module: nn.Module, device: torch.device) -> int:
-    """Return the number of lanes for ``"auto"`` (see ``choose``).
+    """Return the number of lanes for ``"auto"`` (see ``choose_kernel``).
 
     On a CPU it is the number of models that fit into the cache with their gradients, at
     least two; one for models with convolutions or recurrent layers.
@@ -101,7 +101,7 @@ __all__ = [
     "SerialKernel",
     "Session",
     "Work",
-    "choose",
+    "choose_kernel",
     "is_batching_limit",
     "is_full",
 ]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
-from hpcfl.clients.execution import BatchedKernel, Work, batched, choose
+from hpcfl.clients.execution import BatchedKernel, Work, batched, choose_kernel
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch, HeadModel, default_prediction
 from hpcfl.models.cnn import CNN
 from hpcfl.models.mlp import MLP
@@ -26,7 +26,7 @@ from hpcfl.models.mlp import MLP
     ],
 )
 def test_how_many_lanes_there_are_unless_told(model, device, lanes):
-    assert choose(model, torch.device(device), "auto").widest == lanes
+    assert choose_kernel(model, torch.device(device), "auto").widest == lanes
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 10])

@@ -11,7 +11,7 @@ from torch import nn
 from hpcfl.clients.execution import (
     BatchedKernel,
     Work,
-    choose,
+    choose_kernel,
     lane_independence,
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver, SameBits
@@ -346,7 +346,7 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
     kernel.
     """
     layers = nn.Linear(5, 64), nn.ReLU(), nn.Linear(64, 16), nn.Linear(16, CLASSES)
-    kernel = choose(nn.Sequential(*layers), torch.device("cpu"), "auto")
+    kernel = choose_kernel(nn.Sequential(*layers), torch.device("cpu"), "auto")
     assert not depends_on_lanes(kernel, batches=(1,))
 
 
@@ -427,7 +427,7 @@ def test_a_number_of_lanes_is_obeyed(make_fleet, rows_of):
     for lanes in (LANES, "auto"):
         torch.manual_seed(1)
         module = Counting(nn.Linear(5, 7), nn.Sigmoid(), nn.Linear(7, CLASSES))
-        kernel = choose(module, torch.device("cpu"), lanes, replay=False)
+        kernel = choose_kernel(module, torch.device("cpu"), lanes, replay=False)
         calls.clear()
         computed(kernel, models(module), 3, list(range(LANES)))
         made.append(len(calls))

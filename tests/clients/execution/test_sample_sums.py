@@ -9,7 +9,7 @@ from refusals import expect_refusal
 from torch import nn
 from torch.nn import functional
 
-from hpcfl.clients.execution import NO_SAMPLE, Work, choose
+from hpcfl.clients.execution import NO_SAMPLE, Work, choose_kernel
 from hpcfl.clients.execution.sample_sums import PIECE
 from hpcfl.clients.losses import CROSS_ENTROPY, Batch
 from hpcfl.models.layer_replacements import replace_layers
@@ -28,7 +28,7 @@ def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=Non
     tensors = {}
     for name, tensor in module.named_parameters():
         tensors[name] = tensor.detach().expand(len(x), *tensor.shape).clone()
-    kernel = choose(copy.deepcopy(module), CPU, lanes, computes_sample_gradients=True)
+    kernel = choose_kernel(copy.deepcopy(module), CPU, lanes, computes_sample_gradients=True)
     session = kernel.begin(Work(tensors, names, loss, clip=clip, keys=keys))
     return session.compute_gradients(
         slice(0, len(x)), Batch(x, y.masked_fill(~held, NO_SAMPLE)), {}
