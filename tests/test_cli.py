@@ -250,7 +250,8 @@ def test_the_exit_code_where_nothing_can_be_said(under_bash, line, code, said):
 def test_the_help_of_plot_names_every_kind():
     words = next(option.help for option in plot.params if option.name == "kind")
     assert all(
-        kind.replace("_", "-") in words for kind in plugins.list_names("hpcfl.report.plots")
+        kind.replace("_", "-") in words
+        for kind in plugins.list_names("hpcfl.report.plots")
     )
 
 

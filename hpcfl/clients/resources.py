@@ -23,7 +23,13 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.clients import scoring
-from hpcfl.clients.execution import PIECE, Kernel, OperatorObserver, choose_kernel, is_full
+from hpcfl.clients.execution import (
+    PIECE,
+    Kernel,
+    OperatorObserver,
+    choose_kernel,
+    is_full,
+)
 from hpcfl.clients.losses import HeadModel, Loss, Predict, Tensors
 from hpcfl.clients.optimizers import list_slots
 from hpcfl.clients.samples import Samples

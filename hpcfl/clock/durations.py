@@ -185,9 +185,9 @@ class Duration:
         done = Fraction(epochs, self.work.epochs)
         cost = self.samples[client] * self.work.passes * done
         training = _round_up(self.devices.pace[client] * cost / PICOSECONDS)
-        return max(1, training + self.travel(client))
+        return max(1, training + self.count_transfer_ticks(client))
 
-    def travel(self, client: int) -> int:
+    def count_transfer_ticks(self, client: int) -> int:
         """Return the ticks that the messages of a client take in both directions."""
         bits = BITS * SECOND
         down = _round_up(bits * self.work.floats_down / self.devices.down[client])
@@ -245,7 +245,9 @@ def _describe_distributions(duration: Duration) -> list[str]:
     """
     devices = duration.devices
     clients = range(devices.clients)
-    travel = [convert_to_seconds(duration.travel(client)) for client in clients]
+    travel = [
+        convert_to_seconds(duration.count_transfer_ticks(client)) for client in clients
+    ]
     whole = [
         convert_to_seconds(duration.count_ticks(client, duration.work.epochs))
         for client in clients

@@ -87,7 +87,9 @@ def list_entries(kind: str) -> list[Entry]:
 
 def describe_all(kind: str) -> list[Entry]:
     """Return the built-in entries of a kind, read from the code."""
-    return [_describe_built_in(kind, name) for name in plugins.list_names(PACKAGES[kind])]
+    return [
+        _describe_built_in(kind, name) for name in plugins.list_names(PACKAGES[kind])
+    ]
 
 
 @user_code.locate_errors()

@@ -113,7 +113,7 @@ class Known:
         """Return the ids of the candidates, ascending."""
         return np.flatnonzero(self.candidates)
 
-    def order(self) -> np.ndarray:
+    def shuffle(self) -> np.ndarray:
         """Return the ids of the candidates in random order.
 
         The key determines one order of all clients, from which other clients are
@@ -127,12 +127,12 @@ class Known:
     def draw(self, count: int) -> np.ndarray:
         """Draw at most ``count`` ids of candidates uniformly without replacement.
 
-        Up to ``MANY`` clients the result is the beginning of ``order``. With more
+        Up to ``MANY`` clients the result is the beginning of ``shuffle``. With more
         clients only ``count`` are drawn, because ordering a million clients takes
         longer than many a round.
         """
         if len(self.candidates) <= MANY:
-            return self.order()[:count]
+            return self.shuffle()[:count]
         random = randomness.generator(self.seed, "cohort", *self.key)
         drawn: np.ndarray = random.choice(
             self.ids, min(count, len(self.ids)), replace=False

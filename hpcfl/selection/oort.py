@@ -103,13 +103,13 @@ class Oort(Selection):
         logarithm = float(Decimal(known.round).ln())
         utilities = learnt + np.sqrt(0.1 * logarithm / reports.last_rounds[old])
         assert known.ticks is not None
-        slowness = self.limit(known) / known.ticks[old]
+        slowness = self.find_time_limit(known) / known.ticks[old]
         for _ in range(self.penalty):
             utilities *= np.minimum(slowness, 1)
         result: np.ndarray = utilities
         return result
 
-    def limit(self, known: Known) -> int:
+    def find_time_limit(self, known: Known) -> int:
         """Return T, the longest working time of a client that is fast enough.
 
         T is in microseconds.

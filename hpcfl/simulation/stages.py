@@ -64,7 +64,7 @@ class RoundPlan:
             return None
         return self.shares[np.searchsorted(self.cohort, ids)]
 
-    def only(self, ids: np.ndarray) -> "RoundPlan":
+    def select(self, ids: np.ndarray) -> "RoundPlan":
         """Return the plan for some clients only, all of which are scored."""
         trained = np.intersect1d(ids, self.cohort)
         return replace(

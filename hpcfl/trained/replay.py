@@ -151,7 +151,7 @@ class RoundReplay:
                     last=number,
                     state=simulator,
                 )
-                plan = self.schedule.plan(number).only(ids)
+                plan = self.schedule.plan(number).select(ids)
             round = Round(plan, alone, prepared, server)
             stages = FINAL_SCORING if is_final else self.schedule.list_stages(round)
             play(round, stages[:3])  # compose, send, work

@@ -25,7 +25,7 @@ def test_the_utilities_of_oort():
         1 + late,
     ]
     oort = Oort(preferred=0.4)
-    assert oort.limit(facts) == 30
+    assert oort.find_time_limit(facts) == 30
     utilities = oort.compute_utilities(facts, np.array([0, 1, 2, 4]))
     assert utilities == pytest.approx(expected, rel=1e-12)
 
@@ -82,6 +82,8 @@ def test_the_pacer_lets_slower_clients_in_when_less_is_learnt():
     oort = Oort(window=2, preferred=0.45)
 
     def limits(upto):
-        return oort.limit(known(round=upto + 1, reports=report(*rounds[:upto])))
+        return oort.find_time_limit(
+            known(round=upto + 1, reports=report(*rounds[:upto]))
+        )
 
     assert [limits(upto) for upto in (0, 3, 4, 7, 8)] == [30, 30, 40, 40, 40]

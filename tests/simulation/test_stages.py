@@ -57,7 +57,7 @@ def test_a_plan_of_some_clients_keeps_their_shares():
     everyone = np.arange(4)
     cohort, shares = np.array([0, 2, 3]), np.array([0.1, 0.2, 0.3])
     plan = RoundPlan(1, cohort, everyone, is_scored=False, shares=shares)
-    part = plan.only(np.array([1, 2, 3]))
+    part = plan.select(np.array([1, 2, 3]))
     assert part.cohort.tolist() == [2, 3] and part.shares.tolist() == [0.2, 0.3]
     assert part.audience.tolist() == [1, 2, 3] and part.is_scored
 

@@ -28,7 +28,9 @@ def sums_of(module, x, y, held, clip, loss=CROSS_ENTROPY, lanes="auto", keys=Non
     tensors = {}
     for name, tensor in module.named_parameters():
         tensors[name] = tensor.detach().expand(len(x), *tensor.shape).clone()
-    kernel = choose_kernel(copy.deepcopy(module), CPU, lanes, computes_sample_gradients=True)
+    kernel = choose_kernel(
+        copy.deepcopy(module), CPU, lanes, computes_sample_gradients=True
+    )
     session = kernel.begin(Work(tensors, names, loss, clip=clip, keys=keys))
     return session.compute_gradients(
         slice(0, len(x)), Batch(x, y.masked_fill(~held, NO_SAMPLE)), {}
