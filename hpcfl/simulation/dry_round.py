@@ -19,6 +19,8 @@ from torch import Tensor
 from hpcfl.clients.execution import OperatorObserver, choose_kernel
 from hpcfl.clients.fleet import Fleet
 from hpcfl.clients.resources import Resources, Stopwatch, make_head_kernel
+from hpcfl.clients.samples import Samples
+from hpcfl.clients.setup import Setup
 from hpcfl.clients.training import Task
 from hpcfl.communication import exchange
 from hpcfl.communication.exchange import Placement
@@ -215,23 +217,45 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
     )
     counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
     setup = replace(prepared.setup, class_counts=counts[:clients])
-    device = resources.device
-    module = setup.template().to(device)
     private = prepared.hooks.make_initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
         # A row is shared with the experiment unless its shape depends on the number of
         # clients.
         if name not in private or private[name].shape == row.shape:
             private[name] = row
-    small_resources = Resources(
+    return replace(
+        prepared,
+        data=replace(prepared.data, counts=counts, shifts=None),
         setup=setup,
-        samples=dealt,
+        resources=shrink_resources(resources, setup, dealt, lanes),
+        store=ClientStore(taking_part, private),
+        newcomers=ClientStore(newcomers, private),
+        placement=Placement(np.zeros(len(counts), np.int64), 1),
+        fleet_type=partial(Fleet, adjust=train_briefly),
+    )
+
+
+def shrink_resources(
+    resources: Resources, setup: Setup, samples: Samples, lanes: int
+) -> Resources:
+    """Return resources with separate kernels, without noise and without attackers.
+
+    Args:
+        resources: resources of the experiment.
+        setup, samples: facts and samples of the small federation.
+        lanes: maximum number of lanes.
+    """
+    device, privacy = resources.device, resources.privacy
+    module = setup.template().to(device)
+    return Resources(
+        setup=setup,
+        samples=samples,
         kernel=choose_kernel(
             module,
             device,
             lanes,
             replay=False,
-            computes_sample_gradients=resources.privacy is not None,
+            computes_sample_gradients=privacy is not None,
             form=resources.kernel.form,
         ),
         buffers=resources.buffers,
@@ -239,15 +263,5 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         stopwatch=Stopwatch(),
         scores=resources.scores,
         head=make_head_kernel(module, device, lanes, False, memory=math.inf),
-        privacy=resources.privacy and resources.privacy.without_noise(),
-    )
-    return replace(
-        prepared,
-        data=replace(prepared.data, counts=counts, shifts=None),
-        setup=setup,
-        resources=small_resources,
-        store=ClientStore(taking_part, private),
-        newcomers=ClientStore(newcomers, private),
-        placement=Placement(np.zeros(len(counts), np.int64), 1),
-        fleet_type=partial(Fleet, adjust=train_briefly),
+        privacy=privacy and privacy.without_noise(),
     )

@@ -157,8 +157,8 @@ class Federation:
     announce: Callable[[Result], None] = ignore_result
     best: BestRound | None = None
     timing: CheckpointSchedule = field(init=False)
-    # Seconds before the first round, of the longest round, and of copying the state for
-    # the last checkpoint.
+    # Seconds for the supervisor of a job, which compares them with the time limit: before
+    # the first round, of the longest round, and of copying the state for a checkpoint.
     _started_in: float = 0.0
     _longest: float = 0.0
     _copied_in: float = 0.0

@@ -88,47 +88,61 @@ def prepare_data(
     scheme, newcomers = cast(Scheme, config.partition), config.newcomers.clients
     dataset = dataset or datasets.load(config.data, scheme.seed)
     attackers, poison = find_attack(config, dataset)
-    shifts = None
-    if config.shift or poison is not None:
-        from hpcfl.data import shifted  # most experiments have no shift
-
-        shifts = shifted.draw(
-            shifts=config.shift,
-            dataset=dataset,
-            seed=scheme.seed,
-            clients=scheme.clients,
-            newcomers=newcomers,
-            poison=poison,
-        )
+    shifts = draw_shifts(config, dataset, poison)
     replicas = shifts.replicas if shifts else None
     split = partition.make(scheme, dataset, newcomers, replicas, data=config.data)
-    split = replace(
-        split, groups=shifts.make_groups() if shifts and config.shift else None
-    )
+    if shifts and config.shift:
+        split = replace(split, groups=shifts.make_groups())
     dataset = datasets.standardise(dataset, config.data, split.train[: scheme.clients])
-    labels = dataset.y.numpy()
-    share = config.training.validation
-    train, selection = hold_out(
-        split.train, labels, share, scheme.seed, purpose="selection"
-    )
-    of_method = method.validation_share()
-    train, validation = hold_out(train, labels, of_method, scheme.seed)
-    counts, test_counts = count_samples(replace(split, train=train), dataset, shifts)
+    assigned = assign_samples(config, method, split, dataset)
+    if poison is not None and poison.is_scored:
+        assigned = replace(assigned, patched=split.test)
+    trained = replace(split, train=list(assigned.train))
+    counts, test_counts = count_samples(trained, dataset, shifts)
     return ClientData(
         dataset=dataset,
         split=split,
-        assigned=Assigned(
-            train=train,
-            test=split.test,
-            validation=validation,
-            selection=selection if share else None,
-            patched=split.test if poison is not None and poison.is_scored else None,
-            has_global_test=split.has_global_test,
-        ),
+        assigned=assigned,
         counts=counts,
         test_counts=test_counts,
         shifts=shifts,
         attackers=attackers,
+    )
+
+
+def draw_shifts(
+    config: Config, dataset: Dataset, poison: "Poison | None"
+) -> "Shifts | None":
+    """Draw the distribution shifts of clients; None if no sample changes."""
+    if not config.shift and poison is None:
+        return None
+    from hpcfl.data import shifted  # most experiments have no shift
+
+    return shifted.draw(
+        shifts=config.shift,
+        dataset=dataset,
+        seed=config.partition.seed,
+        clients=config.partition.clients,
+        newcomers=config.newcomers.clients,
+        poison=poison,
+    )
+
+
+def assign_samples(
+    config: Config, method: Method, split: Split, dataset: Dataset
+) -> Assigned:
+    """Hold out samples of clients, first to choose the best round, then for the method."""
+    labels, seed = dataset.y.numpy(), config.partition.seed
+    share = config.training.validation
+    train, selection = hold_out(split.train, labels, share, seed, purpose="selection")
+    of_method = method.validation_share()
+    train, validation = hold_out(train, labels, of_method, seed)
+    return Assigned(
+        train=train,
+        test=split.test,
+        validation=validation,
+        selection=selection if share else None,
+        has_global_test=split.has_global_test,
     )
 
 

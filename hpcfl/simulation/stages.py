@@ -96,7 +96,7 @@ class Stage:
         place: name of the stage in error messages.
         run: function that reads and changes the round.
         is_collective: whether all ranks meet in the stage. All ranks must then run it,
-            in the same order.
+            in the same order. Only a test reads it, which compares it with the exchanges.
     """
 
     name: str
