@@ -487,18 +487,15 @@ class Fleet:
         """
         resources = self.resources
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
-        same_model = (
-            rows.dim() == 1
-            and on == "test"
-            and not variables
-            and not resources.buffers.width
+        tests = np.arange(len(self.ids))
+        is_same_model = (
+            rows.dim() == 1 and not variables and not resources.buffers.width
         )
-        alike = np.arange(len(self.ids))
-        if same_model:
-            alike = resources.samples.number_tests(self.ids.tolist())
+        if is_same_model and on == "test":
+            tests = resources.samples.number_tests(self.ids.tolist())
         # A model that several clients test on the same samples is scored once. These
         # clients share one row, so the first rows serve for all of them.
-        _, firsts, place = np.unique(alike, return_index=True, return_inverse=True)
+        _, firsts, place = np.unique(tests, return_index=True, return_inverse=True)
         count = len(firsts)
         classes = resources.samples.classes
         chunks, order = resources.map_chunks(

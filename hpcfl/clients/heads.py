@@ -168,7 +168,7 @@ def list_attempts(
         pools: positions of each client's samples among the rank's samples.
     """
     assert resources.head is not None
-    for group in _group_by_memory(resources, resources.head.memory, order, pools):
+    for group in _group_by_memory(resources, order, pools):
         yield from resources.head.kernel.list_attempts(group)
 
 
@@ -218,12 +218,13 @@ def copy_heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
 
 
 def _group_by_memory(
-    resources: Resources, memory: float, order: list[int], pools: list[np.ndarray]
+    resources: Resources, order: list[int], pools: list[np.ndarray]
 ) -> list[list[int]]:
-    """Group clients so that the features of a group take at most ``memory`` bytes.
+    """Group clients so that the features of a group take at most ``HeadKernel.memory``.
 
     A client with more features forms a group of its own.
     """
+    assert resources.head is not None
     model = resources.kernel.module.eval()
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64, device=resources.device)
@@ -234,7 +235,7 @@ def _group_by_memory(
     for position in order:
         of_client = len(pools[position]) * features.nbytes
         held += of_client
-        if groups[-1] and held > memory:
+        if groups[-1] and held > resources.head.memory:
             groups.append([])
             held = of_client
         groups[-1].append(position)

@@ -30,7 +30,7 @@ Empty = Callable[[Any, Any], Array]
 
 SHOWN = 100  # maximum number of characters of a value in a message
 # Seconds without a heartbeat that count as a hang, until ``watch`` sets the number.
-UNTIL_TOLD = 600.0
+HANG_AFTER = 600.0
 
 
 class Process:

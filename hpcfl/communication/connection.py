@@ -2,7 +2,7 @@
 
 import os
 
-from hpcfl.communication.communicator import UNTIL_TOLD, Communicator, OneProcess
+from hpcfl.communication.communicator import HANG_AFTER, Communicator, OneProcess
 
 # Environment variables, of which an MPI launcher sets at least one.
 LAUNCHED_BY = (
@@ -15,7 +15,7 @@ LAUNCHED_BY = (
 )
 
 
-def connect(patience: float = UNTIL_TOLD) -> Communicator:
+def connect(patience: float = HANG_AFTER) -> Communicator:
     """Return the communicator of this process: MPI if there are several ranks.
 
     Call it before any heavy import. If a rank exits before MPI is initialised, the

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from hpcfl.communication.communicator import UNTIL_TOLD
+from hpcfl.communication.communicator import HANG_AFTER
 
 TAG = 77  # tag of heartbeats, the only messages between two ranks
 LONGEST_PAUSE = 5.0  # seconds between two heartbeats of a working rank
@@ -41,7 +41,7 @@ class Watchdog:
         self._sent = [0] * size
         self._received = [0] * size
         self._blocked_since = NEVER  # time at which the main thread began to block
-        self.allow(UNTIL_TOLD)
+        self.allow(HANG_AFTER)
         threading.Thread(target=self._guard, daemon=True).start()
 
     def allow(self, seconds: float) -> None:

@@ -65,7 +65,7 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
 
 
 def compute_numbers(
-    fleet: Fleet, uplink: Message | None, finite: Tensor | None
+    fleet: Fleet, uplink: Message | None = None, finite: Tensor | None = None
 ) -> Numbers:
     """Return the numbers of a fleet's clients: scores, records and training statistics.
 

@@ -342,7 +342,7 @@ def score(round: Round, ids: np.ndarray, hook: str) -> None:
             getattr(prepared.method, hook)(observers, own_inbox)
     observers.state = {}  # it has not changed; its memory is free for the next group
     round.fleets.append(observers)
-    round.numbers.append((ids, record.compute_numbers(observers, None, None)))
+    round.numbers.append((ids, record.compute_numbers(observers)))
 
 
 class JoinedWork:
@@ -534,7 +534,7 @@ def score_newcomers(round: Round) -> None:
         if name in columns:
             scores[columns[name]] = sums
     fleet.results.scores, fleet.results.recorded = scores, {}
-    numbers = fleet.ids, record.compute_numbers(fleet, None, None)
+    numbers = fleet.ids, record.compute_numbers(fleet)
     round.numbers.append(numbers)
 
 
