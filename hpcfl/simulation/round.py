@@ -549,25 +549,19 @@ def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
         method.observe(fleet, arrived)
 
 
+# All ranks meet in SEND, COLLECT, UPLOAD and NEWCOMERS. They run these stages in the
+# same order.
 COMPOSE = Stage("compose", "send", "the server's message", compose)
-SEND = Stage("send", "send", "the server's message", send, is_collective=True)
+SEND = Stage("send", "send", "the server's message", send)
 WORK = Stage("work", "train", "local work", work)
-COLLECT = Stage(
-    "collect",
-    "gather",
-    "the clients' numbers",
-    collect_numbers,
-    is_collective=True,
-)
+COLLECT = Stage("collect", "gather", "the clients' numbers", collect_numbers)
 REFUSE = Stage("refuse", "gather", "the clients' numbers", refuse_diverged)
-UPLOAD = Stage("upload", "gather", "uploads", collect_uploads, is_collective=True)
+UPLOAD = Stage("upload", "gather", "uploads", collect_uploads)
 STORE = Stage("store", "store", "the clients' private state", store_state)
 AGGREGATE = Stage("aggregate", "aggregate", "aggregation", aggregate)
 TRAINING = (COMPOSE, SEND, WORK, COLLECT, REFUSE, UPLOAD, STORE, AGGREGATE)
 SCORE = Stage("work", "train", "local work", score_final)
-NEWCOMERS = Stage(
-    "newcomers", "train", "local work", score_newcomers, is_collective=True
-)
+NEWCOMERS = Stage("newcomers", "train", "local work", score_newcomers)
 FINAL_SCORING = (COMPOSE, SEND, SCORE, NEWCOMERS, COLLECT)
 
 

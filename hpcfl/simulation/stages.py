@@ -95,15 +95,12 @@ class Stage:
         phase: phase of the stopwatch in which the stage is timed.
         place: name of the stage in error messages.
         run: function that reads and changes the round.
-        is_collective: whether all ranks meet in the stage. All ranks must then run it,
-            in the same order. Only a test reads it, which compares it with the exchanges.
     """
 
     name: str
     phase: str
     place: str
     run: Callable[[Any], None]
-    is_collective: bool = False
 
 
 # An observer is called after each stage, with the name of the stage and the round.
