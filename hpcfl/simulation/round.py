@@ -284,7 +284,7 @@ def work(round: Round) -> None:
     joined = JoinedWork(sum(map(len, groups)))
     for ids in groups:
         fleet = round.make_fleet(ids)
-        fleet.pace = plan.pace(ids)
+        fleet.pace = plan.select_shares(ids)
         message: Message = {}
         if len(ids):
             with round.name_clients(fleet):

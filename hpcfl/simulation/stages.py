@@ -58,7 +58,7 @@ class RoundPlan:
         """The name of the round in messages."""
         return "after the last round" if self.is_final else f"round {self.number}"
 
-    def pace(self, ids: np.ndarray) -> np.ndarray | None:
+    def select_shares(self, ids: np.ndarray) -> np.ndarray | None:
         """Return ``shares`` for some clients of the cohort, [k], or None."""
         if self.shares is None:
             return None
@@ -72,7 +72,7 @@ class RoundPlan:
             cohort=trained,
             audience=ids,
             is_scored=True,
-            shares=self.pace(trained),
+            shares=self.select_shares(trained),
         )
 
 

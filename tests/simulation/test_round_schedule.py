@@ -260,7 +260,7 @@ def test_who_straggles_follows_seed_round_and_client_alone():
     other_seed = shares_of_cohort(stragglers(0.5, seed=1), 1)
     assert not np.array_equal(first, second) and not np.array_equal(first, other_seed)
     plan = schedule_of(experiment).plan(1)
-    alone = [plan.pace(np.array([client]))[0] for client in plan.cohort]
+    alone = [plan.select_shares(np.array([client]))[0] for client in plan.cohort]
     assert alone == first.tolist()
     assert shares_of_cohort(stragglers(0.0), 1) is None
 
