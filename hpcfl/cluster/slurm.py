@@ -145,7 +145,7 @@ def submit_after(job: str, script: list[str], restarts: int) -> str | None:
     return None if answer is None else answer.strip().partition(";")[0]
 
 
-def restarts() -> int:
+def count_restarts() -> int:
     """Return the number of earlier starts: Slurm's requeues and those of preceding
     jobs.
     """

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hpcfl.cluster import slurm
 from hpcfl.cluster.slurm import Queued
-from hpcfl.cluster.submission_folder import Submissions
+from hpcfl.cluster.submission_folder import SubmittedJobs
 from hpcfl.errors import UserError
 from hpcfl.files import output
 from hpcfl.report.text import format_duration, literal, make_console
@@ -59,12 +59,12 @@ class Status:
     command: str = ""
 
 
-def look(folder: Path) -> list[Status]:
+def list_statuses(folder: Path) -> list[Status]:
     """Return the status of all cells of the sweep in a folder, or of its single run.
 
     Raises UserError if the folder has neither.
     """
-    submissions = Submissions(folder)
+    submissions = SubmittedJobs(folder)
     queue = slurm.find_jobs(submissions.jobs.values()) or {}
     return [
         _find_status(name, place, submissions, queue)
@@ -83,7 +83,7 @@ def show(folder: Path, watch: bool) -> None:
         UserError: The folder contains no run.
     """
     console = make_console(WIDE)
-    cells = look(folder)
+    cells = list_statuses(folder)
     if not watch:
         console.print(_make_table(cells))
         return
@@ -92,13 +92,13 @@ def show(folder: Path, watch: bool) -> None:
             any(cell.state in UNDER_WAY for cell in cells) and not output.find_failure()
         ):
             time.sleep(INTERVAL)
-            cells = look(folder)
+            cells = list_statuses(folder)
             live.update(_make_table(cells), refresh=True)
     if not console.is_terminal:
         console.print()  # rich ends the last line only on terminals
 
 
-def _list_cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
+def _list_cells(folder: Path, submissions: SubmittedJobs) -> Iterator[tuple[str, Path]]:
     """Yield names and folders of the sweep's cells in its order, then of other runs.
 
     Raises UserError if there are none.
@@ -133,7 +133,7 @@ def _list_cells_of(folder: Path, submitted: list[str]) -> Iterator[tuple[str, Pa
         yield name, folder / name
 
 
-def _find_job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> str:
+def _find_job(name: str, submissions: SubmittedJobs, queue: dict[str, Queued]) -> str:
     """Return the name of a cell's job, or "".
 
     In a tuning it is the cell's first part that has not ended, else its last part.
@@ -149,7 +149,7 @@ def _find_job(name: str, submissions: Submissions, queue: dict[str, Queued]) -> 
 
 
 def _find_status(
-    name: str, folder: Path, submissions: Submissions, queue: dict[str, Queued]
+    name: str, folder: Path, submissions: SubmittedJobs, queue: dict[str, Queued]
 ) -> Status:
     """Return the status of a run.
 
@@ -210,7 +210,7 @@ def _find_state(
     run: Run | None,
     *,
     job: str,
-    submissions: Submissions,
+    submissions: SubmittedJobs,
     queued: Queued | None,
 ) -> tuple[str, str]:
     """Return a cell's state and note, first from its folder, then from the queue."""
@@ -225,7 +225,7 @@ def _find_state(
         return "starting" if run_state.stage in STARTING else "running", requeues
     if queued is not None and queued.is_alive:
         return _describe_queued(queued, run, requeues)
-    if failure := run_state.failure or submissions.failure(job):
+    if failure := run_state.failure or submissions.read_failure(job):
         return "failed", failure
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
         return (

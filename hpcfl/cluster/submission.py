@@ -25,7 +25,7 @@ from hpcfl.adapters import make_adapter
 from hpcfl.cluster import batch, slurm
 from hpcfl.cluster import profile as profiles
 from hpcfl.cluster.profile import Profile
-from hpcfl.cluster.submission_folder import Submissions
+from hpcfl.cluster.submission_folder import SubmittedJobs
 from hpcfl.cluster.supervisor import Supervisor
 from hpcfl.cluster.tuning_jobs import Task, list_stages
 from hpcfl.commands import cell_data, experiments, needs, tune
@@ -123,10 +123,10 @@ def submit(
     plan.record()
     submitter.write(jobs)
     if profile.cluster != "slurm":
-        return [*lines, *map(submitter.run_here, jobs)]
+        return [*lines, *map(submitter.run_without_slurm, jobs)]
     ids = submitter.send(jobs)
     lines += [f"{name}: job {id}" for name, id in ids.items()]
-    return [*lines, submitter.tell_how_to_follow()]
+    return [*lines, submitter.name_status_command()]
 
 
 def _submit_tuning(
@@ -183,10 +183,10 @@ def _submit_tuning(
         return lines
     if not lines:
         return ["complete"]
-    return [*lines, submitter.tell_how_to_follow()]
+    return [*lines, submitter.name_status_command()]
 
 
-class Submitter(Submissions):
+class Submitter(SubmittedJobs):
     """Jobs of a results folder, and their submission by a profile."""
 
     def __init__(self, out: Path, profile: Profile) -> None:
@@ -205,9 +205,9 @@ class Submitter(Submissions):
 
     def make_cell_job(self, name: str, config: Config, out: Path) -> CellJob:
         """Return the job of a cell with results in ``out``."""
-        frozen = self.frozen(name)
-        command = batch.make_run_command(self.profile.interpreter, frozen, out)
-        files = {frozen: json.dumps(config.resolved(), indent=1)}
+        config_path = self.get_config_path(name)
+        command = batch.make_run_command(self.profile.interpreter, config_path, out)
+        files = {config_path: json.dumps(config.resolved(), indent=1)}
         return self._make_job(name, config, out, command=command, files=files)
 
     def make_task_job(self, task: Task, tuning: Plan, config: Config) -> CellJob:
@@ -218,11 +218,15 @@ class Submitter(Submissions):
             tuning: the tuning.
             config: approximate configuration of the run.
         """
-        frozen = self.frozen("tune")
+        config_path = self.get_config_path("tune")
         command = batch.make_tune_command(
-            self.profile.interpreter, frozen, self.out, stage=task.stage, cell=task.cell
+            self.profile.interpreter,
+            config_path,
+            self.out,
+            stage=task.stage,
+            cell=task.cell,
         )
-        files = {frozen: json.dumps(tuning.table, indent=1)}
+        files = {config_path: json.dumps(tuning.table, indent=1)}
         named = config.model_copy(update={"name": f"{self.name}-{task.name}"})
         place = self.out / task.place
         return self._make_job(task.name, named, place, command=command, files=files)
@@ -245,11 +249,11 @@ class Submitter(Submissions):
             command: words of the command.
             files: texts to write, by path.
         """
-        profile, again = self.profile, self.script(name)
+        profile, again = self.profile, self.get_script_path(name)
         supervisor = Supervisor(
             command=[*batch.make_launch_command(profile), *command],
             folder=str(out),
-            record=str(self.record(name)),
+            record=str(self.get_record_path(name)),
             warning=profile.warning,
             max_requeues=profile.max_requeues,
             again=[] if batch.is_final(profile) else [str(again)],
@@ -293,7 +297,7 @@ class Submitter(Submissions):
         for path, text in texts.items():
             atomic.write(path, text.encode())
 
-    def tell_how_to_follow(self) -> str:
+    def name_status_command(self) -> str:
         """Return a line with the command that shows the jobs' progress."""
         return f"follow with: hpcfl status {shlex.quote(str(self.out))} --watch"
 
@@ -381,7 +385,7 @@ class Submitter(Submissions):
         self.add(ids)
         return ids
 
-    def run_here(self, job: CellJob) -> str:
+    def run_without_slurm(self, job: CellJob) -> str:
         """Run a cell without Slurm and wait for its end; return a line. Raises
         Interrupted.
         """
@@ -398,7 +402,7 @@ class Submitter(Submissions):
         except (UserError, RunFailure) as error:
             return f"{job.name}: failed, {error}"
         except UncompletedJobError as error:
-            return f"{job.name}: failed, {self.failure(job.name) or error}"
+            return f"{job.name}: failed, {self.read_failure(job.name) or error}"
         return f"{job.name}: finished"
 
 

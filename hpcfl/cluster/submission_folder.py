@@ -19,7 +19,7 @@ Submitted = dict[FileName, str]  # cell → id of its job
 Form = TypeVar("Form")
 
 
-class Submissions:
+class SubmittedJobs:
     """Submitted jobs in the folder ``jobs`` of a results folder, which may not exist
     yet.
     """
@@ -33,27 +33,29 @@ class Submissions:
         self.folder = out / JOBS
         self.name = out.name or "hpcfl"
         submitted = _read(self.folder / SUBMITTED, Submitted)
-        self.jobs = {cell: self._last(cell, job) for cell, job in submitted.items()}
+        self.jobs = {
+            cell: self._find_last_job(cell, job) for cell, job in submitted.items()
+        }
 
-    def frozen(self, cell: str) -> Path:
+    def get_config_path(self, cell: str) -> Path:
         """Return the file with the cell's resolved configuration at the time of
         submission.
         """
         return self.folder / f"{cell}.json"
 
-    def script(self, cell: str) -> Path:
+    def get_script_path(self, cell: str) -> Path:
         """Return the file of the cell's batch script, which does not need submitit."""
         return self.folder / f"{cell}.sbatch"
 
-    def record(self, cell: str) -> Path:
+    def get_record_path(self, cell: str) -> Path:
         """Return the file with the cell's ``Record``."""
         return self.folder / f"{cell}.requeues"
 
-    def failure(self, cell: str) -> str | None:
+    def read_failure(self, cell: str) -> str | None:
         """Return the reason why the cell's last job failed, if its supervisor recorded
         it.
         """
-        return _read(self.record(cell), Record).get("failure")
+        return _read(self.get_record_path(cell), Record).get("failure")
 
     def add(self, jobs: dict[str, str]) -> None:
         """Record new jobs, ids by cell. Raises RunFailure if the file cannot be
@@ -62,9 +64,9 @@ class Submissions:
         self.jobs = self.jobs | jobs
         atomic.write(self.folder / SUBMITTED, json.dumps(self.jobs, indent=1).encode())
 
-    def _last(self, cell: str, job: str) -> str:
+    def _find_last_job(self, cell: str, job: str) -> str:
         """Return the last job in the chain of followers that begins with ``job``."""
-        followers = dict(_read(self.record(cell), Record).get("followers", {}))
+        followers = dict(_read(self.get_record_path(cell), Record).get("followers", {}))
         while job in followers:
             job = followers.pop(job)  # pop, so that a cycle ends
         return job

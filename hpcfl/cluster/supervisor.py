@@ -124,7 +124,7 @@ class Supervisor:
                 self._continue(code)
         if code:
             done = count_rounds(Path(self.folder))
-            why = f"{_describe_ending(code)}{self._reason()}"
+            why = f"{_describe_ending(code)}{self._read_reason()}"
             raise RunFailure(f"{why}; a new submission continues from round {done}")
 
     @property
@@ -149,7 +149,7 @@ class Supervisor:
         with atomic.explained(Path(self.command[0])):
             return subprocess.Popen(self.command, env=environment)
 
-    def _reason(self) -> str:
+    def _read_reason(self) -> str:
         """Return the reason of the first failing rank after a colon, or ""."""
         try:
             said = untrusted_files.read_bytes(self._reason_file, REASON_BYTES)
@@ -227,7 +227,7 @@ class Supervisor:
         many.
         """
         done, before = count_rounds(Path(self.folder)), _read(Path(self.record))
-        in_vain = slurm.restarts() > 0 and before.get("rounds") == done
+        in_vain = slurm.count_restarts() > 0 and before.get("rounds") == done
         fruitless = before.get("fruitless", 0) + 1 if in_vain else 0
         self._note(rounds=done, fruitless=fruitless, failure=None)
         if fruitless > self.max_requeues:
@@ -255,18 +255,16 @@ class Supervisor:
             RunFailure: The job cannot be requeued.
         """
         job = slurm.find_own_job()
-        queue = slurm.find_jobs([job]) if job else {}
         if job is None:
             raise RunFailure("stopped early; the same command continues")
-        when = (
-            "in time"
-            if code == CONTINUE
-            else "in the middle of a round, which will be repeated"
-            if code is None
-            else (
-                f"by the warning before the ranks could handle it ({_describe_ending(code)})"
-            )
-        )
+        queued = (slurm.find_jobs([job]) or {}).get(job)
+        if code == CONTINUE:
+            when = "in time"
+        elif code is None:
+            when = "in the middle of a round, which will be repeated"
+        else:
+            ending = _describe_ending(code)
+            when = f"by the warning before the ranks could handle it ({ending})"
         if not self.again:
             raise RunFailure(
                 f"job {job} stopped {when}, and its profile has no-requeue; the same "
@@ -274,21 +272,17 @@ class Supervisor:
             )
         # printed before the requeue, during which Slurm may end this process
         _say(f"job {job} stopped {when}")
-        if (
-            queue is not None
-            and queue.get(job)
-            and queue[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED")
-        ):
+        if queued and queued.state not in ("RUNNING", "PREEMPTED", "SUSPENDED"):
             _say(f"job {job} was ended by scancel or scontrol requeue")
         elif slurm.requeue(job):
             _say(f"job {job} requeued")
             # wait until Slurm ends the job; a job that exits itself may count as failed
             time.sleep(RESERVE)
-        elif follower := slurm.submit_after(job, self.again, slurm.restarts() + 1):
-            self._note(
-                followers=_read(Path(self.record)).get("followers", {})
-                | {job: follower}
-            )
+        elif follower := slurm.submit_after(
+            job, self.again, slurm.count_restarts() + 1
+        ):
+            followers = _read(Path(self.record)).get("followers", {})
+            self._note(followers=followers | {job: follower})
             _say(f"job {job} cannot be requeued from here; job {follower} follows it")
         else:
             raise RunFailure(

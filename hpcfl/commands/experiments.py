@@ -98,7 +98,6 @@ def run_file(
         out: Folder of the results; by default ``runs/NAME``.
         fresh: Whether to start over if the folder has results.
         communicator: Communicator of all ranks.
-        on_round: Function that rank 0 calls after each round.
 
     Raises:
         UserError, RunFailure, Interrupted: As for ``run_plan``.

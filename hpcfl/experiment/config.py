@@ -60,7 +60,7 @@ LONGEST = 200  # bytes of a folder's name; file systems take 255
 OF_MANY_RUNS = ("sweep", "tune")
 
 
-def _shorten(name: str) -> str:
+def _check_length(name: str) -> str:
     if len(name.encode()) > LONGEST:
         raise ValueError(f"must be at most {LONGEST} bytes long")
     return name
@@ -71,7 +71,7 @@ class Config(Section):
     ``method.name`` has a default.
     """
 
-    name: Annotated[str, AfterValidator(_shorten)] = Field(
+    name: Annotated[str, AfterValidator(_check_length)] = Field(
         "experiment",
         pattern=r"^[\w+=,][\w.+=,-]*$",
         description="name of the experiment and of its results folder",
@@ -233,7 +233,7 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     Raises:
         UserError: The table has mistakes; the error has one line for each.
     """
-    config, mistakes = checked(table)
+    config, mistakes = try_parse(table)
     if config is None:
         raise UserError(*(f"{source}: {mistake}" for mistake in mistakes))
     return config
@@ -251,7 +251,7 @@ def _complete_from_folder(table: dict[str, Any]) -> dict[str, Any]:
     return pretrained.complete(table)
 
 
-def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
+def try_parse(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """Return the configuration of a nested table, or None and a line for each mistake.
 
     The lines report the mistakes of all sections.
@@ -265,7 +265,7 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
         try:
             return make()
         except pydantic.ValidationError as error:
-            allowed = partial(_list_fields, place, table | _list_tables(table))
+            allowed = partial(_list_fields, place, table)
             mistakes.extend(wrong_values.explain(error, place, allowed))
         except UserError as error:
             mistakes.extend(error.args)
@@ -279,29 +279,10 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     if found is None:
         return None, mistakes
     table = found
-    kinds = SECTIONS | {
-        place: kind for place, kind in OPTIONAL.items() if place in table
-    }
-    sections = {
-        place: tried(partial(_parse_section, place, kind, table.get(place, {})), place)
-        for place, kind in kinds.items()
-    }
-    # An unchecked default replaces a section with mistakes.
-    valid = {
-        place: section
-        or (kinds[place].model_construct() if place in SECTIONS else None)
-        for place, section in sections.items()
-    }
-    everything: dict[str, Any] = {**table, **valid}
-    nameless: dict[str, Any] = {"kind": ""}
-    listed: dict[str, list[Section]] = {}
-    for place, given in _list_tables(table).items():
-        name = place.partition(".")[0]
-        kind = plugins.find_common_keys(name)
-        section = tried(partial(_parse_section, place, kind, given), place)
-        listed.setdefault(name, []).append(section or kind.model_construct(**nameless))
-    everything |= listed
-    config = tried(lambda: Config(**everything))
+    sections: dict[str, Section | None] = {}
+    for place, given in _list_sections(table).items():
+        sections[place] = tried(partial(_parse_section, place, given), place)
+    config = tried(lambda: Config(**_join_sections(table, sections)))
     for check, places in CHECKS.items():
         checkable = [sections.get(place) for place in places]
         if None not in checkable:
@@ -312,9 +293,12 @@ def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
     return _choose_lane_rows(_set_equal_weights(config)), []
 
 
-def _list_tables(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables of the keys in LISTS by their place, such as ``shift.0``."""
-    places = {}
+def _list_sections(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of all sections by their place, such as ``data`` or
+    ``shift.0`` for the first table of ``[[shift]]``.
+    """
+    places = {name: table.get(name, {}) for name in SECTIONS}
+    places |= {name: table[name] for name in OPTIONAL if name in table}
     for name in plugins.LISTS:
         given = table.get(name)
         for position, entry in enumerate(given if isinstance(given, list) else []):
@@ -322,12 +306,40 @@ def _list_tables(table: dict[str, Any]) -> dict[str, Any]:
     return places
 
 
-def _parse_section(place: str, kind: type[Section], given: Any) -> Section:
+def _join_sections(
+    table: dict[str, Any], sections: dict[str, Section | None]
+) -> dict[str, Any]:
+    """Return the table with its sections, where unchecked defaults replace sections
+    with mistakes.
+
+    Args:
+        table: Nested table.
+        sections: Sections by place; None for a section with mistakes.
+    """
+    joined = dict(table)
+    listed: dict[str, list[Section]] = {}
+    for place, section in sections.items():
+        name, _, position = place.partition(".")
+        if section is None and name not in OPTIONAL:
+            section = _find_class(name).model_construct(**{"kind": ""})
+        if section is not None and position:
+            listed.setdefault(name, []).append(section)
+        else:
+            joined[name] = section
+    return joined | listed
+
+
+def _find_class(section: str) -> type[Section]:
+    """Return the class with the common keys of a section."""
+    known = (SECTIONS | OPTIONAL).get(section)
+    return known or plugins.find_common_keys(section)
+
+
+def _parse_section(place: str, given: Any) -> Section:
     """Return a section of the experiment file, with the keys of its plugin.
 
     Args:
         place: The section, or a place such as ``shift.0``.
-        kind: The class with the section's common keys.
         given: The section's value in the file.
 
     Raises:
@@ -341,7 +353,7 @@ def _parse_section(place: str, kind: type[Section], given: Any) -> Section:
         )
     name = place.partition(".")[0]
     if name not in plugins.PLUGINS:
-        return kind(**given)
+        return _find_class(name)(**given)
     if place == "partition":
         given = _drop_seed_word(given)
     try:
@@ -606,5 +618,5 @@ def _list_fields(place: str, table: dict[str, Any]) -> Iterable[str]:
     if not place:
         return [*Config.model_fields, *OF_MANY_RUNS]
     if place.partition(".")[0] in plugins.PLUGINS:
-        return plugins.list_fields(place, table.get(place, {}))
-    return (SECTIONS | OPTIONAL)[place].model_fields
+        return plugins.list_fields(place, _list_sections(table)[place])
+    return _find_class(place).model_fields

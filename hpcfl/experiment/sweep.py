@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment.config import LONGEST, Config, checked, choose, parse
+from hpcfl.experiment.config import LONGEST, Config, choose, parse, try_parse
 from hpcfl.experiment.experiment_file import Setting, check_plain, flat
 from hpcfl.experiment.plugins import is_selector
 from hpcfl.files.file_names import make_file_name
@@ -62,7 +62,7 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
         name = _name(setting)
         if name in cells:
             raise UserError(f"{source}: sweep: two cells are '{name}'")
-        cell, mistakes = configured(base, setting)
+        cell, mistakes = parse_changed(base, setting)
         for mistake in mistakes:
             wrong.setdefault(mistake, name)
         if cell is not None:
@@ -83,7 +83,7 @@ def _refuse_tuning(table: dict[str, Any], source: str) -> None:
         )
 
 
-def configured(
+def parse_changed(
     base: dict[str, Any], setting: Setting
 ) -> tuple[Config | None, list[str]]:
     """Return the configuration of ``base`` changed by ``setting``, or None and the
@@ -100,7 +100,7 @@ def configured(
             choose(table, key, setting[key])
         except UserError as error:
             return None, list(error.args)
-    return checked(table)
+    return try_parse(table)
 
 
 def _name(setting: Setting) -> str:

@@ -79,7 +79,7 @@ class Reference:
             as none.
         power: Difference in the displayed unit for which the table gives the number of
             partitions needed to detect it; None to leave the column out.
-        pairs: Whether to add a test over pairs of client and seed.
+        tests_pairs: Whether to add a test over pairs of client and seed.
     """
 
     row: str
@@ -220,7 +220,7 @@ def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> Dat
 
     Returns:
         A frame with a row for each row of the table and the columns ``gain``, ``half``,
-        ``p``, ``verdict``, ``hurt``, ``loss``, ``worst_tenth``, ``compute_gini`` and, if
+        ``p``, ``verdict``, ``hurt``, ``loss``, ``worst_tenth``, ``gini`` and, if
         requested, ``needs`` and ``p_pairs``.
     """
     of_rows = Series(gains)

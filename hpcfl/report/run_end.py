@@ -16,7 +16,7 @@ def show_results(folder: Path, has_played: bool) -> None:
 
     Args:
         folder: Folder of the run or sweep.
-        played: Whether a cell of the sweep has run now. If so, figures are drawn anew;
+        has_played: Whether a cell of the sweep has run now. If so, figures are drawn anew;
             otherwise only if there are none.
     """
     runs = loading.list_runs(folder)

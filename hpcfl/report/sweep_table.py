@@ -131,7 +131,7 @@ def show(
 
 
 def _print(table: Table, form: str, has_headings: bool = True) -> None:
-    """Print a table in a format; ``headings``: whether to print the header of CSV."""
+    """Print a table in a format; ``has_headings``: whether to print the header of CSV."""
     if form != "terminal":
         text = table_formats.TEXTS[form](table)
         print(text if has_headings or form != "csv" else text.partition("\n")[2])
@@ -268,7 +268,7 @@ def _summarise(frame: DataFrame, is_lower_better: bool) -> DataFrame:
 
     Args:
         frame: Frame with a row for each run, as ``_read`` returns it.
-        lower: Whether lower means are better.
+        is_lower_better: Whether lower means are better.
 
     Returns:
         Frame with ``mean`` and sample standard deviation ``std`` over the runs (NaN if

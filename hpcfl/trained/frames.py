@@ -1,6 +1,6 @@
 """Results as pandas data frames.
 
-Only this module imports pandas, because the import takes a second.
+Functions import pandas themselves, because the import takes a second.
 """
 
 from dataclasses import replace

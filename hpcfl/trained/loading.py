@@ -3,7 +3,7 @@
 This module does not import torch.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
@@ -164,20 +164,17 @@ def load_runs_below(
     Raises:
         UserError: A folder contains no run.
     """
-    tried: list[Path] = []
-
-    def all_below(folder: Path) -> list[Path]:
-        """List a folder and those below it, without those that a tuning tried."""
-        found: list[Path] = []
-        for place in sorted(folder.glob("**/")):
-            left_out = run_folder.is_left_out(folder, place)
-            (tried if left_out else found).append(place)
-        return found
-
     packed, folders = _load_packed(folders)
     if packed and not folders:
         return packed, []
-    current, aside = _sort_places(folders, all_below)
+    below: dict[Path, list[Path]] = {}
+    tried: list[Path] = []  # folders of runs that a tuning tried
+    for folder in folders:
+        below[folder] = []
+        for place in sorted(folder.glob("**/")):
+            left_out = run_folder.is_left_out(folder, place)
+            (tried if left_out else below[folder]).append(place)
+    current, aside = _sort_places(below)
     resolved = [place.resolve() for place in [*current, *aside]]
     for folder in folders:
         if not any(place.is_relative_to(folder.resolve()) for place in resolved):
@@ -211,14 +208,13 @@ def load_runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run
         folders: folders, and files of packed runs.
         own: user's own plugins, as in ``load_run``.
     """
-
-    def cells(folder: Path) -> list[Path]:
-        if run_folder.is_run(folder):
-            return [folder]
-        return sorted(folder.iterdir()) if folder.is_dir() else []
-
     packed, folders = _load_packed(folders)
-    current, _ = _sort_places(folders, cells)
+    below: dict[Path, list[Path]] = {}
+    for folder in folders:
+        below[folder] = [folder]
+        if folder.is_dir() and not run_folder.is_run(folder):
+            below[folder] = sorted(folder.iterdir())
+    current, _ = _sort_places(below)
     return [*packed, *(load_run(place, own) for place in current)]
 
 
@@ -249,7 +245,7 @@ def _load_packed(paths: Sequence[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def _sort_places(
-    folders: Sequence[Path], below: Callable[[Path], list[Path]]
+    below: Mapping[Path, list[Path]],
 ) -> tuple[list[Path], list[Path]]:
     """Return the folders of current runs, and of runs that ``--fresh`` moved aside,
     each once.
@@ -257,13 +253,12 @@ def _sort_places(
     A run that was moved aside counts as current if its folder is the only one.
 
     Args:
-        folders: folders that a user named.
-        below: function that returns the possible folders of runs in a folder.
+        below: possible folders of runs, by the folder that a user named.
     """
     current, aside = dict[Path, Path](), dict[Path, Path]()
-    for folder in folders:
-        named = [folder.name] if len(folders) > 1 else []
-        for place in filter(run_folder.is_run, below(folder)):
+    for folder, places in below.items():
+        named = [folder.name] if len(below) > 1 else []
+        for place in filter(run_folder.is_run, places):
             names = [*named, *place.relative_to(folder).parts]
             kind = aside if any(map(run_folder.is_aside, names)) else current
             kind.setdefault(place.resolve(), place)

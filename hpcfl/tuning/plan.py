@@ -16,7 +16,7 @@ from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.experiment_file import Setting
-from hpcfl.experiment.sweep import configured
+from hpcfl.experiment.sweep import parse_changed
 from hpcfl.files.file_names import make_file_name
 from hpcfl.report import variance
 from hpcfl.rows import randomness
@@ -125,7 +125,7 @@ class Plan:
     def most_rounds(self) -> int:
         """Return the maximum number of rounds of a run. Raises UserError."""
         method = {"method.name": split_entry(self.section.methods[0])[0]}
-        config, mistakes = configured(self.base, method)
+        config, mistakes = parse_changed(self.base, method)
         if config is None:
             raise UserError(*(f"{self.source}: {line}" for line in mistakes))
         return config.rounds
@@ -227,7 +227,7 @@ class Plan:
 
     def make_config(self, candidate: Candidate, seed: int, rounds: int) -> Config:
         """Return the experiment of a candidate. Raises UserError if it is invalid."""
-        config, mistakes = self._configured(candidate, seed, rounds)
+        config, mistakes = self._try_config(candidate, seed, rounds)
         if config is None:
             place = f"{self.source} [tune] {candidate.name}"
             raise UserError(*(f"{place}: {line}" for line in mistakes))
@@ -253,18 +253,18 @@ class Plan:
         for attempt in range(ATTEMPTS):
             drawn = draw(ranges, self.section.seed, 0, attempt) | {key: value}
             candidate = Candidate(method, "", self.find_fixed(method) | drawn)
-            config, mistakes = self._configured(candidate, 0, 1)
+            config, mistakes = self._try_config(candidate, 0, 1)
             if config is not None:
                 return ""
         return mistakes[0]
 
-    def _configured(
+    def _try_config(
         self, candidate: Candidate, seed: int, rounds: int
     ) -> tuple[Config | None, list[str]]:
         base = {**copy.deepcopy(self.base), "seed": seed, "rounds": rounds}
         name, _ = split_entry(candidate.method)
         setting = {"method.name": name, **candidate.setting}
-        config, mistakes = configured(base, setting)
+        config, mistakes = parse_changed(base, setting)
         if config is not None:
             name = f"{config.name}-{candidate.name}"
             config = config.model_copy(update={"name": name})
@@ -285,7 +285,7 @@ class Plan:
                 drawn = draw(ranges, self.section.seed, trial, attempt)
                 label = f"{self.prefix}trial={trial:0{width}}"
                 candidate = Candidate(method, label, fixed | drawn)
-                config, mistakes = self._configured(candidate, 0, 1)
+                config, mistakes = self._try_config(candidate, 0, 1)
                 if config is not None:
                     candidates.append(candidate)
                     needs_rounds |= config.needs_rounds

@@ -71,13 +71,13 @@ def queue(sweep, monkeypatch):
 
 
 def states(folder):
-    return [(cell.name, cell.state, cell.note) for cell in status.look(folder)]
+    return [(cell.name, cell.state, cell.note) for cell in status.list_statuses(folder)]
 
 
 @pytest.mark.slow
 def test_a_run_is_finished_and_one_without_a_job_waits(sweep):
     assert states(sweep) == [("seed=0", "finished", ""), ("seed=1", "waiting", "")]
-    done = status.look(sweep)[0]
+    done = status.list_statuses(sweep)[0]
     assert (
         (done.round, done.rounds) == (2, 2)
         and 0 < float(done.reached.removesuffix(" %")) <= 100
@@ -137,7 +137,7 @@ def test_failed_with_the_reason_of_the_run(sweep):
     diverges = parse(TABLE | {"seed": 1, "method": {"name": "tiny:Diverges"}})
     with pytest.raises(RunFailure):
         run(diverges, sweep / "seed=1", OneProcess())
-    _, failed = status.look(sweep)
+    _, failed = status.list_statuses(sweep)
     assert (
         failed.state == "failed"
         and "round 2: client 1 " in failed.note
@@ -208,9 +208,9 @@ def test_a_stopped_run_says_what_continues_it(
 def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
     assert states(sweep / "seed=0") == [("seed=0", "finished", "")]
     with expect_refusal("seed=0/checkpoints: "):
-        status.look(tmp_path / "out" / "seed=0" / "checkpoints")
+        status.list_statuses(tmp_path / "out" / "seed=0" / "checkpoints")
     with expect_refusal("nowhere: "):
-        status.look(tmp_path / "nowhere")
+        status.list_statuses(tmp_path / "nowhere")
 
 
 def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, capsys):
@@ -249,7 +249,7 @@ def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
         told = "^1 of 3 .* tiny_Diverges: round 2: client 1 "
         with pytest.raises(RunFailure, match=told):
             run_table(table, tmp_path / "out")
-        assert [cell.state for cell in status.look(tmp_path / "out")] == [
+        assert [cell.state for cell in status.list_statuses(tmp_path / "out")] == [
             "finished",
             "failed",
             "finished",

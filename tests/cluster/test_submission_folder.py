@@ -6,7 +6,7 @@ import os
 import pytest
 from refusals import expect_refusal
 
-from hpcfl.cluster.submission_folder import Submissions
+from hpcfl.cluster.submission_folder import SubmittedJobs
 
 
 @pytest.fixture
@@ -26,18 +26,18 @@ def test_the_last_job_of_a_cell_and_why_it_failed(jobs):
             }
         )
     )
-    submissions = Submissions(jobs.parent)
+    submissions = SubmittedJobs(jobs.parent)
     assert (
         submissions.jobs == {"a": "3"}
-        and submissions.failure("a") == "why"
-        and submissions.failure("b") is None
+        and submissions.read_failure("a") == "why"
+        and submissions.read_failure("b") is None
     )
 
 
 @pytest.mark.timeout(10)
 def test_jobs_that_follow_each_other_in_a_circle_end(jobs):
     (jobs / "a.requeues").write_text(json.dumps({"followers": {"1": "2", "2": "1"}}))
-    assert Submissions(jobs.parent).jobs == {"a": "1"}
+    assert SubmittedJobs(jobs.parent).jobs == {"a": "1"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_jobs_that_follow_each_other_in_a_circle_end(jobs):
 def test_jobs_that_are_none_are_one_line(jobs, text):
     (jobs / "submitted.json").write_text(text)
     with expect_refusal(r"submitted\.json: "):
-        Submissions(jobs.parent)
+        SubmittedJobs(jobs.parent)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_jobs_that_are_none_are_one_line(jobs, text):
 def test_a_record_that_is_none_is_one_line(jobs, text):
     (jobs / "a.requeues").write_text(text)
     with expect_refusal(r"a\.requeues: "):
-        Submissions(jobs.parent)
+        SubmittedJobs(jobs.parent)
 
 
 @pytest.mark.timeout(10)
@@ -75,4 +75,4 @@ def test_a_pipe_or_link_is_one_line(jobs, plant):
     (jobs / "submitted.json").unlink()
     plant(jobs / "submitted.json")
     with expect_refusal(r"submitted\.json: "):
-        Submissions(jobs.parent)
+        SubmittedJobs(jobs.parent)

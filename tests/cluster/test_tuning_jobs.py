@@ -7,7 +7,7 @@ from refusals import expect_refusal
 
 from hpcfl.cli import command
 from hpcfl.cluster import slurm, status, submission
-from hpcfl.cluster.submission_folder import Submissions
+from hpcfl.cluster.submission_folder import SubmittedJobs
 from hpcfl.cluster.tuning_jobs import list_stages
 from hpcfl.commands import tune
 from hpcfl.communication.communicator import OneProcess
@@ -184,10 +184,10 @@ def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
     queue(monkeypatch)
     submit()
     queue(monkeypatch, "2_0", "2_1", "2_2", "2_3")
-    states = {one.name: one.state for one in status.look(here / "runs" / "t")}
+    states = {one.name: one.state for one in status.list_statuses(here / "runs" / "t")}
     assert states["fedavg,trial=0,seed=7"] == "queued"
     assert states["fedphp,trial=0,seed=7"] == "waiting"
-    assert Submissions(here / "runs" / "t").jobs["outcome"] == "4_0"
+    assert SubmittedJobs(here / "runs" / "t").jobs["outcome"] == "4_0"
 
 
 def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, capsys):
@@ -245,4 +245,4 @@ def test_the_jobs_of_repeated_searches(here):
     places = [task.place.partition("/")[0] for task in finals.tasks]
     assert (places.count("final"), places.count("untuned")) == (8, 4)
     assert len(outcome.tasks) == 1
-    assert len(status.look(folder)) == 2 * (4 + 3) + 8 + 4
+    assert len(status.list_statuses(folder)) == 2 * (4 + 3) + 8 + 4

@@ -121,7 +121,7 @@ def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_los
         time.sleep(1.5)
     code, output = job.wait()
     assert code not in (0, 2, 75), output
-    assert status.look(tmp_path / "out")[0].state == "stopped"
+    assert status.list_statuses(tmp_path / "out")[0].state == "stopped"
     assert alone(file, tmp_path / "out") == alone(file, tmp_path / "calm") == 0
     assert results.read(tmp_path / "out").rounds.tolist() == [1, 2, 3, 4]
     assert jobs.digest(tmp_path / "out") == jobs.digest(tmp_path / "calm")

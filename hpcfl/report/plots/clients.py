@@ -213,7 +213,7 @@ def make_panels(
     Args:
         sheet: Sheet to draw on.
         scores: Scores of the clients.
-        shared: Whether all panels have the same x axis.
+        shares_x: Whether all panels have the same x axis.
     """
     panels = scores.panels
     height = 0.75 + max(map(len, panels.values())) * 1.15 * LINE
