@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from hpcfl.commands.experiments import (
-    Plan,
+    RunPlan,
     agree_on_plan,
     make_plan,
     run_plan,
@@ -96,7 +96,9 @@ def run(
             _note_errors(communicator),
             nullcontext() if progress else output.suppress_lines(),
         ):
-            plan = agree_on_plan(lambda: _plan(config, folder), fresh, communicator)
+            plan = agree_on_plan(
+                lambda: _plan_runs(config, folder), fresh, communicator
+            )
             run_plan(plan, fresh, communicator, on_round)
             first, *_ = plan.cells.values()
             return load(plan.folder, plugins.find_own_names(first.resolved()))
@@ -114,11 +116,13 @@ def _note_errors(communicator: Communicator) -> Iterator[None]:
         raise
 
 
-def _plan(config: Config | dict[str, Any] | str | Path, folder: Path | None) -> Plan:
+def _plan_runs(
+    config: Config | dict[str, Any] | str | Path, folder: Path | None
+) -> RunPlan:
     """Return the plan of the argument ``config`` of ``run``. Raises UserError."""
     if isinstance(config, Config):
         folder = folder or Path("runs") / config.name
-        return Plan(folder, {config.name: config}, is_sweep=False)
+        return RunPlan(folder, {config.name: config}, is_sweep=False)
     if isinstance(config, dict):
         _refuse_other_keys(config, "")
         return make_plan(config, "configuration", folder)

@@ -198,7 +198,7 @@ def folder(
         "commit": "abc",
         "versions": {"hpcfl": "1", "torch": "2"},
         "command": ["hpcfl", "run", "x.toml"],
-        "scores": measures.describe({"accuracy": measures.built_in()["accuracy"]}),
+        "scores": measures.describe({"accuracy": measures.list_built_in()["accuracy"]}),
         **(header or {}),
     }
     recorded = Results(

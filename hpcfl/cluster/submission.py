@@ -39,7 +39,7 @@ from hpcfl.report.text import plain
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import run_folder
 from hpcfl.tuning import plan as plans
-from hpcfl.tuning.plan import Plan
+from hpcfl.tuning.plan import TuningPlan
 
 # submitit's limit on requeues is disabled, because the supervisor limits those without
 # progress
@@ -104,7 +104,7 @@ def submit(
     _check_threads(profile, list(open_cells.values()))
     queued = {} if dry_run else submitter.find_queued()
     jobs = [
-        submitter.make_cell_job(name, cell, plan.place(name))
+        submitter.make_cell_job(name, cell, plan.get_folder(name))
         for name, cell in open_cells.items()
         if name not in queued
     ]
@@ -130,7 +130,7 @@ def submit(
 
 
 def _submit_tuning(
-    tuning: Plan, profile: Profile, out: Path | None, dry_run: bool
+    tuning: TuningPlan, profile: Profile, out: Path | None, dry_run: bool
 ) -> list[str]:
     """Submit an array for each rung of a tuning, one for the final runs, and a last
     job.
@@ -210,7 +210,7 @@ class Submitter(SubmittedJobs):
         files = {config_path: json.dumps(config.resolved(), indent=1)}
         return self._make_job(name, config, out, command=command, files=files)
 
-    def make_task_job(self, task: Task, tuning: Plan, config: Config) -> CellJob:
+    def make_task_job(self, task: Task, tuning: TuningPlan, config: Config) -> CellJob:
         """Return a job of the tuning.
 
         Args:
@@ -407,7 +407,7 @@ class Submitter(SubmittedJobs):
 
 
 def _find_open(
-    plan: experiments.Plan,
+    plan: experiments.RunPlan,
 ) -> tuple[dict[str, Config], dict[str, UserError]]:
     """Return incomplete cells with usable folders, and the errors of other cells, by
     name.
@@ -417,7 +417,7 @@ def _find_open(
     open_cells, refused = dict[str, Config](), dict[str, UserError]()
     for name, cell in plan.cells.items():
         try:
-            if not run_folder.examine(plan.place(name), cell, fresh=False):
+            if not run_folder.examine(plan.get_folder(name), cell, fresh=False):
                 open_cells[name] = cell
         except UserError as error:
             refused[name] = error

@@ -14,7 +14,7 @@ from hpcfl.commands import tune
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.storage import run_folder
 from hpcfl.trained import loading
-from hpcfl.tuning.plan import Candidate, Cell, Plan
+from hpcfl.tuning.plan import Candidate, Cell, TuningPlan
 from hpcfl.tuning.search_results import SearchResults, name_step
 
 OUTCOME = "outcome"
@@ -52,7 +52,7 @@ class Stage:
     tasks: list[Task]
 
 
-def list_stages(tuning: Plan, folder: Path) -> list[Stage]:
+def list_stages(tuning: TuningPlan, folder: Path) -> list[Stage]:
     """Return the remaining stages in order; a stage may have no remaining tasks."""
     methods = tuning.section.methods
     count = max(len(tuning.list_rungs(method)) for method in methods)
@@ -117,7 +117,7 @@ def _list_possible(search: SearchResults, method: str, rung: int) -> list[Candid
         return search.plan.list_trials(method)
 
 
-def _list_finals(tuning: Plan, folder: Path, method: str) -> list[Task]:
+def _list_finals(tuning: TuningPlan, folder: Path, method: str) -> list[Task]:
     """Return the tasks of a method's incomplete final runs."""
     cells = tune.list_cells(tuning, method)
     tasks = []

@@ -98,7 +98,7 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
     """
     lines: dict[str, None] = {}
     for experiment in configs:
-        lines |= dict.fromkeys(experiment_file.unsourced(experiment.resolved()))
+        lines |= dict.fromkeys(experiment_file.list_unsourced(experiment.resolved()))
     return list(lines)
 
 

@@ -27,7 +27,7 @@ from hpcfl.storage.run_folder import RUN
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The runs of an experiment file: a single run or the cells of a sweep.
 
     Attributes:
@@ -40,7 +40,7 @@ class Plan:
     cells: dict[str, Config]
     is_sweep: bool
 
-    def place(self, name: str) -> Path:
+    def get_folder(self, name: str) -> Path:
         """Return the folder of a cell's results."""
         return self.folder / name if self.is_sweep else self.folder
 
@@ -60,7 +60,7 @@ class Plan:
         run_folder.record_cells(self.folder, list(self.cells))
 
 
-def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
+def make_plan(table: dict[str, Any], source: str, out: Path | None) -> RunPlan:
     """Plan the runs of an experiment.
 
     Args:
@@ -80,7 +80,7 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
         refuse_conflicts(cells)
     for cell in cells.values():
         datasets.find(cell.data.dataset)
-    return Plan(folder, cells, is_sweep)
+    return RunPlan(folder, cells, is_sweep)
 
 
 def run_file(
@@ -103,7 +103,7 @@ def run_file(
         UserError, RunFailure, Interrupted: As for ``run_plan``.
     """
 
-    def read() -> Plan:
+    def read() -> RunPlan:
         return make_plan(config.read(file, overrides), str(file), out)
 
     plan = agree_on_plan(read, fresh, communicator)
@@ -111,8 +111,8 @@ def run_file(
 
 
 def agree_on_plan(
-    read: Callable[[], Plan], fresh: bool, communicator: Communicator
-) -> Plan:
+    read: Callable[[], RunPlan], fresh: bool, communicator: Communicator
+) -> RunPlan:
     """Return the plan of all ranks after checking that it is the same on each.
     Collective.
 
@@ -139,7 +139,10 @@ def agree_on_plan(
 
 
 def run_plan(
-    plan: Plan, fresh: bool, communicator: Communicator, on_round: OnRound | None = None
+    plan: RunPlan,
+    fresh: bool,
+    communicator: Communicator,
+    on_round: OnRound | None = None,
 ) -> Path:
     """Run the cells of a plan in sequence and return the results folder. Collective.
 
@@ -160,7 +163,7 @@ def run_plan(
     failures: dict[str, str] = {}
     played = False
     for name, cell in plan.cells.items():
-        folder = plan.place(name)
+        folder = plan.get_folder(name)
         try:
             has_played = run(cell, folder, communicator, fresh=fresh, on_round=on_round)
         except (RunFailure, UserError) as error:
@@ -204,7 +207,7 @@ def report_complete(experiment: Config, folder: Path) -> None:
     )
 
 
-def _tell_of_earlier_cells(plan: Plan) -> None:
+def _tell_of_earlier_cells(plan: RunPlan) -> None:
     """Print a note if the folder has runs that are no longer part of the sweep."""
     there = run_folder.list_runs(plan.folder)
     earlier = [name for name in there if name not in plan.cells]
@@ -215,7 +218,7 @@ def _tell_of_earlier_cells(plan: Plan) -> None:
         )
 
 
-def _show_results(plan: Plan, has_played: bool, communicator: Communicator) -> None:
+def _show_results(plan: RunPlan, has_played: bool, communicator: Communicator) -> None:
     """Print the results on rank 0.
 
     The results are saved already, so a failing report is a note and not a failure of the

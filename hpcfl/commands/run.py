@@ -534,7 +534,7 @@ def _make_best_round(prepared: Prepared, restored: Restored | None) -> BestRound
     column = config.evaluation.score
     if column == "method":
         column = prepared.method.primary
-    chosen = measures.chosen_in(config.resolved(), column)
+    chosen = measures.find_chosen_column(config.resolved(), column)
     return BestRound(chosen, prepared.measure, restored.best if restored else None)
 
 
@@ -579,7 +579,7 @@ def list_computed_keys(config: Config) -> dict[str, Any]:
     """Return the resolved configuration by dotted key, without keys that may differ
     between hosts and do not change results.
     """
-    keys = experiment_file.flat(config.resolved())
+    keys = experiment_file.flatten(config.resolved())
     for key in OF_HOST:
         keys.pop(key, None)
     # Ranks on one host use different devices, such as cuda:0 and cuda:1.

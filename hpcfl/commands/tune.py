@@ -32,7 +32,7 @@ from hpcfl.storage.tune_folder import COST, Result
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 from hpcfl.tuning import halving, outcome, plan
-from hpcfl.tuning.plan import Cell, Plan
+from hpcfl.tuning.plan import Cell, TuningPlan
 from hpcfl.tuning.search_results import SearchResults, name_step
 
 Made = TypeVar("Made")
@@ -108,7 +108,7 @@ def tune_file(
     play_steps(steps, communicator)
 
 
-def find_folder(tuning: Plan, out: Path | None) -> Path:
+def find_folder(tuning: TuningPlan, out: Path | None) -> Path:
     """Return the folder of a tuning. Raises UserError if it cannot be used."""
     folder = out or Path("runs") / str(tuning.base.get("name", "experiment"))
     atomic.check_folder(folder)
@@ -121,7 +121,7 @@ def has_outcome(folder: Path) -> bool:
 
 
 def begin(
-    tuning: Plan, folder: Path, whole: bool = True, unchecked: bool = False
+    tuning: TuningPlan, folder: Path, whole: bool = True, unchecked: bool = False
 ) -> None:
     """Create the folder of a tuning, or check that it belongs to this tuning.
 
@@ -137,7 +137,7 @@ def begin(
         RunFailure: If the folder cannot be written.
     """
     table = tuning.table
-    identity = experiment_file.identifying(table)
+    identity = experiment_file.select_identity_keys(table)
     identity["tune"].pop("overspend")
     for key, default in ADDED.items():
         if identity["tune"][key] == default:
@@ -154,7 +154,7 @@ def begin(
         run_folder.record_cells(folder / sweep, names)
 
 
-def list_cells(search: Plan, method: str) -> dict[str, list[Cell]]:
+def list_cells(search: TuningPlan, method: str) -> dict[str, list[Cell]]:
     """Return the runs of a method in a search by the folder of their sweep.
 
     The chosen candidate is unknown before the search; "tuned" takes its place in the

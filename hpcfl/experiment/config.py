@@ -25,8 +25,8 @@ from hpcfl.experiment.experiment_file import (
     assign,
     check_plain,
     fingerprint,
-    parsed,
-    split,
+    parse_override,
+    read_table,
 )
 from hpcfl.experiment.sections import (
     Adapter,
@@ -271,7 +271,7 @@ def try_parse(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
             mistakes.extend(error.args)
         return None
 
-    completed = tried(lambda: experiment_file.complete(table))
+    completed = tried(lambda: experiment_file.add_protocol_defaults(table))
     if completed is None:
         completed = {key: value for key, value in table.items() if key != "protocol"}
     # A key that contradicts a pretrained folder would cause further, misleading lines.
@@ -471,7 +471,7 @@ def _check_samples(data: Data, partition: Partition) -> None:
 CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
     _check_samples: ("data", "partition"),
     _check_base: ("model", "adapter"),
-    measures.asked: ("evaluation",),
+    measures.find_scores: ("evaluation",),
     measures.check_best_by: ("evaluation", "training"),
     _check_stragglers: ("participation", "training"),
     _check_selection: ("participation", "time"),
@@ -551,9 +551,9 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     Raises:
         UserError: The file cannot be read, or an override is wrong.
     """
-    table = parsed(path)
+    table = read_table(path)
     try:
-        pairs = list(map(split, overrides))
+        pairs = list(map(parse_override, overrides))
         _refuse_swept(table, [key for key, _ in pairs])
         for key, value in sorted(
             pairs, key=lambda pair: not plugins.is_selector(pair[0])
@@ -570,9 +570,9 @@ def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
     overriding it would have no effect.
     """
     sweep = table.get("sweep")
-    axes = experiment_file.flat(sweep) if isinstance(sweep, dict) else {}
+    axes = experiment_file.flatten(sweep) if isinstance(sweep, dict) else {}
     linked = [
-        [set(experiment_file.flat(case)) for case in axis]
+        [set(experiment_file.flatten(case)) for case in axis]
         for axis in axes.values()
         if isinstance(axis, list)
         and axis

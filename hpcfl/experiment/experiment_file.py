@@ -48,7 +48,7 @@ ADDED = {
 }
 
 
-def parsed(path: str | Path) -> dict[str, Any]:
+def read_table(path: str | Path) -> dict[str, Any]:
     """Return the table in a TOML file, or in a ``.json`` file with the result of
     ``Config.resolved``.
 
@@ -99,7 +99,7 @@ def _is_within(value: Any, levels: int) -> bool:
     return not isinstance(value, int) or value.bit_length() <= MOST_BITS
 
 
-def split(override: str) -> tuple[str, Any]:
+def parse_override(override: str) -> tuple[str, Any]:
     """Return the dotted key and the value of ``section.key=value``.
 
     A text that is not a TOML value becomes a string. Raises UserError for a missing key
@@ -154,41 +154,41 @@ def _read_paper(protocol: str) -> dict[str, Any]:
     return tomllib.loads((FOLDER / f"{protocol}.toml").read_text(encoding="utf-8"))
 
 
-def complete(table: dict[str, Any]) -> dict[str, Any]:
+def add_protocol_defaults(table: dict[str, Any]) -> dict[str, Any]:
     """Return the experiment's nested table with its protocol's defaults.
 
     Raises UserError for an unknown protocol.
     """
     if table.get("protocol") is None:
         return table
-    own, defaults = flat(table), Setting()
+    own, defaults = flatten(table), Setting()
     for rule in _read_paper(table["protocol"])["rule"]:
         if _is_met(rule, defaults | own):
-            defaults |= flat(rule["then"])
+            defaults |= flatten(rule["then"])
     return _add_defaults(table, defaults)
 
 
-def unsourced(resolved: Mapping[str, Any]) -> list[str]:
+def list_unsourced(resolved: Mapping[str, Any]) -> list[str]:
     """Return a note for each value of a resolved configuration that is a default of its
     protocol but printed neither in the paper nor in its code.
     """
     if resolved["protocol"] is None:
         return []
     notes = _read_paper(resolved["protocol"]).get("unsourced", [])
-    return [entry["note"] for entry in notes if _is_met(entry, flat(resolved))]
+    return [entry["note"] for entry in notes if _is_met(entry, flatten(resolved))]
 
 
 def _is_met(rule: Mapping[str, Any], setting: Setting) -> bool:
     """Return whether a setting has the values in the rule's ``when``, where a list
     means alternatives.
     """
-    for key, value in flat(rule.get("when", {})).items():
+    for key, value in flatten(rule.get("when", {})).items():
         if setting.get(key) not in (value if isinstance(value, list) else [value]):
             return False
     return True
 
 
-def flat(
+def flatten(
     table: Mapping[str, Any],
     prefix: str = "",
     is_value: Callable[[Mapping[str, Any]], bool] = lambda table: False,
@@ -204,7 +204,7 @@ def flat(
     setting: Setting = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and not is_value(value):
-            setting |= flat(value, f"{prefix}{key}.", is_value)
+            setting |= flatten(value, f"{prefix}{key}.", is_value)
         else:
             setting[prefix + key] = value
     return setting
@@ -228,7 +228,7 @@ def _add_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
     return result
 
 
-def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
+def select_identity_keys(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a configuration's table without the keys in NOT_IDENTITY, but
     with MIXED precision.
     """
@@ -242,11 +242,11 @@ def identifying(given: Mapping[str, Any]) -> dict[str, Any]:
     return table
 
 
-def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
+def make_identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the identity of a run: its resolved configuration without NOT_IDENTITY,
     PATHS and defaults of ADDED, but with MIXED precision.
     """
-    table = identifying(resolved)
+    table = select_identity_keys(resolved)
     for section, key in PATHS:
         table[section].pop(key, None)
     for (section, key), default in ADDED.items():
@@ -260,7 +260,7 @@ def fingerprint(resolved: Mapping[str, Any]) -> str:
     """Return the line that identifies a run in its files: method, data set, seed and
     the first DIGITS digits of the SHA-256 of its identity.
     """
-    text = json.dumps(identity(resolved), sort_keys=True)
+    text = json.dumps(make_identity(resolved), sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
     method, dataset = resolved["method"]["name"], resolved["data"]["dataset"]
     return f"{method} on {dataset}, seed {resolved['seed']}, {digest}"

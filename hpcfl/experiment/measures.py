@@ -34,7 +34,7 @@ def find_built_in(name: str) -> "Score | None":
     return score
 
 
-def built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
+def list_built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
     """Return the built-in scores of these names, by default all, by name."""
     found = {}
     for name in plugins.list_names(PACKAGE) if names is None else names:
@@ -44,7 +44,7 @@ def built_in(names: Iterable[str] | None = None) -> "dict[str, Score]":
     return found
 
 
-def asked(evaluation: "Evaluation") -> "dict[str, Score]":
+def find_scores(evaluation: "Evaluation") -> "dict[str, Score]":
     """Return the scores in ``evaluation.scores`` and ``evaluation.metric``, by name.
 
     Raises UserError for unknown names and for an invalid class of the user.
@@ -55,12 +55,12 @@ def asked(evaluation: "Evaluation") -> "dict[str, Score]":
     name = parse_score(evaluation.metric)
     if ":" in name:
         scores[name] = _make_score("evaluation.metric", name)
-    known = built_in(_may_mean(evaluation.metric)) | scores
-    best_by = measure(evaluation, known)
+    known = list_built_in(_list_possible(evaluation.metric)) | scores
+    best_by = find_measure(evaluation, known)
     return scores | {best_by.score: known[best_by.score]}
 
 
-def _may_mean(metric: str) -> list[str]:
+def _list_possible(metric: str) -> list[str]:
     """Return the built-in scores that a metric may belong to: the scores whose names
     begin the metric's name, and the accuracy, whose metrics have other names.
     """
@@ -71,7 +71,7 @@ def _may_mean(metric: str) -> list[str]:
     ]
 
 
-def measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
+def find_measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
     """Return the measure of ``evaluation.metric``, which selects the best round.
 
     Raises UserError for an unknown metric and for a standard deviation.
@@ -79,7 +79,7 @@ def measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
     described = describe(scores)
     meant = resolve(evaluation.metric, described)
     if meant is None or meant.kind == "std":
-        described = describe(built_in()) | described
+        described = describe(list_built_in()) | described
         short = []  # names of summaries that do not begin with the score's name
         for score, description in described.items():
             for kind, name in description["recorded"].items():
@@ -93,7 +93,7 @@ def measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
     return meant
 
 
-def best_by(config: Mapping[str, Any]) -> str:
+def find_best_by(config: Mapping[str, Any]) -> str:
     """Return the samples that select the best round, "test" or "validation", in a
     resolved configuration.
     """
@@ -104,9 +104,9 @@ def best_by(config: Mapping[str, Any]) -> str:
     return "test"
 
 
-def chosen_in(config: Mapping[str, Any], column: str) -> str:
+def find_chosen_column(config: Mapping[str, Any], column: str) -> str:
     """Return the column that selects the best round if ``column`` is the primary one."""
-    return name_held_out(column) if best_by(config) == "validation" else column
+    return name_held_out(column) if find_best_by(config) == "validation" else column
 
 
 def check_best_by(evaluation: "Evaluation", training: "Training") -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import LONGEST, Config, choose, parse, try_parse
-from hpcfl.experiment.experiment_file import Setting, check_plain, flat
+from hpcfl.experiment.experiment_file import Setting, check_plain, flatten
 from hpcfl.experiment.plugins import is_selector
 from hpcfl.files.file_names import make_file_name
 
@@ -119,9 +119,9 @@ def _list_axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
                 raise UserError(
                     f"{source}: sweep.{key}: must be tables, [[sweep.{key}]], none empty"
                 )
-            yield [flat(case) for case in value]
+            yield [flatten(case) for case in value]
         else:
-            for path, values in flat({key: value}).items():
+            for path, values in flatten({key: value}).items():
                 if not isinstance(values, list) or not values:
                     raise UserError(
                         f"{source}: sweep.{path} = {values!r}: must be a list of values"

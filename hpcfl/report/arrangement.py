@@ -220,7 +220,7 @@ def find_setting(run: Run) -> Setting:
     experiment. Mixed precision does define one and is added as ``precision``.
     """
     setting = {}
-    for key, content in experiment_file.flat(run.config).items():
+    for key, content in experiment_file.flatten(run.config).items():
         if not key.startswith(IGNORED):
             setting[key] = content
         elif key == "runtime.precision" and content == MIXED:
@@ -238,7 +238,7 @@ def find_origin(run: Run) -> Setting:
     """Return the recorded properties of software and machine that can change a run's
     numbers, by dotted key.
     """
-    known = experiment_file.flat({**run.results.header, **run.config})
+    known = experiment_file.flatten({**run.results.header, **run.config})
     return {key: known[key] for key in known if key.startswith(ORIGIN)}
 
 

@@ -302,8 +302,8 @@ def _describe_settings(runs: Sequence[Run]) -> dict[str, dict[str, str]]:
     for run in runs:
         header = run.results.header
         recorded = {key: header[key] for key in ORIGIN if key in header}
-        settings.append(experiment_file.flat(run.config))
-        origins.append(experiment_file.flat(recorded))
+        settings.append(experiment_file.flatten(run.config))
+        origins.append(experiment_file.flatten(recorded))
     texts = DataFrame(settings).drop(columns="name")
     texts = texts.astype(object).where(texts.notna(), MISSING).map(_write_value)
     texts = texts.sort_index(axis=1)

@@ -145,7 +145,7 @@ class Prepared:
     @property
     def measure(self) -> Measure:
         """The metric that chooses the best round."""
-        return measures.measure(self.config.evaluation, self.resources.scores)
+        return measures.find_measure(self.config.evaluation, self.resources.scores)
 
     def select_resources(self, round: int) -> Resources:
         """Return the resources with the samples of a round."""
@@ -609,7 +609,7 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
             experiment has none.
     """
     split, is_attacked = data.split, data.assigned.patched is not None
-    asked = measures.asked(config.evaluation)
+    asked = measures.find_scores(config.evaluation)
     for name, score in asked.items():
         if score.shared_test and not split.has_global_test:
             key = "scores" if name in config.evaluation.scores else "metric"
@@ -623,11 +623,11 @@ def _select_scores(config: Config, data: ClientData) -> dict[str, Score]:
                 f"evaluation.scores = '{name}' needs an attack with a success rate, such as "
                 "attack.kind = 'backdoor'"
             )
-    always = measures.built_in(measures.BY_DEFAULT)
+    always = measures.list_built_in(measures.BY_DEFAULT)
     if split.has_global_test:
-        always |= measures.built_in(measures.ON_SHARED_TEST)
+        always |= measures.list_built_in(measures.ON_SHARED_TEST)
     if is_attacked:
-        always |= measures.built_in(measures.ON_ATTACK)
+        always |= measures.list_built_in(measures.ON_ATTACK)
     return always | asked
 
 

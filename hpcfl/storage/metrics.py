@@ -145,7 +145,7 @@ def compute_entry_scores(
 
 def list_scores(results: Results) -> dict[str, Described]:
     """Return descriptions of the scores in the results; by default the built-in ones."""
-    return results.header.get("scores") or measures.describe(measures.built_in())
+    return results.header.get("scores") or measures.describe(measures.list_built_in())
 
 
 def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:

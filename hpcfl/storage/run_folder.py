@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import experiment_file
-from hpcfl.experiment.experiment_file import identity
+from hpcfl.experiment.experiment_file import make_identity
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, results
@@ -362,8 +362,8 @@ def _refuse_another(folder: Path, config: "Config") -> None:
         return
     if run_file is None:
         return
-    begun = experiment_file.flat(identity(run_file["config"]))
-    asked = experiment_file.flat(identity(config.resolved()))
+    begun = experiment_file.flatten(make_identity(run_file["config"]))
+    asked = experiment_file.flatten(make_identity(config.resolved()))
     if differences := _list_differences(begun, asked):
         raise UserError(
             f"{folder}: belongs to another configuration ({'; '.join(differences)}); "

@@ -99,7 +99,7 @@ def summarise(run: "Run") -> Summary:
         return {name: _compute_mean(numbers_of(name)[positions]) for name in columns}
 
     rounds, played = results.rounds, results.played
-    chosen = numbers_of(measures.chosen_in(config, column))
+    chosen = numbers_of(measures.find_chosen_column(config, column))
     counted = find_result_rounds(rounds, numbers_of(column), measure.rank, chosen)
     best = last = tail = best_validation = None
     scores: dict[str, float | None] = {}
@@ -142,7 +142,7 @@ def summarise(run: "Run") -> Summary:
         notes=[*run.notes, *describe_gaps(run, column)],
         scores=scores,
         newcomers=newcomers,
-        best_by=measures.best_by(config),
+        best_by=measures.find_best_by(config),
         best_validation=best_validation,
     )
 
@@ -304,7 +304,7 @@ class Run:
         summary = self.summary
         best, last, tail = summary.best, summary.last, summary.tail
         return {
-            **experiment_file.flat(self.config),
+            **experiment_file.flatten(self.config),
             "state": summary.state,
             "played": summary.rounds,
             "column": self.score,

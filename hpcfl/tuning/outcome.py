@@ -20,7 +20,7 @@ from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
 from hpcfl.tuning import halving
 from hpcfl.tuning import plan as plans
-from hpcfl.tuning.plan import Candidate, Cell, Plan
+from hpcfl.tuning.plan import Candidate, Cell, TuningPlan
 from hpcfl.tuning.search_results import Choice, SearchResults
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
@@ -28,7 +28,7 @@ MISSING = "–"
 Row = dict[str, Any]  # values by column of the table
 
 
-def write_chosen(plan: Plan, choice: Choice) -> str:
+def write_chosen(plan: TuningPlan, choice: Choice) -> str:
     """Return an experiment file with a chosen configuration and the first final seed."""
     candidate = choice.candidate
     method = candidate.method
@@ -47,7 +47,7 @@ def write_chosen(plan: Plan, choice: Choice) -> str:
     return f"{comments}\n{configuration.write_toml(config)}\n"
 
 
-def write_outcome(plan: Plan, folder: Path) -> None:
+def write_outcome(plan: TuningPlan, folder: Path) -> None:
     """Write the table, the curve and its figure, and print the table.
 
     Args:
@@ -188,7 +188,7 @@ def read_test_scores(folder: Path) -> dict[str, float]:
 
 
 def list_final_scores(
-    plan: Plan, candidate: Candidate, tested: Mapping[str, float]
+    plan: TuningPlan, candidate: Candidate, tested: Mapping[str, float]
 ) -> list[float]:
     """Return the test scores of a candidate's final runs, in the order of the seeds."""
     cells = [Cell(candidate, seed) for seed in plan.section.final_seeds]
@@ -203,7 +203,7 @@ def find_measure(folder: Path) -> Measure:
 
 
 def _print_table(
-    plan: Plan, rows: list[Row], tested: Mapping[str, float], measure: Measure
+    plan: TuningPlan, rows: list[Row], tested: Mapping[str, float], measure: Measure
 ) -> None:
     """Print the outcome. ``tested``: test scores as from ``read_test_scores``."""
     numbered = ["search"] if plan.section.searches > 1 else []

@@ -82,7 +82,7 @@ class Draws:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TuningPlan:
     """Plan of a tuning or of one of its searches.
 
     Attributes:
@@ -103,11 +103,11 @@ class Plan:
         return {**self.base, "tune": self.section.model_dump(mode="json")}
 
     @cached_property
-    def searches(self) -> list["Plan"]:
+    def searches(self) -> list["TuningPlan"]:
         """Return the plans of the searches, each with its draws and partitions."""
         return [self._search(number) for number in range(self.section.searches)]
 
-    def _search(self, number: int) -> "Plan":
+    def _search(self, number: int) -> "TuningPlan":
         section = self.section
         if number == 0:
             return self
@@ -340,7 +340,7 @@ def _pick(values: Range, luck: float) -> Any:
     return float(f"{number:.{DIGITS}g}")
 
 
-def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
+def read(table: dict[str, Any], source: str, cell: str = "") -> TuningPlan:
     """Return the tuning in the table of an experiment file.
 
     Args:
@@ -364,12 +364,12 @@ def read(table: dict[str, Any], source: str, cell: str = "") -> Plan:
             raise UserError(f"{source}: {key} is not allowed with [tune]; {instead}")
     section = parse(table["tune"], source)
     base = {key: value for key, value in table.items() if key != "tune"}
-    plan = Plan(source, base, section)
+    plan = TuningPlan(source, base, section)
     _check(plan, cell)
     return plan
 
 
-def _check(plan: Plan, cell: str) -> None:
+def _check(plan: TuningPlan, cell: str) -> None:
     """Raise UserError for mistakes that would otherwise stop a search later."""
     if plan.section.searches > 1 and not cell:
         variance.check_library()
@@ -399,7 +399,7 @@ def _check(plan: Plan, cell: str) -> None:
         plan.list_trials(method)
 
 
-def _check_column(plan: Plan, method: str, config: Config) -> None:
+def _check_column(plan: TuningPlan, method: str, config: Config) -> None:
     """Raise UserError if a method is chosen by a column after tuning epochs that is not
     scored.
     """
@@ -413,7 +413,7 @@ def _check_column(plan: Plan, method: str, config: Config) -> None:
         )
 
 
-def _check_lists(plan: Plan, method: str) -> None:
+def _check_lists(plan: TuningPlan, method: str) -> None:
     """Raise UserError for a listed value that its key does not allow.
 
     Draws with such a value would be replaced without a message.
@@ -425,7 +425,7 @@ def _check_lists(plan: Plan, method: str) -> None:
                 raise UserError(f"{plan.source} [tune]: {mistake}")
 
 
-def _check_partitions(plan: Plan, method: str) -> None:
+def _check_partitions(plan: TuningPlan, method: str) -> None:
     """Raise UserError if all seeds share a partition because of a file or protocol."""
     candidate = plan.make_untuned(method)
     partitions = [plan.make_config(candidate, seed, 1).partition for seed in (0, 1)]
@@ -439,7 +439,7 @@ def _check_partitions(plan: Plan, method: str) -> None:
         )
 
 
-def count_whole_runs(plan: Plan) -> Fraction:
+def count_whole_runs(plan: TuningPlan) -> Fraction:
     """Return the cost of a search on one partition in whole runs."""
     section = plan.section
     return halving.compute_cost(
@@ -447,13 +447,13 @@ def count_whole_runs(plan: Plan) -> Fraction:
     )
 
 
-def count_search_budget(plan: Plan) -> int:
+def count_search_budget(plan: TuningPlan) -> int:
     """Return the sample gradients that each method's search may use."""
     section = plan.section
     return int(count_whole_runs(plan) * section.budget) * len(section.search_seeds)
 
 
-def describe_refusal(plan: Plan, method: str, measured: int) -> str:
+def describe_refusal(plan: TuningPlan, method: str, measured: int) -> str:
     """Return an error line if a method's search exceeds its budget, else "".
 
     Args:

@@ -8,7 +8,7 @@ from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
 from hpcfl.tuning import halving
 from hpcfl.tuning import plan as plans
-from hpcfl.tuning.plan import Candidate, Cell, Plan
+from hpcfl.tuning.plan import Candidate, Cell, TuningPlan
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SearchResults:
         folder: Folder of the tuning.
     """
 
-    plan: Plan
+    plan: TuningPlan
     folder: Path
 
     def read_result(self, cell: Cell, step: str) -> Result | None:

@@ -14,7 +14,7 @@ from hpcfl.report.text import literal, make_console
 from hpcfl.scores.metric_names import Measure
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.tuning import plan as plans
-from hpcfl.tuning.plan import Cell, Plan
+from hpcfl.tuning.plan import Cell, TuningPlan
 from hpcfl.tuning.search_results import SearchResults
 
 TABLE = "searches.csv"
@@ -26,7 +26,7 @@ COMPONENTS = "search", "partition", "training"
 
 
 def write_searches(
-    plan: Plan, folder: Path, tested: Mapping[str, float], measure: Measure
+    plan: TuningPlan, folder: Path, tested: Mapping[str, float], measure: Measure
 ) -> None:
     """Write and print a row for each method.
 
@@ -56,7 +56,7 @@ def write_searches(
 
 
 def describe(
-    plan: Plan, folder: Path, method: str, tested: Mapping[str, float]
+    plan: TuningPlan, folder: Path, method: str, tested: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the row of a method; values are NaN if too few runs have a score."""
     scores = np.array(

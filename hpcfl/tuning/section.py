@@ -14,7 +14,7 @@ from pydantic import (
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import experiment_file, wrong_values
-from hpcfl.experiment.experiment_file import Setting, flat
+from hpcfl.experiment.experiment_file import Setting, flatten
 from hpcfl.experiment.sections import Section, Seed
 
 
@@ -79,7 +79,7 @@ def list_entries(table: Mapping[str, Any]) -> Setting:
     Raises:
         ValueError: If a key is set by the tuning itself or a range is invalid.
     """
-    entries = flat(table, is_value=is_interval)
+    entries = flatten(table, is_value=is_interval)
     for key, value in entries.items():
         if key in OWN:
             raise ValueError(f"{key} is set by the tuning itself")

@@ -35,7 +35,7 @@ import pandas
 from scipy.stats import t as student
 
 from hpcfl.experiment import experiment_file
-from hpcfl.experiment.experiment_file import flat
+from hpcfl.experiment.experiment_file import flatten
 from hpcfl.report import metric_values
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
@@ -87,7 +87,7 @@ def read_paper(number: str) -> pandas.DataFrame:
     reported = pandas.read_csv(REPORTED)
     reported = reported.query("paper == 'diversifed' and table == @number")
     settings = [
-        dict(map(experiment_file.split, setting.split()))
+        dict(map(experiment_file.parse_override, setting.split()))
         for setting in reported["setting"]
     ]
     frame = pandas.DataFrame(settings)
@@ -106,7 +106,7 @@ def find_varying_keys(cells: pandas.DataFrame) -> list[str]:
 
 def find_cell(run: Run, reported: pandas.DataFrame, keys: list[str]) -> dict[str, Any]:
     """Return the cell of a run, as values of the varying keys."""
-    own = flat(run.config)
+    own = flatten(run.config)
     settings = reported.drop(columns=["value", "std", "row"]).to_dict("records")
     for setting in settings:
         if setting.items() <= own.items():
@@ -139,7 +139,7 @@ def compare(
     Returns:
         One frame per group of cells that differ only in the compared key.
     """
-    compared, value = experiment_file.split(reference)
+    compared, value = experiment_file.parse_override(reference)
     reported = read_paper(number)
     keys = find_varying_keys(reported)
     cells = reported.merge(frame[keys].drop_duplicates())
@@ -155,7 +155,7 @@ def render_table(frame: pandas.DataFrame, number: str, reference: str) -> str:
 
     Cells that differ only in the compared key form a group of rows.
     """
-    compared, value = experiment_file.split(reference)
+    compared, value = experiment_file.parse_override(reference)
     groups = compare(frame, number, reference)
     varying = find_varying_keys(pandas.concat(groups))
     keys = find_varying_keys(read_paper(number))

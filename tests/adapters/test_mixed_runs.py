@@ -69,6 +69,6 @@ def test_a_run_does_not_go_on_in_another_precision(played):
 def test_rounding_to_tf32_is_the_same_run_and_to_bfloat16_another_one():
     same = [config.parse(table(kind)).fingerprint() for kind in ("exact", "tf32")]
     assert same[0] == same[1] != config.parse(table()).fingerprint()
-    assert "runtime" not in experiment_file.identity(
+    assert "runtime" not in experiment_file.make_identity(
         config.parse(table("tf32")).resolved()
     )

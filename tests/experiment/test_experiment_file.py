@@ -19,7 +19,7 @@ def test_overrides_keep_their_types():
         "yes=true",
         'text="1"',
     ):
-        experiment_file.assign(table, *experiment_file.split(override))
+        experiment_file.assign(table, *experiment_file.parse_override(override))
     assert table == {
         "a": {"b": {"c": 1}, "x": 0.5},
         "word": "fedavg",
@@ -48,7 +48,7 @@ def parsed(protocol, method="fedavg", dataset="cifar-10", **keys):
 
 
 def resolved(protocol, **keys):
-    return experiment_file.flat(parsed(protocol, **keys))
+    return experiment_file.flatten(parsed(protocol, **keys))
 
 
 def test_a_protocol_sets_everything_at_once():
@@ -135,7 +135,7 @@ def test_values_follow_data_model_and_method(protocol, keys, expected):
     ],
 )
 def test_values_without_a_source_are_named(protocol, keys, word):
-    found = experiment_file.unsourced(parsed(protocol, **keys))
+    found = experiment_file.list_unsourced(parsed(protocol, **keys))
     assert len(found) == bool(word) and (word or "") in "".join(found)
 
 
@@ -186,7 +186,7 @@ def cells():
     for path in PAPERS:
         read, _ = read_paper(path)
         found[path.stem] = [
-            experiment_file.flat(one.resolved()) for one in read.values()
+            experiment_file.flatten(one.resolved()) for one in read.values()
         ]
     return found
 
@@ -200,7 +200,9 @@ def reported():
 
 
 def wanted(row):
-    setting = dict(experiment_file.split(part) for part in row["setting"].split())
+    setting = dict(
+        experiment_file.parse_override(part) for part in row["setting"].split()
+    )
     return (
         setting | {"method.distribution": "true"}
         if setting.get("method.distribution") is True

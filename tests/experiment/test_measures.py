@@ -17,7 +17,7 @@ from hpcfl.experiment.sections import Evaluation, Training
 def test_the_column_that_chooses_the_best_round(best_by, validation, column):
     evaluation, training = {"best_by": best_by}, {"validation": validation}
     config = {"evaluation": evaluation, "training": training}
-    assert measures.chosen_in(config, "pre") == column
+    assert measures.find_chosen_column(config, "pre") == column
 
 
 def test_a_choice_on_held_out_samples_needs_some():

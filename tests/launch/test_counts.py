@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from hpcfl.experiment import sections
-from hpcfl.experiment.experiment_file import split
+from hpcfl.experiment.experiment_file import parse_override
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "counts"
@@ -35,7 +35,7 @@ def test_the_list_has_the_numbers_of_all_runs():
     for row in played.itertuples():
         runs = lists[row.source]
         for word in row.setting.split():
-            key, value = split(word)
+            key, value = parse_override(word)
             if key in runs:
                 runs = runs[runs[key] == value]
         assert len(runs) == row.runs

@@ -77,6 +77,6 @@ def test_sums_of_blocks_add_up():
     whole = block_of((LABELS, PREDICTED))
     first = block_of((LABELS[:2], PREDICTED[:2]))
     rest = block_of((LABELS[2:], PREDICTED[2:]))
-    for score in measures.built_in().values():
+    for score in measures.list_built_in().values():
         added = score.sums(first) + score.sums(rest)
         assert torch.allclose(score.sums(whole), added)

@@ -13,7 +13,7 @@ from hpcfl.scores.metric_names import (
     strip_held_out,
 )
 
-BUILT_IN = measures.describe(measures.built_in())
+BUILT_IN = measures.describe(measures.list_built_in())
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,6 @@ def test_a_client_with_one_sample_trains_on_it_and_has_nothing_to_choose_on(fede
 
 def test_by_default_nothing_is_held_out():
     first = config.parse(tiny.table("fedavg"))
-    assert measures.best_by(first.resolved()) == "test"
+    assert measures.find_best_by(first.resolved()) == "test"
     with expect_refusal(r"best_by = 'validation': .*training\.validation = "):
         config.parse(tiny.table("fedavg", evaluation={"best_by": "validation"}))

@@ -63,7 +63,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("name", "fragment", "words"), MISTAKES)
 def test_a_mistake_is_located(name, fragment, words):
     with expect_refusal() as caught:
-        scores = measures.asked(Evaluation(scores=[f"own_scores:{name}"]))
+        scores = measures.find_scores(Evaluation(scores=[f"own_scores:{name}"]))
         check_scores(scores, 10, torch.device("cpu"))
     line = FILE.read_text()[: FILE.read_text().index(fragment)].count("\n") + 1
     assert words in str(caught.value)
@@ -71,4 +71,4 @@ def test_a_mistake_is_located(name, fragment, words):
 
 
 def test_built_in_scores_pass():
-    check_scores(measures.built_in(), 10, torch.device("cpu"))
+    check_scores(measures.list_built_in(), 10, torch.device("cpu"))
