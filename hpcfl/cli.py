@@ -367,7 +367,7 @@ def _add_listing(kind: str, what: str) -> None:
             print_json(
                 catalogue.list_entries(kind)
                 if name is None
-                else listing.entry(kind, name)
+                else listing.find_entry(kind, name)
             )
         else:
             listing.show(kind, name)

@@ -289,7 +289,7 @@ def load(data: sections.Data, seed: int = 0) -> Dataset:
             damaged, or keys do not fit the data set.
     """
     source = find(data.dataset)
-    place = _place(data, source)
+    place = _find_place(data, source)
     whole = _check(source.read(data.dataset, place, **data.options), data.dataset)
     dataset = _choose_samples(whole, data.samples, seed if data.redraw else 0)
     if data.augment and len(dataset.shape) != 3:
@@ -427,7 +427,7 @@ def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
     return replace(few, notes=(*dataset.notes, note))
 
 
-def _place(data: sections.Data, source: Any) -> Path:
+def _find_place(data: sections.Data, source: Any) -> Path:
     """Return the folder or file that a source reads. Raises UserError if the section
     does not name it.
     """

@@ -345,11 +345,11 @@ class Shifts:
         names = []
         for column in found.T:
             parts = np.split(column, splits)
-            names.append(" · ".join(map(_name, self.drawn, parts)))
+            names.append(" · ".join(map(_make_name, self.drawn, parts)))
         return group.reshape(-1), names
 
 
-def _name(drawn: DrawnShift, followed: np.ndarray) -> str:
+def _make_name(drawn: DrawnShift, followed: np.ndarray) -> str:
     """Return the name of a group of one shift, made of its concepts in each step."""
     names = [drawn.concepts[followed[0]].name]
     for step in range(1, len(followed)):

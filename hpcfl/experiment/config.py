@@ -317,11 +317,12 @@ def _join_sections(
         sections: Sections by place; None for a section with mistakes.
     """
     joined = dict(table)
+    nameless: dict[str, Any] = {"kind": ""}  # key without a default in some sections
     listed: dict[str, list[Section]] = {}
     for place, section in sections.items():
         name, _, position = place.partition(".")
         if section is None and name not in OPTIONAL:
-            section = _find_class(name).model_construct(**{"kind": ""})
+            section = _find_class(name).model_construct(**nameless)
         if section is not None and position:
             listed.setdefault(name, []).append(section)
         else:

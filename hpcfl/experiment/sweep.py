@@ -59,7 +59,7 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
             raise UserError(
                 f"{source}: sweep.name: cells get names from the swept keys; remove it"
             )
-        name = _name(setting)
+        name = _make_name(setting)
         if name in cells:
             raise UserError(f"{source}: sweep: two cells are '{name}'")
         cell, mistakes = parse_changed(base, setting)
@@ -103,7 +103,7 @@ def parse_changed(
     return try_parse(table)
 
 
-def _name(setting: Setting) -> str:
+def _make_name(setting: Setting) -> str:
     """Return the name of a cell's folder."""
     labels = [_write_label(key, value, setting) for key, value in setting.items()]
     return _shorten(",".join(labels))

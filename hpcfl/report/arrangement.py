@@ -173,8 +173,8 @@ def arrange(
     frame[EXPERIMENT] = frame.groupby(keys, sort=False).ngroup()
     frame[DIGEST] = [run.summary.digest for run in runs]
     down, across = _choose_keys(frame, keys, rows, columns, options=options)
-    frame[ROW] = [label(setting, down) for setting in settings]
-    frame[COLUMN] = [label(setting, across) for setting in settings]
+    frame[ROW] = [make_label(setting, down) for setting in settings]
+    frame[COLUMN] = [make_label(setting, across) for setting in settings]
     firsts = frame.drop_duplicates([ROW, COLUMN, EXPERIMENT])
     placed = []
     for (row, column), entry in firsts.groupby([ROW, COLUMN], sort=False):
@@ -256,7 +256,7 @@ def name_repetitions(settings: Sequence[Setting]) -> list[str]:
     return [" ".join(f"{key}={one.get(key)}" for key in keys) for one in settings]
 
 
-def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
+def make_label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Return the label of a row or column, such as ``fedavg lr=0.1``.
 
     Args:

@@ -107,7 +107,7 @@ def describe_own(kind: str, name: str) -> Entry:
     return _make_entry(kind, name, plugin, plugin.__doc__)
 
 
-def text() -> str:
+def write_catalogue() -> str:
     """Return the content of ``catalogue.json``."""
     catalogue = {kind: describe_all(kind) for kind in PACKAGES}
     return json.dumps(catalogue, indent=1, ensure_ascii=False) + "\n"
@@ -199,7 +199,7 @@ def _read_keys(kind: str, name: str) -> Keys:
 
 
 if __name__ == "__main__":
-    content = text()
+    content = write_catalogue()
     STORED.write_text(content, encoding="utf-8")
     catalogue = json.loads(content)
     for kind, path in PAGES.items():

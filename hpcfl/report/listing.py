@@ -44,11 +44,11 @@ def show(kind: str, name: str | None) -> None:
         console.print(make_overview(kind))
         console.print(f"hpcfl {kind} NAME shows one of them in full.")
     else:
-        for part in list_details(entry(kind, name)):
+        for part in list_details(find_entry(kind, name)):
             console.print(part)
 
 
-def entry(kind: str, name: str) -> Entry:
+def find_entry(kind: str, name: str) -> Entry:
     """Find the entry called ``name``: a built-in plugin or a user's ``module:object``.
 
     Raises:

@@ -85,6 +85,11 @@ class Named(NamedTuple):
         """Return the name of the scored models, such as ``post`` or ``newcomers/after``."""
         return self.name.column
 
+    @property
+    def factor(self) -> int:
+        """Return the factor from the recorded to the displayed unit."""
+        return self.measure.factor if self.measure else 1
+
 
 def resolve_metric(run: Run, metric: str) -> Named:
     """Resolve the name of a metric in a run; see ``Reading``."""

@@ -245,9 +245,9 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
     lines = []
     for placed in arranged.placed:
         run, setting = placed.run, placed.setting
-        name, measure = resolve_metric(run, metric)
+        named = resolve_metric(run, metric)
         number = read_value(run, metric, at if target is None else "last")
-        shown = number.value * (measure.factor if measure else 1)
+        shown = named.factor * number.value
         if target is not None:
             shown = find_time_to(run, metric, target)
         line = {
@@ -255,7 +255,7 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
             "column": placed.column,
             "number": shown,
             "clients": number.clients,
-            "models": strip_held_out(name.column),
+            "models": strip_held_out(named.column),
             "best_by": run.summary.best_by if (at, target) == ("best", None) else "",
             "partition": comparison.find_partition(placed),
         }

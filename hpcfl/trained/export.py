@@ -110,7 +110,7 @@ def _write_adapters(
     for model in chosen:
         if isinstance(model.module, Predicting):
             raise UserError(
-                f"{model.name} predicts by {_place(model.module.predict)}, which an adapter "
+                f"{model.name} predicts by {_name_place(model.module.predict)}, which an adapter "
                 "cannot contain; remove --adapter to export whole models"
             )
         assert model.corrections is not None
@@ -229,7 +229,7 @@ def _describe_prediction(module: nn.Module) -> str | dict[str, Any]:
         return "forward"
     names = module.state_dict()
     reads = [name for name in names if name.startswith(f"{PREDICTION}.")]
-    return {"function": _place(module.predict), "reads": reads}
+    return {"function": _name_place(module.predict), "reads": reads}
 
 
 def _describe_normalisation(models: Models) -> str | dict[str, Any]:
@@ -251,15 +251,15 @@ def _describe_constructor(models: Models, module: nn.Module) -> dict[str, Any]:
         if not list(part.children())
     }
     return {
-        "function": _place(made_by),
+        "function": _name_place(made_by),
         "options": experiment.model.options,
         "head": experiment.model.head,
-        "adapted_by": f"{_place(method)}.adapt",
+        "adapted_by": f"{_name_place(method)}.adapt",
         "parts": leaves,
     }
 
 
-def _place(function: Any) -> str:
+def _name_place(function: Any) -> str:
     """Return the place of a function's or class's definition, ``module:name``."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{function.__module__}:{name}"

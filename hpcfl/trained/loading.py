@@ -172,8 +172,8 @@ def load_runs_below(
     for folder in folders:
         below[folder] = []
         for place in sorted(folder.glob("**/")):
-            left_out = run_folder.is_left_out(folder, place)
-            (tried if left_out else below[folder]).append(place)
+            is_tried = run_folder.is_left_out(folder, place)
+            (tried if is_tried else below[folder]).append(place)
     current, aside = _sort_places(below)
     resolved = [place.resolve() for place in [*current, *aside]]
     for folder in folders:

@@ -6,7 +6,7 @@ import pandas
 
 from hpcfl.errors import UserError
 from hpcfl.report import lines
-from hpcfl.report.arrangement import SEEDS, arrange, label
+from hpcfl.report.arrangement import SEEDS, arrange, make_label
 from hpcfl.report.metric_values import read_value, resolve_metric
 from hpcfl.report.sheet import Sheet
 from hpcfl.trained.run import Run
@@ -40,7 +40,7 @@ def draw(
     arranged = arrange(runs)
     found = []
     for run, setting, *_ in arranged.placed:
-        row = label(setting, [key for key in arranged.down if key != x])
+        row = make_label(setting, [key for key in arranged.down if key != x])
         number = factor * read_value(run, metric, at).value
         seed = repr([setting.get(key) for key in SEEDS])
         found.append((row, run.summary.method, seed, setting[x], number))

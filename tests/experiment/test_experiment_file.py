@@ -33,7 +33,7 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path):
     for name, text in (("a.toml", "seed = 3"), ("a.json", '{"seed": 3}')):
         path = tmp_path / name
         path.write_text(text, encoding="utf-8-sig")
-        assert experiment_file.parsed(path) == {"seed": 3}
+        assert experiment_file.read_table(path) == {"seed": 3}
 
 
 ROOT = Path(__file__).parents[2]

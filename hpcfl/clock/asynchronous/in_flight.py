@@ -27,7 +27,7 @@ from hpcfl.storage.clients import ClientStore
 
 
 @dataclass(frozen=True)
-class Made:
+class JobResult:
     """Results of a job without its tensors.
 
     Attributes:
@@ -71,7 +71,7 @@ class InFlight:
         self._device = prepared.resources.device
         self._last = last
         self._trained = 0  # jobs from lower versions are trained
-        self._made: dict[int, Made] = {}
+        self._results: dict[int, JobResult] = {}
         self._uploads: ClientStore | None = None
         self._private = self._store.make_like(self._store.template)
         self.inboxes: dict[int, Inbox] = {}
@@ -119,7 +119,7 @@ class InFlight:
             jobs += self._calendar.list_started(version, first, self._last)
         return jobs
 
-    def keep_made(self, fleet: Fleet, message: Message) -> None:
+    def keep_results(self, fleet: Fleet, message: Message) -> None:
         """Retain the results of a fleet until its clients arrive.
 
         Args:
@@ -139,7 +139,7 @@ class InFlight:
             numbers = {
                 name: float(values[position]) for name, values in of_fleet.items()
             }
-            self._made[client] = Made(
+            self._results[client] = JobResult(
                 weights={name: of_all[position] for name, of_all in weights.items()},
                 finite=bool(finite[position]),
                 numbers=numbers,
@@ -155,7 +155,7 @@ class InFlight:
         """Return whether these clients of this rank are finite (not diverged), bool
         [n].
         """
-        flags = [self._made[client].finite for client in ids.tolist()]
+        flags = [self._results[client].finite for client in ids.tolist()]
         return torch.tensor(flags, dtype=torch.bool)
 
     def get_private(self, ids: np.ndarray) -> State:
@@ -176,7 +176,7 @@ class InFlight:
         means = {}
         rows = self._uploads.get(clients, self._device)
         for name, of_clients in rows.items():
-            weights = [self._made[client].weights[name] for client in clients]
+            weights = [self._results[client].weights[name] for client in clients]
             means[name] = Mean(of_clients, torch.tensor(weights).double() * factors)
         return means
 
@@ -184,8 +184,8 @@ class InFlight:
         """Return the metrics of these clients; NaN if a client lacks one."""
         found: record.Numbers = {}
         for position, client in enumerate(ids.tolist()):
-            made = self._made[client]
-            for name, value in made.numbers.items():
+            result = self._results[client]
+            for name, value in result.numbers.items():
                 values = found.setdefault(name, np.full(len(ids), np.nan))
                 values[position] = value
         return found
@@ -193,7 +193,7 @@ class InFlight:
     def forget(self, ids: np.ndarray) -> None:
         """Forget the results of clients that have arrived."""
         for client in ids.tolist():
-            del self._made[client]
+            del self._results[client]
         for store in (self._private, self._uploads):
             if store is not None:
                 store.forget(ids.tolist())

@@ -231,7 +231,7 @@ class Arrivals:
         with round.name_clients(fleet):
             message = self.prepared.hooks.update(fleet, inbox)
         self.prepared.store.check_state(len(ids), fleet.state)
-        self.flights.keep_made(fleet, message)
+        self.flights.keep_results(fleet, message)
         fleet.state = {}  # frees memory of the device for the next fleet
         round.fleets.append(fleet)
 

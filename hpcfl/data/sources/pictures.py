@@ -5,7 +5,6 @@ small images, which ``hpcfl data download`` decodes once into one file; the rank
 node map that file into memory.
 """
 
-import uuid
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -184,19 +183,18 @@ class DecodedPictures(Source):
                 fetch(url, str(root / target), md5=md5)
         entries = self.list_entries(root / place)
         path = root / place / FILE
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
-            shape = (len(entries),)
-            mapped = np.lib.format.open_memmap(temporary, "w+", self.record, shape)
-            self._fill(mapped, entries)
-            mapped.flush()
-            temporary.replace(path)
+            with atomic.make_temporary_folder(path.parent, FILE) as folder:
+                shape = (len(entries),)
+                whole = folder / FILE
+                mapped = np.lib.format.open_memmap(whole, "w+", self.record, shape)
+                self._fill(mapped, entries)
+                mapped.flush()
+                whole.replace(path)
         except OSError as error:
             raise UserError(
                 f"{path}: cannot be written ({atomic.describe_reason(error)})"
             ) from None
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _fill(self, records: np.ndarray, entries: Sequence[Any]) -> np.ndarray:
         for position, entry in enumerate(entries):

@@ -13,7 +13,7 @@ from hpcfl.report.arrangement import (
     arrange,
     find_setting,
     find_varied_keys,
-    label,
+    make_label,
 )
 from hpcfl.report.metric_values import (
     Reading,
@@ -218,7 +218,7 @@ def list_over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> Dat
             "run": position,
             "place": run.results.rounds,
             "x": _find_places(run, metric, x),
-            "y": _find_factor(run, metric) * read_series(run, metric),
+            "y": resolve_metric(run, metric).factor * read_series(run, metric),
         }
         numbers.append(DataFrame(of_run))
     return lines.average(concat(numbers))
@@ -249,11 +249,14 @@ def list_over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFram
                 f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number"
             )
         number = {
-            "panel": label(setting, [one for one in arranged.across if one != key]),
-            "row": label(setting, [one for one in arranged.down if one != key]),
+            "panel": make_label(
+                setting, [one for one in arranged.across if one != key]
+            ),
+            "row": make_label(setting, [one for one in arranged.down if one != key]),
             "method": run.summary.method,
             "x": place,
-            "y": _find_factor(run, metric) * read_value(run, metric, reading.at).value,
+            "y": resolve_metric(run, metric).factor
+            * read_value(run, metric, reading.at).value,
         }
         numbers.append(number)
     frame = DataFrame(numbers).sort_values("x", kind="stable")
@@ -284,8 +287,3 @@ def _parse_number(content: object) -> float | None:
     if isinstance(content, bool) or not isinstance(content, int | float):
         return None
     return float(content)
-
-
-def _find_factor(run: Run, metric: str) -> int:
-    measure = resolve_metric(run, metric).measure
-    return measure.factor if measure else 1
