@@ -136,4 +136,4 @@ def test_looking_imports_no_module_that_a_folder_names(make_run, monkeypatch):
     (folder / "metrics.h5").unlink()
     run = loading.load_run(folder)
     assert (run.summary.method, run.score) == ("planted:Method", "pre")
-    assert status.look(folder)[0].state == "stopped"
+    assert status.list_statuses(folder)[0].state == "stopped"

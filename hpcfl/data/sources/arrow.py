@@ -6,7 +6,7 @@ The metadata name classes, categorical columns and pandas' index.
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,8 +77,8 @@ class ArrowColumns(Columns):
         self._class_names = _read_class_names(first)
         for file in self._files:
             checks.refuse_repeated(file.path, "column", file.table.schema.names)
-            _refuse_other_columns(first, file)
-            _refuse_other_classes(first, file)
+            _refuse_other(first, file, "columns and types", _describe_columns)
+            _refuse_other(first, file, "classes and their order", _describe_classes)
         self._categorical = _find_categorical(schema) | set(self._class_names)
         self.rows_by_file = [len(file.table) for file in self._files]
         self.names = list(schema.names)
@@ -244,44 +244,43 @@ def _read_class_names(file: File) -> dict[str, list[str]]:
     return found
 
 
-def _refuse_other_classes(first: File, file: File) -> None:
-    """Raise UserError if two files number the classes differently."""
-    names, others = _read_class_names(first), _read_class_names(file)
-    if names != others:
-        raise UserError(
-            f"{file.path} has the classes {_list_classes(others)}; {first.path} has "
-            f"{_list_classes(names)}; all files must name the same classes in the same order"
-        )
+def _refuse_other(
+    first: File, file: File, what: str, describe: Callable[[File], set[str]]
+) -> None:
+    """Raise UserError if two files differ.
 
-
-def _list_classes(names: dict[str, list[str]]) -> str:
-    listed = [f"{column}: {', '.join(own)}" for column, own in names.items()]
-    return wording.list_names(listed) or "without names"
-
-
-def _refuse_other_columns(first: File, file: File) -> None:
-    """Raise UserError if two files have different columns or types, in any order.
-
-    Index columns are not compared, because pandas writes one only if rows were
-    selected.
+    Args:
+        first: First file.
+        file: Other file.
+        what: Name of what the files must have in common.
+        describe: Function that lists it for a file.
     """
-    columns, others = _describe_columns(first), _describe_columns(file)
-    if columns != others:
+    expected, found = describe(first), describe(file)
+    if found != expected:
+        own = wording.list_names(sorted(found - expected)) or "none"
+        others = wording.list_names(sorted(expected - found)) or "none"
         raise UserError(
-            f"{file.path} has the columns {', '.join(others)}; {first.path} has "
-            f"{', '.join(columns)}; all files must have the same columns of the same types"
+            f"{file.path}: its {what} differ from those of {first.path}: {own} instead of "
+            f"{others}; all files must have the same ones"
         )
 
 
-def _describe_columns(file: File) -> list[str]:
-    """Return names and types of a file's columns without its index, sorted by name.
+def _describe_classes(file: File) -> set[str]:
+    """Return the class names of each column with names."""
+    classes = _read_class_names(file)
+    return {f"{column}: {', '.join(names)}" for column, names in classes.items()}
 
-    Types are those of the decoded values.
+
+def _describe_columns(file: File) -> set[str]:
+    """Return names and types of a file's columns without its index.
+
+    Types are those of the decoded values. pandas writes an index only if rows were
+    selected.
     """
     arrow = import_pyarrow()
     schema = file.table.schema
     index = _find_index_columns(schema)
-    columns = []
+    columns = set()
     for field in schema:
         kind = field.type
         if isinstance(kind, arrow.BaseExtensionType):
@@ -291,8 +290,8 @@ def _describe_columns(file: File) -> list[str]:
         if kind in (arrow.large_string(), arrow.string_view()):
             kind = arrow.string()
         if field.name not in index:
-            columns.append(f"{field.name} ({kind})")
-    return sorted(columns)
+            columns.add(f"{field.name} ({kind})")
+    return columns
 
 
 def refuse_missing_shards(folder: Path, names: Iterable[str]) -> None:

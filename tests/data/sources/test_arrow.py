@@ -105,14 +105,14 @@ def test_categories_of_texts_are_matched_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (labelled([0], NAMES[:2]), "label: cat, dog; "),
+        (labelled([0], NAMES[:2]), "label: cat, dog instead of "),
         (labelled([0], NAMES[::-1]), "label: "),
         (labelled([0], ["cat", "cat", "dog"]), "'cat' occurs 2 "),
-        (pa.table({"x": [0.5], "label": [0]}), "classes without names"),
-        (pa.table({"x": [0.5], "y": [0]}), "x (double), y (int64)"),
+        (pa.table({"x": [0.5], "label": [0]}), "none instead of label: "),
+        (pa.table({"x": [0.5], "y": [0]}), "y (int64) instead of label (int64)"),
         (
             pa.table({"x": [1], "label": [0]}),
-            "label (int64), x (int64)",
+            "x (int64) instead of x (double)",
         ),
         (pa.table({"x": [0.5], "label": ["cat"]}), "label (string)"),
     ],
