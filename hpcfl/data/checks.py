@@ -137,13 +137,9 @@ def refuse_infinite(where: str, values: np.ndarray, row: int) -> None:
         values: the values, [rows, …].
         row: number of their first row in the file.
     """
-    if values.dtype.kind != "f":
+    position = untrusted_files.find_nonfinite(values)
+    if position is None:
         return
-    with np.errstate(over="ignore"):
-        wrong = ~np.isfinite(values.astype(np.float32))
-    if not wrong.any():
-        return
-    position = tuple(np.argwhere(wrong)[0].tolist())
     entry = f", entry {list(position[1:])}" if position[1:] else ""
     raise UserError(
         f"{where}: row {row + position[0]}{entry} holds {values[position]}; numbers must be "

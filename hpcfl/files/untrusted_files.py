@@ -4,7 +4,7 @@ Pipes and devices are refused, because they can block a reader forever. Files in
 folders and caches may have been written by another user. Links are not followed there,
 because they can lead to any file of this user, and unexpected content raises Damaged.
 Functions with ``user`` in their names read files that this user names, and follow
-links. ``describe_nonfinite`` finds values that no model can use.
+links. ``find_nonfinite`` finds values that no model can use.
 """
 
 import hashlib
@@ -268,17 +268,22 @@ def _refuse(name: str) -> NoReturn:
 
 def describe_nonfinite(array: np.ndarray) -> str:
     """Return position and value of the first NaN or infinity, such as ``[3, 0] is
-    nan``.
+    nan``; "" without such values.
+    """
+    place = find_nonfinite(array)
+    return "" if place is None else f"{list(place)} is {array[place]}"
 
-    The result is "" without such values. Values beyond float32, in which models
-    compute, count as infinite.
+
+def find_nonfinite(array: np.ndarray) -> tuple[int, ...] | None:
+    """Return the position of the first NaN or infinity, None without such values.
+
+    Values beyond float32, in which models compute, count as infinite.
     """
     if not array.size or array.dtype.kind != "f":
-        return ""
+        return None
     largest = np.finfo(np.float32).max
     if -largest <= array.min() and array.max() <= largest:
-        return ""
+        return None
     is_usable = np.abs(array) <= largest
     first = np.unravel_index(np.argmin(is_usable), array.shape)
-    place = [int(index) for index in first]
-    return f"{place} is {array[first]}"
+    return tuple(int(index) for index in first)
