@@ -531,10 +531,7 @@ def _make_best_round(prepared: Prepared, restored: Restored | None) -> BestRound
     config = prepared.config
     if not config.checkpoint.best:
         return None
-    column = config.evaluation.score
-    if column == "method":
-        column = prepared.method.primary
-    chosen = measures.find_chosen_column(config.resolved(), column)
+    chosen = measures.find_chosen_column(config.resolved(), prepared.column)
     return BestRound(chosen, prepared.measure, restored.best if restored else None)
 
 

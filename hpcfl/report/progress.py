@@ -44,10 +44,8 @@ class Progress:
         config = prepared.config
         self._config, self._folder = config, folder
         self._console = make_console()
-        score = config.evaluation.score
-        column = prepared.method.primary if score == "method" else score
         self._measure = prepared.measure
-        self._column = str(MetricName(self._measure.recorded, column))
+        self._column = str(MetricName(self._measure.recorded, prepared.column))
         self._workers = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds

@@ -143,6 +143,12 @@ class Prepared:
             return self.hooks.make_initial_state("server_state", self.setup)
 
     @property
+    def column(self) -> str:
+        """The column of scored models that chooses the best round."""
+        score = self.config.evaluation.score
+        return self.method.primary if score == "method" else score
+
+    @property
     def measure(self) -> Measure:
         """The metric that chooses the best round."""
         return measures.find_measure(self.config.evaluation, self.resources.scores)
