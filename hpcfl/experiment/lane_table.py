@@ -6,7 +6,6 @@ for its run, so that a run can be repeated without the file.
 """
 
 import hashlib
-import os
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -18,16 +17,13 @@ MOST_BYTES = 1_000_000  # of a file
 
 
 def read_content(given: Any) -> Any:
-    """Return the content of the file at the path ``given``; return other values
-    unchanged. Raises ValueError with one line.
+    """Return the content of the file at the path ``given``, with the file's SHA-256;
+    return other values unchanged. Raises ValueError with one line.
     """
-    return _read_file(given) if isinstance(given, str) else given
-
-
-def _read_file(path: str | os.PathLike[str]) -> Any:
-    """Return the content of a file with its SHA-256. Raises ValueError."""
+    if not isinstance(given, str):
+        return given
     try:
-        text = untrusted_files.read_user_file(os.fspath(path), MOST_BYTES)
+        text = untrusted_files.read_user_file(given, MOST_BYTES)
         content = untrusted_files.parsed(text)
     except (OSError, Damaged) as error:
         raise ValueError(f"cannot be read ({atomic.describe_reason(error)})") from None
