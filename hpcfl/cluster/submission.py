@@ -153,6 +153,7 @@ def _submit_tuning(
     queued = {} if dry_run else submitter.find_queued()
     if not dry_run:
         tune.begin(tuning, folder)
+        tune.record_cells(tuning, folder)
     lines = []
     after: list[str] = []  # arrays for which the next array waits
     for stage in list_stages(tuning, folder):

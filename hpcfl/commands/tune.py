@@ -101,8 +101,9 @@ def tune_file(
         first = tuning.make_untuned(tuning.section.methods[0])
         communicator.watch(find_allowed_silence([tuning.make_config(first, 0, 1)]))
         if communicator.is_server:
-            whole = part is None
-            begin(tuning, folder, whole, unchecked=whole)
+            begin(tuning, folder, unchecked=part is None)
+            if part is None:
+                record_cells(tuning, folder)
     player = Player(tuning, folder)
     steps = player.play_all() if part is None else player.play_part(part)
     play_steps(steps, communicator)
@@ -120,15 +121,12 @@ def has_outcome(folder: Path) -> bool:
     return (folder / outcome.TABLE).is_file()
 
 
-def begin(
-    tuning: TuningPlan, folder: Path, whole: bool = True, unchecked: bool = False
-) -> None:
+def begin(tuning: TuningPlan, folder: Path, unchecked: bool = False) -> None:
     """Create the folder of a tuning, or check that it belongs to this tuning.
 
     Args:
         tuning: Plan of the tuning.
         folder: Folder of the tuning.
-        whole: Whether to write the names of all runs that the tuning may have.
         unchecked: Whether the budget is still to be checked, as for
             ``tune_folder.begin``.
 
@@ -143,8 +141,13 @@ def begin(
         if identity["tune"][key] == default:
             identity["tune"].pop(key)
     tune_folder.begin(folder, identity | {"rounds": tuning.most_rounds}, unchecked)
-    if not whole:
-        return
+
+
+def record_cells(tuning: TuningPlan, folder: Path) -> None:
+    """Write the names of all runs that a tuning may have into its folder.
+
+    Raises RunFailure if the folder cannot be written.
+    """
     sweeps: dict[str, list[str]] = {sweep: [] for sweep in tune_folder.SWEEPS}
     for search in tuning.searches:
         for method in tuning.section.methods:

@@ -228,6 +228,7 @@ def test_the_jobs_of_repeated_searches(here):
     tuning = plan.read(config.read("t.toml", changes), "t.toml")
     folder = here / "runs" / "t"
     tune.begin(tuning, folder)
+    tune.record_cells(tuning, folder)
     first, second, finals, outcome = list_stages(tuning, folder)
     for search in tuning.searches:
         seed = search.section.search_seeds[0]
