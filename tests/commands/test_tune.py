@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcfl.cli import command
-from hpcfl.cluster.status import look
+from hpcfl.cluster.status import list_statuses
 from hpcfl.commands import tune
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -287,7 +287,7 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
     """
     shutil.copytree(fedavg_tuned, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "runs" / "t"
-    assert [cell.name for cell in look(folder)] == [
+    assert [cell.name for cell in list_statuses(folder)] == [
         "fedavg,trial=0,seed=7",
         "fedavg,trial=1,seed=7",
         "fedavg,untuned,seed=7",

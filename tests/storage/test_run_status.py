@@ -72,7 +72,7 @@ def same(one: Path, other: Path) -> None:
     for folder in (one, other):
         assert (
             tables.make_json(folder)["state"]
-            == status.look(folder)[0].state
+            == status.list_statuses(folder)[0].state
             == "finished"
         )
     assert (
@@ -271,7 +271,7 @@ def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
             kill(patched, method)
             with pytest.raises(KeyboardInterrupt):
                 play(folder, method)
-    states = [cell.state for cell in status.look(folder)]
+    states = [cell.state for cell in status.list_statuses(folder)]
     assert states == ["finished" if concluded else "stopped"]
     assert tables.make_json(folder)["finished"] is concluded
     assert play(folder, method) is not concluded
@@ -349,7 +349,7 @@ def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(
         play(tmp_path / "run")
     assert (
         loading.load_run(tmp_path / "run").status.state
-        == status.look(tmp_path / "run")[0].state
+        == status.list_statuses(tmp_path / "run")[0].state
         == "failed"
     )
 
@@ -441,11 +441,13 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(finished):
     folder = finished()
     (folder / "run.json").unlink()
     assert (
-        status.look(folder)[0].state == tables.make_json(folder)["state"] == "finished"
+        status.list_statuses(folder)[0].state
+        == tables.make_json(folder)["state"]
+        == "finished"
     )
     place = folder.parent
     assert [run.folder.name for run in loading.load_runs_below([place])[0]] == ["run"]
-    assert [cell.name for cell in status.look(place)] == ["run"]
+    assert [cell.name for cell in status.list_statuses(place)] == ["run"]
     assert not play(folder)
 
 
