@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import Played, play
+from playing import Played, call, play
 from zygote import share
 
 from hpcfl.clients import Fleet, training
@@ -182,6 +183,21 @@ def played(tmp_path: Path):
         return loading.load_run(folder, find_own_names(table))
 
     return play
+
+
+@pytest.fixture
+def hpcfl(tmp_path: Path, monkeypatch, capfd):
+    """Return ``hpcfl(*arguments)``, which runs a command in an empty folder in this
+    process and returns its exit code, its output and its error output.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*arguments: Any) -> tuple[int, str, str]:
+        code = call(*arguments)
+        sys.stdout.flush()
+        return code, *capfd.readouterr()
+
+    return run_command
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import torch
 from recorded import Recorded
 
 from hpcfl.adapters import make_adapter
+from hpcfl.cli import command
 from hpcfl.clock.schedule import make_schedule
 from hpcfl.commands import experiments
 from hpcfl.commands.run import run
@@ -64,6 +65,25 @@ def prepare_alone(table: dict[str, Any]) -> Prepared:
 def run_alone(table: dict[str, Any], folder: Path, *how: Any, **keys: Any) -> bool:
     """Run an experiment in one process; return whether rounds were run."""
     return run(config.parse(table), folder, OneProcess(), *how, **keys)
+
+
+def call(*arguments: Any) -> int:
+    """Run a command of hpcfl in this process and return its exit code."""
+    return command([str(argument) for argument in arguments], OneProcess())
+
+
+def set_keys(*settings: str) -> list[str]:
+    """Return the options of a command that set keys: ``--set key=value`` for each."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder by their path in it."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def read_part(

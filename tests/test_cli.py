@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import playing
 import pytest
 
-from hpcfl.cli import command, importing, plot
+from hpcfl.cli import importing, plot
 from hpcfl.commands import experiments
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted
 from hpcfl.experiment import plugins
 from hpcfl.trained import loading
@@ -101,7 +101,7 @@ def test_a_stopped_run_says_how_it_goes_on_which_is_not_afresh(
         raise Interrupted("stopped; the same command continues", begun)
 
     monkeypatch.setattr(experiments, "run_file", stopped)
-    assert command(["run", "a b.toml", "--fresh", "--out", "x"], OneProcess()) == 75
+    assert playing.call("run", "a b.toml", "--fresh", "--out", "x") == 75
     assert capsys.readouterr().err.endswith(f": {again}\n")
 
 

@@ -3,14 +3,13 @@
 import itertools
 
 import pytest
+from playing import call
 from refusals import expect_refusal
 
-from hpcfl.cli import command
 from hpcfl.cluster import slurm, status, submission
 from hpcfl.cluster.submission_folder import SubmittedJobs
 from hpcfl.cluster.tuning_jobs import list_stages
 from hpcfl.commands import tune
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
@@ -192,7 +191,7 @@ def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
 
 def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, capsys):
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
-    assert command(["tune", "t.toml", *part], OneProcess()) == 1
+    assert call("tune", "t.toml", *part) == 1
     said = capsys.readouterr().err.strip().splitlines()
     [line] = said
     assert line.startswith("hpcfl: fedavg,trial=0,seed=7: rung 1 ")
@@ -213,10 +212,10 @@ def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
         },
     )
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
-    assert command(["tune", "t.toml", *part], OneProcess()) == 0
+    assert call("tune", "t.toml", *part) == 0
     said = capsys.readouterr().out
     assert said == "fedavg,trial=0,seed=7: not selected for rung 2\n"
-    assert command(["tune", "t.toml", "--stage", "1", "--cell", "x"], OneProcess()) == 2
+    assert call("tune", "t.toml", "--stage", "1", "--cell", "x") == 2
     assert "'x'" in capsys.readouterr().err
 
 

@@ -1,12 +1,9 @@
 """``hpcfl check`` and its output."""
 
-import sys
-
 import pytest
+from playing import set_keys
 
-from hpcfl.cli import command
 from hpcfl.commands.check import describe_cells
-from hpcfl.communication.communicator import OneProcess
 
 EXPERIMENT = """
 name = "small"
@@ -23,20 +20,10 @@ name = "fedavg"
 
 
 @pytest.fixture
-def check(tmp_path, monkeypatch, capfd):
-    """Return ``check(*options)``, which runs the command on a file in an empty folder
-    and returns code, stdout and stderr.
-    """
-    monkeypatch.chdir(tmp_path)
+def check(hpcfl, tmp_path):
+    """Return ``check(*options)``, which runs ``hpcfl check`` on a file."""
     (tmp_path / "own.toml").write_text(EXPERIMENT)
-
-    def call(*options, name="check"):
-        code = command([name, "own.toml", *options], OneProcess())
-        sys.stdout.flush()
-        printed = capfd.readouterr()
-        return code, printed.out, printed.err
-
-    return call
+    return lambda *options, name="check": hpcfl(name, "own.toml", *options)
 
 
 OWN = """
@@ -77,10 +64,8 @@ def test_all_keys_are_printed_where_asked(check):
 def test_a_run_without_a_step_is_refused_before_anything_is_written(
     check, tmp_path, name
 ):
-    options = ["training.drop_last=true", "training.batch_size=1000"]
-    code, _, said = check(
-        *(word for key in options for word in ("--set", key)), name=name
-    )
+    options = set_keys("training.drop_last=true", "training.batch_size=1000")
+    code, _, said = check(*options, name=name)
     assert code == 2
     assert "training.drop_last = true" in said and len(said.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
@@ -89,10 +74,8 @@ def test_a_run_without_a_step_is_refused_before_anything_is_written(
 @pytest.mark.parametrize("name", ["check", "run"])
 def test_clients_without_a_step_are_noted(check, name):
     """Digits are divided among 4 clients: one has 337 training samples, the others 336."""
-    options = ["training.drop_last=true", "training.batch_size=337"]
-    code, printed, _ = check(
-        *(word for key in options for word in ("--set", key)), name=name
-    )
+    options = set_keys("training.drop_last=true", "training.batch_size=337")
+    code, printed, _ = check(*options, name=name)
     assert code == 0
     assert "of 4 clients " in " ".join(printed.split())
 

@@ -3,27 +3,16 @@
 import sys
 
 import pytest
+from playing import set_keys
 
-from hpcfl.cli import command
 from hpcfl.commands import new
-from hpcfl.communication.communicator import OneProcess
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch, capfd):
-    """Return ``call(*arguments)``, which runs hpcfl in an empty folder and returns
-    code, stdout and stderr.
-    """
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def _forget_new_modules():
+    """Forget the modules of a user that a test imported."""
     before = set(sys.modules)
-
-    def run(*arguments):
-        code = command([*arguments], OneProcess())
-        sys.stdout.flush()
-        printed = capfd.readouterr()
-        return code, printed.out, printed.err
-
-    yield run
+    yield
     for name in set(sys.modules) - before:
         if name.startswith("my_"):
             del sys.modules[name]
@@ -42,32 +31,32 @@ def test_each_kind_has_a_template():
         ("score", ['evaluation.scores=["my_score:MyScore"]']),
     ],
 )
-def test_a_new_file_runs_as_it_is(call, kind, settings):
-    assert call("new", "experiment", "tried")[0] == 0
-    assert call("new", kind, f"my_{kind}")[1].startswith(f"wrote my_{kind}.")
+def test_a_new_file_runs_as_it_is(hpcfl, kind, settings):
+    assert hpcfl("new", "experiment", "tried")[0] == 0
+    assert hpcfl("new", kind, f"my_{kind}")[1].startswith(f"wrote my_{kind}.")
     small = ["rounds=1", "partition.beta=1.0", "training.batch_size=50", *settings]
-    options = [word for setting in small for word in ("--set", setting)]
-    assert call("run", "tried.toml", "--quiet", *options) == (0, "", "")
+    options = set_keys(*small)
+    assert hpcfl("run", "tried.toml", "--quiet", *options) == (0, "", "")
 
 
-def test_a_new_profile_is_submitted(call):
-    call("new", "experiment", "tried")
-    code, printed, _ = call("new", "profile", "site")
+def test_a_new_profile_is_submitted(hpcfl):
+    hpcfl("new", "experiment", "tried")
+    code, printed, _ = hpcfl("new", "profile", "site")
     assert code == 0 and "hpcfl submit FILE.toml --profile site.toml" in printed
-    code, printed, error = call(
+    code, printed, error = hpcfl(
         "submit", "tried.toml", "--profile", "site.toml", "--dry-run"
     )
     assert (code, error) == (0, "") and "#SBATCH --partition=cpu" in printed
 
 
-def test_no_file_is_overwritten(call, tmp_path):
+def test_no_file_is_overwritten(hpcfl, tmp_path):
     (tmp_path / "mine.py").write_text("kept")
-    code, _, error = call("new", "method", "mine.py")
+    code, _, error = hpcfl("new", "method", "mine.py")
     assert code == 2 and "mine.py: " in error
     assert (tmp_path / "mine.py").read_text() == "kept"
 
 
 @pytest.mark.parametrize("name", ["my-method", "../mine", "1st", ""])
-def test_a_name_is_an_identifier(call, name):
-    code, _, error = call("new", "method", name)
+def test_a_name_is_an_identifier(hpcfl, name):
+    code, _, error = hpcfl("new", "method", name)
     assert code == 2 and f"new method {name}: " in error

@@ -6,8 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
+from playing import call, set_keys
 
-from hpcfl.cli import command
 from hpcfl.cluster.status import list_statuses
 from hpcfl.commands import tune
 from hpcfl.communication.communicator import OneProcess
@@ -54,7 +54,7 @@ def play(place, methods, budget, search):
     file = place / "t.toml"
     names = json.dumps(methods)
     file.write_text(EXPERIMENT.format(methods=names, budget=budget, search=search))
-    return command(["tune", str(file)], OneProcess())
+    return call("tune", file)
 
 
 @pytest.fixture
@@ -186,16 +186,15 @@ def test_a_search_whose_first_rounds_exceed_the_budget_is_refused(
     assert not folder.exists()
     changes = [f"tune.budget={3 * SAMPLES}", "tune.overspend=true"]
     changes.append('tune.methods=["fedavg"]')
-    more = [argument for one in changes for argument in ("--set", one)]
-    assert command(["tune", str(tmp_path / "t.toml"), *more], OneProcess()) == 0
+    assert call("tune", tmp_path / "t.toml", *set_keys(*changes)) == 0
     row = rows(folder)["fedavg"]
     share = int(row["spent"]) / int(row["budget"])
     assert float(row["spent/budget"]) == share > 1
     capsys.readouterr()
-    assert command(["table", str(folder), "--format", "csv"], OneProcess()) == 0
+    assert call("table", folder, "--format", "csv") == 0
     shown = capsys.readouterr().out
     assert "spent/budget" in shown and f"{share:.2f}"[:3] in shown
-    assert command(["report", str(folder), "--out", "page.html"], OneProcess()) == 0
+    assert call("report", folder, "--out", "page.html") == 0
     assert f"<td>{share:.2f}</td>" in (tmp_path / "page.html").read_text()
 
 
@@ -229,7 +228,7 @@ def test_what_lay_in_the_folder_of_a_refused_tuning_stays(tuned, tmp_path):
 def test_a_file_to_tune_is_not_run(tuned, tmp_path, capsys):
     file = tmp_path / "t.toml"
     file.write_text(EXPERIMENT.format(methods=["fedavg"], budget=9, search="{}"))
-    assert command(["run", str(file)], OneProcess()) == 2
+    assert call("run", file) == 2
     assert f"hpcfl tune {file}" in capsys.readouterr().err
 
 
@@ -307,10 +306,10 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
     assert (folder / "tuned.csv").read_bytes() == before
     # the command that it prints next reads the final runs at their place
     further = said.partition("more: hpcfl ")[2].split()
-    assert command([*further, "--format", "csv"], OneProcess()) == 0
+    assert call(*further, "--format", "csv") == 0
     shown = float(next(csv.DictReader(capsys.readouterr().out.splitlines()))["mean"])
     assert shown == pytest.approx(100 * float(rows(folder)["fedavg"]["test"]))
-    assert command(["report", str(folder)], OneProcess()) == 0
+    assert call("report", folder) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "fedavg,tuned,seed=0" in page and "trial=0" not in page
     whole = {
@@ -318,23 +317,24 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
         for path in [*folder.glob("*.csv"), *folder.glob("chosen/*")]
     }
     folder.rename(tmp_path / "whole")
-    file = str(tmp_path / "t.toml")
+    file = tmp_path / "t.toml"
     cells = ["fedavg,trial=1,seed=7", "fedavg,untuned,seed=7", "fedavg,trial=0,seed=7"]
     parts = [("0", cell) for cell in cells]
     parts += [("1", cell) for cell in cells]
     finals = ["fedavg,untuned,seed=0", "fedavg,tuned,seed=0"]
     parts += [("final", cell) for cell in finals]
-    early = ["tune", file, "--stage", "1", "--cell", cells[0]]
-    assert command(early, OneProcess()) == 1  # before its rung
+
+    def tune_part(stage, cell):
+        return call("tune", file, "--stage", stage, "--cell", cell)
+
+    assert tune_part("1", cells[0]) == 1  # before its rung
     for stage, cell in parts:
-        arguments = ["tune", file, "--stage", stage, "--cell", cell]
-        assert command(arguments, OneProcess()) == 0
-    assert command(["tune", file, "--stage", "outcome"], OneProcess()) == 0
+        assert tune_part(stage, cell) == 0
+    assert call("tune", file, "--stage", "outcome") == 0
     for name, content in whole.items():
         [path] = folder.glob(f"**/{name}")
         assert path.read_bytes() == content
-    unknown = ["tune", file, "--stage", "0", "--cell", "fedavg,trial=9,seed=7"]
-    assert command(unknown, OneProcess()) == 2
+    assert tune_part("0", "fedavg,trial=9,seed=7") == 2
 
 
 REPEATED = [
@@ -350,8 +350,7 @@ METHODS = ["fedavg", "fedavg at tuned_1"]
 
 
 def play_repeated(*more):
-    changes = [argument for one in REPEATED for argument in ("--set", one)]
-    return command(["tune", "t.toml", *changes, *more], OneProcess())
+    return call("tune", "t.toml", *set_keys(*REPEATED), *more)
 
 
 @pytest.fixture(scope="module")
@@ -407,14 +406,13 @@ def test_repeated_searches_from_start_to_end(repeated, monkeypatch, capsys):
     monkeypatch.chdir(repeated)
     asked = ["table", "runs/t", "--at", "tail", "--format", "csv"]
     asked += ["--rows", "method.name,evaluation.score"]
-    assert command(asked, OneProcess()) == 0
+    assert call(*asked) == 0
     shown = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [line["runs"] for line in shown] == ["4", "4"]
     assert [line["searches"] for line in shown] == ["2", "2"]
     spent = sum(int(line["spent"]) for line in lines[:2]) / 1500
     assert float(shown[0]["spent/budget"]) == pytest.approx(spent)
-    against = [*asked, "--against", "fedavg score=tuned_1"]
-    assert command(against, OneProcess()) == 0
+    assert call(*asked, "--against", "fedavg score=tuned_1") == 0
     (line,) = csv.DictReader(capsys.readouterr().out.splitlines())
     assert line["searches"] == "2" and float(line["half"]) > 0
 

@@ -7,10 +7,9 @@ import os
 import pytest
 import tiny
 from every_method import NAMES, kind
+from playing import read_files, set_keys
 from refusals import expect_refusal
 
-from hpcfl.cli import command
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, experiment_file
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
@@ -102,20 +101,16 @@ WRONG = {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(hpcfl, tmp_path):
     """Return ``run(*arguments)``, which runs GOOD in an empty folder and returns the
     exit code, the output and the remaining files.
     """
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "good.toml").write_text("rounds = 2\n" + GOOD)
 
     def play(*arguments, file="good.toml"):
-        code = command(["run", str(file), *arguments], OneProcess())
-        return (
-            code,
-            capsys.readouterr().err,
-            {path.name for path in tmp_path.iterdir()} - {"good.toml"},
-        )
+        code, _, said = hpcfl("run", file, *arguments)
+        left = {path.name for path in tmp_path.iterdir()} - {"good.toml"}
+        return code, said, left
 
     return play
 
@@ -150,18 +145,14 @@ def test_all_mistakes_are_told_at_once_each_on_its_own_line(run):
         "protocol=fedalla": "protocol = 'fedalla' is unknown; did you mean 'fedala'?",
         "rounds=0": "rounds = 0: must be greater than 0",
     }
-    code, said, left = run(*(word for one in overrides for word in ("--set", one)))
+    code, said, left = run(*set_keys(*overrides))
     expected = [text for text in overrides.values() if text]
     lines = said.splitlines()
     assert code == 2 and not left and len(lines) == len(expected)
     for text in expected:
         assert any(line.startswith(f"hpcfl: good.toml: {text}") for line in lines), text
-    assert (
-        run("--set", "participation.stragglers=0.5", "--set", "seed=-1")[1].count(
-            "hpcfl: good.toml: "
-        )
-        == 2
-    )
+    two = set_keys("participation.stragglers=0.5", "seed=-1")
+    assert run(*two)[1].count("hpcfl: good.toml: ") == 2
 
 
 @pytest.mark.slow
@@ -170,18 +161,15 @@ def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path):
     only when the data are read.
     """
     assert run("--set", "rounds=1", "--out", "taken")[0] == 0
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    code, said, _ = run(
-        *("--out", "taken", "--set", "seed=5", "--set", "partition.clients=2000")
-    )
+    before = read_files(tmp_path)
+    keys = set_keys("seed=5", "partition.clients=2000")
+    code, said, _ = run("--out", "taken", *keys)
     lines = said.splitlines()
     assert code == 2 and len(lines) == 2
     assert lines[0].startswith("hpcfl: taken: belongs to another configuration (")
     assert lines[1].startswith("hpcfl: partition.clients = 2000: ")
     assert run("--out", "taken", "--set", "seed=5")[1].count("\n") == 1
-    assert before == {
-        path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
-    }
+    assert read_files(tmp_path) == before
 
 
 @pytest.mark.slow

@@ -5,8 +5,8 @@ import io
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from hpcfl.cli import command
-from hpcfl.communication.communicator import OneProcess
+from playing import call
+
 from hpcfl.simulation.signals import StopRequest
 
 EXPERIMENT = """
@@ -35,7 +35,7 @@ def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
     out, err = io.StringIO(), io.StringIO()
     # At the end of a StopRequest signals are handled as before.
     with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):
-        code = command([str(argument) for argument in arguments], OneProcess())
+        code = call(*arguments)
     said = f"{arguments} → {code}\n{out.getvalue()}\n{err.getvalue()}"
     assert code in codes, said
     assert "Traceback" not in said

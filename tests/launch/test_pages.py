@@ -15,11 +15,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from playing import call
 
-from hpcfl.cli import command
 from hpcfl.clients import Fleet
 from hpcfl.clients.step_context import StepContext
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.updates import accounting
@@ -58,7 +57,7 @@ def shorten(text):
 
 def hpcfl(line):
     """Run a command line of hpcfl in this process."""
-    assert command(shlex.split(line)[1:], OneProcess()) == 0, line
+    assert call(*shlex.split(line)[1:]) == 0, line
 
 
 @pytest.fixture(scope="module")

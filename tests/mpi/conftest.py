@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 from jobs import EXPERIMENT, MPIEXEC, Job
-
-from hpcfl.cli import command
-from hpcfl.communication.communicator import OneProcess
+from playing import call
 
 
 @pytest.fixture
@@ -62,6 +60,4 @@ def alone():
     """Return ``alone(file, folder, *options)``, which runs an experiment in this
     process, without the start of another one, and returns the exit code.
     """
-    return lambda file, folder, *options: command(
-        ["run", file, *options, "--out", str(folder)], OneProcess()
-    )
+    return lambda file, folder, *options: call("run", file, *options, "--out", folder)

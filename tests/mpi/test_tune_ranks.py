@@ -6,9 +6,7 @@ import signal
 import time
 
 import pytest
-
-from hpcfl.cli import command
-from hpcfl.communication.communicator import OneProcess
+from playing import call
 
 pytestmark = pytest.mark.mpi
 
@@ -45,7 +43,7 @@ def test_killed_and_continued_on_other_ranks_the_choice_is_the_same(
     with open(file, "w") as opened:
         opened.write(text)
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
-    assert command(["tune", file, "--out", str(calm)], OneProcess()) == 0
+    assert call("tune", file, "--out", calm) == 0
     for moment, ranks in zip(MOMENTS, [2, 3], strict=True):
         job = start(ranks, file, "--out", disturbed, command="tune")
         deadline = time.monotonic() + PATIENCE
@@ -56,7 +54,7 @@ def test_killed_and_continued_on_other_ranks_the_choice_is_the_same(
         job.signal(signal.SIGKILL, job.pids())
         code, output = job.wait()
         assert code != 0, f"the kill came after the end\n{output}"
-    assert command(["tune", file, "--out", str(disturbed)], OneProcess()) == 0
+    assert call("tune", file, "--out", disturbed) == 0
     for name in OUTCOME:
         assert (disturbed / name).read_bytes() == (calm / name).read_bytes(), name
     results = sorted(path.name for path in calm.glob("results/*.json"))

@@ -4,9 +4,8 @@ import re
 
 import matplotlib
 import pytest
+from playing import call
 
-from hpcfl.cli import command
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.report import figures
 from hpcfl.report.sheet import Sheet
 from hpcfl.trained.loading import list_runs
@@ -38,12 +37,7 @@ def test_pdf_and_svg_are_written_with_fonts_that_can_be_edited(
     make_run, tmp_path, capsys, form, beginning
 ):
     out = tmp_path / f"one.{form}"
-    assert (
-        command(
-            ["plot", str(make_run()), "--out", str(out), "--width", "3.3"], OneProcess()
-        )
-        == 0
-    )
+    assert call("plot", make_run(), "--out", out, "--width", "3.3") == 0
     content = out.read_bytes()
     assert content.startswith(beginning)
     assert b"/Type3" not in content  # fonts are embedded as TrueType
@@ -86,7 +80,7 @@ def test_a_bad_request_is_one_line(
 ):
     make_run()
     monkeypatch.chdir(tmp_path)
-    assert command(["plot", "run", *asked.split()], OneProcess()) == 2
+    assert call("plot", "run", *asked.split()) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and re.search(said, error)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -96,14 +90,13 @@ def test_settings_of_matplotlib_are_those_of_the_house(make_run, tmp_path):
     """They do not depend on the ``matplotlibrc`` that was read when matplotlib was
     imported.
     """
-    folder = str(make_run())
+    words = ["plot", make_run(), "--out"]
     files = [tmp_path / "with.png", tmp_path / "without.png"]
-    words = ["plot", folder, "--out"]
     with matplotlib.rc_context({"font.size": 40, "axes.facecolor": "red"}):
-        assert command([*words, str(files[0])], OneProcess()) == 0
+        assert call(*words, files[0]) == 0
         # figures of other programs do not change
         assert matplotlib.rcParams["font.size"] == 40
-    assert command([*words, str(files[1])], OneProcess()) == 0
+    assert call(*words, files[1]) == 0
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
@@ -118,11 +111,6 @@ def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, capsys):
     )
     make_run()
     monkeypatch.chdir(tmp_path)
-    assert (
-        command(
-            ["plot", "run", "--kind", "own_kind:last", "--metric", "x"], OneProcess()
-        )
-        == 0
-    )
+    assert call("plot", "run", "--kind", "own_kind:last", "--metric", "x") == 0
     assert capsys.readouterr().out.startswith("note: of 1 run by x\nfigure: last.png")
     assert (tmp_path / "last.png").exists()

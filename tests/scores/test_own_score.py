@@ -9,10 +9,9 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from playing import call
 
 import hpcfl
-from hpcfl.cli import command
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.trained import loading
 
 NAME = "own_scores:Surprise"
@@ -32,10 +31,7 @@ def folder(tmp_path_factory):
     """Run the experiment above and return its results."""
     file = tmp_path_factory.mktemp("own") / "own.toml"
     file.write_text(EXPERIMENT)
-    assert (
-        command(["run", str(file), "--out", str(file.parent / "own")], OneProcess())
-        == 0
-    )
+    assert call("run", file, "--out", file.parent / "own") == 0
     return file.parent / "own"
 
 
@@ -85,13 +81,13 @@ def test_it_decides_which_round_is_best(folder, unimportable):
 
 
 def test_show_prints_it(folder, unimportable, capsys):
-    assert command(["show", "--json", str(folder)], OneProcess()) == 0
+    assert call("show", "--json", folder) == 0
     shown = json.loads(capsys.readouterr().out)
     values = loading.load_run(folder).results.values
     best = int(np.argmin(values[f"pre/{NAME}"]))
     assert shown["best"]["pre"] == shown["scores"][NAME] == values[f"pre/{NAME}"][best]
     assert shown["scores"]["macro_f1"] == values["pre/macro_f1"][best]
-    assert command(["show", str(folder)], OneProcess()) == 0
+    assert call("show", folder) == 0
     told = capsys.readouterr().out
     assert (
         NAME in told
@@ -103,8 +99,7 @@ def test_show_prints_it(folder, unimportable, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", [NAME, f"{NAME}/worst_tenth", f"post/{NAME}"])
 def test_table_takes_it_as_a_metric(folder, unimportable, capsys, metric):
-    asked = ["table", str(folder), "--format", "csv", "--metric", metric]
-    assert command(asked, OneProcess()) == 0
+    assert call("table", folder, "--format", "csv", "--metric", metric) == 0
     number = float(capsys.readouterr().out.splitlines()[1].split(",")[4])
     run = loading.load_run(folder)
     names = {NAME: f"pre/{NAME}", f"{NAME}/worst_tenth": f"pre/{NAME}_worst_tenth"}
@@ -114,15 +109,13 @@ def test_table_takes_it_as_a_metric(folder, unimportable, capsys, metric):
 
 
 def test_table_has_no_other_scores(folder, unimportable, capsys):
-    assert (
-        command(["table", str(folder), "--metric", "own_scores:F1"], OneProcess()) == 2
-    )
+    assert call("table", folder, "--metric", "own_scores:F1") == 2
     assert "; did you mean '" in capsys.readouterr().err
 
 
 def test_check_names_the_scores_and_what_is_best(tmp_path, capsys):
     (tmp_path / "own.toml").write_text(EXPERIMENT)
-    assert command(["check", str(tmp_path / "own.toml")], OneProcess()) == 0
+    assert call("check", tmp_path / "own.toml") == 0
     shown = capsys.readouterr().out.splitlines()
     (line,) = (line for line in shown if line.startswith("scores: "))
     assert line.startswith(f"scores: accuracy, loss, macro_f1, {NAME};")

@@ -4,7 +4,6 @@
 
 import errno
 import itertools
-import sys
 from pathlib import Path
 
 import mistakes
@@ -12,9 +11,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_alone, set_keys
 
-from hpcfl.cli import command
 from hpcfl.clients.execution import SerialKernel
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
@@ -55,25 +53,17 @@ def points_to(line: str, fragment: str) -> bool:
 
 
 @pytest.fixture
-def hpcfl(tmp_path, monkeypatch, capfd):
-    """Return ``hpcfl(command, "key=value", …)``, which runs a command on a file in an
-    empty folder and returns code, lines of stdout and lines of stderr.
+def hpcfl(hpcfl, tmp_path):
+    """Return ``hpcfl(command, "key=value", …)``, which runs a command on a file and
+    returns code, lines of stdout and lines of stderr.
     """
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
-    def call(name: str, *overrides: str) -> tuple[int, list[str], list[str]]:
-        options = [
-            word
-            for key in overrides
-            for word in ((key,) if key.startswith("--") else ("--set", key))
-        ]
-        code = command([name, "own.toml", *options], OneProcess())
-        sys.stdout.flush()
-        shown = capfd.readouterr()
-        return code, shown.out.splitlines(), shown.err.splitlines()
+    def run_on_file(name: str, *overrides: str, options: tuple[str, ...] = ()):
+        code, shown, said = hpcfl(name, "own.toml", *set_keys(*overrides), *options)
+        return code, shown.splitlines(), said.splitlines()
 
-    return call
+    return run_on_file
 
 
 MISTAKES = [
@@ -293,7 +283,7 @@ def test_the_traceback_is_there_for_those_who_ask(hpcfl):
     for name in ("run", "check"):
         assert len(hpcfl(name, "method.name=mistakes:UnknownVariable")[2]) == 1
         code, _, said = hpcfl(
-            name, "method.name=mistakes:UnknownVariable", "--traceback"
+            name, "method.name=mistakes:UnknownVariable", options=("--traceback",)
         )
         assert code == 2 and said[0] == "Traceback (most recent call last):"
         assert any("lane.recieved" in line for line in said) and said[-1].startswith(

@@ -8,10 +8,9 @@ import tarfile
 
 import pytest
 from made_up import folder
+from playing import call
 from refusals import expect_refusal
 
-from hpcfl import cli
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.trained import loading, packed
 
 
@@ -89,7 +88,7 @@ HOSTILE = {
 def test_a_hostile_archive_is_one_line(tmp_path, capsys, archive, kind):
     path = tmp_path / "x.tar.xz"
     path.write_bytes(HOSTILE[kind](*archive))
-    assert cli.command(["table", str(path)], OneProcess()) == 2
+    assert call("table", path) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1
     assert f"{path}: " in said.err
