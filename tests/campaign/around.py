@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import judge
-from faults import GRACE, LATE, Fault, Outcome, _ended, _reach, _telling
+from faults import GRACE, LATE, Fault, Outcome, end, reach, tell
 from inside import Strike
 from scene import Scene
 
@@ -24,9 +24,9 @@ def lose_output(scene: Scene, to: str) -> Outcome:
     """Make the output of all ranks fail: the run continues and reports it in its
     folder.
     """
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(scene.ranks(), Strike("", output=to))
-    outcome = _ended(job, "all along", f"{job.ranks} ranks", begun)
+    outcome = end(job, "all along", f"{job.ranks} ranks")
     outcome.wrong += judge.continued(scene, outcome.code, job, before)
     played = outcome.code == 0 and scene.stamp() != before
     if played and not (scene.folder / output.NOTE).exists():
@@ -39,14 +39,14 @@ def make_page(scene: Scene) -> Outcome:
     struck = scene.chance.choice(["nobody", "the run", "the report"])
     page = Path(tempfile.mkdtemp(dir=scene.zygote.folder)) / "report.html"
     before = scene.stamp()
-    job, moment = _reach(scene, scene.ranks())
+    job, moment = reach(scene, scene.ranks())
     begun = time.monotonic()
     report = scene.begin("report", str(scene.folder), "--out", str(page))
     if struck != "nobody":
         time.sleep(scene.chance.uniform(0, 0.5))
         (job if struck == "the run" else report).kill()
     told = report.end(GRACE)
-    outcome = _ended(job, moment, f"killed: {struck}", begun)
+    outcome = end(job, moment, f"killed: {struck}", begun)
     if struck == "the run":
         outcome.wrong += judge.killed(outcome.code)
     else:
@@ -62,15 +62,12 @@ def move_away(scene: Scene) -> Outcome:
     """Rename the folder while the run continues, and rename it back when the run has
     ended.
     """
-    job, moved = (
-        scene.start(scene.ranks(), _telling(scene, OPERATION)),
-        scene.place / "moved",
-    )
-    reached, begun = job.struck(), time.monotonic()
-    if not reached or not (scene.folder / run_folder.RUN).exists():
-        return _ended(job, LATE, "not moved", begun)
+    moved = scene.place / "moved"
+    job = scene.start(scene.ranks(), tell(scene, OPERATION))
+    if not job.struck() or not (scene.folder / run_folder.RUN).exists():
+        return end(job, LATE, "not moved")
     scene.folder.rename(moved)
-    outcome = _ended(job, OPERATION, "moved", begun)
+    outcome = end(job, OPERATION, "moved")
     outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.ENOENT))
     if scene.folder.exists():
         outcome.wrong.append(f"made again: {sorted(os.listdir(scene.folder))}")

@@ -4,11 +4,10 @@ a rank that leaves before the ranks connect.
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import judge
-from faults import GRACE, Fault, Outcome, at_rest
+from faults import Fault, Outcome, at_rest, end
 from inside import Strike
 from job import Job
 from scene import Scene
@@ -29,16 +28,17 @@ def fail_in_preflight(scene: Scene) -> Outcome:
         act="fail in the preflight",
         errno=scene.chance.choice(FAILURES),
     )
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(ranks, strike)
-    code = job.end(GRACE)
-    wrong = judge.failed(code, job.said, os.strerror(strike.errno))
+    outcome = end(job, MOMENT, f"call {strike.number} on {job.ranks} ranks")
+    code, reason = outcome.code, os.strerror(strike.errno)
+    outcome.wrong += judge.failed(code, job.said, reason)
     if code != 0:
-        wrong += judge.unchanged(before, scene.stamp())
+        outcome.wrong += judge.unchanged(before, scene.stamp())
     if code == 2:
-        wrong.append(f"a failure of the machine is bad input: {job.said[-300:]}")
-    detail = f"call {strike.number} on {job.ranks} ranks"
-    return Outcome(MOMENT, detail, code, job.said, time.monotonic() - begun, wrong)
+        said = job.said[-300:]
+        outcome.wrong.append(f"a failure of the machine is bad input: {said}")
+    return outcome
 
 
 def differ(scene: Scene) -> Outcome:
@@ -46,16 +46,14 @@ def differ(scene: Scene) -> Outcome:
     state = at_rest(scene)
     ranks = scene.chance.randint(2, max(2, scene.most_ranks))
     strike = Strike("", rank=scene.chance.randrange(ranks), act="differ")
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(ranks, strike)
-    code = job.end(GRACE)
-    wrong = judge.refused(code, job) + judge.unchanged(before, scene.stamp())
+    outcome = end(job, state, f"rank {strike.rank} of {ranks}")
+    outcome.wrong += judge.refused(outcome.code, job)
+    outcome.wrong += judge.unchanged(before, scene.stamp())
     if "training.lr" not in job.err:
-        wrong.append(f"the key is not named: {job.err}")
-    detail = f"rank {strike.rank} of {ranks}"
-    return Outcome(
-        f"at rest, {state}", detail, code, job.said, time.monotonic() - begun, wrong
-    )
+        outcome.wrong.append(f"the key is not named: {job.err}")
+    return outcome
 
 
 def leave(scene: Scene) -> Outcome:
@@ -68,17 +66,15 @@ def leave(scene: Scene) -> Outcome:
         act="leave",
         errno=scene.chance.choice([0, 1]),
     )
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     arguments = [str(scene.file), str(scene.folder)]
     job = Job(scene.zygote, ranks, arguments, strike, program=SCRIPT)
-    code = job.end(GRACE)
-    wrong = judge.killed(code) + judge.unchanged(before, scene.stamp())
+    outcome = end(job, state, f"rank {strike.rank} of {ranks}")
+    code = outcome.code
+    outcome.wrong += judge.killed(code) + judge.unchanged(before, scene.stamp())
     if code == 0 or "not all ranks have connected" not in job.err:
-        wrong.append(f"code {code}, nothing said: {job.said[-300:]}")
-    detail = f"rank {strike.rank} of {ranks}"
-    return Outcome(
-        f"at rest, {state}", detail, code, job.said, time.monotonic() - begun, wrong
-    )
+        outcome.wrong.append(f"code {code}, nothing said: {job.said[-300:]}")
+    return outcome
 
 
 ALL: dict[str, Fault] = {

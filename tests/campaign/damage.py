@@ -3,13 +3,12 @@ again.
 """
 
 import random
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import judge
-from faults import GRACE, Fault, Outcome, at_rest
+from faults import Fault, Outcome, at_rest, end
 from scene import Scene
 
 FILES = {
@@ -38,18 +37,16 @@ def damage(scene: Scene, how: Callable[[Path, random.Random], None]) -> Outcome:
     state = at_rest(scene)
     there = list_files(scene)
     if not there:
-        return Outcome(f"at rest, {state}", "no file to damage", 0, "", 0.0)
+        return Outcome(state, "no file to damage", 0, "", 0.0)
     what = scene.chance.choice(sorted(there))
     how(scene.chance.choice(there[what]), scene.chance)
     scene.damaged.append(what)
     wrong = judge.story(scene, None)
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(scene.ranks())
-    code = job.end(GRACE)
-    wrong += judge.continued(scene, code, job, before)
-    return Outcome(
-        f"at rest, {state}", what, code, job.said, time.monotonic() - begun, wrong
-    )
+    outcome = end(job, state, what)
+    outcome.wrong += wrong + judge.continued(scene, outcome.code, job, before)
+    return outcome
 
 
 def cut(path: Path, chance: random.Random) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import judge
 from inside import Strike
@@ -58,16 +59,12 @@ def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
         1, FEW if last or strike.rank else _operations(scene)
     )
     strike.after = LAST if last else ""
-    job, begun = scene.start(ranks, strike), time.monotonic()
+    job = scene.start(ranks, strike)
     moment = (
         "final scoring" if last else "start-up" if strike.number <= 12 else "operation"
     )
-    outcome = _ended(
-        job,
-        moment,
-        f"rank {strike.rank} of {job.ranks}, operation {strike.number}",
-        begun,
-    )
+    detail = f"rank {strike.rank} of {job.ranks}, operation {strike.number}"
+    outcome = end(job, moment, detail)
     if not job.struck():
         outcome.moment = LATE
     if act == "fail":
@@ -78,38 +75,30 @@ def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
 
 
 def kill_rank(scene: Scene) -> Outcome:
-    job, moment = _reach(scene, scene.ranks())
+    job, moment = reach(scene, scene.ranks())
     rank, pid = scene.chance.choice(sorted(job.pids().items()))
-    begun = time.monotonic()
     send(pid, signal.SIGKILL)
-    outcome = _ended(job, moment, f"rank {rank} of {job.ranks}", begun)
-    outcome.wrong += judge.killed(outcome.code)
-    return outcome
+    return _end_killed(job, moment, f"rank {rank} of {job.ranks}")
 
 
 def kill_launcher(scene: Scene) -> Outcome:
-    job, moment = _reach(scene, scene.chance.randint(1, scene.most_ranks))
-    begun = time.monotonic()
+    job, moment = reach(scene, scene.chance.randint(1, scene.most_ranks))
     send(job.process.pid, signal.SIGKILL)
-    outcome = _ended(job, moment, f"mpiexec of {job.ranks}", begun)
-    outcome.wrong += judge.killed(outcome.code)
-    return outcome
+    return _end_killed(job, moment, f"mpiexec of {job.ranks}")
 
 
 def kill_job(scene: Scene) -> Outcome:
-    job, moment = _reach(scene, scene.ranks())
+    job, moment = reach(scene, scene.ranks())
     begun = time.monotonic()
     job.kill()
-    outcome = _ended(job, moment, f"all {job.ranks}", begun)
-    outcome.wrong += judge.killed(outcome.code)
-    return outcome
+    return _end_killed(job, moment, f"all {job.ranks}", begun)
 
 
 def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
     """Send a signal to the launched command, to one rank, or to all, as launchers and
     batch systems do.
     """
-    job, moment = _reach(scene, scene.ranks(), connected=True)
+    job, moment = reach(scene, scene.ranks(), connected=True)
     pids = list(job.pids().values())
     targets = scene.chance.choice([[job.process.pid], pids, pids[:1], pids[-1:]])
     begun = time.monotonic()
@@ -122,7 +111,7 @@ def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
         if targets == [job.process.pid]
         else f"{len(targets)} of {job.ranks}"
     )
-    outcome = _ended(job, moment, f"to {to}", begun)
+    outcome = end(job, moment, f"to {to}", begun)
     outcome.wrong += judge.stopped(
         outcome.code, number, times, moment == "start-up", job.ranks
     )
@@ -134,7 +123,7 @@ def freeze_rank(scene: Scene) -> Outcome:
     have finalised. A rank that is stopped during its exit, when no other rank can
     detect it, continues later without a loss.
     """
-    job, moment = _reach(
+    job, moment = reach(
         scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True
     )
     rank, pid = scene.chance.choice(sorted(job.pids().items()))
@@ -143,7 +132,7 @@ def freeze_rank(scene: Scene) -> Outcome:
     if job.left_alone(pid, GRACE):
         moment = LATE
         send(pid, signal.SIGCONT)
-    outcome = _ended(job, moment, f"rank {rank} of {job.ranks}", begun)
+    outcome = end(job, moment, f"rank {rank} of {job.ranks}", begun)
     outcome.wrong += judge.failed(outcome.code, outcome.said, "silent")
     return outcome
 
@@ -152,26 +141,21 @@ def fill_disk(scene: Scene) -> Outcome:
     """Fill the disk until the job has ended."""
     ranks = scene.ranks()
     with _no_space(scene.place.parent / "ballast", wait := scene.chance.random() < 0.3):
-        job, moment = _reach(scene, ranks)
+        job, moment = reach(scene, ranks)
         begun = time.monotonic()
         if not wait:
             _fill(scene.place.parent / "ballast")
-        outcome = _ended(
-            job,
-            "start-up" if wait else moment,
-            "full before" if wait else "full now",
-            begun,
-        )
+        detail = "full before" if wait else "full now"
+        outcome = end(job, "start-up" if wait else moment, detail, begun)
     outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.ENOSPC))
     return outcome
 
 
 def limit_files(scene: Scene) -> Outcome:
     """Limit the length of files in bytes (``ulimit -f``)."""
-    limit, begun = scene.chance.randrange(4000, 60000), time.monotonic()
-    outcome = _ended(
-        scene.start(0, Strike("", limit=limit)), "operation", f"{limit} bytes", begun
-    )
+    limit = scene.chance.randrange(4000, 60000)
+    job = scene.start(0, Strike("", limit=limit))
+    outcome = end(job, "operation", f"{limit} bytes")
     outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.EFBIG))
     return outcome
 
@@ -201,9 +185,9 @@ def forbid(scene: Scene) -> Outcome:
     mode = scene.chance.choice([0o755, 0o700])
     scene.folder.mkdir(exist_ok=True)
     scene.folder.chmod(mode)
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(0, Strike("", user=NOBODY))
-    outcome = _ended(job, f"at rest, {state}", f"rights {mode:o}", begun)
+    outcome = end(job, state, f"rights {mode:o}")
     if outcome.code != 0 or not scene.finished():
         outcome.wrong += judge.refused(outcome.code, job)
     outcome.wrong += judge.unchanged(before, scene.stamp())
@@ -221,9 +205,9 @@ def refuse(
     state = at_rest(scene)
     while not any(one.round > 1 for _, one in scene.manifests()):
         state = at_rest(scene)
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(0 if extra else scene.ranks(), None, *options, **(extra or {}))
-    outcome = _ended(job, f"at rest, {state}", " ".join(options), begun)
+    outcome = end(job, state, " ".join(options))
     if (
         not extra or outcome.code != 0 or not scene.finished()
     ):  # a complete run needs no MPI
@@ -234,23 +218,25 @@ def refuse(
 
 def at_rest(scene: Scene) -> str:
     """Bring the run into a state without living processes, killed at an operation or
-    finished, and return which.
+    finished, and return it as a moment.
     """
     if scene.done and scene.chance.random() < 0.5:
-        return "as left"
-    if scene.chance.random() < 0.3:
-        return "finished" if scene.start(0).end(GRACE) == 0 else "as it was"
-    number = scene.chance.randint(1, scene.undisturbed.operations)
-    code = scene.start(0, Strike("", number=number, act="kill")).end(GRACE)
-    return "finished" if code == 0 else f"killed at operation {number}"
+        return "at rest, as left"
+    strike, otherwise = None, "as it was"
+    if scene.chance.random() >= 0.3:
+        number = scene.chance.randint(1, scene.undisturbed.operations)
+        strike = Strike("", number=number, act="kill")
+        otherwise = f"killed at operation {number}"
+    code = scene.start(0, strike).end(GRACE)
+    return f"at rest, {'finished' if code == 0 else otherwise}"
 
 
-def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]:
+def reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]:
     """Start the run and wait for a moment; with ``connected`` a moment after MPI has
     started.
     """
     moment = scene.chance.choice(MOMENTS)
-    job = scene.start(ranks, _telling(scene, moment))
+    job = scene.start(ranks, tell(scene, moment))
     reached = (job.connected if connected else job.begun)() and (
         moment == "start-up" or job.struck()
     )
@@ -265,7 +251,8 @@ def _operations(scene: Scene) -> int:
     return scene.undisturbed.operations // (2 if scene.done else 1)
 
 
-def _telling(scene: Scene, moment: str) -> Strike | None:
+def tell(scene: Scene, moment: str) -> Strike | None:
+    """Return the strike that reports a moment."""
     if moment == "start-up":
         return None
     if moment == "final scoring":
@@ -273,9 +260,17 @@ def _telling(scene: Scene, moment: str) -> Strike | None:
     return Strike("", number=scene.chance.randint(1, _operations(scene)), act="tell")
 
 
-def _ended(job: Job, moment: str, detail: str, begun: float) -> Outcome:
+def end(job: Job, moment: str, detail: str, begun: float | None = None) -> Outcome:
+    """Wait for the end of a job after a fault at the time ``begun``, by default now."""
+    begun = begun or time.monotonic()
     code = job.end(GRACE)
     return Outcome(moment, detail, code, job.said, time.monotonic() - begun)
+
+
+def _end_killed(job: Job, *about: Any) -> Outcome:
+    outcome = end(job, *about)
+    outcome.wrong += judge.killed(outcome.code)
+    return outcome
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import judge
 from damage import list_files
-from faults import GRACE, Fault, Outcome, at_rest
+from faults import Fault, Outcome, at_rest, end
 from inside import Strike
 from job import Job
 from scene import FINISH, Scene
@@ -32,27 +32,19 @@ def others_files(scene: Scene) -> Outcome:
     chosen = scene.chance.sample(OF_OTHERS, scene.chance.randint(1, len(OF_OTHERS)))
     for name in chosen:
         _put(scene.undisturbed.other / name, scene.folder / name)
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(scene.ranks())
-    code = job.end(GRACE)
-    wrong = []
-    if code != 0:
-        wrong += judge.unchanged(before, scene.stamp())
-        wrong += judge.refused(code, job)
+    outcome = end(job, state, ", ".join(sorted(chosen)))
+    if outcome.code != 0:
+        outcome.wrong += judge.unchanged(before, scene.stamp())
+        outcome.wrong += judge.refused(outcome.code, job)
     # A complete run does not read its partition.
     if chosen != ["partition.h5"] and "by another run" not in job.said:
-        wrong.append(f"nothing said about another run: {job.said}")
-    wrong += _shown_as_own(scene)
+        outcome.wrong.append(f"nothing said about another run: {job.said}")
+    outcome.wrong += _shown_as_own(scene)
     shutil.rmtree(scene.folder)
     aside.rename(scene.folder)
-    return Outcome(
-        f"at rest, {state}",
-        ", ".join(sorted(chosen)),
-        code,
-        job.said,
-        time.monotonic() - begun,
-        wrong,
-    )
+    return outcome
 
 
 def export_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
@@ -80,7 +72,7 @@ def export_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
         wrong += [] if models.exists() else [f"no second export: {again.said[-300:]}"]
         wrong += [f"left behind: {path}" for path in scene.folder.glob(".models.*")]
     return Outcome(
-        f"at rest, {state}",
+        state,
         f"operation {strike.number}, code {code}",
         code or None,  # the run has not ended
         job.said,
@@ -96,7 +88,7 @@ def linked(scene: Scene, link: Callable[[Path, Path], None]) -> Outcome:
     state = at_rest(scene)
     there = list_files(scene)
     if not there:
-        return Outcome(f"at rest, {state}", "no file to link", 0, "", 0.0)
+        return Outcome(state, "no file to link", 0, "", 0.0)
     what = scene.chance.choice(sorted(there))
     path = scene.chance.choice(there[what])
     elsewhere = scene.elsewhere() / path.name
@@ -108,21 +100,21 @@ def linked(scene: Scene, link: Callable[[Path, Path], None]) -> Outcome:
     if soft:
         scene.damaged.append(what)
     wrong = judge.story(scene, None)
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(scene.ranks())
-    code = job.end(GRACE)
+    outcome = end(job, state, what)
     if soft and what == "lock":
-        if code != 0 or not scene.finished():  # a complete run needs no lock
-            wrong += judge.refused(code, job)
+        # A complete run needs no lock.
+        if outcome.code != 0 or not scene.finished():
+            wrong += judge.refused(outcome.code, job)
         wrong += judge.unchanged(before, scene.stamp())
         path.unlink()
     else:
-        wrong += judge.continued(scene, code, job, before)
+        wrong += judge.continued(scene, outcome.code, job, before)
     if elsewhere.read_bytes() != content:
         wrong.append(f"{path.name}: what lies elsewhere was written to")
-    return Outcome(
-        f"at rest, {state}", what, code, job.said, time.monotonic() - begun, wrong
-    )
+    outcome.wrong += wrong
+    return outcome
 
 
 def linked_folder(scene: Scene) -> Outcome:
@@ -141,19 +133,18 @@ def linked_folder(scene: Scene) -> Outcome:
     path.symlink_to(elsewhere)
     (elsewhere / ".somebody's.tmp").touch()
     names = sorted(os.listdir(elsewhere))
-    before, begun = scene.stamp(), time.monotonic()
+    before = scene.stamp()
     job = scene.start(scene.ranks())
-    code = job.end(GRACE)
-    wrong = judge.refused(code, job) + judge.unchanged(before, scene.stamp())
+    outcome = end(job, state, name)
+    outcome.wrong += judge.refused(outcome.code, job)
+    outcome.wrong += judge.unchanged(before, scene.stamp())
     if sorted(os.listdir(elsewhere)) != names:
-        wrong.append(f"{name}: changed where the link leads")
+        outcome.wrong.append(f"{name}: changed where the link leads")
     path.unlink()
     (elsewhere / ".somebody's.tmp").unlink()
     if was_there:
         elsewhere.rename(path)
-    return Outcome(
-        f"at rest, {state}", name, code, job.said, time.monotonic() - begun, wrong
-    )
+    return outcome
 
 
 def _put(source: Path, target: Path) -> None:
