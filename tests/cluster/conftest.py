@@ -87,9 +87,8 @@ class Cluster:
 
     def start_afresh(self) -> None:
         """Start new processes instead of forking them from the zygote from here on."""
-        self.environment["PATH"] = (
-            f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        )
+        own = Path(sys.executable).parent
+        self.environment["PATH"] = f"{own}{os.pathsep}{os.environ['PATH']}"
 
     def hurry(self) -> None:
         (self.folder / "slow").unlink()
@@ -123,43 +122,32 @@ class Cluster:
         """Return Slurm's state of a job, e.g. PENDING; requeued jobs, which Slurm holds
         for two minutes, are released at once.
         """
-        state = (
-            self.run(
-                "squeue",
-                "--noheader",
-                "--states=all",
-                "--array",
-                "--jobs",
-                job,
-                "--Format=State:|",
-            )
-            .strip()
-            .strip("| ")
-        )
+        state = self._query(job, "State", "--array")
         if state == "PENDING":
-            self.run(
-                "scontrol",
-                "update",
-                f"jobid={job}",
-                "StartTime=now",
-                check=False,
-                stderr=subprocess.DEVNULL,
-            )
+            self._try(f"scontrol update jobid={job} StartTime=now")
         return state
 
     def restarts(self, job: str) -> int:
         self.state(job)  # releases it
-        return int(
-            self.run(
-                "squeue",
-                "--noheader",
-                "--states=all",
-                "--jobs",
-                job,
-                "--Format=RestartCnt:|",
-            )
-            .strip()
-            .strip("| ")
+        return int(self._query(job, "RestartCnt"))
+
+    def _query(self, job: str, field: str, option: str = "") -> str:
+        """Return a field of Slurm's information on a job."""
+        line = (
+            f"squeue --noheader --states=all {option} --jobs {job} --Format={field}:|"
+        )
+        return self.run(*line.split()).strip().strip("| ")
+
+    def _try(self, line: str) -> None:
+        """Run a command that may fail, without its errors."""
+        self.run(*line.split(), check=False, stderr=subprocess.DEVNULL)
+
+    def empty(self) -> None:
+        """Cancel all jobs and wait until none is left."""
+        self._try(f"scancel --full --signal=KILL --user {os.getuid()}")
+        self._try(f"scancel --user {os.getuid()}")
+        self.until(
+            lambda: not self.run("squeue", "--noheader").strip(), "an empty queue"
         )
 
     def wait(self, job: str, end: str = "COMPLETED") -> None:
@@ -222,6 +210,25 @@ class Cluster:
         return json.loads(newest.read_text())["manifest"]["digest"]
 
 
+@pytest.fixture
+def make_place(tmp_path: Path, monkeypatch):
+    """Return ``make_place(file, text, profiles)``, which makes the current folder with
+    an experiment file and profiles, and returns it.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def write(file: str, text: str, profiles: dict[str, str]) -> Path:
+        (tmp_path / file).write_text(text)
+        folder = tmp_path / "slurm" / "profiles"
+        folder.mkdir(parents=True)
+        for name, profile in profiles.items():
+            (folder / f"{name}.toml").write_text(profile)
+        return tmp_path
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
     """Return the environment in which Slurm's commands find the test Slurm, and Python
@@ -263,19 +270,7 @@ def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
     found = Cluster(tmp_path, dict(testbed))
     found.profile()
     yield found
-    found.run(
-        "scancel",
-        "--full",
-        "--signal=KILL",
-        "--user",
-        str(os.getuid()),
-        check=False,
-        stderr=subprocess.DEVNULL,
-    )
-    found.run(
-        "scancel", "--user", str(os.getuid()), check=False, stderr=subprocess.DEVNULL
-    )
-    found.until(lambda: not found.run("squeue", "--noheader").strip(), "an empty queue")
+    found.empty()
 
 
 @pytest.fixture(scope="session")

@@ -32,22 +32,16 @@ seed = [0, 1]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(make_place):
     """Make the current folder with an experiment file and the profiles ``local``,
     ``debug`` and ``slurm``.
     """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "e.toml").write_text(EXPERIMENT)
-    (tmp_path / "slurm" / "profiles").mkdir(parents=True)
-    texts = {
+    profiles = {
         "local": 'cluster = "local"',
         "debug": 'cluster = "debug"',
         "slurm": "nodes = 2",
     }
-    for name, text in texts.items():
-        (tmp_path / "slurm" / "profiles" / f"{name}.toml").write_text(text)
-    return tmp_path
+    return make_place("e.toml", EXPERIMENT, profiles)
 
 
 @pytest.fixture

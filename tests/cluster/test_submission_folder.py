@@ -17,21 +17,12 @@ def jobs(tmp_path):
 
 
 def test_the_last_job_of_a_cell_and_why_it_failed(jobs):
-    (jobs / "a.requeues").write_text(
-        json.dumps(
-            {
-                "followers": {"1": "2", "2": "3"},
-                "failure": "why",
-                "rounds": 1,
-            }
-        )
-    )
+    record = {"followers": {"1": "2", "2": "3"}, "failure": "why", "rounds": 1}
+    (jobs / "a.requeues").write_text(json.dumps(record))
     submissions = SubmittedJobs(jobs.parent)
-    assert (
-        submissions.jobs == {"a": "3"}
-        and submissions.read_failure("a") == "why"
-        and submissions.read_failure("b") is None
-    )
+    assert submissions.jobs == {"a": "3"}
+    assert submissions.read_failure("a") == "why"
+    assert submissions.read_failure("b") is None
 
 
 @pytest.mark.timeout(10)
@@ -52,7 +43,7 @@ def test_jobs_that_follow_each_other_in_a_circle_end(jobs):
         '{"": "1"}',
     ],
 )
-def test_jobs_that_are_none_are_one_line(jobs, text):
+def test_a_damaged_list_of_jobs_is_refused(jobs, text):
     (jobs / "submitted.json").write_text(text)
     with expect_refusal(r"submitted\.json: "):
         SubmittedJobs(jobs.parent)
@@ -61,7 +52,7 @@ def test_jobs_that_are_none_are_one_line(jobs, text):
 @pytest.mark.parametrize(
     "text", ["[1]", '{"followers": [1]}', '{"followers": {"1": 2}}', '{"failure": 3}']
 )
-def test_a_record_that_is_none_is_one_line(jobs, text):
+def test_a_damaged_record_of_requeues_is_refused(jobs, text):
     (jobs / "a.requeues").write_text(text)
     with expect_refusal(r"a\.requeues: "):
         SubmittedJobs(jobs.parent)
@@ -71,7 +62,7 @@ def test_a_record_that_is_none_is_one_line(jobs, text):
 @pytest.mark.parametrize(
     "plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")]
 )
-def test_a_pipe_or_link_is_one_line(jobs, plant):
+def test_a_list_of_jobs_that_is_a_pipe_or_a_link_is_refused(jobs, plant):
     (jobs / "submitted.json").unlink()
     plant(jobs / "submitted.json")
     with expect_refusal(r"submitted\.json: "):

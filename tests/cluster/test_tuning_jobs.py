@@ -38,15 +38,10 @@ TRIALS = {"fedavg": 4, "fedphp": 2}
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(make_place):
     """Make the current folder with a file to tune and profiles with and without Slurm."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "t.toml").write_text(EXPERIMENT)
-    (tmp_path / "slurm" / "profiles").mkdir(parents=True)
-    for name, text in {"bed": "at_once = 2", "local": 'cluster = "local"'}.items():
-        (tmp_path / "slurm" / "profiles" / f"{name}.toml").write_text(text)
-    return tmp_path
+    profiles = {"bed": "at_once = 2", "local": 'cluster = "local"'}
+    return make_place("t.toml", EXPERIMENT, profiles)
 
 
 @pytest.fixture

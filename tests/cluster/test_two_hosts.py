@@ -62,25 +62,11 @@ class Network:
         with open(self.folder / f"{out}.log", "w") as log:
             return subprocess.Popen(
                 [
-                    "ip",
-                    "netns",
-                    "exec",
-                    f"{self.name}0",
-                    MPIEXEC,
-                    "-launcher",
-                    "ssh",
-                    "-launcher-exec",
-                    self.programs / "enter",
-                    "-hosts",
-                    "10.213.0.1:2,10.213.0.2:2",
-                    self.programs / "python",
-                    "-u",
-                    "-m",
-                    "hpcfl",
-                    "run",
-                    "e.toml",
-                    "--out",
-                    out,
+                    *f"ip netns exec {self.name}0 {MPIEXEC}".split(),
+                    *f"-launcher ssh -launcher-exec {self.programs}/enter".split(),
+                    *["-hosts", "10.213.0.1:2,10.213.0.2:2"],
+                    *f"{self.programs}/python -u -m hpcfl".split(),
+                    *f"run e.toml --out {out}".split(),
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -91,20 +77,9 @@ class Network:
     def finish_on_one_host(self, out: str) -> str:
         """Return the digest of the experiment, started or continued by one process."""
         (self.folder / "slow").unlink(missing_ok=True)
+        line = f"{self.programs}/python -m hpcfl run e.toml --out {out}"
         subprocess.run(
-            [
-                "ip",
-                "netns",
-                "exec",
-                f"{self.name}0",
-                self.programs / "python",
-                "-m",
-                "hpcfl",
-                "run",
-                "e.toml",
-                "--out",
-                out,
-            ],
+            [*f"ip netns exec {self.name}0".split(), *line.split()],
             cwd=self.folder,
             check=True,
             capture_output=True,
@@ -125,23 +100,23 @@ class Network:
         return (self.folder / f"{out}.log").read_text()
 
     def bytes_over_the_cable(self) -> int:
-        return int(
-            _inside(f"{self.name}0", "cat", "/sys/class/net/cable0/statistics/tx_bytes")
-        )
+        line = f"{self.name}0 cat /sys/class/net/cable0/statistics/tx_bytes"
+        return int(_inside(line))
 
     def cut(self) -> None:
-        _inside(f"{self.name}1", "ip", "link", "set", "cable1", "down")
+        _inside(f"{self.name}1 ip link set cable1 down")
 
 
-def _ip(*arguments: str) -> str:
+def _ip(line: str) -> str:
+    """Return the output of a command of ip."""
     return subprocess.run(
-        ["ip", *arguments], check=True, capture_output=True, text=True
+        ["ip", *line.split()], check=True, capture_output=True, text=True
     ).stdout
 
 
-def _inside(name: str, *command: str) -> str:
-    """Return the output of a command in a namespace."""
-    return _ip("netns", "exec", name, *command)
+def _inside(line: str) -> str:
+    """Return the output of ``NAMESPACE COMMAND …``."""
+    return _ip(f"netns exec {line}")
 
 
 ENTER = """#!/bin/bash
@@ -180,34 +155,22 @@ def hosts(
 
 def _connect(name: str) -> None:
     """Make the namespaces and connect them by a cable."""
-    _ip("netns", "add", f"{name}0")
-    _ip("netns", "add", f"{name}1")
-    _ip(
-        "link",
-        "add",
-        "cable0",
-        "netns",
-        f"{name}0",
-        "type",
-        "veth",
-        "peer",
-        "name",
-        "cable1",
-        "netns",
-        f"{name}1",
-    )
+    _ip(f"netns add {name}0")
+    _ip(f"netns add {name}1")
+    ends = f"cable0 netns {name}0 type veth peer name cable1 netns {name}1"
+    _ip(f"link add {ends}")
     for host in range(2):
-        inside = ("netns", "exec", f"{name}{host}", "ip")
-        _ip(*inside, "address", "add", f"10.213.0.{host + 1}/24", "dev", f"cable{host}")
-        _ip(*inside, "link", "set", f"cable{host}", "up")
-        _ip(*inside, "link", "set", "lo", "up")
+        ip = f"{name}{host} ip"
+        _inside(f"{ip} address add 10.213.0.{host + 1}/24 dev cable{host}")
+        _inside(f"{ip} link set cable{host} up")
+        _inside(f"{ip} link set lo up")
 
 
 @pytest.fixture
 def network(hosts: Network, tmp_path: Path) -> Network:
     """Return the hosts with a working cable; ``slow`` makes a run last until the fault."""
-    _inside(f"{hosts.name}1", "ip", "link", "set", "cable1", "up")
-    while _inside(f"{hosts.name}1", "cat", "/sys/class/net/cable1/operstate") != "up\n":
+    _inside(f"{hosts.name}1 ip link set cable1 up")
+    while _inside(f"{hosts.name}1 cat /sys/class/net/cable1/operstate") != "up\n":
         time.sleep(0.1)
     shutil.copy(Path(__file__).with_name("methods_for_jobs.py"), tmp_path)
     (tmp_path / "e.toml").write_text(EXPERIMENT)
