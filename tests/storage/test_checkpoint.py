@@ -65,11 +65,7 @@ def save(communicator, folder, rounds, writers=range(CLIENTS)):
     """Write checkpoints of these rounds, each after a change of the ``writers``' state,
     and return the digests.
     """
-    checkpoints, clients = (
-        Checkpoints(folder, communicator),
-        ClientStore(hosted(communicator), TEMPLATE),
-    )
-    checkpoints.restore(clients)
+    _, clients, checkpoints = load(communicator, folder)
     return [
         step(checkpoints, communicator, clients, round, writers) for round in rounds
     ]
@@ -87,9 +83,11 @@ def step(checkpoints, communicator, clients, round, writers=range(CLIENTS)):
     return checkpoints.finish()
 
 
-def load(communicator, folder):
-    clients = ClientStore(hosted(communicator), TEMPLATE)
-    return Checkpoints(folder, communicator).restore(clients), clients
+def load(communicator, folder, template=TEMPLATE, **limits):
+    """Return the newest checkpoint, the clients of a rank, and their checkpoints."""
+    checkpoints = Checkpoints(folder, communicator, **limits)
+    clients = ClientStore(hosted(communicator), template)
+    return checkpoints.restore(clients), clients, checkpoints
 
 
 def same(one, other):
@@ -114,19 +112,14 @@ def test_any_number_of_ranks_reads_what_any_number_wrote(
         written_by, lambda rank: save(rank, tmp_path, [4, 5], writers=range(8))
     )
     assert all(one == digests[0] for one in digests)
-    for rank, (restored, clients) in enumerate(
-        on_ranks(read_by, lambda rank: load(rank, tmp_path))
-    ):
-        assert (restored.round, restored.digest, restored.meta) == (
-            5,
-            digests[0][1],
-            {"round": 5},
-        )
-        assert (
-            same(restored.server, server_state(5))
-            if rank == 0
-            else restored.server is None
-        )
+    read = on_ranks(read_by, lambda rank: load(rank, tmp_path))
+    for rank, (restored, clients, _) in enumerate(read):
+        assert (restored.round, restored.meta) == (5, {"round": 5})
+        assert restored.digest == digests[0][1]
+        if rank == 0:
+            assert same(restored.server, server_state(5))
+        else:
+            assert restored.server is None
         for client in clients.ids:
             expected = (
                 client_state([client], 5.0)
@@ -137,7 +130,7 @@ def test_any_number_of_ranks_reads_what_any_number_wrote(
             assert clients.snapshot()[client].written == (client < 8)
 
 
-def test_digest_is_that_of_the_state(tmp_path, alone):
+def test_the_digest_is_computed_from_the_state(tmp_path, alone):
     clients = ClientStore([0, 1], {"a": torch.zeros(1)})
     checkpoints = Checkpoints(tmp_path, alone)
     checkpoints.start(1, {"m": torch.ones(2)}, clients, {})
@@ -150,7 +143,7 @@ def test_digest_is_that_of_the_state(tmp_path, alone):
     assert not names(tmp_path, "clients")  # no client wrote
 
 
-def test_nothing_there_and_nothing_started(tmp_path, on_ranks):
+def test_an_empty_folder_has_no_checkpoint(tmp_path, on_ranks):
     folder = tmp_path / "[strange] ünï*?"
     assert find_latest(folder) is None
     assert on_ranks(3, lambda rank: load(rank, folder)[0]) == [None] * 3
@@ -159,7 +152,7 @@ def test_nothing_there_and_nothing_started(tmp_path, on_ranks):
     assert on_ranks(1, lambda rank: load(rank, folder)[0].round) == [1]
 
 
-def test_state_is_that_of_the_start(tmp_path, alone):
+def test_changes_after_the_start_are_not_stored(tmp_path, alone):
     clients, server = ClientStore([0], {"a": torch.zeros(1)}), {"m": torch.zeros(1000)}
     checkpoints, meta = Checkpoints(tmp_path, alone), {"list": []}
     checkpoints.start(1, server, clients, meta)
@@ -171,23 +164,20 @@ def test_state_is_that_of_the_start(tmp_path, alone):
     checkpoints.finish()
     clients = ClientStore([0], {"a": torch.zeros(1)})
     restored = Checkpoints(tmp_path, alone).restore(clients)
-    assert (
-        not restored.server["m"].any()
-        and not clients.get([0])["a"].any()
-        and restored.meta == {"list": []}
-    )
+    assert not restored.server["m"].any() and not clients.get([0])["a"].any()
+    assert restored.meta == {"list": []}
 
 
 def test_unchanged_shards_are_referenced(tmp_path, alone, small_groups):
+
+    def list_places():
+        return {path: path.stat().st_ino for path in tmp_path.glob("clients*")}
+
     save(alone, tmp_path, [1])
-    before = {
-        name: os.stat(tmp_path / name).st_ino for name in names(tmp_path, "clients")
-    }
+    before = list_places()
     assert len(before) == 4
     save(alone, tmp_path, [2], writers=[4])  # continued by another process
-    after = {
-        name: os.stat(tmp_path / name).st_ino for name in names(tmp_path, "clients")
-    }
+    after = list_places()
     assert len(after.items() - before.items()) == 1 and before.items() < after.items()
     save(alone, tmp_path, [3, 4], writers=[])
     assert names(tmp_path, "clients") == sorted(
@@ -197,17 +187,14 @@ def test_unchanged_shards_are_referenced(tmp_path, alone, small_groups):
 
 
 def test_a_referenced_file_that_vanished_is_written_again(tmp_path, alone):
-    checkpoints, clients = (
-        Checkpoints(tmp_path, alone),
-        ClientStore(range(CLIENTS), TEMPLATE),
-    )
+    _, clients, checkpoints = load(alone, tmp_path)
     step(checkpoints, alone, clients, 1)
     os.remove(tmp_path / names(tmp_path, "clients")[0])
     step(checkpoints, alone, clients, 2, writers=[])
     assert load(alone, tmp_path)[0].round == 2
 
 
-def test_two_are_kept_and_nothing_else_stays(tmp_path, on_ranks):
+def test_two_checkpoints_are_kept_and_no_other_file(tmp_path, on_ranks):
     (tmp_path / "notes.txt").touch()
     (tmp_path / ".server.h5.0123.tmp").touch()
     on_ranks(3, lambda rank: save(rank, tmp_path, [1, 2, 3, 4]))
@@ -231,31 +218,23 @@ def damages(data):
 @pytest.mark.parametrize("kind", ["manifest", "server", "clients"])
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, alone, kind):
     save(alone, tmp_path, [1, 2])
-    name = (
-        find_latest(tmp_path).name
-        if kind == "manifest"
-        else next(
-            shard.name
-            for shard in find_latest(tmp_path).files
-            if shard.name.startswith(kind)
-        )
-    )
-    intact = (tmp_path / name).read_bytes()
+    newest = find_latest(tmp_path)
+    files = [newest.name, *(shard.name for shard in newest.files)]
+    path = tmp_path / next(name for name in files if name.startswith(kind))
+    intact = path.read_bytes()
     for data in damages(intact):
         if data is None:
-            (tmp_path / name).unlink()
+            path.unlink()
         else:
-            (tmp_path / name).write_bytes(data)
-        restored, clients = load(alone, tmp_path)
+            path.write_bytes(data)
+        restored, clients, _ = load(alone, tmp_path)
         assert restored.round == 1 and same(restored.server, server_state(1))
         assert same(clients.get([3]), client_state([3], 1.0))
         gone = data is None and kind == "manifest"
         assert len(restored.notes) == (not gone)
-        assert gone or (
-            "manifest-00000002.json: " in restored.notes[0]
-            and "\n" not in restored.notes[0]
-        )
-        (tmp_path / name).write_bytes(intact)
+        for note in restored.notes:
+            assert "manifest-00000002.json: " in note and "\n" not in note
+        path.write_bytes(intact)
     assert load(alone, tmp_path)[0].round == 2
 
 
@@ -263,11 +242,17 @@ def test_all_damaged_ends_every_rank_with_one_line(tmp_path, on_ranks):
     on_ranks(3, lambda rank: save(rank, tmp_path, [1, 2]))
     for name in names(tmp_path, "manifest"):
         (tmp_path / name).write_text("{")
-    for failure in on_ranks(3, lambda rank: load(rank, tmp_path)):
-        assert isinstance(failure, UserError) and "\n" not in str(failure)
-        for part in ("manifest-00000001.json", "manifest-00000002.json", "--fresh"):
-            assert part in str(failure)
+    failures = on_ranks(3, lambda rank: load(rank, tmp_path))
+    check_refusals(failures, "manifest-00000001", "manifest-00000002", "--fresh")
     assert find_latest(tmp_path) is None
+
+
+def check_refusals(failures, *parts):
+    """Assert that each rank ends with one line that contains the parts."""
+    for failure in failures:
+        assert isinstance(failure, UserError) and "\n" not in str(failure)
+        for part in parts:
+            assert part in str(failure)
 
 
 def test_a_damaged_checkpoint_does_not_count_among_the_kept(tmp_path, alone):
@@ -295,11 +280,7 @@ def test_a_failure_on_one_rank_is_raised_on_all(
         write(path, data, durable)
 
     def work(rank):
-        checkpoints, clients = (
-            Checkpoints(tmp_path, rank),
-            ClientStore(hosted(rank), TEMPLATE),
-        )
-        checkpoints.restore(clients)
+        _, clients, checkpoints = load(rank, tmp_path)
         if rank.rank == failing:
             checkpoints._writer.submit(
                 lambda: broken.add(threading.get_ident())
@@ -307,16 +288,9 @@ def test_a_failure_on_one_rank_is_raised_on_all(
         return step(checkpoints, rank, clients, 2)
 
     monkeypatch.setattr(atomic, "write", fail_on_one_rank)
-    failures = on_ranks(3, work)
-    assert all(
-        isinstance(failure, RunFailure) and "No space left" in str(failure)
-        for failure in failures
-    )
-    assert all(
-        f"rank {failing}: " in str(failure)
-        for rank, failure in enumerate(failures)
-        if rank != failing
-    )
+    for rank, failure in enumerate(on_ranks(3, work)):
+        assert isinstance(failure, RunFailure) and "No space left" in str(failure)
+        assert rank == failing or f"rank {failing}: " in str(failure)
     monkeypatch.undo()
     assert on_ranks(3, lambda rank: load(rank, tmp_path)[0].round) == [1] * 3
 
@@ -332,10 +306,7 @@ def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(
         replace(source, target)
 
     def work(rank):
-        checkpoints, clients = (
-            Checkpoints(tmp_path, rank),
-            ClientStore(hosted(rank), TEMPLATE),
-        )
+        _, clients, checkpoints = load(rank, tmp_path)
         with pytest.raises(RunFailure, match="Read-only file system"):
             step(checkpoints, rank, clients, 1)
         rank.bcast(broken.clear() if rank.is_server else None)
@@ -347,28 +318,19 @@ def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(
 
 
 def test_full_disk_leaves_the_last_checkpoint(small_disk, alone):
-    checkpoints, clients = (
-        Checkpoints(small_disk, alone),
-        ClientStore([0], {"a": torch.zeros(10)}),
-    )
-    checkpoints.start(1, {"m": torch.zeros(10)}, clients, {})
-    first = checkpoints.finish()
+    _, clients, checkpoints = load(alone, small_disk)
+    first = step(checkpoints, alone, clients, 1)
     checkpoints.start(2, {"m": torch.zeros(1_000_000)}, clients, {})
     with pytest.raises(RunFailure, match="No space left on device"):
         checkpoints.finish()
-    assert Checkpoints(small_disk, alone).restore(clients).digest == first
+    assert load(alone, small_disk)[0].digest == first
 
 
 def test_state_of_another_experiment_is_refused(tmp_path, on_ranks):
     on_ranks(2, lambda rank: save(rank, tmp_path, [1]))
-    for failure in on_ranks(
-        2,
-        lambda rank: Checkpoints(tmp_path, rank).restore(
-            ClientStore(hosted(rank), {"other": torch.zeros(1)})
-        ),
-    ):
-        assert isinstance(failure, UserError)
-        assert "manifest-00000001.json: " in str(failure)
+    other = {"other": torch.zeros(1)}
+    failures = on_ranks(2, lambda rank: load(rank, tmp_path, other))
+    check_refusals(failures, "manifest-00000001.json: ")
 
 
 def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks):
@@ -376,13 +338,9 @@ def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks):
     on_ranks(2, lambda rank: save(rank, tmp_path, [1]))
 
     def work(rank):
-        clients = ClientStore(hosted(rank), TEMPLATE)
-        folder = tmp_path / "unmounted" if rank.rank else tmp_path
-        return Checkpoints(folder, rank).restore(clients)
+        return load(rank, tmp_path / "unmounted" if rank.rank else tmp_path)
 
-    for failure in on_ranks(2, work):
-        assert isinstance(failure, UserError)
-        assert "manifest-00000001.json" in str(failure)
+    check_refusals(on_ranks(2, work), "manifest-00000001.json")
 
 
 def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
@@ -393,27 +351,27 @@ def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
         load(alone, tmp_path)
 
 
-def test_groups_are_bounded_and_leave_out_who_never_wrote():
-    store = ClientStore(range(200), {"a": torch.zeros(1)})
-    put = [*range(120), 199]  # more than half of all, so that 64 clients form a group
-    store.put(put, {"a": torch.ones(len(put), 1)})
-    assert list(manifest.group_clients(store.snapshot())) == [
-        [*range(64)],
-        [*range(64, 120)],
-        [199],
-    ]
-    big = ClientStore(
-        range(5), {"a": torch.zeros(manifest.FILE_BYTES // 8)}
-    )  # two clients per group
-    row = torch.zeros(1, manifest.FILE_BYTES // 8)
-    for client in range(5):
-        big.put([client], {"a": row})
-    assert list(manifest.group_clients(big.snapshot())) == [[0, 1], [2, 3], [4]]
+def store_of(clients, written, width=1):
+    """Return a store of clients in which those that are ``written`` have own rows."""
+    store = ClientStore(clients, {"a": torch.zeros(width)})
+    store.put(written, {"a": torch.ones(1, 1).expand(len(written), width)})
+    return store
+
+
+def group(store, *limits):
+    return list(manifest.group_clients(store.snapshot(), *limits))
+
+
+def test_groups_are_bounded_and_leave_out_clients_that_never_wrote():
+    # more than half of all clients, so that 64 form a group
+    store = store_of(range(200), [*range(120), 199])
+    assert group(store) == [[*range(64)], [*range(64, 120)], [199]]
+    two_fit = manifest.FILE_BYTES // 8
+    big = store_of(range(5), range(5), two_fit)
+    assert group(big) == [[0, 1], [2, 3], [4]]
     limits = FileLimits(2 * manifest.FILE_BYTES)
-    twice = manifest.group_clients(big.snapshot(), limits)
-    assert list(twice) == [[0, 1, 2, 3], [4]]
-    nobody = ClientStore([], {"a": torch.zeros(1)})
-    assert list(manifest.group_clients(nobody.snapshot())) == []
+    assert group(big, limits) == [[0, 1, 2, 3], [4]]
+    assert group(store_of([], [])) == []
 
 
 def test_many_clients_have_a_bounded_number_of_files():
@@ -425,24 +383,20 @@ def test_many_clients_have_a_bounded_number_of_files():
     assert FileLimits(manifest.FILE_BYTES, 10_000).count_clients(fit_alone) == 1
     groups = []
     for rank in range(2):
-        store = ClientStore(range(rank, 2_000, 2), {"a": torch.zeros(1)})
-        store.put(store.ids, {"a": torch.ones(1_000, 1)})
-        limits = FileLimits(clients=100_000)
-        groups += manifest.group_clients(store.snapshot(), limits)
-    assert [len(group) for group in groups] == [250] * 8
+        ids = range(rank, 2_000, 2)
+        groups += group(store_of(ids, ids), FileLimits(clients=100_000))
+    assert list(map(len, groups)) == [250] * 8
 
 
 def test_a_run_goes_on_in_files_of_another_size(tmp_path, alone):
     save(alone, tmp_path, [1])
     [whole] = names(tmp_path, "clients")
-    clients = ClientStore(range(CLIENTS), TEMPLATE)
-    checkpoints = Checkpoints(tmp_path, alone, limits=FileLimits(100))
-    assert checkpoints.restore(clients).round == 1
-    checkpoints.start(2, server_state(2), clients, {})
-    checkpoints.finish()
+    begun, clients, checkpoints = load(alone, tmp_path, limits=FileLimits(100))
+    assert begun.round == 1
+    step(checkpoints, alone, clients, 2, writers=[])
     checkpoints.close()
     assert len(names(tmp_path, "clients")) > 1 + len([whole])
-    restored, read = load(alone, tmp_path)
+    restored, read, _ = load(alone, tmp_path)
     assert restored.round == 2
     assert same(read.get(read.ids), client_state(read.ids, 1.0))
 
@@ -450,18 +404,13 @@ def test_a_run_goes_on_in_files_of_another_size(tmp_path, alone):
 def test_groups_of_few_among_many_span_more_clients():
     # 99 of 6,400 clients were written, one of 64: a group spans 64 · 64 = 4,096
     # clients, and its written clients, 64 and 35, are one file.
-    store = ClientStore(range(6_400), {"a": torch.zeros(1)})
     spread = list(range(0, 6_336, 64))
-    store.put(spread, {"a": torch.ones(99, 1)})
-    assert list(manifest.group_clients(store.snapshot())) == [spread[:64], spread[64:]]
+    store = store_of(range(6_400), spread)
+    assert group(store) == [spread[:64], spread[64:]]
     # Another client splits only the files of its own group.
     store.put([1], {"a": torch.ones(1, 1)})
     first = sorted([1, *spread[:64]])
-    assert list(manifest.group_clients(store.snapshot())) == [
-        first[:64],
-        first[64:],
-        spread[64:],
-    ]
+    assert group(store) == [first[:64], first[64:], spread[64:]]
 
 
 class Clock:
@@ -483,16 +432,16 @@ def wait_and_write(
     schedule.record_end(writes)
 
 
-def test_every_so_many_rounds():
+def test_checkpoints_are_due_after_a_fixed_number_of_rounds():
     schedule = CheckpointSchedule(3)
     assert [round for round in range(1, 10) if schedule.is_due(round)] == [3, 6, 9]
 
 
-def test_the_first_comes_after_the_first_round():
+def test_the_first_checkpoint_is_due_after_the_first_round():
     assert CheckpointSchedule("auto", Clock()).is_due(1)
 
 
-def test_cost_stays_below_two_per_cent():
+def test_checkpoints_cost_at_most_two_per_cent():
     clock = Clock()
     schedule = CheckpointSchedule("auto", clock)
     wait_and_write(schedule, clock, waits=0.5, writes=1.5)
@@ -504,7 +453,7 @@ def test_cost_stays_below_two_per_cent():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds_a_round", [0.01, 1.0, 300.0])
-def test_share_of_a_long_run(seconds_a_round):
+def test_checkpoints_of_a_long_run_cost_less_than_two_per_cent(seconds_a_round):
     """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, during
     which training waits.
     """
