@@ -31,7 +31,12 @@ def values(round):
     }
 
 
-def test_everything_comes_back(tmp_path):
+@pytest.fixture
+def writer(tmp_path):
+    return MetricsWriter(tmp_path, {}, {})
+
+
+def test_metrics_header_and_static_arrays_are_read_back(tmp_path):
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     for round in (1, 2, 3):
         writer.record(round, values(round))
@@ -39,15 +44,13 @@ def test_everything_comes_back(tmp_path):
             writer.merge()
     read = results.read(tmp_path)
     assert read.header == HEADER
-    assert read.static.keys() == STATIC.keys() and np.array_equal(
-        read.static["train/0"], np.arange(5)
-    )
+    assert read.static.keys() == STATIC.keys()
+    assert read.static["train/0"].tolist() == list(range(5))
     assert read.rounds.tolist() == [1, 2, 3] and not read.completed and not read.notes
     assert read.values["seconds/train"].tolist() == [0.5, 1.0, 1.5]
     assert read.values["clients/pre/correct"].dtype == np.int64
-    assert read.values["clients/pre/loss"].dtype == np.float32 and read.values[
-        "clients/pre/loss"
-    ].shape == (3, 2)
+    losses = read.values["clients/pre/loss"]
+    assert losses.dtype == np.float32 and losses.shape == (3, 2)
     writer.record(4, {"final": 1})
     assert results.read(tmp_path).completed == [3]
     writer.merge()
@@ -57,48 +60,36 @@ def test_everything_comes_back(tmp_path):
 
 def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {}, every=3600.0)
-    for round in (1, 2, 3):
-        writer.record(
-            round, {"a": round, **({"clients/b": np.ones(2)} if round == 2 else {})}
-        )
-    assert os.listdir(tmp_path / "rounds") == [
-        "00000001.h5"
-    ]  # the first result is not awaited
+    writer.record(1, {"a": 1})
+    writer.record(2, {"a": 2, "clients/b": np.ones(2)})
+    writer.record(3, {"a": 3})
+    # the first result is not awaited
+    assert os.listdir(tmp_path / "rounds") == ["00000001.h5"]
     writer.publish()
     writer.publish()
-    assert sorted(os.listdir(tmp_path / "rounds")) == [
-        "00000001.h5",
-        "00000002-00000003.h5",
-    ]
+    files = ["00000001.h5", "00000002-00000003.h5"]
+    assert sorted(os.listdir(tmp_path / "rounds")) == files
     writer.record(4, {"a": 4})
-    for _ in range(2):
+    for rounds in ([1, 2, 3], [1, 2, 3, 4]):
         read = results.read(tmp_path)
-        assert (
-            read.rounds.tolist()
-            == read.values["a"].tolist()
-            == list(range(1, len(read.rounds) + 1))
-        )
-        assert (
-            np.isnan(read.values["clients/b"]).all(axis=1).tolist()
-            == [True, False, True, True][: len(read.rounds)]
-        )
+        assert read.rounds.tolist() == read.values["a"].tolist() == rounds
+        missing = np.isnan(read.values["clients/b"]).all(axis=1)
+        assert missing.tolist() == [round != 2 for round in rounds]
         writer.merge()
-    assert len(read.rounds) == 4 and os.listdir(tmp_path / "rounds") == []
+    assert os.listdir(tmp_path / "rounds") == []
 
 
-def test_missing_names_are_nan_or_minus_one(tmp_path):
-    writer = MetricsWriter(tmp_path, {}, {})
+def test_missing_names_are_nan_or_minus_one(tmp_path, writer):
     writer.record(1, {"a": 1.0, "clients/b": np.array([1, 2], np.uint8)})
     writer.merge()
     writer.record(2, {"c": True})
     read = results.read(tmp_path).values
-    assert np.array_equal(read["a"], [1.0, np.nan], equal_nan=True)
+    np.testing.assert_array_equal(read["a"], [1.0, np.nan])
     assert read["clients/b"].tolist() == [[1, 2], [-1, -1]]
     assert read["c"].tolist() == [-1, 1]
 
 
-def test_newest_record_of_a_round_replaces_all_of_it(tmp_path):
-    writer = MetricsWriter(tmp_path, {}, {})
+def test_newest_record_of_a_round_replaces_all_of_it(tmp_path, writer):
     for round in range(4):
         writer.record(round, {"a": 1, "old": 1})
     writer = MetricsWriter(tmp_path, {}, {})
@@ -112,8 +103,7 @@ def test_newest_record_of_a_round_replaces_all_of_it(tmp_path):
         writer.merge()
 
 
-def test_round_merged_but_not_yet_removed_counts_once(tmp_path):
-    writer = MetricsWriter(tmp_path, {}, {})
+def test_round_merged_but_not_yet_removed_counts_once(tmp_path, writer):
     writer.record(1, values(1))
     left = (tmp_path / "rounds" / "00000001.h5").read_bytes()
     writer.merge()
@@ -131,11 +121,8 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(6, {"final": 0})
     read = results.read(tmp_path)
-    assert (
-        read.completed == [2, 5]
-        and read.rounds.tolist() == [3, 6]
-        and read.played.tolist() == [False, True]
-    )
+    assert read.completed == [2, 5] and read.rounds.tolist() == [3, 6]
+    assert read.played.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -160,20 +147,15 @@ def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
     read = results.read(tmp_path)
     assert read.rounds.tolist() == left
-    writer = MetricsWriter(tmp_path, HEADER, {})
-    assert (
-        len(writer.notes) == 1
-        and file in writer.notes[0]
-        and "\n" not in writer.notes[0]
-    )
-    assert read.notes == writer.notes
+    [note] = read.notes
+    assert file in note and "\n" not in note
+    assert MetricsWriter(tmp_path, HEADER, {}).notes == [note]
     assert (tmp_path / f"{file}.damaged").exists()
     read = results.read(tmp_path)
     assert read.rounds.tolist() == left and not read.notes and read.header == HEADER
 
 
-def test_reader_holds_the_file_open_while_it_is_merged(tmp_path):
-    writer = MetricsWriter(tmp_path, {}, {})
+def test_reader_holds_the_file_open_while_it_is_merged(tmp_path, writer):
     writer.record(1, values(1))
     writer.merge()
     with h5py.File(tmp_path / "metrics.h5", "r") as reader:
@@ -184,8 +166,7 @@ def test_reader_holds_the_file_open_while_it_is_merged(tmp_path):
 
 
 @pytest.mark.slow
-def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
-    writer = MetricsWriter(tmp_path, {}, {})
+def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path, writer):
     published, failures = [0], []
 
     def write():
@@ -224,8 +205,7 @@ def test_full_disk_leaves_what_was_there(small_disk):
     assert results.read(small_disk).rounds.tolist() == [1, 2]
 
 
-def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
-    writer = MetricsWriter(tmp_path, {}, {})
+def test_failed_merge_keeps_the_rounds(tmp_path, writer, monkeypatch):
     writer.record(1, values(1))
 
     def fail(*arguments):
@@ -244,21 +224,12 @@ NAN = np.nan
     ("rounds", "numbers", "expected"),
     [
         ([1, 2, 3], [0.5, 0.7, 0.6], (1, 2, [2])),
-        (
-            [1, 2, 3],
-            [0.7, 0.7, NAN],
-            (0, 1, [1]),
-        ),  # the first of equal rounds; the last with a number
-        (
-            range(1, 22),
-            [*range(20), 0],
-            (19, 20, [18, 19, 20]),
-        ),  # a tenth of 21 is 2.1: rounds after 18
-        (
-            [10, 20, 30, 31],
-            [0.1, 0.2, 0.3, NAN],
-            (2, 2, [2]),
-        ),  # scored every tenth round
+        # the first of equal rounds; the last with a number
+        ([1, 2, 3], [0.7, 0.7, NAN], (0, 1, [1])),
+        # a tenth of 21 is 2.1: rounds after 18
+        (range(1, 22), [*range(20), 0], (19, 20, [18, 19, 20])),
+        # scored every tenth round
+        ([10, 20, 30, 31], [0.1, 0.2, 0.3, NAN], (2, 2, [2])),
     ],
 )
 def test_result_rounds_by_hand(rounds, numbers, expected):
@@ -267,15 +238,11 @@ def test_result_rounds_by_hand(rounds, numbers, expected):
 
 
 def test_the_best_is_the_lowest_where_less_is_better():
-    assert (
-        find_result_rounds(
-            np.array([1, 2]), np.array([0.5, 0.7]), lambda number: -number
-        ).best
-        == 0
-    )
+    numbers = np.array([0.5, 0.7])
+    assert find_result_rounds(np.array([1, 2]), numbers, lambda value: -value).best == 0
 
 
-def test_nothing_is_known_of_no_numbers():
+def test_rounds_without_numbers_have_no_result():
     assert find_result_rounds(np.array([1, 2]), np.array([NAN, NAN]), float) is None
 
 

@@ -51,10 +51,12 @@ def finished(calm, tmp_path):
     tests may change.
     """
 
-    def folder(*method) -> Path:
-        return Path(shutil.copytree(calm(*method), tmp_path / "run"))
+    return lambda *method: copy(calm(*method), tmp_path)
 
-    return folder
+
+def copy(source: Path, place: Path, name: str = "run") -> Path:
+    """Copy a run's folder."""
+    return Path(shutil.copytree(source, place / name))
 
 
 def content(folder: Path) -> dict[Path, bytes | None]:
@@ -65,21 +67,23 @@ def content(folder: Path) -> dict[Path, bytes | None]:
     }
 
 
+def read_digest(folder: Path) -> str | None:
+    return loading.load_run(folder).summary.digest
+
+
+def read_state(folder: Path) -> str:
+    """Return the state of a run, which all readers report."""
+    state = tables.make_json(folder)["state"]
+    assert status.list_statuses(folder)[0].state == state
+    return state
+
+
 def same(one: Path, other: Path) -> None:
     """Assert that digests and metrics are equal, and that all readers report both runs
     as finished.
     """
-    for folder in (one, other):
-        assert (
-            tables.make_json(folder)["state"]
-            == status.list_statuses(folder)[0].state
-            == "finished"
-        )
-    assert (
-        loading.load_run(one).summary.digest
-        == loading.load_run(other).summary.digest
-        is not None
-    )
+    assert read_state(one) == read_state(other) == "finished"
+    assert read_digest(one) == read_digest(other) is not None
     calm, disturbed = results.read(one), results.read(other)
     assert calm.rounds.tolist() == disturbed.rounds.tolist()
     assert_alike(calm.values, disturbed.values)
@@ -114,7 +118,7 @@ ENDS = {
 def ended(calm, tmp_path_factory):
     """Return the folder of a run for each of the ends."""
     place = tmp_path_factory.mktemp("ended")
-    shutil.copytree(calm(), place / "a finished run")
+    copy(calm(), place, "a finished run")
     for there, (method, error) in ENDS.items():
         with pytest.raises(error):
             play(place / there, method)
@@ -123,10 +127,10 @@ def ended(calm, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("there", "refused"), CASES)
-def test_what_is_refused_changes_no_byte(ended, tmp_path, there, refused):
+def test_a_refused_command_changes_no_byte(ended, tmp_path, there, refused):
     asked = {**NOT_THIS_RUN, **NOT_AT_ALL}[refused]
     if there != "nothing":
-        shutil.copytree(ended / there, tmp_path / "run")
+        copy(ended / there, tmp_path)
     if there in ENDS:
         method, _ = ENDS[there]
         asked = {"method": method, **asked}
@@ -140,18 +144,17 @@ def test_what_is_refused_changes_no_byte(ended, tmp_path, there, refused):
 
 @pytest.mark.slow
 def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
-    np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60) % 3)
+    file, x, y = tmp_path / "own.npz", np.ones((60, 3), np.float32), np.arange(60)
+    np.savez(file, x=x, y=y % 3)
     table = {
-        "data": {"dataset": "npz", "file": str(tmp_path / "own.npz")},
+        "data": {"dataset": "npz", "file": str(file)},
         "model": {"hidden": [4]},
         "rounds": 2,
         "partition": {"scheme": "iid", "clients": 2},
         "method": {"name": "fedavg"},
     }
     run_alone(table, tmp_path / "run")
-    np.savez(
-        tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3
-    )
+    np.savez(file, x=x, y=y[::-1] % 3)
     before = content(tmp_path)
     with expect_refusal(r"partition\.h5: .* --out or --fresh"):
         run_alone(table | {"rounds": 4}, tmp_path / "run")
@@ -159,7 +162,9 @@ def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_complete_at_the_number_it_began_with_after_it_was_prolonged(calm, finished):
+def test_a_prolonged_run_is_complete_for_its_first_and_last_number_of_rounds(
+    calm, finished
+):
     folder = finished()
     assert play(folder, rounds=5)
     before = content(folder)
@@ -172,7 +177,9 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(calm, finis
 
 
 @pytest.mark.slow
-def test_asked_for_more_and_killed_at_once(calm, finished, monkeypatch):
+def test_a_prolonged_run_that_is_killed_at_once_can_continue(
+    calm, finished, monkeypatch
+):
     """Until a further round is done, the run is complete for the first number of
     rounds, and continues for the others.
     """
@@ -228,18 +235,14 @@ def unscored(tmp_path_factory):
     """Return ``unscored(method)``, which returns the folder of a run that was killed in
     its final scoring.
     """
-    killed: dict[str, Path] = {}
 
-    def folder(method: str) -> Path:
-        if method not in killed:
-            killed[method] = tmp_path_factory.mktemp("unscored") / "run"
-            with pytest.MonkeyPatch.context() as patched:
-                die_scoring(patched, method)
-                with pytest.raises(KeyboardInterrupt):
-                    play(killed[method], method)
-        return killed[method]
+    def play_and_kill(folder: Path, method: str) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            die_scoring(patched, method)
+            with pytest.raises(KeyboardInterrupt):
+                play(folder, method)
 
-    return folder
+    return play_once(play_and_kill, tmp_path_factory.mktemp)
 
 
 WRITING_MERGED = partial(die_writing, name=results.MERGED)
@@ -259,31 +262,28 @@ AFTER_MERGED = partial(die_writing, name=results.MERGED, after=True)
         ("local", AFTER_MERGED, True),
     ],
 )
-def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
+def test_the_same_command_completes_a_run_killed_in_its_final_scoring(
     calm, unscored, tmp_path, method, kill, concluded
 ):
     """A run is finished once round R + 1 is merged. After an earlier kill the same
     command completes it, any number of times.
     """
-    folder = Path(shutil.copytree(unscored(method), tmp_path / "run"))
+    folder = copy(unscored(method), tmp_path)
     if kill is not None:
         with pytest.MonkeyPatch.context() as patched:
             kill(patched, method)
             with pytest.raises(KeyboardInterrupt):
                 play(folder, method)
-    states = [cell.state for cell in status.list_statuses(folder)]
-    assert states == ["finished" if concluded else "stopped"]
+    assert read_state(folder) == ("finished" if concluded else "stopped")
     assert tables.make_json(folder)["finished"] is concluded
     assert play(folder, method) is not concluded
     same(calm(method), folder)
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_command(
-    calm, finished
-):
+def test_the_same_command_repairs_a_flipped_bit_in_the_last_state(calm, finished):
     folder = finished()
-    (last,) = (folder / "checkpoints").glob("manifest-00000003.json")
+    last = folder / "checkpoints" / "manifest-00000003.json"
     shard = folder / "checkpoints" / manifest.read(last).files[0].name
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
@@ -304,7 +304,7 @@ def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_p
     assert tables.make_json(tmp_path / "run")["finished"]
 
 
-def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at_once(
+def test_a_second_signal_during_the_final_scoring_ends_the_run_at_once(
     tmp_path, monkeypatch
 ):
     ended = []
@@ -338,38 +338,29 @@ def test_a_signal_while_the_run_is_prepared_leaves_nothing(tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(
-    tmp_path, monkeypatch
-):
+def test_a_mistake_found_after_the_beginning_is_a_failure(tmp_path, monkeypatch):
     def refuse(*arguments):
         raise UserError("a key that only this shows")
 
     monkeypatch.setattr(Federation, "run", refuse)
     with pytest.raises(RunFailure, match="a key that only this shows"):
         play(tmp_path / "run")
-    assert (
-        loading.load_run(tmp_path / "run").status.state
-        == status.list_statuses(tmp_path / "run")[0].state
-        == "failed"
-    )
+    assert read_state(tmp_path / "run") == "failed"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut", "deleted"])
 def test_a_damaged_partition_of_a_stopped_run_is_drawn_again(ended, tmp_path, how):
-    folders = []
-    for name in ("run", "undamaged"):
-        folder = Path(shutil.copytree(ended / "a stopped run", tmp_path / name))
-        folders.append(folder)
-    path = folders[0] / "partition.h5"
+    damaged = copy(ended / "a stopped run", tmp_path)
+    undamaged = copy(ended / "a stopped run", tmp_path, "undamaged")
+    path = damaged / "partition.h5"
     path.unlink() if how == "deleted" else path.write_bytes(path.read_bytes()[:-9])
-    for folder in folders:
-        assert play(folder, "tiny:Stops")
-    same(*folders)
+    assert play(damaged, "tiny:Stops") and play(undamaged, "tiny:Stops")
+    same(damaged, undamaged)
 
 
 @pytest.mark.slow
-def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(calm, finished):
+def test_a_lost_final_state_is_recomputed_from_the_checkpoint_before(calm, finished):
     folder = finished()
     max((folder / "checkpoints").glob("manifest-*")).write_bytes(b"damaged")
     assert tables.make_json(folder)["finished"] is False
@@ -401,9 +392,7 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
 
 
 @pytest.mark.slow
-def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_run_survives_a_report_that_fails(tmp_path, monkeypatch, capsys):
     from hpcfl.report import tables
 
     def run():
@@ -420,31 +409,24 @@ def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_comma
 
 
 @pytest.mark.slow
-def test_every_start_is_noted_with_what_went_wrong_before_it(ended, tmp_path):
+def test_every_start_is_recorded_with_the_failure_before_it(ended, tmp_path):
     diverges, _ = ENDS["a failed run"]
-    folder = Path(shutil.copytree(ended / "a failed run", tmp_path / "run"))
+    folder = copy(ended / "a failed run", tmp_path)
     with pytest.raises(RunFailure):
         play(folder, diverges)
     first, second = results.read(folder).header["starts"]
     assert (first["after"], first["ranks"], first["failure"]) == (0, 1, None)
-    assert (
-        second["after"] == 2
-        and "diverged" in second["failure"]
-        and first["time"] <= second["time"]
-    )
+    assert second["after"] == 2 and "diverged" in second["failure"]
+    assert first["time"] <= second["time"]
     with pytest.raises(RunFailure):
         play(folder, diverges, fresh=True)
     assert len(results.read(folder).header["starts"]) == 1
 
 
-def test_without_its_description_a_run_is_seen_by_all_who_look(finished):
+def test_all_readers_find_a_run_without_its_description(finished):
     folder = finished()
     (folder / "run.json").unlink()
-    assert (
-        status.list_statuses(folder)[0].state
-        == tables.make_json(folder)["state"]
-        == "finished"
-    )
+    assert read_state(folder) == "finished"
     place = folder.parent
     assert [run.folder.name for run in loading.load_runs_below([place])[0]] == ["run"]
     assert [cell.name for cell in status.list_statuses(place)] == ["run"]
@@ -486,8 +468,7 @@ def test_checkpoints_of_another_run_beside_own_ones_are_left_out(
     shutil.copytree(theirs / "checkpoints", ours / "checkpoints", dirs_exist_ok=True)
     assert play(ours, "fedavg", rounds=5)
     assert "fedavg on tiny:blobs, seed 7" in capsys.readouterr().out
-    again = loading.load_run(ours).summary
-    assert again.digest == loading.load_run(calm("fedavg", 5)).summary.digest
+    assert read_digest(ours) == read_digest(calm("fedavg", 5))
 
 
 @pytest.mark.slow
@@ -502,7 +483,7 @@ def test_checkpoints_that_are_all_of_another_run_are_refused(theirs, finished):
 
 
 @pytest.mark.parametrize("place", [".", "checkpoints", "rounds"])
-def test_what_a_kill_left_in_a_complete_run_is_removed(finished, place):
+def test_temporary_files_in_a_complete_run_are_removed(finished, place):
     """The writer was killed in its last file, of which a copy existed."""
     folder = finished()
     before = content(folder)
