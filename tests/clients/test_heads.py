@@ -4,7 +4,6 @@ allowed.
 
 import errno
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as functional
@@ -90,6 +89,7 @@ def undecided(shape, classes):
 
 
 def fleet_of(make_fleet, model, lanes="auto"):
+    """Return a fleet with one of these models."""
     fleet = make_fleet(COUNTS, lanes=lanes, model={"name": f"test_heads:{model}"})
     if fleet.resources.buffers.width:
         row = make_row(fleet.resources.buffers, fleet.resources.setup.build())
@@ -123,21 +123,16 @@ def runs(monkeypatch):
 def test_the_head_trained_on_features_is_the_head_trained_on_samples(
     make_fleet, rows_of, lanes, how, runs
 ):
+    how = {**HEAD, **how}
     once, each = (
         make_fleet(COUNTS, lanes=lanes, dtype=torch.float64) for _ in range(2)
     )
     rows = rows_of(once)
-    how = {
-        key: (value, rows.flip(0)) if key == "proximal" else value
-        for key, value in how.items()
-    }
-    one, other = (
-        once.train(rows, **HEAD, **how),
-        without(each).train(rows, **HEAD, **how),
-    )
-    assert sum(runs) == sum(
-        np.maximum(1, (how.get("share", 1) * once.samples.numpy()).astype(int))
-    )
+    if "proximal" in how:
+        how["proximal"] = how["proximal"], rows.flip(0)
+    one, other = once.train(rows, **how), without(each).train(rows, **how)
+    samples = (how.get("share", 1) * once.samples).int().clamp(min=1)
+    assert sum(runs) == samples.sum()
     torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
     torch.testing.assert_close(once.results.losses, each.results.losses)
     body = once.layout.columns("body")
@@ -145,14 +140,15 @@ def test_the_head_trained_on_features_is_the_head_trained_on_samples(
 
 
 @pytest.mark.parametrize("lanes", [1, "auto"])
-def test_convolutions_with_batch_norm_stand_still(make_fleet, rows_of, lanes, runs):
+def test_frozen_convolutions_with_batch_norm_stay_unchanged(
+    make_fleet, rows_of, lanes, runs
+):
     once, each = (fleet_of(make_fleet, "plain", lanes) for _ in range(2))
     rows = rows_of(once)
     before = once.state["buffers.model"].clone()
-    torch.testing.assert_close(
-        once.train(rows, **HEAD), without(each).train(rows, **HEAD)
-    )
-    assert sum(runs) == sum(map(sum, COUNTS))
+    one, other = once.train(rows, **HEAD), without(each).train(rows, **HEAD)
+    torch.testing.assert_close(one, other)
+    assert sum(runs) == once.samples.sum()
     assert torch.equal(once.state["buffers.model"], before)
 
 
@@ -174,7 +170,7 @@ def test_features_take_no_more_memory_than_they_may(make_fleet, rows_of, runs):
     ("params", "augment"),
     [(("all",), False), (("body",), False), ((2,), False), (("head",), True)],
 )
-def test_what_moves_or_varies_below_the_head_runs_each_time(
+def test_layers_that_train_or_vary_run_for_every_batch(
     make_fleet, rows_of, params, augment, runs
 ):
     fleet = make_fleet(COUNTS)
@@ -211,27 +207,19 @@ def asks_another_model(model, batch, lane):
         ("plain", asks_another_model),
     ],
 )
-def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
+def test_layers_run_for_every_batch_if_features_do_not_suffice(
     make_fleet, rows_of, model, loss, runs
 ):
     """The bits do not change."""
-    ended = []
-    for change in (lambda fleet: fleet, without):
-        fleet = change(fleet_of(make_fleet, model, lanes=1))
-        rows = rows_of(fleet)
-        ended.append(
-            fleet.train(
-                rows,
-                loss=loss,
-                variables={"teacher": rows},
-                **HEAD,
-            )
-        )
+    fleet, other = (fleet_of(make_fleet, model, lanes=1) for _ in range(2))
+    rows = rows_of(fleet)
+    how = {**HEAD, "loss": loss, "variables": {"teacher": rows}}
+    trained = fleet.train(rows, **how)
     assert runs == []
-    assert torch.equal(*ended)
+    assert torch.equal(trained, without(other).train(rows, **how))
 
 
-def test_a_loss_at_fault_says_so_itself(make_fleet, rows_of):
+def test_a_wrong_loss_is_named(make_fleet, rows_of):
     def wrong(model, batch, lane):
         return model(batch.x)
 
@@ -262,15 +250,15 @@ def test_methods_train_on_features_what_they_train_on_samples(
     assert tried_both_ways or trains_body
 
 
-OF_TOKENS = (
+TOKENS = [
     "fasttext",
     "text-transformer",
     "char-transformer",
     "char-lstm",
     "bert",
     "gpt",
-)
-SHAPES = {"lenet": (1, 28, 28), **dict.fromkeys(OF_TOKENS, (12,))}
+]
+SHAPES = {"lenet": (1, 28, 28), **dict.fromkeys(TOKENS, (12,))}
 
 
 @pytest.mark.parametrize("name", plugins.list_names("hpcfl.models"))
@@ -279,7 +267,7 @@ def test_the_features_of_every_model_stand_for_samples(name):
     model implies.
     """
     shape = SHAPES.get(name, (3, 32, 32))
-    options = {"vocabulary": 30} if name in OF_TOKENS else {}
+    options = {"vocabulary": 30} if name in TOKENS else {}
     if name in ("bert", "gpt"):
         options |= {"width": 8, "depth": 1, "heads": 2, "hidden": 8}
     module = plugins.find("hpcfl.models", "model.name", name)(shape, 4, **options)

@@ -11,7 +11,6 @@ from torch import nn
 from hpcfl.clients.step_context import StepRandom
 from hpcfl.models import RandomLayer
 
-COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [2, 2, 2, 2], [5, 5, 5, 5], [1, 2, 0, 0]]
 MODEL = {"name": "test_random_layers:dropping"}
 HOW = {
     "epochs": 3,
@@ -71,12 +70,7 @@ def plain(shape, classes):
 
 
 def trained(make_fleet, rows_of, lanes, **how):
-    fleet = make_fleet(
-        COUNTS,
-        lanes=lanes,
-        model=MODEL,
-        **HOW,
-    )
+    fleet = make_fleet(lanes=lanes, model=MODEL, **HOW)
     return fleet.train(rows_of(fleet), **how)
 
 
@@ -91,28 +85,24 @@ def test_lanes_beside_it_change_no_bit(make_fleet, rows_of):
     for lanes in (2, 7):
         assert torch.equal(trained(make_fleet, rows_of, lanes), expected)
     for client in (0, 4):
-        only = torch.arange(len(COUNTS)) == client
+        only = torch.arange(5) == client
         one = trained(make_fleet, rows_of, "auto", only=only)
         assert torch.equal(one[client], expected[client])
 
 
-def test_no_probability_is_no_layer(make_fleet):
+def test_a_layer_that_drops_nothing_changes_no_bit(make_fleet):
     """The results are equal, bit for bit."""
     ended = []
     for model in ({**MODEL, "p": 0.0}, {"name": "test_random_layers:plain"}):
-        fleet = make_fleet(COUNTS, model=model, **HOW)
+        fleet = make_fleet(model=model, **HOW)
         ended.append(fleet.train(fleet.setup.initial()))
     assert torch.equal(*ended)
 
 
 def test_a_client_draws_anew_in_each_epoch_phase_and_round(make_fleet, rows_of):
     """One mini-batch of all samples, in any order."""
-    how = {
-        "model": MODEL,
-        "batch_size": 100,
-        "lr": 0.1,
-    }
-    fleets = [make_fleet(COUNTS, round=round, **how) for round in (1, 1, 2)]
+    how = {**HOW, "model": MODEL, "batch_size": 100}
+    fleets = [make_fleet(round=round, **how) for round in (1, 1, 2)]
     rows = rows_of(fleets[0])
     first, phase, round = (
         fleet.train(rows, phase=phase)
@@ -127,12 +117,10 @@ def keys_of(clients, steps, phase="train", round=1, epoch=0, seed=3):
     keys = [(round, client) for client in clients]
     random = StepRandom(seed, keys, steps, torch.device("cpu"), phase, layers=3)
     random.begin(epoch)
-    drawn = []
+    drawn, lanes = [], slice(None)
     for _ in range(min(steps)):
-        drawn.append(
-            torch.stack([random.keys(slice(None)) for gradient in range(2)], dim=1)
-        )
-        random.take(slice(None))
+        drawn.append(torch.stack([random.keys(lanes), random.keys(lanes)], dim=1))
+        random.take(lanes)
     return torch.stack(drawn, dim=1)
 
 
@@ -168,19 +156,15 @@ def test_a_last_batch_draws_with_the_key_of_its_own_step():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["per-fedavg", "scaffold", "fedrep"])
-def test_steps_of_a_methods_own_draw_alike_in_all_lanes(federate, method):
+def test_methods_with_own_steps_draw_alike_in_all_lanes(federate, method):
     """Per-FedAvg takes several gradients per step. FedRep trains heads on features
     unless the features are random.
     """
     ended = [
-        federate(method, COUNTS, rounds=2, model=MODEL, runtime={"lanes": lanes})
+        federate(method, rounds=2, model=MODEL, runtime={"lanes": lanes})
         for lanes in (1, 2, 5)
     ]
     serial, two, all_at_once = ended
     assert two.digest == all_at_once.digest
-    np.testing.assert_allclose(
-        serial.values["clients/post/loss"],
-        two.values["clients/post/loss"],
-        rtol=1e-3,
-        atol=1e-5,
-    )
+    one, other = (run.values["clients/post/loss"] for run in (serial, two))
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)

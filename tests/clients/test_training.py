@@ -1,7 +1,5 @@
 """Local training: correct batches and clients, keyed draws, and unchanged values."""
 
-import tempfile
-
 import numpy as np
 import pytest
 import torch
@@ -25,11 +23,16 @@ def batch_size(model, batch, lane):
     """Return the number of samples as a loss, so that the mean of a client's losses
     shows its batches.
     """
-    return batch.x.shape[0] + 0 * sum(p.sum() for p in model.parameters())
+    return batch.x.shape[0] + zero(model)
 
 
 def mean_of_inputs(model, batch, lane):
-    return batch.x.mean() + 0 * sum(p.sum() for p in model.parameters())
+    return batch.x.mean() + zero(model)
+
+
+def zero(model):
+    """Return 0, with a gradient of every parameter."""
+    return 0 * sum(p.sum() for p in model.parameters())
 
 
 @every_kernel
@@ -47,12 +50,7 @@ def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
 @every_kernel
 def test_a_smaller_last_batch_can_be_dropped(make_fleet, rows_of, lanes):
     """A client with less than a batch does not train."""
-    fleet = make_fleet(
-        COUNTS,
-        lanes=lanes,
-        batch_size=4,
-        drop_last=True,
-    )
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4, drop_last=True)
     fleet.train(rows_of(fleet), loss=batch_size)
     for client, samples in enumerate(map(sum, COUNTS)):
         assert fleet.results.losses[client] == (4 if samples >= 4 else 0)
@@ -73,7 +71,7 @@ def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, l
 @pytest.mark.slow
 @every_kernel
 @pytest.mark.parametrize("most", [1, 13, 30])
-def test_how_many_samples_are_gathered_at_once_does_not_matter(
+def test_the_number_of_samples_gathered_at_once_changes_no_bit(
     make_fleet, rows_of, monkeypatch, lanes, most
 ):
     found = []
@@ -95,22 +93,18 @@ def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes
     trained = fleet.train(rows_of(fleet), epochs=4)
     for client, epochs in enumerate((1, 1, 3, 4, 4)):
         alike = make_fleet(COUNTS, lanes=lanes, batch_size=4)
-        assert torch.equal(
-            trained[client], alike.train(rows_of(alike), epochs=epochs)[client]
-        )
+        again = alike.train(rows_of(alike), epochs=epochs)
+        assert torch.equal(trained[client], again[client])
         assert fleet.results.losses[client] == alike.results.losses[client]
 
 
 @every_kernel
 def test_trained_rows_beyond_memory_lie_in_a_file(
-    make_fleet, rows_of, monkeypatch, lanes
+    make_fleet, rows_of, monkeypatch, files, lanes
 ):
     fleet, other = make_fleet(COUNTS, lanes=lanes), make_fleet(COUNTS, lanes=lanes)
-    rows, files, make = rows_of(fleet), [], tempfile.TemporaryFile
+    rows = rows_of(fleet)
     expected = fleet.train(rows)
-    monkeypatch.setattr(
-        tempfile, "TemporaryFile", lambda **how: files.append(how) or make(**how)
-    )
     monkeypatch.setattr(mixing, "get_large_memory", lambda: Scratch(0))
     assert torch.equal(other.train(rows), expected) and len(files) == 1
 
@@ -146,12 +140,7 @@ def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
         assert losses.shape[0] == len(lane["limit"])
         return losses.shape[1] >= lane["limit"][:, 0]
 
-    ended = fleet.train(
-        rows,
-        until=until,
-        epochs=5,
-        variables={"limit": limits},
-    )
+    ended = fleet.train(rows, until=until, epochs=5, variables={"limit": limits})
     for client in range(5):
         epochs = min(5, int(limits[client]))
         alone = make_fleet(lanes=lanes).train(rows, epochs=epochs)
@@ -209,20 +198,18 @@ def test_only_the_named_columns_move(make_fleet, rows_of, lanes, params):
 
 
 @every_kernel
-def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(
+def test_assigned_variables_are_returned_and_given_ones_stay(
     make_fleet, rows_of, lanes
 ):
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     taken, factor = torch.zeros(5, 1), torch.arange(5.0)[:, None]
 
     def step(context):
-        context.variables["taken"] = (
-            context.variables["taken"] + context.variables["factor"]
-        )
+        given = context.variables
+        given["taken"] = given["taken"] + given["factor"]
 
-    _, after = fleet.train_by(
-        step, rows_of(fleet), variables={"taken": taken, "factor": factor}
-    )
+    variables = {"taken": taken, "factor": factor}
+    _, after = fleet.train_by(step, rows_of(fleet), variables=variables)
     assert after["taken"][:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
     assert after["factor"][:, 0].tolist() == [0, 1, 2, 3, 4] == factor[:, 0].tolist()
     assert taken[:, 0].tolist() == [0] * 5
@@ -231,17 +218,16 @@ def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(
 @every_kernel
 def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    fleet.train(
-        rows_of(fleet),
-        loss=lambda model, batch, lane: (
-            lane.steps.sum() + 0 * sum(p.sum() for p in model.parameters())
-        ),
-        variables={"steps": torch.arange(10.0).view(5, 2)},
-    )
+
+    def sum_of_steps(model, batch, lane):
+        return lane.steps.sum() + zero(model)
+
+    variables = {"steps": torch.arange(10.0).view(5, 2)}
+    fleet.train(rows_of(fleet), loss=sum_of_steps, variables=variables)
     assert fleet.results.losses.tolist() == [1, 5, 9, 13, 17]
 
 
-def test_what_a_model_draws_is_keyed_by_client(federate):
+def test_draws_of_a_model_are_keyed_by_client(federate):
     """Such a model trains one client after the other. Its draws do not depend on other
     clients or earlier draws.
     """
@@ -258,6 +244,5 @@ def test_what_a_model_draws_is_keyed_by_client(federate):
 
     plain, one = first([], 0.0), first([[0, 5, 5, 0]], 0.5)
     torch.rand(1)
-    assert torch.equal(
-        first([[0, 0, 3, 3], [1, 1, 1, 1]], 0.5), one
-    ) and not torch.equal(plain, one)
+    assert torch.equal(first([[0, 0, 3, 3], [1, 1, 1, 1]], 0.5), one)
+    assert not torch.equal(plain, one)
