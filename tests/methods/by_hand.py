@@ -11,6 +11,19 @@ def quadratic(centre=0.0, curvature=1.0):
     )
 
 
+def train_samples(fleet, client):
+    """Return a client's training samples x and y."""
+    samples = fleet.resources.samples
+    return samples.take(samples.train[client])
+
+
+def build_model(setup, row):
+    """Return the model of a row [P]."""
+    model = setup.build()
+    model.load_state_dict(setup.layout.split(row))
+    return model
+
+
 def loss_of(fleet, client, row, part="train"):
     """Return the mean cross-entropy of a model [P] on a part of a client's samples."""
     samples = fleet.resources.samples

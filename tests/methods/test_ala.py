@@ -5,7 +5,7 @@ received model, Ω the weights, ŵ = v + Ω⊙(g − v).
 import numpy as np
 import pytest
 import torch
-from by_hand import loss_of
+from by_hand import loss_of, quadratic
 from tiny import COUNTS
 
 from hpcfl.clients import Fleet
@@ -21,22 +21,12 @@ def activated(make_fleet, rows_of):
     """
 
     def make(counts=FEW, rounds=2, omega=0.5, layers=1, **keys):
-        fleet = make_fleet(
-            counts,
-            **{
-                "dtype": torch.float64,
-                "batch_size": 100,
-                "round": rounds + 1,
-                **keys,
-            },
-        )
-        upper = fleet.layout.columns(layers)
-        dtype = rows_of(fleet).dtype
+        usual = {"dtype": torch.float64, "batch_size": 100, "round": rounds + 1}
+        fleet = make_fleet(counts, **{**usual, **keys})
+        upper, model = fleet.layout.columns(layers), rows_of(fleet, 1)
         fleet.state |= {
-            "model": rows_of(fleet, 1),
-            "ala.weights": torch.full(
-                (len(counts), upper.stop - upper.start), omega, dtype=dtype
-            ),
+            "model": model,
+            "ala.weights": torch.full_like(model[:, upper], omega),
             "ala.rounds": torch.full((len(counts), 1), rounds),
         }
         return fleet, rows_of(fleet, 2)[0], upper
@@ -51,12 +41,7 @@ def test_one_step_by_hand(make_fleet):
     p − e_y for the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y)
     = ¼, and for class y ½ + ¾ → clipped to 1.
     """
-    fleet = make_fleet(
-        [[0, 0, 1, 0]],
-        hidden=(),
-        batch_size=100,
-        round=3,
-    )
+    fleet = make_fleet([[0, 0, 1, 0]], hidden=(), batch_size=100, round=3)
     width = fleet.layout.width
     g = torch.zeros(width)
     g[-4:] = 1
@@ -138,11 +123,8 @@ def alone(fleet, g, upper, client, ended):
     """Return Ω of one client and its losses, trained by plain gradient descent with η =
     5 until ``ended`` of the losses.
     """
-    v, omega, losses = (
-        fleet.state["model"][client],
-        torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64),
-        [],
-    )
+    v, losses = fleet.state["model"][client], []
+    omega = torch.full_like(v[upper], 0.5)
     while not ended(losses):
         blended = torch.cat(
             [g[: upper.start], v[upper] + omega * (g - v)[upper]]
@@ -159,22 +141,16 @@ def test_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
     activated, threshold
 ):
     fleet, g, upper = activated(rounds=1)
-    expected = [
-        alone(
-            fleet,
-            g,
-            upper,
-            client,
-            lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold,
-        )
-        for client in range(2)
-    ]
-    assert epochs_of(fleet, g, threshold=threshold, eta=5.0) == [
-        len(losses) for _, losses in expected
-    ]
-    torch.testing.assert_close(
-        fleet.state["ala.weights"], torch.stack([omega for omega, _ in expected])
+
+    def ended(losses):
+        return len(losses) > 10 and np.std(losses[-10:]) < threshold
+
+    weights, losses = zip(
+        *(alone(fleet, g, upper, client, ended) for client in range(2)), strict=True
     )
+    epochs = epochs_of(fleet, g, threshold=threshold, eta=5.0)
+    assert epochs == list(map(len, losses))
+    torch.testing.assert_close(fleet.state["ala.weights"], torch.stack(weights))
 
 
 def test_ends_after_the_most_epochs_at_the_latest(activated):
@@ -220,10 +196,8 @@ def test_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lan
     torch.testing.assert_close(
         fleet.state["ala.weights"], torch.stack(learnt), rtol=1e-4, atol=1e-6
     )
-    assert (
-        torch.equal(fleet.state["buffers.model"], buffers)
-        and fleet.results.losses is None
-    )
+    assert torch.equal(fleet.state["buffers.model"], buffers)
+    assert fleet.results.losses is None
 
 
 @pytest.mark.parametrize(
@@ -236,13 +210,10 @@ def test_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, s
 
 def test_learns_by_cross_entropy_whatever_the_objective(activated):
     """The loss inside ALA has no regulariser of the method."""
-    weights = []
-    for objective in (
-        None,
-        lambda model, batch, lane: sum(p.square().sum() for p in model.parameters()),
-    ):
-        fleet, g, _ = activated()
-        fleet.loss = objective or fleet.loss
-        AdaptiveLocalAggregation().adapt(fleet, g)
-        weights.append(fleet.state["ala.weights"])
-    assert torch.equal(*weights) and (weights[0] != 0.5).any()
+    fleet, g, _ = activated()
+    other, _, _ = activated()
+    other.loss = quadratic()
+    for either in (fleet, other):
+        AdaptiveLocalAggregation().adapt(either, g)
+    weights = fleet.state["ala.weights"]
+    assert torch.equal(other.state["ala.weights"], weights) and (weights != 0.5).any()

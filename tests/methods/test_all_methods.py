@@ -36,10 +36,9 @@ def traffic(name):
 
 def rates(name):
     """Return local rates so small that no parameter changes."""
-    fields = kind(name).model_fields
     return {
         key: 1e-30
-        for key in fields
+        for key in kind(name).model_fields
         if key.endswith("_lr") and not key.startswith(("server", "hyper"))
     }
 
@@ -106,9 +105,8 @@ def common_draws(monkeypatch):
 def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
     counts, order, whole = tiny.COUNTS, [2, 0, 4, 1, 3], {"batch_size": 100}
     first = federate(short(name), counts, rounds=2, training=whole)
-    begun = first.prepared.hooks.make_initial_state(
-        "server_state", first.prepared.setup
-    )
+    prepared = first.prepared
+    begun = prepared.hooks.make_initial_state("server_state", prepared.setup)
     for tensor in begun.values():
         if (
             len(tensor) == len(order) != tensor.shape[-1]
@@ -118,11 +116,10 @@ def test_renumbering_clients_permutes_the_results(federate, common_draws, name):
     renumbered = [counts[client] for client in order]
     other = federate(short(name), renumbered, rounds=2, training=whole)
     # the results of a client have the same bits whatever clients are trained with it
-    assert not first.prepared.resources.kernel.dependent
+    assert not prepared.resources.kernel.dependent
     for column in ("clients/pre/loss", "clients/post/loss"):
-        np.testing.assert_allclose(
-            other.values[column], first.values[column][:, order], rtol=1e-4
-        )
+        expected = first.values[column][:, order]
+        np.testing.assert_allclose(other.values[column], expected, rtol=1e-4)
     for key, found in other.clients.items():
         expected = first.clients[key][order]
         if expected.shape == (len(order), len(order)):

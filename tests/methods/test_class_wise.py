@@ -35,10 +35,6 @@ def draw(clients=M, seed=0):
     return pi / pi.sum(1, keepdim=True), p / p.sum()
 
 
-def matrix(pi, p):
-    return mixing_matrix(pi, compute_class_weights(pi, p), p)
-
-
 def mixing_matrix(receivers, shares, p):
     """Return A = Π·Q."""
     mixes, shares = compute_factors(receivers, shares, p)
@@ -108,13 +104,8 @@ def starts_of(cw, server, receivers):
 
 def received(cw, message, clients):
     """Return the models that clients receive by a message, [n, P]."""
-    inbox, _ = exchange.send(
-        OneProcess(),
-        place([1.0] * clients, 1),
-        np.arange(clients),
-        message,
-        torch.device("cpu"),
-    )
+    placed, ids = place([1.0] * clients, 1), np.arange(clients)
+    inbox, _ = exchange.send(OneProcess(), placed, ids, message, torch.device("cpu"))
     return cw.make_class_wise().receive(None, inbox)["model"]
 
 
@@ -122,16 +113,11 @@ def test_weights_and_matrix_by_hand():
     # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] =
     # [[⅔, ⅓], [0, 1]]. Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 +
     # ½G_2 = ⅓w_1 + ⅔w_2.
-    pi, p = (
-        torch.tensor([[1, 0], [0.5, 0.5]]).double(),
-        torch.tensor([0.5, 0.5]).double(),
-    )
-    torch.testing.assert_close(
-        compute_class_weights(pi, p), torch.tensor([[2 / 3, 1 / 3], [0, 1]]).double()
-    )
-    torch.testing.assert_close(
-        matrix(pi, p), torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]).double()
-    )
+    pi, p = torch.tensor([[1, 0], [0.5, 0.5]]).double(), torch.ones(2).double() / 2
+    shares = compute_class_weights(pi, p)
+    np.testing.assert_allclose(shares, [[2 / 3, 1 / 3], [0, 1]])
+    mixes = mixing_matrix(pi, shares, p)
+    np.testing.assert_allclose(mixes, [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
 
 
 def regulariser(head, pi):
@@ -161,12 +147,8 @@ def test_matrix_against_the_paper_client_by_client(absent):
     receivers[0] = torch.eye(K)[1]
     models = torch.randn(M, 50, dtype=torch.float64)
     expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
-    np.testing.assert_allclose(
-        mixing_matrix(receivers, compute_class_weights(pi, p), p) @ models,
-        expected,
-        rtol=1e-12,
-        atol=1e-14,
-    )
+    found = mixing_matrix(receivers, compute_class_weights(pi, p), p) @ models
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("distribution", ["true", "norm", "wdr"])
@@ -174,14 +156,10 @@ def test_matrix_against_the_paper_client_by_client(absent):
 def test_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
     cohort, setup, distribution, layers
 ):
-    counts, ids = (
-        np.random.default_rng(0).integers(0, 20, (M, K)) + 1,
-        np.array([0, 2, 3, 6]),
-    )
+    counts = np.random.default_rng(0).integers(0, 20, (M, K)) + 1
+    ids = np.array([0, 2, 3, 6])
     cw = method(distribution=distribution, layers=layers)
-    models = torch.randn(
-        len(ids), 64, generator=torch.Generator().manual_seed(1)
-    )  # 5·6 + 6 + 6·4 + 4
+    models = torch.randn(len(ids), 64)  # 5·6 + 6 + 6·4 + 4
     setup = setup(counts)
     server = server_after(cw, cohort, models, setup, ids)
     everyone = cohort(setup.counts, setup.layout)
@@ -197,10 +175,9 @@ def test_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
     )
     asked = torch.full((M, K), 1 / K).double()  # a client without an upload
     asked[ids] = pi
-    mixed = loop(pi.tolist(), asked.tolist(), p, models.double().numpy())
-    mean = np.repeat(
-        [np.average(models.double().numpy(), axis=0, weights=p)], M, axis=0
-    )
+    exact = models.double().numpy()
+    mixed = loop(pi.tolist(), asked.tolist(), p, exact)
+    mean = np.repeat([np.average(exact, axis=0, weights=p)], M, axis=0)
     classwise = setup.layout.columns(layers)
     expected = np.concatenate([mean[:, : classwise.start], mixed[:, classwise]], axis=1)
     np.testing.assert_allclose(received, expected, atol=2e-6)
@@ -217,9 +194,7 @@ def many(setup, absent=None):
     counts = np.random.default_rng(0).integers(1, 20, (MANY, K))
     if absent is not None:
         counts[:, absent] = 0
-    return setup(counts), torch.randn(
-        MANY, 64, generator=torch.Generator().manual_seed(1)
-    )
+    return setup(counts), torch.randn(MANY, 64)
 
 
 @pytest.mark.parametrize("layers", ["all", "output"])
@@ -228,57 +203,36 @@ def test_class_models_travel_without_a_change_of_what_arrives(
     cohort, setup, layers, absent
 ):
     setup, models = many(setup, absent)
-    cw, everyone = (
-        method(distribution="true", layers=layers),
-        cohort(setup.counts, setup.layout),
-    )
+    cw = method(distribution="true", layers=layers)
+    everyone = cohort(setup.counts, setup.layout)
     server = server_after(cw, cohort, models, setup)
-    message = sent(cw, server, everyone)
-    assert (
-        isinstance(message["classwise"], Mixture)
-        and len(message["classwise"].rows) == K
-    )
+    message = sent(cw, server, everyone)["classwise"]
+    assert isinstance(message, Mixture) and len(message.rows) == K
     classwise = setup.layout.columns(layers)
-    expected = mixing.mix(
-        mixing_matrix(server["distributions"], server["shares"], everyone.weights),
-        models,
-    )
+    weights = server["distributions"], server["shares"], everyone.weights
+    expected = mixing.mix(mixing_matrix(*weights), models)
     starts = starts_of(cw, server, everyone)
     assert torch.equal(starts[:, classwise], expected[:, classwise])
-    assert torch.equal(
-        starts[:, : classwise.start],
-        server["model"][: classwise.start].expand(MANY, -1),
-    )
-    for few in (
-        [3],
-        [0, 5, 16],
-    ):  # a client's start model does not depend on the audience
-        assert torch.equal(
-            starts_of(cw, server, cohort(setup.counts[few], setup.layout, few)),
-            starts[few],
-        )
+    averaged = slice(classwise.start)
+    shared = server["model"][averaged].expand(MANY, -1)
+    assert torch.equal(starts[:, averaged], shared)
+    # a client's start model does not depend on the audience
+    for few in ([3], [0, 5, 16]):
+        audience = cohort(setup.counts[few], setup.layout, few)
+        assert torch.equal(starts_of(cw, server, audience), starts[few])
 
 
 def test_equal_distributions_train_like_fedavg(federate):
     counts = [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]]
     average = federate("fedavg", counts)
-    cw = federate(
-        {
-            "name": "cwfedavg",
-            "distribution": "true",
-            "layers": "all",
-        },
-        counts,
-    )
-    starts = starts_of(
-        cw.prepared.method, cw.server, cw.prepared.make_cohort(np.arange(3), 4)
-    )
-    torch.testing.assert_close(
-        starts, average.server["model"].expand(3, -1), rtol=0, atol=1e-6
-    )
-    np.testing.assert_allclose(
-        cw.values["clients/pre/loss"], average.values["clients/pre/loss"], rtol=1e-5
-    )
+    keys = {"name": "cwfedavg", "distribution": "true", "layers": "all"}
+    cw = federate(keys, counts)
+    everyone = cw.prepared.make_cohort(np.arange(3), 4)
+    starts = starts_of(cw.prepared.method, cw.server, everyone)
+    expected = average.server["model"].expand(3, -1)
+    torch.testing.assert_close(starts, expected, rtol=0, atol=1e-6)
+    losses, plain = (run.values["clients/pre/loss"] for run in (cw, average))
+    np.testing.assert_allclose(losses, plain, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

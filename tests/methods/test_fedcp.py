@@ -28,9 +28,8 @@ def test_equal_heads_make_the_gate_meaningless(model, features):
     """p + q = 1, so the logits are Wφ + 2b for any gate."""
     expected = model.head(features) + model.head.bias
     for context in (torch.zeros(6), torch.randn(6)):
-        noise = torch.rand(8, 12)
-        for given in (None, noise):
-            found = predict_separated(model, features, context, given)
+        for noise in (None, torch.rand(8, 12)):
+            found = predict_separated(model, features, context, noise)
             torch.testing.assert_close(found, expected)
 
 
@@ -41,8 +40,13 @@ def test_gate_and_heads_by_hand(model, features):
     norm = model.gate[1]
     norm.weight.data.zero_()
     norm.bias.data.copy_(torch.tensor(3.0).log() * (torch.arange(12) < 6))
+    check_three_quarters(model, features)
+
+
+def check_three_quarters(model, features, *noise):
+    """Assert that p = ¾ and q = ¼."""
     model.personal.weight.data.normal_()
-    found = predict_separated(model, features, torch.ones(6))
+    found = predict_separated(model, features, torch.ones(6), *noise)
     expected = model.personal(0.75 * features) + model.head(0.25 * features)
     torch.testing.assert_close(found, expected)
 
@@ -121,7 +125,7 @@ def test_the_received_features_pull_nothing(model):
 
 
 def test_personal_heads_stay_and_the_shared_one_is_the_mean_of_halves(
-    federate, monkeypatch
+    federate,
 ):
     """g ← Σ p_i ½(r_i + g) with weights by samples; the gate and the body change, too."""
     played = federate("fedcp", rounds=1)
@@ -156,12 +160,9 @@ def test_noise_by_hand(model, features):
     """
     norm = model.gate[1]
     norm.weight.data.zero_()
-    model.personal.weight.data.normal_()
     noise = torch.full((8, 12), -1.0).exp()
     noise[:, :6] = torch.tensor(-1 / 3).exp()
-    found = predict_separated(model, features, torch.ones(6), noise)
-    expected = model.personal(0.75 * features) + model.head(0.25 * features)
-    torch.testing.assert_close(found, expected)
+    check_three_quarters(model, features, noise)
     for end in (0.0, 1.0):
         noise = torch.full((8, 12), end)
         assert predict_separated(model, features, torch.ones(6), noise).isfinite().all()

@@ -23,44 +23,32 @@ class Loads(PartialFed):
         return state
 
 
+WITHOUT_WARMUP = {"name": "partialfed", "warmup": 0}
+CERTAIN = {
+    "name": "test_partialfed:Loads",
+    "warmup": 0,
+    "strategy_share": 0.0,
+}
+
+
 def method(**keys):
-    return {
-        "name": "partialfed",
-        "warmup": 0,
-        **keys,
-    }
+    return PartialFed(**WITHOUT_WARMUP, **keys)
 
 
 @pytest.mark.parametrize("draw", ["round", "batch"])
 def test_keeping_everything_is_local_training(federate, draw):
-    played = federate(
-        {
-            "name": "test_partialfed:Loads",
-            "own": 1,
-            "warmup": 0,
-            "strategy_share": 0.0,
-            "draw": draw,
-        }
-    )
-    torch.testing.assert_close(
-        played.clients["model"], federate("local").clients["model"]
-    )
+    played = federate({**CERTAIN, "own": 1, "draw": draw})
+    local = federate("local")
+    torch.testing.assert_close(played.clients["model"], local.clients["model"])
 
 
 def test_loading_everything_keeps_only_the_last_step(federate):
     """With one batch per epoch θ = w − η∇f(w) for any number of epochs."""
-    loads = {
-        "name": "test_partialfed:Loads",
-        "own": 0,
-        "warmup": 0,
-        "strategy_share": 0.0,
-        "draw": "batch",
-    }
-    several = federate(
-        loads, rounds=1, training={"batch_size": 100, "epochs": 4}
-    ).clients["model"]
-    single = federate("local", rounds=1, training={"batch_size": 100}).clients["model"]
-    torch.testing.assert_close(several, single)
+    whole = {"batch_size": 100}
+    loads = {**CERTAIN, "own": 0, "draw": "batch"}
+    several = federate(loads, rounds=1, training={**whole, "epochs": 4})
+    single = federate("local", rounds=1, training=whole)
+    torch.testing.assert_close(several.clients["model"], single.clients["model"])
 
 
 @pytest.fixture
@@ -78,32 +66,27 @@ def begun(make_fleet, rows_of):
     return make
 
 
-def test_composes_once_a_round(make_fleet, begun):
+def test_the_model_is_composed_once_a_round(make_fleet, begun):
     """θ_i ← u_0 w + u_1 θ_i with one draw for each layer, followed by plain training."""
     fleet, shared, own = begun()
-    trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).local_train(
-        fleet, shared, {}
-    )
+    plain = method(strategy_share=0.0, temperature=0.7)
+    trained = plain.local_train(fleet, shared, {})
     noise = -(-fleet.uniform("first gumbel", 2, 2).log()).log()
     choice = repeat_by_layer(fleet.layout, (noise / 0.7).softmax(dim=2)[..., 0])
     start = own + choice * (shared - own)
     torch.testing.assert_close(trained, make_fleet().train(start))
-    assert len(choice.unique()) == 10 and torch.equal(
-        fleet.state["strategy"], torch.zeros(5, 2, 2)
-    )
+    assert len(choice.unique()) == 10 and not fleet.state["strategy"].any()
     fleet, shared, _ = begun()
-    stays = PartialFed(**method(strategy_share=0.999, temperature=0.7)).local_train(
-        fleet, shared, {}
-    )
+    learning = method(strategy_share=0.999, temperature=0.7)
+    stays = learning.local_train(fleet, shared, {})
     torch.testing.assert_close(stays, start)
     assert (fleet.state["strategy"] != 0).all()
 
 
 def test_strategy_batches_leave_the_model_as_it_is(begun):
     fleet, shared, own = begun()
-    trained = PartialFed(**method(strategy_share=0.999, draw="batch")).local_train(
-        fleet, shared, {}
-    )
+    learning = method(strategy_share=0.999, draw="batch")
+    trained = learning.local_train(fleet, shared, {})
     assert torch.equal(trained, own)
     assert (fleet.state["strategy"] != 0).all()
 
@@ -115,14 +98,8 @@ def test_strategy_follows_the_gradient(make_fleet, rows_of):
     shared, own, layers = rows_of(fleet, 1), rows_of(fleet, 2), len(fleet.layout.layers)
     start = torch.linspace(-1, 1, 4 * layers).double().view(2, layers, 2)
     fleet.state = {"model": own, "strategy": start}
-    PartialFed(
-        **method(
-            strategy_share=0.999,
-            strategy_lr=1.0,
-            temperature=0.8,
-            draw="batch",
-        )
-    ).local_train(fleet, shared, {})
+    keys = {"strategy_share": 0.999, "strategy_lr": 1.0, "temperature": 0.8}
+    method(**keys, draw="batch").local_train(fleet, shared, {})
     noise = -(-fleet.uniform("gumbel", 1, layers, 2).log()).log()[:, 0].double()
 
     def objective(client, strategy):
@@ -141,31 +118,27 @@ def test_strategy_follows_the_gradient(make_fleet, rows_of):
         assert slope.abs().min() > 1e-5
 
 
-def test_shares_out_the_batches_evenly():
+def test_batches_that_train_the_strategy_are_spaced_evenly():
     counts = torch.arange(1000)
     for share in (0.2, 0.5, 0.0):
         for offset in (0.0, 0.37, 0.99):
-            learns = PartialFed(**method(strategy_share=share)).trains_strategy(
-                counts, torch.tensor(offset)
-            )
+            shared = method(strategy_share=share)
+            learns = shared.trains_strategy(counts, torch.tensor(offset))
             assert abs(learns.sum() - share * 1000) <= 1
-            if share:
-                assert set(learns.nonzero().diff(dim=0).flatten().tolist()) == {
-                    round(1 / share)
-                }
+            steps = learns.nonzero().diff(dim=0)
+            assert not share or steps.unique().tolist() == [round(1 / share)]
 
 
-def test_prefers_layer_by_layer(make_fleet, rows_of):
+def test_the_preferred_model_is_chosen_layer_by_layer(make_fleet, rows_of):
     fleet = make_fleet([[1, 0, 0, 0]])
     own, shared = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own, "strategy": torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
-    chosen = PartialFed(**method()).choose_layers(fleet, shared)
+    chosen = method().choose_layers(fleet, shared)
     first, second = fleet.layout.layers
-    assert torch.equal(chosen[:, first], shared[:, first]) and torch.equal(
-        chosen[:, second], own[:, second]
-    )
+    assert torch.equal(chosen[:, first], shared[:, first])
+    assert torch.equal(chosen[:, second], own[:, second])
     fleet.state["strategy"] = torch.zeros(1, 2, 2)
-    assert torch.equal(PartialFed(**method()).choose_layers(fleet, shared), own)
+    assert torch.equal(method().choose_layers(fleet, shared), own)
 
 
 @pytest.mark.slow
@@ -173,12 +146,7 @@ def test_scores_each_layer_as_the_strategy_prefers_it(federate):
     """A strategy that loads everything scores the shared model, and one that keeps
     everything the client's model, before and after training.
     """
-    certain = {
-        "name": "test_partialfed:Loads",
-        "warmup": 0,
-        "strategy_share": 0.0,
-    }
-    loads, keeps = (federate({**certain, "own": own}).values for own in (0, 1))
+    loads, keeps = (federate({**CERTAIN, "own": own}).values for own in (0, 1))
     local = federate("local").values
     for column in ("pre", "post"):
         loss = f"clients/{column}/loss"
@@ -190,5 +158,6 @@ def test_scores_each_layer_as_the_strategy_prefers_it(federate):
 
 def test_a_cold_draw_stays_finite(federate):
     """In late rounds the temperature is at its floor."""
-    played = federate(method(temperature=5.0, decay=1e-20), rounds=3)
+    cold = {**WITHOUT_WARMUP, "temperature": 5.0, "decay": 1e-20}
+    played = federate(cold, rounds=3)
     assert all(tensor.isfinite().all() for tensor in played.clients.values())
