@@ -1,5 +1,7 @@
 """Scores and class means compared with plain loops."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -10,11 +12,19 @@ every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
 
 
 def module_of(fleet, row):
+    """Return the model of a row in evaluation mode."""
     module = fleet.setup.build()
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(fleet.layout.split(row)[name])
-    return module.eval()
+    module.load_state_dict(fleet.layout.split(row))
+    return module.requires_grad_(False).eval()
+
+
+def features(model, x, lane):
+    return model.features(x)
+
+
+def losses(fleet, name):
+    """Return the sums of losses and the numbers of samples of a score, [clients, 2]."""
+    return fleet.results.scores[name]["loss"]
 
 
 @every_kernel
@@ -23,18 +33,16 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
     rows = rows_of(fleet)
     fleet.score("pre", rows)
     correct, total = fleet.results.scores["pre"]["accuracy"].T
-    loss, same = fleet.results.scores["pre"]["loss"].T
+    loss, same = losses(fleet, "pre").T
     assert torch.equal(total, same)
     samples = fleet.resources.samples
     for client in range(5):
         x, y = samples.take(samples.test[client])
-        logits = module_of(fleet, rows[client])(x).detach()
+        logits = module_of(fleet, rows[client])(x)
         assert total[client] == len(y) == 20 * (fleet.counts[client] > 0).sum()
         assert correct[client] == (logits.argmax(1) == y).sum()
-        torch.testing.assert_close(
-            loss[client].float(),
-            torch.nn.functional.cross_entropy(logits, y, reduction="sum"),
-        )
+        expected = torch.nn.functional.cross_entropy(logits, y, reduction="sum")
+        torch.testing.assert_close(loss[client].float(), expected)
 
 
 @every_kernel
@@ -58,9 +66,7 @@ def test_one_row_stands_for_all_clients(make_fleet, rows_of, lanes):
     row = rows_of(fleet)[0]
     fleet.score("one", row)
     fleet.score("all", row.repeat(5, 1))
-    assert torch.equal(
-        fleet.results.scores["one"]["loss"], fleet.results.scores["all"]["loss"]
-    )
+    assert torch.equal(losses(fleet, "one"), losses(fleet, "all"))
 
 
 @every_kernel
@@ -74,9 +80,8 @@ def test_a_prediction_of_ones_own_sees_the_lanes_variables(make_fleet, rows_of, 
         variables={"wanted": torch.nn.functional.one_hot(wanted, 4).float()},
     )
     held = fleet.counts[torch.arange(5), wanted] > 0
-    assert torch.equal(
-        fleet.results.scores["constant"]["accuracy"][:, 0], 20.0 * held.double()
-    )
+    correct = fleet.results.scores["constant"]["accuracy"][:, 0]
+    assert torch.equal(correct, 20.0 * held.double())
 
 
 def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
@@ -88,11 +93,9 @@ def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
 
 def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
     fleet = make_fleet()
-    scored = []
+    scored, score = [], scoring.score
     monkeypatch.setattr(
-        scoring,
-        "score",
-        lambda *given, real=scoring.score: scored.append(1) or real(*given),
+        scoring, "score", lambda *given: scored.append(1) or score(*given)
     )
     fleet.score(("pre", "global"), rows_of(fleet))
     often = len(scored)
@@ -101,9 +104,7 @@ def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
     assert len(scored) == 2 * often
 
 
-def test_clients_are_scored_in_lockstep_and_as_one_by_one(
-    make_fleet, rows_of, monkeypatch
-):
+def test_clients_are_scored_together_as_one_by_one(make_fleet, rows_of, monkeypatch):
     """Test sets of 40, 40, 60, 40 and 80 samples: two whole blocks, then remainders of
     8, 8, 8 and 16.
     """
@@ -111,22 +112,15 @@ def test_clients_are_scored_in_lockstep_and_as_one_by_one(
     found = []
     for lanes in ("auto", 1):
         fleet = make_fleet(lanes=lanes)
-        blocks, predict = [], fleet.resources.kernel.predict
-        monkeypatch.setattr(
-            fleet.resources.kernel,
-            "predict",
-            lambda tensors, x, *rest, blocks=blocks, predict=predict: (
-                blocks.append(x.shape[:2]) or predict(tensors, x, *rest)
-            ),
-        )
-        fleet.score("post", rows_of(fleet))
-        means = fleet.class_means(
-            rows_of(fleet), lambda model, x, lane: model.features(x)
-        )
-        found.append((fleet.results.scores["post"]["loss"], means, blocks))
-    assert found[0][2] == [(5, 32), (2, 32), (4, 16), (1, 32), (4, 16)]
-    for one, other in zip(found[0][:2], found[1][:2], strict=True):
-        torch.testing.assert_close(one, other)
+        kernel, rows = fleet.resources.kernel, rows_of(fleet)
+        predict = mock.Mock(side_effect=kernel.predict)
+        monkeypatch.setattr(kernel, "predict", predict)
+        fleet.score("post", rows)
+        blocks = [call.args[1].shape[:2] for call in predict.mock_calls]
+        found.append((losses(fleet, "post"), fleet.class_means(rows, features)))
+        if lanes == "auto":
+            assert blocks == [(5, 32), (2, 32), (4, 16), (1, 32), (4, 16)]
+    torch.testing.assert_close(*found)
 
 
 def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):
@@ -135,23 +129,21 @@ def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):
     fleet.score("before", rows)
     rows *= 2
     fleet.score("after", rows)
-    assert not torch.equal(
-        fleet.results.scores["after"]["loss"], fleet.results.scores["before"]["loss"]
-    )
+    assert not torch.equal(losses(fleet, "after"), losses(fleet, "before"))
 
 
 @every_kernel
 def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
-    means = fleet.class_means(rows, lambda model, x, lane: model.features(x))
+    means = fleet.class_means(rows, features)
     assert means.shape == (5, 4, 6)
     samples = fleet.resources.samples
     for client in range(5):
         x, y = samples.take(samples.train[client])
-        features = module_of(fleet, rows[client]).features(x).detach()
+        found = module_of(fleet, rows[client]).features(x)
         for c in range(4):
-            expected = features[y == c].mean(0) if (y == c).any() else torch.zeros(6)
+            expected = found[y == c].mean(0) if (y == c).any() else torch.zeros(6)
             torch.testing.assert_close(means[client, c], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -160,14 +152,14 @@ def test_class_means_of_a_function_that_reads_variables(make_fleet, rows_of, lan
     """Multiplied by a number of each client, the means are its multiples."""
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
-    plain = fleet.class_means(rows, lambda model, x, lane: model.features(x))
+    factor = 2.0 ** torch.arange(5)[:, None]  # so that no value is rounded
+    plain = fleet.class_means(rows, features)
     times = fleet.class_means(
         rows,
         lambda model, x, lane: lane.factor * model.features(x),
-        variables={"factor": 2.0 ** torch.arange(5)[:, None]},
+        variables={"factor": factor},
     )
-    # powers of two, so that no value is rounded
-    assert torch.equal(times, plain * 2.0 ** torch.arange(5)[:, None, None])
+    assert torch.equal(times, plain * factor[:, None])
 
 
 @every_kernel
@@ -178,20 +170,19 @@ def test_outputs_against_a_loop(make_fleet, rows_of, monkeypatch, lanes, block):
     fleet = make_fleet(counts, lanes=lanes)
     rows, samples = rows_of(fleet), fleet.resources.samples
     samples.train[2] = samples.train[2][:0]  # a client may have no samples
-    outputs, labels, held = fleet.outputs(rows, lambda model, x, _: model.features(x))
+    outputs, labels, held = fleet.outputs(rows, features)
     assert outputs.shape == (4, 22, 6)
     assert held.sum(dim=1).tolist() == [11, 1, 0, 22]
     for client in range(4):
         x, y = samples.take(samples.train[client])
         own = held[client]
         assert own[: len(y)].all() and torch.equal(labels[client, own], y)
-        torch.testing.assert_close(
-            outputs[client, own], module_of(fleet, rows[client]).features(x).detach()
-        )
+        expected = module_of(fleet, rows[client]).features(x)
+        torch.testing.assert_close(outputs[client, own], expected)
         assert not outputs[client, ~own].any() and not labels[client, ~own].any()
 
 
-def test_at_most_so_many_outputs_are_a_choice_of_each_round(make_fleet, rows_of):
+def test_a_limit_of_outputs_is_drawn_anew_in_each_round(make_fleet, rows_of):
     """The samples are in order and without repetition. Clients with fewer samples use
     all, and the number of places is the same for every client.
     """
@@ -214,6 +205,6 @@ def test_at_most_so_many_outputs_are_a_choice_of_each_round(make_fleet, rows_of)
     assert inputs(1, most=30)[0].shape == (3, 30, 5)
 
 
-def test_positions_are_padded():
+def test_positions_are_padded_with_minus_one():
     padded = scoring.pad_positions([np.array([7, 9]), np.array([], np.int64)], 3)
     assert padded.tolist() == [[7, 9, -1], [-1, -1, -1]]

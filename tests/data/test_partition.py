@@ -23,6 +23,11 @@ def dataset(labels, **options):
 TOY = dataset(np.arange(120) % 3)
 
 
+def deal(data=TOY, **keys):
+    """Return a partition into three clients with samples of all classes."""
+    return partition.make(Iid(**{"clients": 3, **keys}), data)
+
+
 def lists(split):
     return [held.tolist() for held in (*split.train, *split.test)]
 
@@ -40,105 +45,80 @@ def test_twenty_clients_share_the_digits(scheme):
     labels = digits.y.numpy()
     for train, test in zip(split.train, split.test, strict=True):
         assert len(test) >= 1 and len(train) == 3 * (len(train) + len(test)) // 4
-        assert (
-            train.dtype == test.dtype == np.int64
-            and (np.diff(train) > 0).all()
-            and (np.diff(test) > 0).all()
-        )
+        for held in (train, test):
+            assert held.dtype == np.int64 and (np.diff(held) > 0).all()
     counts = split.count_classes(labels, 10) + split.count_classes(labels, 10, "test")
-    assert (
-        counts.dtype == np.int64
-        and counts.sum(0).tolist() == np.bincount(labels).tolist()
-    )
+    assert counts.dtype == np.int64
+    assert counts.sum(0).tolist() == np.bincount(labels).tolist()
 
 
 def test_the_seed_decides():
-    same, other = (
-        partition.make(Iid(clients=3), TOY),
-        partition.make(Iid(clients=3, seed=2), TOY),
-    )
-    assert lists(partition.make(Iid(clients=3), TOY)) == lists(same) != lists(other)
+    assert lists(deal()) == lists(deal()) != lists(deal(seed=2))
 
 
 def test_the_share_of_training_samples_is_a_key():
-    split = partition.make(Iid(clients=3, train=0.5), TOY)
-    assert [len(held) for held in split.train] == [20, 20, 20]
+    assert [len(held) for held in deal(train=0.5).train] == [20, 20, 20]
 
 
 def test_too_many_clients_are_refused():
     with expect_refusal(r"partition\.clients = 121"):
-        partition.make(Iid(clients=121), TOY)
+        deal(clients=121)
 
 
 @pytest.mark.parametrize(("clients", "train"), [(120, 0.75), (60, 0.25)])
 def test_a_client_without_samples_on_one_side_is_refused(clients, train):
     with expect_refusal(rf"client 0 gets 0 .*{clients} clients .*120 "):
-        partition.make(Iid(clients=clients, train=train), TOY)
+        deal(clients=clients, train=train)
 
 
 def test_a_file_gives_back_what_was_saved(tmp_path):
-    path = tmp_path / "p.h5"
-    split = partition.make(Pathological(clients=2, classes_per_client=1), TOY)
+    path, keys = tmp_path / "p.h5", {"clients": 2, "classes_per_client": 1}
+    split = partition.make(Pathological(**keys), TOY)
     assert split.notes
     split.save(path)
     split.save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["p.h5"]
-    again = partition.make(
-        Pathological(clients=2, classes_per_client=1, file=str(path)), TOY
-    )
-    assert vars(again) | {"train": 0, "test": 0} == vars(split) | {
-        "train": 0,
-        "test": 0,
-    }
+    again = partition.make(Pathological(**keys, file=str(path)), TOY)
     assert lists(again) == lists(split)
+    assert replace(again, train=[], test=[]) == replace(split, train=[], test=[])
 
 
 def test_a_file_of_another_scheme_counts_and_is_noted(tmp_path):
     path = tmp_path / "p.h5"
-    partition.make(Iid(clients=3, seed=7), TOY).save(path)
+    deal(seed=7).save(path)
     [note] = partition.make(Dirichlet(clients=3, file=str(path)), TOY).notes
     assert "scheme = 'iid', seed = 7" in note
 
 
 def test_a_file_of_another_data_set_with_the_same_labels_is_noted(tmp_path):
     path = tmp_path / "partition.h5"
-    partition.make(Iid(clients=3), replace(TOY, name="other")).save(path)
-    [note] = partition.make(Iid(clients=3, file=str(path)), TOY).notes
+    deal(replace(TOY, name="other")).save(path)
+    [note] = deal(file=str(path)).notes
     assert "'other'" in note and f"'{TOY.name}'" in note
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "p.h5"
-    partition.make(Iid(clients=3), TOY).save(path)
+    deal().save(path)
     with expect_refusal(rf"partition\.file = '{path}' .*'toy' .*labels"):
-        partition.make(
-            Iid(clients=3, file=str(path)), dataset((np.arange(120) + 1) % 3)
-        )
+        deal(dataset((np.arange(120) + 1) % 3), file=str(path))
     with expect_refusal(r"3 clients, partition\.clients = 4"):
-        partition.make(Iid(clients=4, file=str(path)), TOY)
+        deal(clients=4, file=str(path))
     with expect_refusal(r"q\.h5: "):
         partition.Split.load(tmp_path / "q.h5")
 
 
-def test_partitions_are_the_same_if_samples_and_labels_are(tmp_path):
-    one = partition.make(Iid(clients=3), TOY)
-    assert one.equals(
-        replace(
-            one,
-            attempts=9,
-            notes=["x"],
-            scheme={},
-            dataset="other",
-        )
-    )
-    assert not one.equals(replace(one, labels_sha256="1" * 64))
-    assert not one.equals(partition.make(Iid(clients=4), TOY)) and not one.equals(
-        partition.make(Iid(clients=3, seed=2), TOY)
-    )
-    assert not one.equals(replace(one, test=one.test[::-1]))
-    assert not one.equals(
-        replace(one, train=[*one.train, one.test[0]], test=one.test[1:])
-    )
+def test_partitions_are_equal_if_samples_and_labels_are():
+    one = deal()
+    assert one.equals(replace(one, attempts=9, notes=["x"], scheme={}, dataset="other"))
+    for other in (
+        deal(clients=4),
+        deal(seed=2),
+        replace(one, labels_sha256="1" * 64),
+        replace(one, test=one.test[::-1]),
+        replace(one, train=[*one.train, one.test[0]], test=one.test[1:]),
+    ):
+        assert not one.equals(other)
 
 
 def own(drawn):

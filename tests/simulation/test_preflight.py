@@ -4,6 +4,7 @@
 
 import errno
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import mistakes
@@ -59,7 +60,7 @@ def hpcfl(hpcfl, tmp_path):
     """
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
-    def run_on_file(name: str, *overrides: str, options: tuple[str, ...] = ()):
+    def run_on_file(name: str, *overrides: str, options: Sequence[str] = ()):
         code, shown, said = hpcfl(name, "own.toml", *set_keys(*overrides), *options)
         return code, shown.splitlines(), said.splitlines()
 
@@ -67,194 +68,126 @@ def hpcfl(hpcfl, tmp_path):
 
 
 MISTAKES = [
+    ("method.name=mistakes:Nothing", "class Nothing", "hpcfl.methods.base.Method"),
+    ("method.name=mistakes:number", None, "hpcfl.methods.base.Method"),
     (
-        ["method.name=mistakes:Nothing"],
-        "class Nothing",
-        "hpcfl.methods.base.Method",
-    ),
-    (
-        ["method.name=mistakes:number"],
-        None,
-        "hpcfl.methods.base.Method",
-    ),
-    (
-        ["method.name=mistakes:Unfinished"],
+        "method.name=mistakes:Unfinished",
         "class Unfinished",
         "aggregate, send, start, update",
     ),
     (
-        ["method.name=mistakes:TakesAnother"],
+        "method.name=mistakes:TakesAnother",
         "class TakesAnother",
         "TypeError: TakesAnother.__init__() ",
     ),
+    ("method.name=mistakes:Remembers", "self.counter = 0", "self.counter = …: "),
+    ("method.name=mistakes:VectorLoss", "class VectorLoss", "has shape [2]; "),
     (
-        ["method.name=mistakes:Remembers"],
-        "self.counter = 0",
-        "self.counter = …: ",
-    ),
-    (
-        ["method.name=mistakes:VectorLoss"],
+        "method.name=mistakes:VectorLoss runtime.lanes=1",
         "class VectorLoss",
         "has shape [2]; ",
     ),
+    ("method.name=mistakes:NumberLoss", "class NumberLoss", "is a float; "),
+    ("method.name=mistakes:FreeLoss", "class FreeLoss", "'mistakes:FreeLoss'"),
     (
-        ["method.name=mistakes:VectorLoss", "runtime.lanes=1"],
-        "class VectorLoss",
-        "has shape [2]; ",
-    ),
-    (
-        ["method.name=mistakes:NumberLoss"],
-        "class NumberLoss",
-        "is a float; ",
-    ),
-    (
-        ["method.name=mistakes:FreeLoss"],
-        "class FreeLoss",
-        "'mistakes:FreeLoss'",
-    ),
-    (
-        ["method.name=mistakes:UnknownVariable"],
+        "method.name=mistakes:UnknownVariable",
         "lane.recieved",
         "'recieved'; did you mean 'received'",
     ),
+    ("method.name=mistakes:OneRowOfAll", "variables=received", "'received' "),
     (
-        ["method.name=mistakes:OneRowOfAll"],
-        "variables=received",
-        "'received' ",
-    ),
-    (
-        ["method.name=mistakes:MeanUpload"],
+        "method.name=mistakes:MeanUpload",
         "# one row for all",
         "'update' returns 'model' of shape [4810]",
     ),
     (
-        ["method.name=mistakes:BareUpload"],
+        "method.name=mistakes:BareUpload",
         "# not a dictionary",
         "'update' returns a Tensor",
     ),
     (
-        ["method.name=mistakes:ShortUpload"],
+        "method.name=mistakes:ShortUpload",
         "ShortUpload",
         "server['model'] became float32 [4809]; server_state declared float32 [4810]",
     ),
+    ("method.name=mistakes:SharedWeights", "class SharedWeights", "weights of a Mean"),
     (
-        ["method.name=mistakes:SharedWeights"],
-        "class SharedWeights",
-        "weights of a Mean",
-    ),
-    (
-        ["method.name=mistakes:WrongState"],
+        "method.name=mistakes:WrongState",
         'fleet.state["last"] = trained',
         "fleet.state['last'] became float32 [1, 4810]; client_state declared float32 [1, 3]",
     ),
     (
-        ["method.name=mistakes:NoRows"],
+        "method.name=mistakes:NoRows",
         'fleet.state["last"] = trained[0]',
         "fleet.state['last'] became float32 [4810]; client_state declared float32 [1, 4810]",
     ),
+    ("method.name=mistakes:Counting", "self.calls =", "self.calls = …: "),
     (
-        ["method.name=mistakes:Counting"],
-        "self.calls =",
-        "self.calls = …: ",
-    ),
-    (
-        ["method.name=mistakes:NoModelLeft"],
+        "method.name=mistakes:NoModelLeft",
         'uplink["model"].sum(dim=0)',
         "server['model'] became float32 []; server_state declared float32 [4810]",
     ),
     (
-        ["method.name=mistakes:MisspeltUpload"],
+        "method.name=mistakes:MisspeltUpload",
         'uplink["modle"]',
         "uplink['modle'] is unknown; did you mean 'model'?",
     ),
     (
-        ["method.name=mistakes:MisspeltVariable"],
+        "method.name=mistakes:MisspeltVariable",
         'after["stesp"]',
         "variables['stesp'] is unknown; did you mean 'steps'?",
     ),
-    (["method.name=mistakes:ChangesInPlace"], None, "server['model']"),
-    (["method.name=mistakes:NoisyServer"], "class NoisyServer", "setup.normal"),
-    (["method.name=mistakes:NoisyUpload"], "class NoisyUpload", "fleet.uniform"),
+    ("method.name=mistakes:ChangesInPlace", None, "server['model']"),
+    ("method.name=mistakes:NoisyServer", "class NoisyServer", "setup.normal"),
+    ("method.name=mistakes:NoisyUpload", "class NoisyUpload", "fleet.uniform"),
     (
-        ["method.name=mistakes:NoisyStep", "runtime.lanes=4"],
+        "method.name=mistakes:NoisyStep runtime.lanes=4",
         "class NoisyStep",
         "context.uniform",
     ),
+    ("model.name=mistakes:number", None, "'mistakes:number' is of type int; "),
     (
-        ["model.name=mistakes:number"],
-        None,
-        "'mistakes:number' is of type int; ",
-    ),
-    (
-        ["model.name=mistakes:Image", "model.inputs=10"],
+        "model.name=mistakes:Image model.inputs=10",
         "return self.linear(x.flatten(1))",
         "2×1×8×8",
     ),
+    ("model.name=mistakes:Image model.outputs=5", "class Image", "2×5; expected 2×10"),
+    ("model.name=mistakes:Unbatched", "class Unbatched", " 10; expected 2×10"),
+    ("model.name=mistakes:Forwardless", "class Forwardless", '"forward"'),
     (
-        ["model.name=mistakes:Image", "model.outputs=5"],
-        "class Image",
-        "2×5; expected 2×10",
-    ),
-    (["model.name=mistakes:Unbatched"], "class Unbatched", " 10; expected 2×10"),
-    (
-        ["model.name=mistakes:Forwardless"],
-        "class Forwardless",
-        '"forward"',
-    ),
-    (
-        ["model.name=mistakes:sequential"],
+        "model.name=mistakes:sequential",
         "def sequential",
         "mat1 and mat2 shapes cannot be multiplied (2x64 and 63x10)",
     ),
+    ("model.name=mistakes:of_shape_alone", None, "(shape, classes, *, own keys)"),
+    ("model.name=mistakes:Image method.name=fedphp", "class Image", "'features'"),
+    ("model.name=mistakes:Image method.name=cwfedavg", None, "cwfedavg "),
+    ('evaluation.scores=["own_scores:Typo"]', None, "'sums': AttributeError"),
+    ("evaluation.score=accuracy", None, "evaluation.score = 'accuracy': "),
+    ("data.dataset=mistakes:Nothing", "class Nothing", "hpcfl.data.sources.base."),
+    ("data.dataset=mistakes:unreadable", "missing.csv", "FileNotFoundError"),
     (
-        ["model.name=mistakes:of_shape_alone"],
-        None,
-        "(shape, classes, *, own keys)",
-    ),
-    (
-        ["model.name=mistakes:Image", "method.name=fedphp"],
-        "class Image",
-        "'features'",
-    ),
-    (
-        ["model.name=mistakes:Image", "method.name=cwfedavg"],
-        None,
-        "cwfedavg ",
-    ),
-    (['evaluation.scores=["own_scores:Typo"]'], None, "'sums': AttributeError"),
-    (
-        ["evaluation.score=accuracy"],
-        None,
-        "evaluation.score = 'accuracy': ",
-    ),
-    (
-        ["data.dataset=mistakes:Nothing"],
-        "class Nothing",
-        "hpcfl.data.sources.base.",
-    ),
-    (["data.dataset=mistakes:unreadable"], "missing.csv", "FileNotFoundError"),
-    (
-        ["partition.scheme=mistakes:Nothing"],
+        "partition.scheme=mistakes:Nothing",
         "class Nothing",
         "hpcfl.data.partitions.base.Scheme",
     ),
     (
-        ["partition.scheme=mistakes:Undrawable"],
+        "partition.scheme=mistakes:Undrawable",
         "labels[len(labels)]",
         "IndexError: index 1797 ",
     ),
     (
-        ["model.name=mistakes:Recurrent", "runtime.lanes=4"],
+        "model.name=mistakes:Recurrent runtime.lanes=4",
         "self.cell(x[:, 0])",
         "(RuntimeError: Batching rule",
     ),
     (
-        ["method.name=mistakes:Item", "runtime.lanes=4"],
+        "method.name=mistakes:Item runtime.lanes=4",
         "value.item()",
         "set runtime.lanes = 1",
     ),
     (
-        ["model.name=mistakes:Dropping", "runtime.lanes=4"],
+        "model.name=mistakes:Dropping runtime.lanes=4",
         "functional.dropout(x",
         "(RuntimeError: vmap: called random",
     ),
@@ -265,7 +198,7 @@ MISTAKES = [
 def test_a_mistake_is_one_line_and_nothing_is_written(
     hpcfl, tmp_path, overrides, fragment, words
 ):
-    code, shown, said = hpcfl("run", *overrides)
+    code, shown, said = hpcfl("run", *overrides.split())
     assert (code, shown, len(said)) == (2, [], 1)
     assert words in said[0] and (fragment is None or points_to(said[0], fragment))
     assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
@@ -279,41 +212,36 @@ def test_a_model_is_tried_even_if_a_round_is_too_large(hpcfl, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_traceback_is_there_for_those_who_ask(hpcfl):
+def test_an_option_prints_the_traceback(hpcfl):
+    mistake = "method.name=mistakes:UnknownVariable"
     for name in ("run", "check"):
-        assert len(hpcfl(name, "method.name=mistakes:UnknownVariable")[2]) == 1
-        code, _, said = hpcfl(
-            name, "method.name=mistakes:UnknownVariable", options=("--traceback",)
-        )
+        assert len(hpcfl(name, mistake)[2]) == 1
+        code, _, said = hpcfl(name, mistake, options=["--traceback"])
         assert code == 2 and said[0] == "Traceback (most recent call last):"
-        assert any("lane.recieved" in line for line in said) and said[-1].startswith(
-            f"hpcfl: {FILE}"
-        )
+        assert any("lane.recieved" in line for line in said)
+        assert said[-1].startswith(f"hpcfl: {FILE}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("overrides", "fragment"),
+    ("override", "fragment"),
     [
-        (["method.name=mistakes:Item"], "value.item()"),
-        (["method.name=mistakes:Branch"], "if value > 1"),
-        (["model.name=mistakes:Recurrent"], "self.cell(x[:, 0])"),
-        (["model.name=mistakes:InPlace"], "summed += x.flatten(1)"),
-        (["model.name=mistakes:Dropping"], "functional.dropout(x"),
+        ("method.name=mistakes:Item", "value.item()"),
+        ("method.name=mistakes:Branch", "if value > 1"),
+        ("model.name=mistakes:Recurrent", "self.cell(x[:, 0])"),
+        ("model.name=mistakes:InPlace", "summed += x.flatten(1)"),
+        ("model.name=mistakes:Dropping", "functional.dropout(x"),
     ],
 )
 def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
-    hpcfl, overrides, fragment
+    hpcfl, override, fragment
 ):
     for name in ("check", "run"):
-        code, shown, said = hpcfl(name, *overrides)
+        code, shown, said = hpcfl(name, override)
         assert code == 0, said
         (note,) = [line for line in shown if BATCHED in line]
-        assert (
-            points_to(note, fragment)
-            and note.startswith("note: ")
-            and "runtime.lanes = 1" in note
-        )
+        assert points_to(note, fragment)
+        assert note.startswith("note: ") and "runtime.lanes = 1" in note
 
 
 @pytest.mark.parametrize(

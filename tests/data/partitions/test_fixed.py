@@ -8,9 +8,16 @@ from refusals import expect_refusal
 
 from hpcfl.data.partitions.fixed import ClientDirichlet, Grouped, PathologicalPairs
 
-CIFAR = np.concatenate([np.repeat(np.arange(10), 5000), np.repeat(np.arange(10), 1000)])
-PATH = np.concatenate([np.repeat(np.arange(9), 9000), np.repeat(np.arange(9), 700)])
-SMALL = np.concatenate([np.repeat(np.arange(10), 20), np.repeat(np.arange(10), 10)])
+
+def labels_of(classes, train, test):
+    """Return training and then test labels with equal numbers of each class."""
+    numbers = np.arange(classes)
+    return np.concatenate([np.repeat(numbers, train), np.repeat(numbers, test)])
+
+
+CIFAR = labels_of(10, 5000, 1000)
+PATH = labels_of(9, 9000, 700)
+SMALL = labels_of(10, 20, 10)
 
 
 def counts(draw, labels, part, classes=10):
@@ -26,16 +33,11 @@ def counts(draw, labels, part, classes=10):
 )
 def test_fixed_numbers_from_the_official_splits(scheme):
     draw = scheme.draw(CIFAR, 10, 10_000)
-    for part, each, low, high in (
-        ("train", 500, 0, 50_000),
-        ("test", 100, 50_000, 60_000),
-    ):
-        for held in getattr(draw, part):
-            assert (
-                len(np.unique(held)) == len(held) == each
-                and low <= held.min()
-                and held.max() < high
-            )
+    parts = (draw.train, 500, 0, 50_000), (draw.test, 100, 50_000, 60_000)
+    for part, each, low, high in parts:
+        for held in part:
+            assert len(np.unique(held)) == len(held) == each
+            assert low <= held.min() and held.max() < high
     train, test = counts(draw, CIFAR, "train"), counts(draw, CIFAR, "test")
     # the same distribution, except for rounding half a sample of each class
     assert np.abs(train / 5 - test).max() <= 5
@@ -44,9 +46,7 @@ def test_fixed_numbers_from_the_official_splits(scheme):
 
 def test_a_draw_of_one_client_does_not_depend_on_the_others():
     few, many = (ClientDirichlet(clients=m).draw(CIFAR, 10, 10_000) for m in (2, 5))
-    assert [held.tolist() for held in few.train] == [
-        held.tolist() for held in many.train[:2]
-    ]
+    np.testing.assert_array_equal(few.train, many.train[:2])
 
 
 @pytest.mark.parametrize(
@@ -55,37 +55,25 @@ def test_a_draw_of_one_client_does_not_depend_on_the_others():
 def test_the_largest_share_is_that_of_the_public_code(beta, classes, share):
     generator = np.random.default_rng(0)
     scheme = ClientDirichlet(beta=beta)
-    assert np.mean(
-        [scheme.draw_shares(classes, generator).max() for _ in range(2000)]
-    ) == pytest.approx(share, abs=0.02)
+    largest = [scheme.draw_shares(classes, generator).max() for _ in range(2000)]
+    assert np.mean(largest) == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.parametrize(
     ("shares", "samples", "last_class", "largest_remainder"),
     [
         ([0.26, 0.26, 0.48], 10, [3, 3, 4], [3, 2, 5]),
-        (
-            [0.5, 0.5, 0.0],
-            5,
-            [3, 2, 0],
-            [3, 2, 0],
-        ),  # the second is clipped so that the sum does not change
+        # the second is clipped so that the sum does not change
+        ([0.5, 0.5, 0.0], 5, [3, 2, 0], [3, 2, 0]),
         ([0.15, 0.15, 0.15, 0.55], 10, [2, 2, 2, 4], [2, 2, 1, 5]),
         ([0.04, 0.04, 0.04, 0.88], 10, [0, 0, 0, 10], [1, 0, 0, 9]),
     ],
 )
 def test_both_rules_of_rounding(shares, samples, last_class, largest_remainder):
-    shares = np.array(shares)
-    assert (
-        ClientDirichlet(rounding="last-class").count_samples(shares, samples).tolist()
-        == last_class
-    )
-    assert (
-        ClientDirichlet(rounding="largest-remainder")
-        .count_samples(shares, samples)
-        .tolist()
-        == largest_remainder
-    )
+    expected = {"last-class": last_class, "largest-remainder": largest_remainder}
+    for rounding, counted in expected.items():
+        scheme = ClientDirichlet(rounding=rounding)
+        assert scheme.count_samples(np.array(shares), samples).tolist() == counted
 
 
 def test_each_client_holds_its_own_two_classes_in_equal_numbers():
@@ -125,17 +113,15 @@ def test_too_few_samples_are_refused_unless_replacement_is_on(scheme):
     told = rf"'{scheme.scheme}': client \d.* partition\.replacement = true$"
     with expect_refusal(told):
         scheme.draw(SMALL, 10, 100)
-    draw = scheme.model_copy(update={"replacement": True, "test_samples": 20}).draw(
-        SMALL, 10, 100
-    )
+    keys = {"replacement": True, "test_samples": 20}
+    draw = scheme.model_copy(update=keys).draw(SMALL, 10, 100)
     assert [len(held) for held in draw.train] == [scheme.train_samples] * 3
 
 
 def test_a_class_without_samples_cannot_be_replaced():
+    scheme = PathologicalPairs(clients=20, train_samples=10, replacement=True)
     with expect_refusal(r"client 0, class 0 .* of 0; "):
-        PathologicalPairs(clients=20, train_samples=10, replacement=True).draw(
-            SMALL[SMALL > 4], 10, 50
-        )
+        scheme.draw(SMALL[SMALL > 4], 10, 50)
 
 
 def test_more_classes_than_there_are_is_refused():
@@ -144,13 +130,11 @@ def test_more_classes_than_there_are_is_refused():
 
 
 def test_data_without_an_official_test_split_is_cut_at_random():
-    draw = PathologicalPairs(clients=4, train_samples=20, test_samples=4).draw(
-        SMALL, 10, 0
-    )
-    assert not set(np.concatenate(draw.train)) & set(np.concatenate(draw.test))
-    assert (
-        max(map(max, draw.train)) > 200 and max(map(max, draw.test)) < 300
-    )  # from the whole pool
+    scheme = PathologicalPairs(clients=4, train_samples=20, test_samples=4)
+    draw = scheme.draw(SMALL, 10, 0)
+    train, test = np.concatenate(draw.train), np.concatenate(draw.test)
+    assert not np.isin(train, test).any()
+    assert train.max() > 200 and test.max() < 300  # from the whole pool
 
 
 def test_replacement_is_for_classes_that_are_too_small_alone():
@@ -170,10 +154,7 @@ def test_what_is_not_dominant_comes_in_proportion_to_the_pool():
     drawn twice as often.
     """
     sizes = np.array([9000] * 8 + [18_000])
-    labels = np.concatenate(
-        [np.repeat(np.arange(9), sizes), np.repeat(np.arange(9), 700)]
-    )
-    held = counts(Grouped(clients=20).draw(labels, 9, 6300), labels, "train", 9)[
-        :6
-    ].sum(0)
+    labels = labels_of(9, sizes, 700)
+    draw = Grouped(clients=20).draw(labels, 9, 6300)
+    held = counts(draw, labels, "train", 9)[:6].sum(0)
     assert held[8] / held[3:8].mean() == pytest.approx(2, abs=0.35)

@@ -6,61 +6,51 @@ from refusals import expect_refusal
 
 from hpcfl.data.partitions.pathological import plugin
 
+LABELS = np.repeat(np.arange(10), 600)
 
-def assign(labels, classes, clients, per_client, seed=0):
+
+def assign(labels=LABELS, clients=20, per_client=2, seed=0):
     scheme = plugin(clients=clients, classes_per_client=per_client)
+    classes = int(labels.max()) + 1
     return scheme.assign(labels, classes, np.random.default_rng(seed))
 
 
-def held_classes(labels, assignment):
+def held_classes(assignment, labels=LABELS):
+    """Return the classes of each client."""
     return [np.unique(labels[held]).tolist() for held in assignment.samples]
 
 
+def take_class_0(assignment, labels=LABELS):
+    """Return the samples of class 0 of the four clients that have it."""
+    return [held[labels[held] == 0] for held in assignment.samples[:4]]
+
+
 def test_clients_fall_into_blocks():
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
-    assignment = assign(labels, 10, clients=20, per_client=2)
-    assert held_classes(labels, assignment) == [
-        [2 * (i // 4), 2 * (i // 4) + 1] for i in range(20)
-    ]
-    assert (
-        sorted(np.concatenate(assignment.samples)) == list(range(6000))
-        and assignment.notes == []
-    )
+    labels = np.random.default_rng(0).permutation(LABELS)
+    assignment = assign(labels)
+    blocks = [[2 * (i // 4), 2 * (i // 4) + 1] for i in range(20)]
+    assert held_classes(assignment, labels) == blocks
+    assert sorted(np.concatenate(assignment.samples)) == list(range(6000))
+    assert assignment.notes == []
 
 
 def test_a_class_is_dealt_out_in_stored_order_within_the_bounds():
     # 4 clients per class: a mean of 150, so 15 … 149 for all but the last
-    labels = np.repeat(np.arange(10), 600)
     for seed in range(20):
-        samples = assign(
-            labels,
-            10,
-            clients=20,
-            per_client=2,
-            seed=seed,
-        ).samples
-        chunks = [held[labels[held] == 0] for held in samples[:4]]
-        assert np.concatenate(chunks).tolist() == list(range(600))
-        assert (
-            all(15 <= len(chunk) <= 149 for chunk in chunks[:3])
-            and len(chunks[3]) > 150
-        )
+        *chunks, last = take_class_0(assign(seed=seed))
+        assert np.concatenate([*chunks, last]).tolist() == list(range(600))
+        assert all(15 <= len(chunk) <= 149 for chunk in chunks) and len(last) > 150
 
 
 def test_cifar_100_has_ten_blocks_of_two():
     labels = np.repeat(np.arange(100), 600)
-    assignment = assign(labels, 100, clients=20, per_client=10)
-    assert held_classes(labels, assignment) == [
-        list(range(10 * (i // 2), 10 * (i // 2) + 10)) for i in range(20)
-    ]
+    blocks = [list(range(10 * (i // 2), 10 * (i // 2) + 10)) for i in range(20)]
+    assert held_classes(assign(labels, per_client=10), labels) == blocks
 
 
 def test_ag_news_has_two_blocks_of_ten():
-    assignment = assign(np.repeat(np.arange(4), 31_900), 4, clients=20, per_client=2)
-    assert (
-        held_classes(np.repeat(np.arange(4), 31_900), assignment)
-        == [[0, 1]] * 10 + [[2, 3]] * 10
-    )
+    labels = np.repeat(np.arange(4), 31_900)
+    assert held_classes(assign(labels), labels) == [[0, 1]] * 10 + [[2, 3]] * 10
 
 
 def test_a_small_class_is_dealt_out_by_the_least_of_a_client():
@@ -68,58 +58,44 @@ def test_a_small_class_is_dealt_out_by_the_least_of_a_client():
     per client is ⌊min(40, N/2M)⌋/10 = 4.
     """
     labels = np.repeat(np.arange(10), [40, *[600] * 9])
-    sizes = []
+    sizes = set()
     for seed in range(50):
-        samples = assign(
-            labels,
-            10,
-            clients=20,
-            per_client=2,
-            seed=seed,
-        ).samples
-        sizes += [int((labels[held] == 0).sum()) for held in samples[:3]]
-    assert set(sizes) == set(range(4, 10))
+        *chunks, _ = take_class_0(assign(labels, seed=seed), labels)
+        sizes |= set(map(len, chunks))
+    assert sizes == set(range(4, 10))
 
 
 def test_unused_classes_are_noted():
-    labels = np.repeat(np.arange(10), 600)
-    assignment = assign(labels, 10, clients=7, per_client=3)
-    assert held_classes(labels, assignment) == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3 + [
-        [6, 7, 8]
-    ]
+    assignment = assign(clients=7, per_client=3)
+    blocks = [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3 + [[6, 7, 8]]
+    assert held_classes(assignment) == blocks
     [note] = assignment.notes
     assert "class 9 (600 " in note
-    few = assign(labels, 10, clients=3, per_client=2)
-    assert held_classes(labels, few) == [[0, 1], [2, 3], [4, 5]] and len(few.notes) == 1
+    few = assign(clients=3)
+    assert held_classes(few) == [[0, 1], [2, 3], [4, 5]] and len(few.notes) == 1
 
 
 def test_a_short_last_block_is_noted():
-    labels = np.repeat(np.arange(10), 600)
-    assignment = assign(labels, 10, clients=10, per_client=3)
-    assert held_classes(labels, assignment)[-1] == [9]
+    assignment = assign(clients=10, per_client=3)
+    assert held_classes(assignment)[-1] == [9]
     [note] = assignment.notes
     assert "9 to 9 " in note and " 1 of 3 " in note
 
 
 def test_more_classes_than_there_are_is_refused():
     with expect_refusal("classes_per_client = 11"):
-        assign(np.arange(100) % 10, 10, clients=5, per_client=11)
+        assign(np.arange(100) % 10, clients=5, per_client=11)
 
 
 @pytest.mark.parametrize(
     ("per_class", "told"),
     [
-        (
-            3,
-            r"partition\.clients .* class 0 .* 0\.07 .* 0\.75 ",
-        ),  # mean below 1
+        # mean below 1
+        (3, r"partition\.clients .* class 0 .* 0\.07 .* 0\.75 "),
         # no integer in the interval
-        (
-            4,
-            r"partition\.clients .* class 0 .* 0\.10 .* 1\.00 ",
-        ),
+        (4, r"partition\.clients .* class 0 .* 0\.10 .* 1\.00 "),
     ],
 )
 def test_too_few_samples_are_refused_with_the_numbers(per_class, told):
     with expect_refusal(told):
-        assign(np.repeat(np.arange(10), per_class), 10, clients=20, per_client=2)
+        assign(np.repeat(np.arange(10), per_class))
