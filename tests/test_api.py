@@ -27,9 +27,7 @@ def test_importing_the_package_imports_no_other_one():
     a module is imported when it is called.
     """
     code = "import sys; before = set(sys.modules); import hpcfl; print(*set(sys.modules) - before)"
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
     new = {name.partition(".")[0] for name in printed.split()}
     assert new - sys.stdlib_module_names == {"hpcfl"}
     assert [name for name in printed.split() if name.startswith("hpcfl.")] == []
@@ -42,7 +40,7 @@ def test_an_unknown_attribute_is_an_attribute_error():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", ["no_grad", "inference_mode"])
-def test_a_run_where_nothing_is_to_be_differentiated(tmp_path, block):
+def test_a_run_inside_a_block_without_gradients_is_the_same(tmp_path, block):
     with getattr(torch, block)():
         inside = hpcfl.run(TABLE, out=tmp_path / "inside")
     outside = hpcfl.run(TABLE, out=tmp_path / "outside")
@@ -62,10 +60,8 @@ def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
         "training.batch_size = 200\n"
         'partition = { scheme = "iid", clients = 4 }'
     )
-    assert (
-        hpcfl.run(tmp_path / "small.toml", out="elsewhere").summary.digest
-        == first.summary.digest
-    )
+    from_file = hpcfl.run(tmp_path / "small.toml", out="elsewhere")
+    assert from_file.summary.digest == first.summary.digest
     assert hpcfl.run(config.parse(TABLE)).summary.digest == first.summary.digest
     assert hpcfl.load("runs/small").summary == first.summary
 
@@ -78,27 +74,24 @@ def test_a_sweep_gives_its_runs_by_name(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_recorded_round_is_told(tmp_path):
+def test_a_callback_receives_every_recorded_round(tmp_path):
     told = []
 
     def on_round(name, round, values):
         told.append((name, round, values["pre/weighted"]))
 
-    found = hpcfl.run(
-        {**TABLE, "sweep": {"seed": [0, 1]}}, out=tmp_path / "seeds", on_round=on_round
-    )
+    out, sweep = tmp_path / "seeds", {**TABLE, "sweep": {"seed": [0, 1]}}
+    found = hpcfl.run(sweep, out=out, on_round=on_round)
     assert [entry[:2] for entry in told] == [
         (f"small-seed={seed}", round) for seed in (0, 1) for round in (1, 2, 3)
     ]
     assert [entry[2] for entry in told[3:]] == found["seed=1"].accuracy("pre").tolist()
-    assert (
-        hpcfl.run(TABLE, out=tmp_path / "seeds" / "seed=0", on_round=on_round)
-        and len(told) == 6
-    )
+    assert hpcfl.run(TABLE, out=out / "seed=0", on_round=on_round)
+    assert len(told) == 6
 
 
 @pytest.mark.slow
-def test_what_a_callback_raises_ends_the_run_and_the_next_command_continues(tmp_path):
+def test_an_error_in_a_callback_ends_the_run_and_the_next_command_continues(tmp_path):
     def on_round(name, round, values):
         raise ZeroDivisionError("a bug in a callback")
 
@@ -111,7 +104,7 @@ def test_what_a_callback_raises_ends_the_run_and_the_next_command_continues(tmp_
 
 
 @pytest.mark.slow
-def test_fewer_rounds_than_a_later_command_has_played_are_said(tmp_path, capsys):
+def test_fewer_rounds_than_a_later_command_has_played_are_noted(tmp_path, capsys):
     for rounds in (2, 3):
         hpcfl.run({**TABLE, "rounds": rounds}, out=tmp_path / "run")
     assert "of a later command" not in capsys.readouterr().out
@@ -180,7 +173,7 @@ def test_errors_have_names_at_the_top_level():
 
 
 @pytest.mark.slow
-def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
+def test_without_progress_only_the_callback_prints(tmp_path, capsys):
     def on_round(name, round, values):
         print(f"heard {round}")
 
@@ -192,7 +185,9 @@ def test_without_progress_only_the_callback_is_heard(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_an_interrupt_without_progress_is_told_and_output_comes_back(tmp_path, capsys):
+def test_an_interrupt_without_progress_ends_the_run_and_restores_the_output(
+    tmp_path, capsys
+):
     """The interrupt is a SIGINT, as by the stop button of a notebook."""
 
     def on_round(name, round, values):

@@ -155,6 +155,17 @@ class Cluster:
         self.until(lambda: self.ended(job), f"the end of job {job}")
         assert self.state(job) == end, self.log()
 
+    def warn(self, job: str) -> None:
+        """Send Slurm's warning before the time limit early."""
+        self.run("scancel", "--batch", "--signal=USR2", job)
+
+    def finish(self, *jobs: str, out: str = "out") -> str:
+        """Let jobs end without pauses and return the digest of a run."""
+        self.hurry()
+        for job in jobs:
+            self.wait(job)
+        return self.digest(out)
+
     def ended(self, job: str) -> bool:
         """Return whether the job has ended for good: a job that is being requeued also
         passes through such a state.

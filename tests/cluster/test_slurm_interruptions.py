@@ -19,19 +19,12 @@ def test_time_limit_hit_twice(cluster, undisturbed):
     """
     cluster.experiment(pause=5, every="auto", since=1)
     # On a slow machine many starts make no progress.
-    cluster.profile(
-        time="0:02:00",
-        warning=115,
-        ranks_per_node=1,
-        max_requeues=20,
-    )
+    cluster.profile(time="0:02:00", warning=115, ranks_per_node=1, max_requeues=20)
     (job,) = cluster.submit()
     cluster.until(lambda: cluster.restarts(job) >= 2, "the second time limit")
-    cluster.hurry()
-    cluster.wait(job)
+    assert cluster.finish(job) == undisturbed
     assert cluster.restarts(job) >= 2
     assert "stopped in time" in cluster.log()
-    assert cluster.digest() == undisturbed
 
 
 def test_a_checkpoint_that_takes_half_of_the_warning(cluster, undisturbed):
@@ -46,39 +39,26 @@ def test_a_checkpoint_that_takes_half_of_the_warning(cluster, undisturbed):
     assert "stopped in time" in cluster.log(), cluster.log()
     assert cluster.rounds() > 1
     assert "set warning = 60" in cluster.log()
-    cluster.hurry()
-    cluster.wait(job)
-    assert cluster.digest() == undisturbed
+    assert cluster.finish(job) == undisturbed
 
 
 def test_preempted_by_a_higher_partition(cluster, undisturbed):
     job = cluster.start_until_round_three()
-    other = cluster.run(
-        "sbatch",
-        "--parsable",
-        "--partition=high",
-        "--nodes=2",
-        "--exclusive",
-        "--wrap=sleep 2",
-    ).strip()
+    options = "--parsable --partition=high --nodes=2 --exclusive"
+    other = cluster.run("sbatch", *options.split(), "--wrap=sleep 2").strip()
     cluster.until(lambda: cluster.restarts(job) == 1, "the preemption")
     assert re.search(r"queued +.*requeued 1 time", cluster.hpcfl("status", "out"))
-    cluster.hurry()
-    cluster.wait(other)
-    cluster.wait(job)
-    assert cluster.digest() == undisturbed
+    assert cluster.finish(other, job) == undisturbed
 
 
 def test_a_plain_batch_script_is_requeued_to_the_same_digest(cluster, undisturbed):
     cluster.experiment(pause=3)
     job = cluster.run("sbatch", "--parsable", str(SCRIPT), "e.toml", "out").strip()
     cluster.wait_for_round(3)
-    cluster.run("scancel", "--batch", "--signal=USR2", job)  # Slurm's warning, early
+    cluster.warn(job)
     cluster.until(lambda: cluster.restarts(job) == 1, "the requeue")
-    cluster.hurry()
-    cluster.wait(job)
+    assert cluster.finish(job) == undisturbed
     assert "stopped in time" in (cluster.folder / f"hpcfl-{job}.log").read_text()
-    assert cluster.digest() == undisturbed
 
 
 def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
@@ -94,27 +74,21 @@ def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
             lambda done=done: cluster.rounds("out/seed=0") > done,
             f"round {done} of job {job}",
         )
-        cluster.run("scancel", "--batch", "--signal=USR2", job)
+        cluster.warn(job)
         cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
-        assert re.search(
-            r"seed=0 +(queued|starting|running) ", cluster.hpcfl("status", "out")
-        )
+        state = r"seed=0 +(queued|starting|running) "
+        assert re.search(state, cluster.hpcfl("status", "out"))
         job = cluster.submit()[0]  # already in the queue
         assert "_" not in job
-    cluster.hurry()
-    cluster.wait(other)
-    cluster.wait(job)
-    assert cluster.digest("out/seed=0") == undisturbed
+    assert cluster.finish(other, job, out="out/seed=0") == undisturbed
 
 
-def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
+def test_a_job_shorter_than_a_round_is_not_requeued_for_ever(cluster):
     cluster.experiment(pause=1000, since=2, every=20)
     cluster.profile(warning=20, max_requeues=0)
     (job,) = cluster.submit()
     cluster.wait_for_round(1)
-    cluster.run(
-        "scancel", "--batch", "--signal=USR2", job
-    )  # the warning, without waiting for it
+    cluster.warn(job)
     cluster.wait(job, "FAILED")
     assert "in the middle of a round" in cluster.log()
     assert "max_requeues = 0" in cluster.hpcfl("status", "out")

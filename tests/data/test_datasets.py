@@ -14,6 +14,10 @@ from hpcfl.experiment import config
 from hpcfl.report import configuration
 
 
+def load_named(name, **keys):
+    return datasets.load(config.Data(dataset=name, **keys))
+
+
 def test_digits_are_built_in(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
     digits = datasets.load(config.Data())
@@ -24,24 +28,19 @@ def test_digits_are_built_in(monkeypatch):
     assert values.dtype == torch.float32 and values.min() == -1 and values.max() == 1
 
 
-def test_names_are_the_files():
-    assert {"digits", "fashion-mnist", "npz-folders", "pfllib"} <= set(
-        datasets.list_names()
-    )
-    assert not any("_" in name or name == "base" for name in datasets.list_names())
+def test_data_sets_are_listed_by_their_files():
+    names = datasets.list_names()
+    assert {"digits", "fashion-mnist", "npz-folders", "pfllib"} <= set(names)
+    assert not any("_" in name or name == "base" for name in names)
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_normalise_is_the_formula(per_channel):
+def test_normalise_subtracts_the_mean_and_divides_by_the_deviation(per_channel):
     mean, std = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)) if per_channel else ((0.5,), (0.25,))
     x = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    data = datasets.Dataset(
-        "x", x, torch.zeros(4, dtype=torch.int64), 2, mean=mean, std=std
-    )
-    expected = (x / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(
-        -1, 1, 1
-    )
-    torch.testing.assert_close(data.normalise(x), expected)
+    data = datasets.Dataset("x", x, torch.zeros(4).long(), 2, mean=mean, std=std)
+    shift, scale = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+    torch.testing.assert_close(data.normalise(x), (x / 255 - shift) / scale)
 
 
 def test_normalise_leaves_token_ids_alone():
@@ -50,23 +49,22 @@ def test_normalise_leaves_token_ids_alone():
     assert data.normalise(x) is x
 
 
-def test_a_missing_root_is_told(monkeypatch):
+def test_a_missing_root_is_refused_with_the_download(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
-    with expect_refusal(
-        r"data\.root .*\$HPCFL_DATA.* hpcfl data download cifar-100 --root"
-    ):
-        datasets.load(config.Data(dataset="cifar-100"))
+    words = r"data\.root .*\$HPCFL_DATA.* hpcfl data download cifar-100 --root"
+    with expect_refusal(words):
+        load_named("cifar-100")
 
 
 def test_a_missing_file_is_named_with_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with expect_refusal(f"^data.file = 'sub/x' .{tmp_path}/sub/x.*working folder$"):
-        datasets.load(config.Data(dataset="leaf", file="sub/x"))
+        load_named("leaf", file="sub/x")
 
 
-def test_unknown_names_get_the_nearest():
+def test_an_unknown_name_is_refused_with_the_nearest():
     with expect_refusal(r"'cifar10' .*'cifar-10'"):
-        datasets.load(config.Data(dataset="cifar10"))
+        load_named("cifar10")
 
 
 def test_built_in_data_is_not_downloaded(tmp_path):
@@ -79,16 +77,15 @@ def test_a_part_of_the_samples_for_a_quick_try():
     each class has 50; of the test points a sixtieth, 10, remains, with 1 or 2 of each
     class.
     """
-    whole = datasets.load(config.Data(dataset="spiral"))
-    part = datasets.load(config.Data(dataset="spiral", samples=300))
+    whole = load_named("spiral")
+    part = load_named("spiral", samples=300)
     assert (len(part.y), part.official_test, part.classes) == (310, 10, 6)
     assert np.bincount(part.y[:300]).tolist() == [50] * 6
     assert set(np.bincount(part.y[300:]).tolist()) == {1, 2}
     places = [torch.where((whole.x == x).all(dim=1))[0].item() for x in part.x]
     assert places == sorted(set(places)) and places[299] < 18_000 <= places[300]
     assert whole.y[places].equal(part.y)
-    again = datasets.load(config.Data(dataset="spiral", samples=300))
-    assert again.x.equal(part.x)
+    assert load_named("spiral", samples=300).x.equal(part.x)
     [note] = part.notes
     assert "data.samples = 300: " in note
     assert " of 18,000 " in note and " 10 of 600 " in note
@@ -118,12 +115,12 @@ def test_a_part_that_cannot_be_drawn_anew(data, partition):
 
 
 def test_a_part_of_samples_without_an_official_split():
-    part = datasets.load(config.Data(samples=200))
+    part = load_named("digits", samples=200)
     assert (len(part.y), part.official_test) == (200, 0)
     [note] = part.notes
     assert "data.samples = 200: " in note and " of 1,797 " in note
     with expect_refusal(r"data.samples = 1797"):
-        datasets.load(config.Data(samples=1797))
+        load_named("digits", samples=1797)
 
 
 def test_a_part_of_the_samples_is_another_run():
@@ -131,14 +128,9 @@ def test_a_part_of_the_samples_is_another_run():
     whole = config.parse(table)
     part = config.parse({**table, "data": {"samples": 200}})
     assert whole.fingerprint() != part.fingerprint()
+    table |= {"data": {"samples": 9}, "partition": {"scheme": "by-client"}}
     with expect_refusal(r"data\.samples = 9: .*partition\.scheme = 'by-client'"):
-        config.parse(
-            {
-                **table,
-                "data": {"samples": 9},
-                "partition": {"scheme": "by-client"},
-            }
-        )
+        config.parse(table)
 
 
 LETTERS = {
@@ -166,26 +158,23 @@ def test_a_data_set_without_keys_has_the_sections_alone():
     assert set(resolved["data"]) == set(config.Data.model_fields) - {"options"}
 
 
-def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
+def test_keys_that_do_not_fit_the_data_are_refused():
     with expect_refusal(r"data\.dataset = 'npz' .*data\.file"):
-        datasets.load(config.Data(dataset="npz"))
+        load_named("npz")
     with expect_refusal(r"'digits' .*data\.file = 'x'"):
-        datasets.load(config.Data(file="x"))
+        load_named("digits", file="x")
     with expect_refusal(r"data\.augment = true"):
         load("spiral", ".", augment=True)
 
 
 def test_test_samples_that_a_partition_cuts_are_not_in_the_statistics(tmp_path):
-    generator = np.random.default_rng(0)
-    x = generator.random((40, 3)).astype(np.float32)
-    np.savez(tmp_path / "t.npz", x=x, y=np.arange(40) % 2, client=np.arange(40) % 4)
+    file = tmp_path / "t.npz"
+    x = np.random.default_rng(0).random((40, 3)).astype(np.float32)
+    np.savez(file, x=x, y=np.arange(40) % 2, client=np.arange(40) % 4)
+    data = {"dataset": "npz", "file": str(file), "normalise": "statistics"}
     keys = {
         "method": {"name": "local"},
-        "data": {
-            "dataset": "npz",
-            "file": str(tmp_path / "t.npz"),
-            "normalise": "statistics",
-        },
+        "data": data,
         "partition": {"scheme": "by-client", "clients": 3},
         "newcomers": {"clients": 1},
     }
@@ -245,24 +234,19 @@ def test_parts_are_disjoint_and_complete_and_classes_keep_their_shares(share):
             expected = share * (LABELS[whole] == label).sum()
             if len(whole) > 2:
                 assert abs((LABELS[out] == label).sum() - expected) <= 1
-        assert len(remaining) >= 1 and len(out) == min(
-            max(1, round(share * len(whole))), len(whole) - 1
-        )
+        drawn = max(1, round(share * len(whole)))
+        assert len(remaining) >= 1 and len(out) == min(drawn, len(whole) - 1)
 
 
-def test_drawn_by_seed_and_client():
+def test_held_out_samples_are_drawn_by_seed_and_client():
     same = [TRAIN[0], TRAIN[0]]
     first, again, other = (hold_out(same, LABELS, 0.2, seed)[1] for seed in (1, 1, 2))
-    assert (
-        np.array_equal(first, again)
-        and not np.array_equal(first[0], other[0])
-        and not np.array_equal(first[0], first[1])
-    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first[0], other[0])
+    assert not np.array_equal(first[0], first[1])
 
 
-def test_nothing_is_held_out_unasked():
+def test_a_share_of_zero_holds_out_nothing():
     train, held_out = hold_out(TRAIN, LABELS, 0.0, seed=1)
-    assert all(
-        np.array_equal(one, other) for one, other in zip(train, TRAIN, strict=True)
-    )
-    assert [len(out) for out in held_out] == [0, 0, 0, 0]
+    assert all(map(np.array_equal, train, TRAIN))
+    assert list(map(len, held_out)) == [0, 0, 0, 0]

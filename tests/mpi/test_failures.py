@@ -21,14 +21,14 @@ pytestmark = pytest.mark.mpi
 
 NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED = (
     str(Path(__file__).with_name(f"{name}.py"))
-    for name in (
-        "noting",
-        "stopping",
-        "unreported",
-        "warned",
-        "wrapped",
-    )
+    for name in ("noting", "stopping", "unreported", "warned", "wrapped")
 )
+FEDAVG = "[method]\nname = 'fedavg'\n"
+
+
+def error_lines(output):
+    """Return the lines of an output that hpcfl writes about errors."""
+    return [line for line in output.splitlines() if line.startswith("hpcfl:")]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def ended(start, experiment, tmp_path):
     the given number of ranks.
     """
 
-    def play(ranks, text="[method]\nname = 'fedavg'\n", rounds=3, out=None, **keys):
+    def play(ranks, text=FEDAVG, rounds=3, out=None, **keys):
         file = experiment(text, rounds)
         return start(ranks, file, "--out", out or tmp_path / "out", **keys).wait()
 
@@ -49,20 +49,17 @@ def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_client
 ):
     code, output = ended(3, "[method]\nname = 'tiny:Raises'\nclient = 3\n")
     assert code not in (0, 2, 75)
-    line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank"))
     assert re.match(
         r"hpcfl: rank [12] on .* failed: round 2, clients? [0-4, ]*3[0-4, ]*"
         r"\S+tiny.py:\d+: ZeroDivisionError: a bug",
-        line,
+        error_lines(output)[0],
     )
     assert "raise ZeroDivisionError" in output
 
 
 @pytest.mark.parametrize("stopped", [0, 2])
 def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stopped):
-    file = experiment(
-        "[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n", 100_000
-    )
+    file = experiment(f"{FEDAVG}[runtime]\nhang_after = 3.0\n", 100_000)
     job = start(3, file, "--out", tmp_path / "out")
     jobs.wait_for_round(job, tmp_path / "out", 2)
     job.signal(signal.SIGSTOP, [job.ranks()[stopped]])
@@ -71,16 +68,14 @@ def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stop
     assert code not in (0, 75) and time.monotonic() - began < 30
     # The named rank depends on whether the stopped rank blocks another one during an
     # exchange.
-    assert re.search(
-        r"hpcfl: (rank|a rank) .* 3 s \(runtime.hang_after\)",
-        output,
-    ), output
+    silent = r"hpcfl: (rank|a rank) .* 3 s \(runtime.hang_after\)"
+    assert re.search(silent, output), output
 
 
 def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(ended):
     """No rank polls for it: the server is inside a blocking call."""
     began = time.monotonic()
-    text = "[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n"
+    text = f"{FEDAVG}[runtime]\nhang_after = 3.0\n"
     code, output = ended(2, text, program=(STOPPING,))
     assert code not in (0, 75) and time.monotonic() - began < 60
     assert " 3 s (runtime.hang_after)" in output
@@ -89,9 +84,8 @@ def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(ended):
 def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(
     start, experiment, tmp_path
 ):
-    file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 1.0\n")
-    text = Path(file).read_text().replace("tiny:Counts", "tiny:Stuck")
-    Path(file).write_text(text)
+    file = experiment(f"{FEDAVG}[runtime]\nhang_after = 1.0\n")
+    replace_scheme(file, "tiny:Stuck")
     code, output = start(3, file, "--out", tmp_path / "out").wait()
     assert code not in (0, 2, 75)
     assert "hpcfl: rank 1 has been silent for 15 s" in output, output
@@ -99,14 +93,17 @@ def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(
 
 
 def test_what_only_one_rank_lacks_is_bad_input_of_all(start, experiment, tmp_path):
-    file = experiment("[method]\nname = 'fedavg'\n")
-    Path(file).write_text(
-        Path(file).read_text().replace("tiny:Counts", "tiny:Unreadable")
-    )
+    file = experiment(FEDAVG)
+    replace_scheme(file, "tiny:Unreadable")
     code, output = start(3, file, "--out", tmp_path / "out").wait()
     assert code == 2 and not (tmp_path / "out").exists()
-    said = [line for line in output.splitlines() if line.startswith("hpcfl:")]
-    assert said == ["hpcfl: rank 1: a file is missing on this node"]
+    assert error_lines(output) == ["hpcfl: rank 1: a file is missing on this node"]
+
+
+def replace_scheme(file, scheme):
+    """Use another partition scheme in an experiment file."""
+    path = Path(file)
+    path.write_text(path.read_text().replace("tiny:Counts", scheme))
 
 
 def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_lost(
@@ -130,31 +127,20 @@ def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_los
 @pytest.mark.parametrize(
     ("text", "code", "line"),
     [
-        ("[method]\nname = 'fedavg'\n", 0, ""),
+        (FEDAVG, 0, ""),
         ("[method]\nname = 'fedavgg'\n", 2, "did you mean 'fedavg'?"),
-        (
-            "[method]\nname = 'tiny:Stops'\nclient = 3\n",
-            75,
-            "round 2 of 3; ",
-        ),
-        (
-            "[method]\nname = 'tiny:Diverges'\nclient = 3\n",
-            1,
-            "round 2: client 3 diverged",
-        ),
+        ("[method]\nname = 'tiny:Stops'\nclient = 3\n", 75, "round 2 of 3; "),
+        ("[method]\nname = 'tiny:Diverges'\nclient = 3\n", 1, "client 3 diverged"),
     ],
 )
 def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(
     ended, tmp_path, text, code, line
 ):
     _, output = ended(3, text, program=(NOTING,), CODES=str(tmp_path))
-    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [
-        str(code)
-    ] * 3, output
+    codes = [(tmp_path / str(rank)).read_text() for rank in range(3)]
+    assert codes == [str(code)] * 3, output
     assert output.count(line) == 1 or not line
-    assert len(
-        [spoken for spoken in output.splitlines() if spoken.startswith("hpcfl:")]
-    ) == (code != 0)
+    assert len(error_lines(output)) == (code != 0)
 
 
 @pytest.mark.parametrize(("method", "code"), [("fedavg", 0), ("tiny:Stops", 75)])
@@ -187,11 +173,8 @@ def test_a_report_that_fails_changes_no_code(ended, tmp_path):
     text = "[sweep]\nmethod.name = ['local', 'fedavg']\n"
     code, output = ended(3, text, 1, program=(UNREPORTED,))
     assert code == 0 and "BAD TERMINATION" not in output
-    [note] = [
-        line
-        for line in output.splitlines()
-        if "their report failed (ModuleNotFoundError" in line
-    ]
+    failed = "their report failed (ModuleNotFoundError"
+    [note] = [line for line in output.splitlines() if failed in line]
     assert note.endswith(f"hpcfl show {tmp_path / 'out'}")
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"local", "fedavg"}
 
@@ -212,8 +195,9 @@ def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(
     began = time.monotonic()
     code, output = ended(3, text, TMPDIR=str(small_disk))
     assert code not in (0, 2, 75) and time.monotonic() - began < 60
-    line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank "))
-    assert "No space left on device" in line and "Traceback" not in output
+    line = error_lines(output)[0]
+    assert line.startswith("hpcfl: rank ") and "No space left on device" in line
+    assert "Traceback" not in output
 
 
 @contextmanager
@@ -233,14 +217,10 @@ def read_only(folder: Path) -> Iterator[Path]:
     ):
         pytest.skip("mounting needs root")
     try:
-        busy = [
-            "mount",
-            "-o",
-            "remount,bind,ro",
-            folder,
-        ]  # while a file is being written there
+        remount = ["mount", "-o", "remount,bind,ro", folder]
         deadline = time.monotonic() + jobs.PATIENCE
-        while subprocess.run(busy, capture_output=True).returncode:
+        # fails while a file is being written there
+        while subprocess.run(remount, capture_output=True).returncode:
             assert time.monotonic() < deadline
         yield folder
     finally:
@@ -254,13 +234,13 @@ def read_only(folder: Path) -> Iterator[Path]:
 def test_a_results_folder_that_is_lost_ends_all_ranks_and_keeps_its_checkpoint(
     start, experiment, tmp_path, fault, reason
 ):
-    file, folder = experiment("[method]\nname = 'fedavg'\n", 100_000), tmp_path / "out"
+    file, folder = experiment(FEDAVG, 100_000), tmp_path / "out"
     job = start(3, file, "--out", folder)
     jobs.wait_for_round(job, folder, 2)
     with fault(folder) as kept:
         code, output = job.wait()
     assert code == 1
-    (line,) = [line for line in output.splitlines() if line.startswith("hpcfl:")]
+    (line,) = error_lines(output)
     assert reason in line and "Traceback" not in output
     assert jobs.round_of(kept) >= 2
 
@@ -270,7 +250,7 @@ def test_a_folder_that_is_read_only_from_the_start_is_bad_input(ended, tmp_path)
     with read_only(tmp_path / "results") as folder:
         code, output = ended(2, out=folder / "out")
     assert code == 2
-    (line,) = [line for line in output.splitlines() if line.startswith("hpcfl:")]
+    (line,) = error_lines(output)
     assert line.startswith(f"hpcfl: {folder}/out")
     assert "Read-only file system; " in line and "--out" in line
 

@@ -10,6 +10,10 @@ from hpcfl.report.plots.curves import AXES
 from hpcfl.report.sheet import Sheet
 
 
+def draw(runs, **keys):
+    return curves.plugin(runs, Sheet(7), **keys)
+
+
 def line(figure, position=0):
     return figure.axes[0].lines[position].get_xydata().round(6).tolist()
 
@@ -31,12 +35,12 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(
 
 def test_models_before_training_cost_what_the_rounds_before_did(made_runs):
     found = made_runs(fedavg=[0.1])
-    assert line(curves.plugin(found, Sheet(7), x="seconds")) == [[0, 50], [2, 60]]
-    assert line(curves.plugin(found, Sheet(7), x="floats")) == [[0, 50], [150, 60]]
+    assert line(draw(found, x="seconds")) == [[0, 50], [2, 60]]
+    assert line(draw(found, x="floats")) == [[0, 50], [150, 60]]
     assert AXES["seconds"][1](found[0], "post").tolist() == [2, 4, 5]
     del found[0].results.values.of_rounds["floats_down"]
     with expect_refusal("fedavg,seed=0: --x floats: "):
-        curves.plugin(found, Sheet(7), x="floats")
+        draw(found, x="floats")
 
 
 def test_held_out_samples_of_each_methods_own_models(made_runs):
@@ -46,7 +50,7 @@ def test_held_out_samples_of_each_methods_own_models(made_runs):
     for run in found:
         of_run = np.array([*numbers[run.score], np.nan])
         run.results.values.of_rounds[f"validation/{run.score}/{run.metric}"] = of_run
-    figure = curves.plugin(found, Sheet(7), metric="validation", x="seconds")
+    figure = draw(found, metric="validation", x="seconds")
     # after training: includes the round's cost
     assert line(figure, 0) == [[2, 70], [4, 80]]
     assert line(figure, 1) == [[0, 50], [2, 60]]
@@ -58,37 +62,30 @@ def test_held_out_samples_of_each_methods_own_models(made_runs):
 def test_a_score_over_a_key(made_runs):
     made_runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
     found = made_runs(local=[0.1], keys={"training": {"lr": 0.2}})
-    figure = curves.plugin(found, Sheet(7), x="training.lr", at="last")
-    assert sorted(line(figure, position) for position in (0, 1)) == [
-        [[0.1, 51]],
-        [[0.2, 60]],
-    ]
+    figure = draw(found, x="training.lr", at="last")
+    lines = sorted([line(figure, 0), line(figure, 1)])
+    assert lines == [[[0.1, 51]], [[0.2, 60]]]
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
-    told = r"--x method\.name: 'fedavg' in .*fedavg,seed=0 "
-    with expect_refusal(told):
-        curves.plugin(found, Sheet(7), x="method.name")
+    with expect_refusal(r"--x method\.name: 'fedavg' in .*fedavg,seed=0 "):
+        draw(found, x="method.name")
     with expect_refusal(r"--x lr: .*floats, bits, partition.seed, seed, training.lr$"):
-        curves.plugin(found, Sheet(7), x="lr")
+        draw(found, x="lr")
 
 
 def test_a_run_that_is_not_finished_is_drawn_as_far_as_it_is(made_runs):
     sheet = Sheet(7)
-    assert line(curves.plugin(made_runs(fedavg=[0.1], finished=False), sheet)) == [
-        [0, 50],
-        [1, 60],
-    ]
+    figure = curves.plugin(made_runs(fedavg=[0.1], finished=False), sheet)
+    assert line(figure) == [[0, 50], [1, 60]]
     assert sheet.notes[0] == "fedavg,seed=0: it is at round 2 of 2"
 
 
 def test_group_makes_lines_and_must_tell_runs_apart(made_runs):
     made_runs(fedprox=[0.0], keys={"training": {"lr": 0.1}})
     found = made_runs(fedavg=[0.1])
-    figure = curves.plugin(found, Sheet(7), group=["method", "training.lr"])
-    assert [text.get_text() for text in figure.legends[0].texts] == [
-        "fedavg lr=0.005",
-        "fedprox lr=0.1",
-    ]
+    figure = draw(found, group=["method", "training.lr"])
+    labels = [text.get_text() for text in figure.legends[0].texts]
+    assert labels == ["fedavg lr=0.005", "fedprox lr=0.1"]
     with expect_refusal(r"'method\.nam' .*'method\.name'"):
-        curves.plugin(found, Sheet(7), group=["method.nam"])
+        draw(found, group=["method.nam"])
     with expect_refusal(r"method\.name; .*--group"):
-        curves.plugin(found, Sheet(7), group=["rounds"])
+        draw(found, group=["rounds"])

@@ -24,16 +24,27 @@ def send(*numbers: signal.Signals) -> None:
         os.kill(os.getpid(), number)
 
 
+@pytest.fixture
+def ends():
+    """Return a list of the calls that end the process."""
+    return []
+
+
+def find_kept_signal() -> str | None:
+    """Return the signal that the next run receives at its start."""
+    with StopRequest(pytest.fail) as request:
+        return request.received
+
+
 @pytest.mark.parametrize("number", signals.STOP)
-def test_the_first_is_noted(number):
+def test_the_first_signal_is_recorded(number):
     with StopRequest(pytest.fail) as request:
         assert request.received is None
         send(number)
         assert request.received == number.name
 
 
-def test_the_second_ends_at_once(clock):
-    ends = []
+def test_the_second_signal_ends_the_process(clock, ends):
     with StopRequest(lambda: ends.append(True)) as request:
         send(signal.SIGINT, signal.SIGINT)
         assert ends == []  # echo of a launcher
@@ -42,8 +53,7 @@ def test_the_second_ends_at_once(clock):
         assert ends == [True] and request.received == "SIGINT"
 
 
-def test_warnings_may_be_repeated_but_do_not_protect(clock):
-    ends = []
+def test_repeated_warnings_end_nothing_and_another_signal_does(clock, ends):
     with StopRequest(lambda: ends.append(True)):
         for _ in range(3):
             send(signal.SIGUSR1, signal.SIGUSR2)
@@ -60,46 +70,40 @@ def test_early_signals_are_kept_for_one_run(number):
     with pytest.raises(Interrupted), StopRequest(pytest.fail) as request:
         assert request.received == number.name
         raise Interrupted("stopped")
-    with StopRequest(pytest.fail) as request:
-        assert request.received is None
+    assert find_kept_signal() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_came_too_late_for_a_run_stops_the_next(number):
+def test_a_signal_at_the_end_of_a_run_stops_the_next(number):
     signals.remember()
     with StopRequest(pytest.fail):
         send(number)
-    with StopRequest(pytest.fail) as request:
-        assert request.received == number.name
+    assert find_kept_signal() == number.name
 
 
-def test_what_came_while_a_run_failed_stops_the_next():
+def test_a_signal_while_a_run_fails_stops_the_next():
     signals.remember()
     with pytest.raises(RunFailure), StopRequest(pytest.fail):
         send(signal.SIGTERM)
         raise RunFailure("diverged")
-    with StopRequest(pytest.fail) as request:
-        assert request.received == "SIGTERM"
+    assert find_kept_signal() == "SIGTERM"
 
 
-def test_what_ended_a_run_at_once_is_done_with():
+def test_a_signal_that_ended_a_run_is_not_kept():
     signals.remember()
     with pytest.raises(KeyboardInterrupt), StopRequest(pytest.fail):
         send(signal.SIGINT)
         raise KeyboardInterrupt
-    with StopRequest(pytest.fail) as request:
-        assert request.received is None
+    assert find_kept_signal() is None
 
 
-def test_a_process_that_goes_on_keeps_no_signal():
+def test_a_process_that_does_not_remember_keeps_no_signal():
     with StopRequest(pytest.fail):
         send(signal.SIGINT)
-    with StopRequest(pytest.fail) as request:
-        assert request.received is None
+    assert find_kept_signal() is None
 
 
-def test_the_echo_of_an_early_signal_ends_nothing(clock):
-    ends = []
+def test_the_echo_of_an_early_signal_ends_nothing(clock, ends):
     signals.remember()
     send(signal.SIGTERM)
     with StopRequest(lambda: ends.append(True)):
