@@ -42,17 +42,16 @@ def saved(tmp_path):
     return save
 
 
-def read(**keys):
+def read(file, names=NAMES, **keys):
+    """Read the base of a model of which a head is trained."""
     torch.manual_seed(3)
-    return base.read(Adapter(**keys), MLP((5,), 4, hidden=(6,)))
+    adapter = Adapter(kind="head", base=str(file), names=names, **keys)
+    return base.read(adapter, MLP((5,), 4, hidden=(6,)))
 
 
 def prepared_with(model=None, **adapter):
-    sections = {"adapter": adapter}
-    if model is not None:
-        sections["model"] = model
-    table = tiny.table("fedavg", **sections)
-    return prepare_alone(table)
+    sections = {"model": model} if model else {}
+    return prepare_alone(tiny.table("fedavg", adapter=adapter, **sections))
 
 
 def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
@@ -63,22 +62,20 @@ def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
     assert torch.equal(frozen["hidden1.bias"], BODY["net.0.bias"])
     assert torch.equal(adapted.setup.initial(), drawn.setup.initial())
     assert adapted.frozen != drawn.frozen
-    notes = [note for note in adapted.notes if "adapter.base" in note]
-    [note] = notes
+    [note] = [note for note in adapted.notes if "adapter.base" in note]
     assert note.startswith("adapter.base: ")
     assert note.endswith(": head.weight, head.bias")
 
 
-def test_what_is_trained_begins_as_the_file_says_where_it_has_it(saved):
+def test_trained_parameters_in_the_file_begin_with_its_values(saved):
     head = {"head.weight": torch.ones(4, 6), "head.bias": torch.zeros(4)}
     file = saved(BODY | head)
     adapted = prepared_with(**LORA, base=file, names=NAMES)
     layout = adapted.setup.layout
     first = layout.split(adapted.setup.initial())
     assert torch.equal(first["head.weight"], head["head.weight"])
-    assert not torch.equal(
-        layout.split(adapted.setup.initial(1))["head.weight"], head["head.weight"]
-    )
+    other = layout.split(adapted.setup.initial(1))
+    assert not torch.equal(other["head.weight"], head["head.weight"])
     # of the trained parameters only the head may differ without an adapter
     whole = prepared_with(base=file, names={**NAMES, "head.*": []})
     first = whole.setup.layout.split(whole.setup.initial())
@@ -93,12 +90,12 @@ def test_what_is_trained_begins_as_the_file_says_where_it_has_it(saved):
 def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path):
     for name, value in BODY.items():
         saved({name: value.bfloat16()}, f"{name}.safetensors")
-    found = read(kind="head", base=str(tmp_path), names=NAMES)
+    found = read(tmp_path)
     assert found.tensors["hidden1.weight"].dtype == torch.float32
     assert torch.equal(found.tensors["hidden1.weight"], BODY["net.0.weight"])
     saved(BODY, "again.safetensors")
     with expect_refusal(r"adapter\.base = .*'net\.0\.bias'"):
-        read(kind="head", base=str(tmp_path), names=NAMES)
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,29 +134,25 @@ def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path)
         ),
     ],
 )
-def test_what_is_missing_or_of_another_shape_is_named(saved, change, words):
+def test_missing_and_unsuitable_tensors_are_named(saved, change, words):
     tensors = {
         name: value for name, value in (BODY | change).items() if value is not None
     }
     with expect_refusal(words):
-        read(kind="head", base=saved(tensors), names=NAMES)
+        read(saved(tensors))
 
 
 def test_long_names_of_tensors_are_shortened(saved):
     long = {"x" * 10**6: torch.ones(1), "line\nbreak": torch.ones(1)}
     with expect_refusal("xxx…") as caught:
-        read(kind="head", base=saved(long), names=NAMES)
+        read(saved(long))
     assert len(str(caught.value)) < 1000
 
 
 def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):
     more = {f"more{number}": torch.ones(1) for number in range(7)}
-    found = read(
-        kind="head",
-        train=["hidden1.bias"],
-        base=saved({"net.0.weight": BODY["net.0.weight"], **more}),
-        names=NAMES,
-    )
+    file = saved({"net.0.weight": BODY["net.0.weight"], **more})
+    found = read(file, train=["hidden1.bias"])
     drawn, unused = found.notes
     assert drawn.endswith(": hidden1.bias, head.weight, head.bias")
     assert unused.endswith(": more0, more1, more2, more3, more4 and 2 more")
@@ -168,13 +161,8 @@ def test_many_names_are_a_line_and_what_an_adapter_trains_may_be_missing(saved):
 def test_of_tied_parameters_a_file_has_one(saved):
     module = MLP((6,), 4, hidden=(6, 6))
     module.hidden2.weight = module.hidden1.weight
-    file = saved(
-        {
-            "hidden2.weight": torch.ones(6, 6),
-            "hidden1.bias": torch.ones(6),
-            "hidden2.bias": torch.ones(6),
-        }
-    )
+    biases = {f"hidden{number}.bias": torch.ones(6) for number in (1, 2)}
+    file = saved({"hidden2.weight": torch.ones(6, 6), **biases})
     found = base.read(Adapter(kind="head", base=file), module)
     module.load_state_dict(found.tensors, strict=False)
     assert torch.equal(module.hidden1.weight, torch.ones(6, 6))
@@ -206,22 +194,21 @@ BROKEN = {
 def test_a_broken_file_is_one_line(tmp_path, kind):
     path = tmp_path / "base.safetensors"
     path.write_bytes(BROKEN[kind])
-    words = r"adapter\.base: .*base\.safetensors: "
-    with expect_refusal(words):
-        read(kind="head", base=str(path))
+    with expect_refusal(r"adapter\.base: .*base\.safetensors: "):
+        read(path, names={})
 
 
-def test_what_is_no_file_is_one_line(tmp_path):
+def test_a_base_that_is_no_file_is_one_line(tmp_path):
     with expect_refusal(r"adapter\.base: .*none: "):
-        read(kind="head", base=str(tmp_path / "none"))
+        read(tmp_path / "none", names={})
     with expect_refusal(r"adapter\.base = .*\*\.safetensors"):
-        read(kind="head", base=str(tmp_path))
+        read(tmp_path, names={})
     os.mkfifo(tmp_path / "pipe")
     with expect_refusal(r"adapter.base: .*pipe: "):
-        read(kind="head", base=str(tmp_path / "pipe"))
+        read(tmp_path / "pipe", names={})
 
 
-def test_a_base_and_what_excludes_it_or_lacks_it_are_said(saved):
+def test_keys_that_a_base_excludes_or_needs_are_named(saved):
     with expect_refusal(r"model\.init .* adapter\.base"):
         prepared_with({"name": "mlp", "init": "x"}, kind="head", base=saved())
     with expect_refusal(r"adapter\.names: .* adapter\.base"):
@@ -229,12 +216,10 @@ def test_a_base_and_what_excludes_it_or_lacks_it_are_said(saved):
 
 
 def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path):
-    prepared = prepared_with(kind="head", base=saved(), names=NAMES)
-    other = prepared_with(
-        kind="head",
-        base=saved({name: value + 1 for name, value in BODY.items()}),
-        names=NAMES,
-    )
+    keys = {"kind": "head", "names": NAMES}
+    prepared = prepared_with(**keys, base=saved())
+    changed = {name: value + 1 for name, value in BODY.items()}
+    other = prepared_with(**keys, base=saved(changed))
     words = rf"base\.safetensors, .*{prepared.frozen}, .*{other.frozen}"
     with expect_refusal(words):
         refuse_other_frozen(other, {"frozen": prepared.frozen}, tmp_path)

@@ -116,8 +116,8 @@ def test_clients_are_scored_together_as_one_by_one(make_fleet, rows_of, monkeypa
         predict = mock.Mock(side_effect=kernel.predict)
         monkeypatch.setattr(kernel, "predict", predict)
         fleet.score("post", rows)
-        blocks = [call.args[1].shape[:2] for call in predict.mock_calls]
         found.append((losses(fleet, "post"), fleet.class_means(rows, features)))
+        blocks = [call.args[1].shape[:2] for call in predict.mock_calls]
         if lanes == "auto":
             assert blocks == [(5, 32), (2, 32), (4, 16), (1, 32), (4, 16)]
     torch.testing.assert_close(*found)

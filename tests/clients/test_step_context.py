@@ -59,10 +59,8 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
     """
     found = []
     for elsewhere in (False, True):
-        fleet, seen = (
-            make_fleet([[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0]], lanes=lanes),
-            [],
-        )
+        counts, seen = [[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0]], []
+        fleet = make_fleet(counts, lanes=lanes)
 
         def step(context, elsewhere=elsewhere, seen=seen):
             if elsewhere:
@@ -74,7 +72,7 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
 
         found.append((fleet.train_by(step, rows_of(fleet), epochs=2)[0], *seen))
     assert len(found[0]) == len(found[1])
-    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+    assert all(map(torch.equal, *found))
 
 
 @every_lanes
@@ -87,10 +85,8 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     def whole(context):
         theta = context.rows()
         for batch in (0, 1):
-            theta = theta - 0.1 * (
-                context.gradient(theta, batch)
-                + 2 * (theta - context.variables["anchor"])
-            )
+            pull = 2 * (theta - context.variables["anchor"])
+            theta = theta - 0.1 * (context.gradient(theta, batch) + pull)
         context.set_rows(theta)
 
     def descend(rows, gradient, anchor):
@@ -103,16 +99,12 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     found = []
     for step in (whole, by_layer):
         fleet = make_fleet(counts, lanes=lanes)
-        rows, anchor = rows_of(fleet), rows_of(fleet, seed=2)
-        found.append(
-            (
-                fleet.train_by(
-                    step, rows, batches=2, epochs=2, variables={"anchor": anchor}
-                )[0],
-                fleet.results.losses,
-            )
+        rows, variables = rows_of(fleet), {"anchor": rows_of(fleet, seed=2)}
+        trained, _ = fleet.train_by(
+            step, rows, batches=2, epochs=2, variables=variables
         )
-    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+        found.append((trained, fleet.results.losses))
+    assert all(map(torch.equal, *found))
     assert not torch.equal(found[0][0], rows)
 
 
@@ -123,65 +115,56 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     [
         {},
         {"optimizer": "adam"},
-        {
-            "momentum": 0.9,
-            "weight_decay": 0.1,
-            "clip": 0.5,
-        },
+        {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5},
     ],
 )
-def test_descend_is_a_step_of_the_experiments_optimiser(
+def test_optimizer_step_is_a_step_of_the_experiments_optimiser(
     make_fleet, rows_of, lanes, training
 ):
     fleet = make_fleet(lanes=lanes, epochs=2, **training)
     rows = rows_of(fleet)
     plain = fleet.train(rows)
     again = make_fleet(lanes=lanes, epochs=2, **training)
-    assert torch.equal(
-        again.train_by(
-            lambda context: context.optimizer_step(context.gradient()), rows
-        )[0],
-        plain,
-    )
+
+    def step(context):
+        context.optimizer_step(context.gradient())
+
+    assert torch.equal(again.train_by(step, rows)[0], plain)
 
 
 @every_lanes
 def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    models, samples, module = (
-        rows_of(fleet)[:3],
-        fleet.resources.samples,
-        fleet.setup.build(),
-    )
+    models, samples = rows_of(fleet)[:3], fleet.resources.samples
+    module = fleet.setup.build()
     picks = torch.tensor([[0, 1], [2, 0], [1, -1], [-1, -1], [2, 2]])
     found = fleet.loss_of(Pool(models, picks))
     for client in range(5):
         x, y = samples.take(samples.train[client])
         for column, pick in enumerate(picks[client].tolist()):
-            output = torch.func.functional_call(
-                module, fleet.layout.split(models[pick]), x
-            )
-            expected = float(cross_entropy(output, y)) if pick >= 0 else float("inf")
+            module.load_state_dict(fleet.layout.split(models[pick]))
+            loss = cross_entropy(module(x), y).item()
+            expected = loss if pick >= 0 else float("inf")
             assert float(found[client, column]) == pytest.approx(expected, rel=1e-5)
-    assert torch.equal(
-        fleet.loss_of(models[0]),
-        fleet.loss_of(Pool(models, torch.zeros(5, 1, dtype=torch.int64)))[:, 0],
-    )
-    assert (
-        fleet.loss_of(models[0], "validation").tolist() == [0] * 5
-    )  # no sample is held out
+    first = fleet.loss_of(Pool(models, torch.zeros(5, 1).long()))
+    assert torch.equal(fleet.loss_of(models[0]), first[:, 0])
+    # no sample is held out
+    assert not fleet.loss_of(models[0], "validation").any()
 
 
 def test_uniform_draws_are_each_clients_own(make_fleet):
-    draws = make_fleet().uniform("noise", 4, 3)
+
+    def draw(purpose, *shape, **keys):
+        return make_fleet(**keys).uniform(purpose, *shape)
+
+    draws = draw("noise", 4, 3)
     assert draws.shape == (5, 4, 3) and (draws >= 0).all() and (draws < 1).all()
     assert len(draws.unique()) == draws.numel()
-    assert torch.equal(make_fleet().uniform("noise", 4, 3), draws)
-    assert torch.equal(
-        make_fleet().uniform("noise", 9, 3)[:, :4], draws
-    )  # more steps only add numbers
-    assert not torch.equal(make_fleet(round=2).uniform("noise", 4, 3), draws)
-    assert not torch.equal(make_fleet().uniform("other", 4, 3), draws)
+    assert torch.equal(draw("noise", 4, 3), draws)
+    # more steps only add numbers
+    assert torch.equal(draw("noise", 9, 3)[:, :4], draws)
+    assert not torch.equal(draw("noise", 4, 3, round=2), draws)
+    assert not torch.equal(draw("other", 4, 3), draws)
 
 
 @every_lanes
@@ -191,35 +174,24 @@ def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
     """This holds whatever other lanes run: 9, 2 and 5 samples in batches of 4 give 3, 1
     and 2 steps per epoch. A step may store its index.
     """
-    fleet, seen = (
-        make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes),
-        {
-            0: [],
-            1: [],
-            2: [],
-        },
-    )
+    fleet = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes)
+    seen = [], [], []
 
     def step(context):
         context.gradient()
         noise = context.uniform("noise", 3)
         if context.index.max() > 1:
             assert context.uniform("later").shape == (len(noise),)
-        for client, index, numbers in zip(
-            context.variables["client"], context.index, noise, strict=True
-        ):
-            seen[int(client)].append((index, numbers))
+        for lane, client in enumerate(context.variables["client"]):
+            seen[client].append((context.index[lane], noise[lane]))
 
-    fleet.train_by(
-        step, rows_of(fleet), epochs=2, variables={"client": torch.arange(3)}
-    )
-    for client, (steps, expected) in enumerate(
-        zip((6, 2, 4), fleet.uniform("noise", 6, 3), strict=True)
-    ):
-        assert [int(index) for index, _ in seen[client]] == list(range(steps))
-        assert torch.equal(
-            torch.stack([numbers for _, numbers in seen[client]]), expected[:steps]
-        )
+    variables = {"client": torch.arange(3)}
+    fleet.train_by(step, rows_of(fleet), epochs=2, variables=variables)
+    expected = fleet.uniform("noise", 6, 3)
+    for client, steps in enumerate((6, 2, 4)):
+        indices, numbers = map(torch.stack, zip(*seen[client], strict=True))
+        assert indices.tolist() == list(range(steps))
+        assert torch.equal(numbers, expected[client, :steps])
 
 
 def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
@@ -237,15 +209,12 @@ def test_class_means_over_draws(make_fleet, rows_of):
     """
     fleet = make_fleet([[3, 12, 0, 0]])
     rows = rows_of(fleet)
-    exact = fleet.class_means(rows, lambda model, x, lane: model.features(x))
-    drawn = fleet.class_means(
-        rows, lambda model, x, lane: model.features(x), draws=(10, 4)
-    )
+
+    def means(**keys):
+        return fleet.class_means(rows, lambda model, x, _: model.features(x), **keys)
+
+    exact, drawn = means(), means(draws=(10, 4))
     torch.testing.assert_close(drawn[:, 0], exact[:, 0])
-    assert not torch.allclose(drawn[:, 1], exact[:, 1]) and torch.equal(
-        drawn[:, 2:], exact[:, 2:]
-    )
-    again = fleet.class_means(
-        rows, lambda model, x, lane: model.features(x), draws=(10, 4)
-    )
-    assert torch.equal(drawn, again)
+    assert not torch.allclose(drawn[:, 1], exact[:, 1])
+    assert torch.equal(drawn[:, 2:], exact[:, 2:])
+    assert torch.equal(means(draws=(10, 4)), drawn)

@@ -14,11 +14,12 @@ from hpcfl.experiment.sections import Time
 from hpcfl.rows import randomness
 
 
-def test_everybody_is_always_on_by_default():
-    assert availability.make_availability(Time(), 3, 1).find_period(2, 10**15) == (
-        0,
-        FOREVER,
-    )
+def make_availability(clients=3, seed=1, **keys):
+    return availability.make_availability(Time(**keys), clients, seed)
+
+
+def test_all_clients_are_always_on_by_default():
+    assert make_availability().find_period(2, 10**15) == (0, FOREVER)
 
 
 def test_a_day_by_hand():
@@ -33,9 +34,7 @@ def test_a_day_by_hand():
 
 
 def test_clients_of_three_time_zones_come_on_at_three_hours():
-    on = availability.make_availability(
-        Time(availability="day", zones=3, hours=8.0), 60, 1
-    )
+    on = make_availability(60, availability="day", zones=3, hours=8.0)
     begins = {on.find_period(client, DAY)[0] % DAY for client in range(60)}
     assert begins == {0, DAY // 3, 2 * (DAY // 3)}
 
@@ -43,55 +42,41 @@ def test_clients_of_three_time_zones_come_on_at_three_hours():
 def test_a_file_by_hand(tmp_path):
     """Online in [0, 10) and [20, 30) of 30 seconds, repeated."""
     file = tmp_path / "on.json"
-    row = {
-        "active": [0, 20],
-        "inactive": [10, 30],
-        "finish_time": 30,
-    }
-    file.write_text(
-        json.dumps(
-            [
-                row,
-                {
-                    "active": [],
-                    "inactive": [],
-                    "finish_time": 5,
-                },
-            ]
-        )
-    )
-    keys = {"availability": "file", "availability_file": str(file)}
-    on = availability.make_availability(Time(**keys), 4, 1)
-    seconds = [on.find_period(2, tick * SECOND) for tick in (0, 9, 10, 29, 30, 40, 55)]
-    assert [(begin // SECOND, end // SECOND) for begin, end in seconds] == [
-        (0, 10),
-        (0, 10),
-        (20, 30),
-        (20, 30),
-        (30, 40),
-        (50, 60),
-        (50, 60),
-    ]
+    never = {"active": [], "inactive": [], "finish_time": 5}
+    file.write_text(json.dumps([ROW, never]))
+    on = make_availability(4, availability="file", availability_file=str(file))
+    expected = {0: 0, 9: 0, 10: 20, 29: 20, 30: 30, 40: 50, 55: 50}
+    for second, begin in expected.items():
+        period = begin * SECOND, (begin + 10) * SECOND
+        assert on.find_period(2, second * SECOND) == period
     assert on.find_period(1, 0) == (FOREVER, FOREVER)
-    for wrong in (
-        {"active": [5, 3]},
-        {"inactive": [10, 40]},
-        {"active": [0, 10]},
-        {"active": [20, 0], "inactive": [30, 10]},
-    ):
-        file.write_text(json.dumps([row | wrong]))
-        with expect_refusal("client '0': 'active' and 'inactive' "):
-            availability.make_availability(Time(**keys), 4, 1)
-    file.write_text(json.dumps([row | {"inactive": [30]}]))
-    with expect_refusal("entry 1 "):
-        availability.make_availability(Time(**keys), 4, 1)
-    file.write_text(json.dumps([row | {"inactive": []}]))
-    with expect_refusal("2 times in 'active' and 0 "):
-        availability.make_availability(Time(**keys), 4, 1)
-    for number in ("x", -1, True, None):
-        file.write_text(json.dumps([row | {"active": [0, number]}]))
-        with expect_refusal(rf"'0\.active\.1': .*, not {number!r}"):
-            availability.make_availability(Time(**keys), 4, 1)
+
+
+ROW = {"active": [0, 20], "inactive": [10, 30], "finish_time": 30}
+TIMES = "client '0': 'active' and 'inactive' "
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"active": [5, 3]}, TIMES),
+        ({"inactive": [10, 40]}, TIMES),
+        ({"active": [0, 10]}, TIMES),
+        ({"active": [20, 0], "inactive": [30, 10]}, TIMES),
+        ({"inactive": [30]}, "entry 1 "),
+        ({"inactive": []}, "2 times in 'active' and 0 "),
+        ({"active": [0, "x"]}, r"'0\.active\.1': .*, not 'x'"),
+        ({"active": [0, -1]}, r"'0\.active\.1': .*, not -1"),
+        ({"active": [0, True]}, r"'0\.active\.1': .*, not True"),
+        ({"active": [0, None]}, r"'0\.active\.1': .*, not None"),
+    ],
+    ids=str,
+)
+def test_a_file_with_wrong_times_is_refused(tmp_path, wrong, words):
+    file = tmp_path / "on.json"
+    file.write_text(json.dumps([ROW | wrong]))
+    with expect_refusal(words):
+        make_availability(availability="file", availability_file=str(file))
 
 
 def test_a_file_in_which_a_client_stays_on_until_its_end():
@@ -100,14 +85,8 @@ def test_a_file_in_which_a_client_stays_on_until_its_end():
     assert traced.find_period(0, 30) == (35, 60)
 
 
-MODELS = [
-    {"availability": "day", "hours": 6.0},
-    {
-        "availability": "markov",
-        "on": 100.0,
-        "off": 300.0,
-    },
-]
+MARKOV = {"availability": "markov", "on": 100.0, "off": 300.0}
+MODELS = [{"availability": "day", "hours": 6.0}, MARKOV]
 
 
 @pytest.mark.parametrize("keys", MODELS)
@@ -115,19 +94,19 @@ def test_periods_are_the_same_from_any_first_question(keys):
     """A period ends after the given tick, and begins at or after it unless the client
     is online.
     """
-    forwards = availability.make_availability(Time(**keys), 3, 1)
+    forwards = make_availability(**keys)
     ticks = range(0, 40 * DAY // 24, 97 * SECOND)
     found = [forwards.find_period(2, tick) for tick in ticks]
     for tick, (begin, end) in zip(ticks, found, strict=True):
         assert begin < end and end > tick
-    backwards = availability.make_availability(Time(**keys), 3, 1)
+    backwards = make_availability(**keys)
     assert [backwards.find_period(2, tick) for tick in reversed(ticks)] == found[::-1]
 
 
 @pytest.mark.parametrize("keys", MODELS)
 def test_clients_are_on_for_their_share_of_the_time(keys):
     clients, share = 1000, 0.25
-    on = availability.make_availability(Time(**keys), clients, 5)
+    on = make_availability(clients, 5, **keys)
     late = DAY // 48
     here = [on.find_period(client, late)[0] <= late for client in range(clients)]
     # three standard deviations of a share of independent clients
@@ -136,13 +115,8 @@ def test_clients_are_on_for_their_share_of_the_time(keys):
 
 def test_alternating_periods_are_the_sums_of_their_lengths():
     """Over the edges of several blocks; −m ln u of the client's keyed numbers u."""
-    keys = {
-        "availability": "markov",
-        "on": 100.0,
-        "off": 300.0,
-    }
     for seed in (1, 2, 3, 4):
-        on = availability.make_availability(Time(**keys), 3, seed)
+        on = make_availability(3, seed, **MARKOV)
         first, _ = on.find_period(2, 0)
         means = [Decimal(100 * SECOND), Decimal(300 * SECOND)]
         uniforms = 1 - randomness.generator(seed, "period", 2).random(100)

@@ -22,6 +22,15 @@ def placed(accuracies, seed=0, partition=None, counts=COUNTS, search=None):
     return Placed(run, setting if search is None else setting | {"tune.search": search})
 
 
+def same(accuracy, *given, **keys):
+    """Return a run in which all clients have the same accuracy."""
+    return placed([accuracy] * 4, *given, **keys)
+
+
+def gains_of(row, reference):
+    return compute_gains(row, reference, LAST)
+
+
 def test_gains_by_hand():
     """Gains are −0.2, 0.1, 0.3, 0.2 and, in the other partition, 0.1, 0.1, 0.1, −0.1.
 
@@ -30,7 +39,7 @@ def test_gains_by_hand():
     """
     row = [placed([0.3, 0.6, 0.9, 0.7], 0), placed([0.5, 0.5, 0.5, 0.3], 1)]
     reference = [placed([0.5, 0.5, 0.6, 0.5], 0), placed([0.4, 0.4, 0.4, 0.4], 1)]
-    gains = compute_gains(row, reference, LAST)
+    gains = gains_of(row, reference)
     assert gains.interval.mean == pytest.approx(0.075)
     assert gains.hurt == pytest.approx(0.25)
     assert gains.loss == pytest.approx(-0.15)
@@ -50,9 +59,9 @@ def test_the_interval_of_several_searches_includes_the_search():
             means.append(gained.mean())
             given = 10 * search + partition, partition, COUNTS, search
             row.append(placed((0.5 + gained).tolist(), *given))
-            reference.append(placed([0.5] * 4, *given))
-    gains = compute_gains(row, reference, LAST)
-    alone = compute_gains(row[:4], reference, LAST)
+            reference.append(same(0.5, *given))
+    gains = gains_of(row, reference)
+    alone = gains_of(row[:4], reference)
     found = variance.estimate(np.reshape(means, (3, 4)))
     assert gains.interval.mean == pytest.approx(np.mean(means))
     assert gains.interval.half == pytest.approx(found.half())
@@ -63,9 +72,9 @@ def test_the_interval_of_several_searches_includes_the_search():
 
 def test_seeds_of_one_partition_are_one_partition():
     """Two training seeds of partition 7 are averaged for each client."""
-    row = [placed([0.6] * 4, 0, 7), placed([0.8] * 4, 1, 7)]
-    reference = [placed([0.5] * 4, 0, 7), placed([0.5] * 4, 1, 7)]
-    gains = compute_gains(row, reference, LAST)
+    row = [same(0.6, 0, 7), same(0.8, 1, 7)]
+    reference = [same(0.5, 0, 7), same(0.5, 1, 7)]
+    gains = gains_of(row, reference)
     assert gains.interval.partitions == 1
     assert gains.interval.mean == pytest.approx(0.2)
 
@@ -73,11 +82,11 @@ def test_seeds_of_one_partition_are_one_partition():
 def test_a_partition_from_a_file_is_one_whatever_the_seeds():
     row = [from_file([0.6] * 4, seed) for seed in (0, 1)]
     reference = [from_file([0.5] * 4, seed) for seed in (0, 1)]
-    assert compute_gains(row, reference, LAST).interval.partitions == 1
+    assert gains_of(row, reference).interval.partitions == 1
     other = np.full((4, 2), 6)
     row[1] = from_file([0.6] * 4, 1, counts=other)
     reference[1] = from_file([0.5] * 4, 1, counts=other)
-    assert compute_gains(row, reference, LAST).interval.partitions == 2
+    assert gains_of(row, reference).interval.partitions == 2
 
 
 def from_file(accuracies, seed, counts=COUNTS):
@@ -86,13 +95,9 @@ def from_file(accuracies, seed, counts=COUNTS):
 
 
 def test_repetitions_that_only_one_has_are_left_out():
-    gains = compute_gains(
-        [placed([0.6] * 4, 0), placed([0.9] * 4, 5)],
-        [placed([0.5] * 4, 0)],
-        LAST,
-    )
+    gains = gains_of([same(0.6, 0), same(0.9, 5)], [same(0.5, 0)])
     assert gains.interval.mean == pytest.approx(0.1)
-    assert compute_gains([placed([0.6] * 4, 3)], [placed([0.5] * 4)], LAST) is None
+    assert gains_of([same(0.6, 3)], [same(0.5)]) is None
 
 
 def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
@@ -101,12 +106,11 @@ def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
     """
     steps = np.linspace(0.1, 0.4, 4)
     row = [placed(0.5 + steps, 0, 7), placed(0.55 + steps, 1, 7)]
-    reference = [placed([0.5] * 4, seed, 7) for seed in (0, 1)]
-    gains = compute_gains(row, reference, LAST)
+    reference = [same(0.5, seed, 7) for seed in (0, 1)]
+    gains = gains_of(row, reference)
     assert len(gains.of_pairs) == 8 and gains.interval.partitions == 1
-    table = comparison.tabulate(
-        {"row": gains}, Reference("local", tests_pairs=True), 100
-    )
+    reference = Reference("local", tests_pairs=True)
+    table = comparison.tabulate({"row": gains}, reference, 100)
     assert table.loc["row", "p_pairs"] == pytest.approx(2 / 2**8)
     assert np.isnan(table.loc["row", "p"])
 
@@ -126,15 +130,15 @@ def test_the_test_over_pairs_appears_only_when_asked_for(runs):
 
 
 def test_lower_losses_are_gains():
-    row = placed([0.4] * 4)
+    row = same(0.4)
     row.run.scores["accuracy"]["better"] = "down"
-    gains = compute_gains([row], [placed([0.5] * 4)], LAST)
+    gains = gains_of([row], [same(0.5)])
     assert gains.interval.mean == pytest.approx(0.1)
 
 
 def test_other_clients_are_refused():
     with expect_refusal(r"^run: .* run$"):
-        compute_gains([placed([0.4] * 4)], [placed([0.5] * 4, counts=COUNTS + 1)], LAST)
+        gains_of([same(0.4)], [same(0.5, counts=COUNTS + 1)])
 
 
 def test_gini_by_hand():
@@ -159,22 +163,20 @@ def runs(tmp_path):
 
 @pytest.mark.slow
 def test_a_table_beside_a_reference_in_every_format(runs):
-    (sheet,) = sweep_table.compare(
-        arrange(runs), Reading(at="tail"), Reference("local", power=1.0)
-    )
+    reference = Reference("local", power=1.0)
+    (sheet,) = sweep_table.compare(arrange(runs), Reading(at="tail"), reference)
     assert list(sheet.texts.index) == ["fedavg"]
     assert "against local" in sheet.title and "(4)" in sheet.notes[0]
     line = sheet.numbers.iloc[0]
     assert line["verdict"] in ("better", "worse", "same", "open")
     for form in table_formats.TEXTS.values():
         assert "fedavg" in form(sheet)
-    assert table_formats.write_csv(sheet).startswith(
-        "row,column,gain,half,p,verdict,hurt,loss,worst_tenth,gini,needs\n"
-    )
+    heading, *_ = table_formats.write_csv(sheet).splitlines()
+    assert heading == "row,column,gain,half,p,verdict,hurt,loss,worst_tenth,gini,needs"
 
 
 @pytest.mark.slow
-def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
+def test_a_comparison_without_its_rows_or_clients_is_refused(runs):
     with expect_refusal(r"--against lokal: .*'local'"):
         sweep_table.compare(arrange(runs), Reading(), Reference("lokal"))
     with expect_refusal("--against local: .*'cifar-10 iid'"):
@@ -185,6 +187,6 @@ def test_a_row_that_is_none_and_a_number_that_is_no_clients(runs):
 
 
 def test_a_verdict_needs_an_interval():
-    of_one = compute_gains([placed([0.6] * 4)], [placed([0.5] * 4)], LAST)
+    of_one = gains_of([same(0.6)], [same(0.5)])
     table = comparison.tabulate({"row": of_one}, Reference("local"), 100)
     assert table.loc["row", "verdict"] == ""

@@ -1,5 +1,6 @@
 """Overlays that change the messages of methods."""
 
+import copy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,20 +57,17 @@ class Clip(Overlay):
         norms = torch.cat([*changes.values()], dim=1).norm(dim=1, keepdim=True)
         factor = self.norm / norms.clamp(min=self.norm)
         self.norms.append((sorted(entries), norms[:, 0]))
-        return {
-            name: Mean(
-                inbox[name] + factor * change + self.noise, entries[name].weights
-            )
-            for name, change in changes.items()
-        }
+        sent = {}
+        for name, change in changes.items():
+            clipped = inbox[name] + factor * change + self.noise
+            sent[name] = Mean(clipped, entries[name].weights)
+        return sent
 
 
 def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
     training = {"buffers": "average"}
     plain = prepared_with(model=NORMALISED, training=training)
-    before = {
-        name: tensor.clone() for name, tensor in plain.initial_server_state.items()
-    }
+    before = copy.deepcopy(dict(plain.initial_server_state))
     play_round(plain)
     statistics = (plain.initial_server_state[BUFFERS] - before[BUFFERS]).norm()
     assert statistics > 0.1
@@ -120,11 +118,8 @@ def test_overlays_go_outwards_up_and_inwards_down():
     log = []
     prepared = prepared_with(Logged("inner", log), Logged("outer", log))
     play_round(prepared)
-    inside, between, outside = (
-        {"model"},
-        {"model", "inner"},
-        {"model", "inner", "outer"},
-    )
+    inside, between = {"model"}, {"model", "inner"}
+    outside = {"model", "inner", "outer"}
     down = [("receive", "outer", outside), ("receive", "inner", between)]
     assert log == [
         ("send", "inner", inside),
@@ -136,11 +131,8 @@ def test_overlays_go_outwards_up_and_inwards_down():
         ("aggregate", "outer", outside),
         ("aggregate", "inner", between),
     ]
-    assert (
-        prepared.initial_server_state["inner"]
-        == prepared.initial_server_state["outer"]
-        == 2
-    )
+    state = prepared.initial_server_state
+    assert state["inner"] == state["outer"] == 2
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
@@ -155,10 +147,8 @@ def test_newcomers_and_final_scoring_get_what_is_inside_the_overlays(epochs):
     nobody, clients = np.arange(0), np.arange(len(tiny.COUNTS))
     new = prepared.newcomer_ids
     plan = RoundPlan(4, nobody, clients, is_scored=True, newcomers=new, is_final=True)
-    play(
-        Round(plan, OneProcess(), prepared, prepared.initial_server_state),
-        FINAL_SCORING,
-    )
+    round = Round(plan, OneProcess(), prepared, prepared.initial_server_state)
+    play(round, FINAL_SCORING)
     steps = [step for step, _, _ in log]
     assert steps == ["send", "receive", "send", "receive"]
 
@@ -169,9 +159,14 @@ class Broken(Overlay):
 
 
 def test_an_overlays_message_that_cannot_travel_is_named():
+    assert "Broken.upload" in str(find_error(prepared_with(Broken())))
+
+
+def find_error(prepared):
+    """Return the cause for which round 1 fails."""
     with pytest.raises(RankFailure) as failure:
-        play_round(prepared_with(Broken()))
-    assert "Broken.upload" in str(failure.value.__cause__)
+        play_round(prepared)
+    return failure.value.__cause__
 
 
 class Assigning(Overlay):
@@ -181,9 +176,7 @@ class Assigning(Overlay):
 
 
 def test_an_overlay_assigns_on_the_server_in_aggregate_alone():
-    with pytest.raises(RankFailure) as failure:
-        play_round(prepared_with(Assigning()))
-    assert "'aggregate'" in str(failure.value.__cause__)
+    assert "'aggregate'" in str(find_error(prepared_with(Assigning())))
 
 
 class Clash(Overlay):
@@ -205,9 +198,7 @@ class Failing(Overlay):
 
 def test_a_failure_in_an_overlay_is_named():
     prepared = prepared_with(Failing())
-    with pytest.raises(RankFailure) as failure:
-        play_round(prepared)
-    error = failure.value.__cause__
+    error = find_error(prepared)
     assert find_called_hook(error, prepared.hooks) == "Failing.receive"
 
 

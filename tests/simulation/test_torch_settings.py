@@ -27,11 +27,14 @@ CHANGES = {
 }
 
 
+def run(folder, method="fedavg", on_round=None):
+    return hpcfl.run(tiny.table(method), out=folder, on_round=on_round)
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Return the digest of a run in a process without changed settings."""
-    folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    return hpcfl.run(tiny.table("fedavg"), out=folder).summary.digest
+    return run(tmp_path_factory.mktemp("undisturbed") / "run").summary.digest
 
 
 @pytest.fixture(autouse=True)
@@ -41,15 +44,12 @@ def set_back():
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_settings_of_a_notebook_and_of_on_round_change_no_bit_and_a_notebooks_come_back(
+def test_changed_settings_of_torch_change_no_bit_and_come_back(
     tmp_path, undisturbed, change
 ):
-    def on_round(name, round, values):
-        CHANGES[change]()
-
     CHANGES[change]()
     before = torch_settings.read()
-    played = hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run", on_round=on_round)
+    played = run(tmp_path / "run", on_round=lambda *_: CHANGES[change]())
     assert torch_settings.read() == before
     assert played.summary.digest == undisturbed
     model = hpcfl.load(tmp_path / "run", own=["tiny:blobs"]).model(0)
@@ -59,22 +59,17 @@ def test_settings_of_a_notebook_and_of_on_round_change_no_bit_and_a_notebooks_co
 
 def test_on_round_may_change_the_working_folder(tmp_path, monkeypatch, undisturbed):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "other").mkdir()
-
-    def on_round(name, round, values):
-        monkeypatch.chdir(tmp_path / "other")
-
-    played = hpcfl.run(tiny.table("fedavg"), out="run", on_round=on_round)
+    other = tmp_path / "other"
+    other.mkdir()
+    played = run("run", on_round=lambda *_: monkeypatch.chdir(other))
     assert played.summary.digest == undisturbed
-    assert not list((tmp_path / "other").iterdir())
+    assert not list(other.iterdir())
 
 
 def test_a_default_device_of_a_with_block_is_refused(tmp_path):
-    with (
-        torch.device("meta"),
-        expect_refusal(r"torch\.device.*torch\.inference_mode"),
-    ):
-        hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run")
+    words = r"torch\.device.*torch\.inference_mode"
+    with torch.device("meta"), expect_refusal(words):
+        run(tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
@@ -88,17 +83,13 @@ class Careless(FedAvg):
 
 
 def test_a_hook_that_leaves_a_setting_is_refused_before_the_run(tmp_path):
-    table = tiny.table(f"{__name__}:Careless")
     with expect_refusal(r"torch\.set_default_dtype .*float64"):
-        hpcfl.run(table, out=tmp_path / "run")
+        run(tmp_path / "run", f"{__name__}:Careless")
     assert not list(tmp_path.iterdir())
     assert torch.get_default_dtype() == torch.float32
 
 
 def test_a_second_run_from_on_round_is_refused(tmp_path):
-    def on_round(name, round, values):
-        hpcfl.run(tiny.table("fedavg"), out=tmp_path / "second")
-
     with pytest.raises(RankFailure, match=r"^round 1, .*on_round .*UserError"):
-        hpcfl.run(tiny.table("fedavg"), out=tmp_path / "run", on_round=on_round)
+        run(tmp_path / "run", on_round=lambda *_: run(tmp_path / "second"))
     assert not (tmp_path / "second").exists()

@@ -36,12 +36,8 @@ def har(tmp_path, monkeypatch):
         for number, channel in enumerate(sensors.HAR_CHANNELS):
             path = folder / part / "Inertial Signals" / f"{channel}_{part}.txt"
             np.savetxt(path, signals[span, number], fmt="  %.9e")
-        activities = [1] * 4 + [6] * 4
-        np.savetxt(
-            folder / part / f"y_{part}.txt",
-            activities * (len(subjects[part]) // 8),
-            fmt="%d",
-        )
+        activities = ([1] * 4 + [6] * 4) * (len(subjects[part]) // 8)
+        np.savetxt(folder / part / f"y_{part}.txt", activities, fmt="%d")
         np.savetxt(folder / part / f"subject_{part}.txt", subjects[part], fmt="%d")
     return signals
 
@@ -80,21 +76,9 @@ SIGNAL = "test/Inertial Signals/body_acc_x_test.txt"
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [
-        (
-            "train/y_train.txt",
-            "1\n" * 15,
-            " 16 lines ",
-        ),
-        (
-            "train/y_train.txt",
-            "7\n" * 16,
-            " 16 lines ",
-        ),
-        (
-            "test/subject_test.txt",
-            "1.5\n" * 8,
-            " 8 lines ",
-        ),
+        ("train/y_train.txt", "1\n" * 15, " 16 lines "),
+        ("train/y_train.txt", "7\n" * 16, " 16 lines "),
+        ("test/subject_test.txt", "1.5\n" * 8, " 8 lines "),
         ("test/y_test.txt", "a\n", ""),
         (SIGNAL, "1 2\n", "1 lines of 2 "),
         (SIGNAL, "1 2\n1\n", ""),
@@ -168,12 +152,10 @@ def test_signals_are_scaled_by_training_windows(tmp_path, pamap2_files):
 
 
 def test_channels_are_those_of_pfllib():
-    hand, chest, ankle = (
-        sensors.PAMAP_SIGNALS[first : first + 9] for first in (0, 9, 18)
-    )
-    assert hand == [4, 5, 6, 10, 11, 12, 13, 14, 15]
-    assert chest == [21, 22, 23, 27, 28, 29, 30, 31, 32]
-    assert ankle == [38, 39, 40, 44, 45, 46, 47, 48, 49]
+    hand = [4, 5, 6, *range(10, 16)]
+    chest = [column + 17 for column in hand]
+    ankle = [column + 34 for column in hand]
+    assert hand + chest + ankle == sensors.PAMAP_SIGNALS
 
 
 def test_pfllib_takes_the_least_number(tmp_path, pamap2_files):
