@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from hpcfl.adapters import kinds, lora
 from hpcfl.clients.execution import BatchedKernel, Work
-from hpcfl.clients.losses import Batch, expand_constants
+from hpcfl.clients.losses import CROSS_ENTROPY, Batch, expand_constants
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.mlp import MLP
 from hpcfl.models.vit import ViT
@@ -20,9 +20,13 @@ from hpcfl.rows.layout import lay_out_parameters
 LORA = {"kind": "lora", "targets": ["hidden*"], "rank": 2}
 
 
+def base():
+    return MLP((5,), 4, hidden=(6, 7))
+
+
 def mlp(**keys):
     torch.manual_seed(3)
-    return kinds.adapt(MLP((5,), 4, hidden=(6, 7)), Adapter(**keys))
+    return kinds.adapt(base(), Adapter(**keys))
 
 
 def held(module):
@@ -42,6 +46,7 @@ def moved(module):
 
 
 HEAD = ["head.weight", "head.bias"]
+BIASES = ["hidden1.bias", "hidden2.bias"]
 LOW = ["hidden1.A", "hidden1.B", "hidden2.A", "hidden2.B"]
 
 
@@ -56,9 +61,9 @@ LOW = ["hidden1.A", "hidden1.B", "hidden2.A", "hidden2.B"]
         ({"kind": "head"}, HEAD),
         (
             {"kind": "head", "train": ["hidden2"]},
-            ["hidden2.weight", "hidden2.bias", *HEAD],
+            ["hidden2.weight", *BIASES[1:], *HEAD],
         ),
-        ({"kind": "bias"}, ["hidden1.bias", "hidden2.bias", *HEAD]),
+        ({"kind": "bias"}, [*BIASES, *HEAD]),
     ],
 )
 def test_only_the_adapter_and_the_head_are_trained(keys, names):
@@ -66,10 +71,7 @@ def test_only_the_adapter_and_the_head_are_trained(keys, names):
 
 
 def test_without_an_adapter_a_model_stays_what_it_is():
-    module = mlp()
-    assert trained(module) == [
-        name for name, _ in MLP((5,), 4, hidden=(6, 7)).named_parameters()
-    ]
+    assert trained(mlp()) == [name for name, _ in base().named_parameters()]
 
 
 def test_queries_and_values_are_corrected_by_default_and_norms_are_trained_if_asked():
@@ -86,18 +88,12 @@ def test_queries_and_values_are_corrected_by_default_and_norms_are_trained_if_as
     [
         ({**LORA, "targets": ["hiden1"]}, "'hiden1' .* mean 'hidden1'"),
         ({**LORA, "targets": ["head"]}, "adapter.targets: 'head' "),
-        (
-            {**LORA, "targets": []},
-            r"adapter\.targets: .*: hidden1, hidden2$",
-        ),
+        ({**LORA, "targets": []}, r"adapter\.targets: .*: hidden1, hidden2$"),
         ({**LORA, "train": ["hidden9"]}, r"adapter\.train: 'hidden9' "),
-        (
-            {**LORA, "rank": 8},
-            "adapter.rank = 8: .*'hidden1' .* 5 .* 6$",
-        ),
+        ({**LORA, "rank": 8}, "adapter.rank = 8: .*'hidden1' .* 5 .* 6$"),
     ],
 )
-def test_what_a_model_has_not_is_refused(keys, words):
+def test_keys_that_do_not_fit_the_model_are_refused(keys, words):
     with expect_refusal(words):
         mlp(**keys)
 
@@ -129,19 +125,17 @@ def test_a_correction_by_hand_and_merged():
     layer = nn.Linear(2, 1)
     module = nn.ModuleDict({"a": layer})
     lora.correct(layer, "a", Adapter(kind="lora", rank=1, alpha=3.0))
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[10.0, 20.0]]))
-        layer.bias.fill_(5)
-        layer.A.copy_(torch.tensor([[1.0, 2.0]]))
-        layer.B.fill_(4)
+    layer.weight.data = torch.tensor([[10.0, 20.0]])
+    layer.bias.data.fill_(5)
+    layer.A.data = torch.tensor([[1.0, 2.0]])
+    layer.B.data.fill_(4)
     x = torch.tensor([[1.0, 1.0]])
     assert layer(x).item() == 10 + 20 + 5 + 3 * 4 * 3
     lora.merge(module)
     assert layer(x).item() == 71 and list(layer.state_dict()) == ["weight", "bias"]
     other = nn.Linear(4, 4)
-    lora.correct(
-        other, "b", Adapter(kind="lora", rank=4, alpha=3.0, scale="alpha/sqrt(r)")
-    )
+    scaled = Adapter(kind="lora", rank=4, alpha=3.0, scale="alpha/sqrt(r)")
+    lora.correct(other, "b", scaled)
     assert other.factor == 1.5
 
 
@@ -206,27 +200,13 @@ def test_a_weight_that_another_layer_has_too_is_merged_for_one_alone():
     assert not module.words.weight.requires_grad
 
 
-def test_what_a_module_freezes_itself_is_trained_where_the_adapter_says_so():
-    frozen = MLP((5,), 4, hidden=(6, 7)).requires_grad_(False)
+def test_an_adapter_trains_parameters_that_the_module_freezes():
     keys = Adapter(kind="head", train=["hidden2.bias"])
-    assert trained(kinds.adapt(copy.deepcopy(frozen), keys)) == [
-        "hidden2.bias",
-        *HEAD,
-    ]
+    adapted = kinds.adapt(base().requires_grad_(False), keys)
+    assert trained(adapted) == ["hidden2.bias", *HEAD]
+    frozen = base().requires_grad_(False)
     frozen.head.requires_grad_(True)
     assert trained(kinds.adapt(frozen, Adapter())) == HEAD
-
-
-def gradients(kernel, lanes, names, x, y):
-    session = kernel.begin(
-        Work(
-            lanes,
-            names,
-            lambda model, batch, lane: cross_entropy(model(batch.x), batch.y),
-        )
-    )
-    found, _ = session.compute_gradients(slice(0, len(x)), Batch(x, y), {})
-    return found
 
 
 def test_the_paddings_row_is_trained_in_no_lane():
@@ -240,7 +220,9 @@ def test_the_paddings_row_is_trained_in_no_lane():
         for name, value in module.named_parameters()
     }
     x, y = torch.randint(2, (3, 16, 7)), torch.randint(4, (3, 16))
-    of_words = gradients(BatchedKernel(module, 3), lanes, names, x, y)["words.weight"]
+    session = BatchedKernel(module, 3).begin(Work(lanes, names, CROSS_ENTROPY))
+    found, _ = session.compute_gradients(slice(0, 3), Batch(x, y), {})
+    of_words = found["words.weight"]
     assert not of_words[:, 0].any() and of_words[:, 1].any(dim=1).all()
 
 

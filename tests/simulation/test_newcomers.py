@@ -45,65 +45,42 @@ def test_fedavg_by_hand(federate, warmup):
     on its samples, with the full learning rate, independent of the other clients'
     warm-up.
     """
-    played = federate(
-        "fedavg",
-        COUNTS,
-        rounds=2,
-        model={"hidden": []},
-        **sections(
-            1,
-            training={
-                "batch_size": 100,
-                "lr": 0.2,
-                "warmup": warmup,
-            },
-        ),
-    )
+    training = {"batch_size": 100, "lr": 0.2, "warmup": warmup}
+    keys = sections(1, rounds=2, model={"hidden": []}, training=training)
+    played = federate("fedavg", COUNTS, **keys)
     samples, layout = played.prepared.resources.samples, played.prepared.setup.layout
     start = layout.split(played.server["model"].double())
     for position, client in enumerate((3, 4)):
-        (x, y), (test, labels) = (
-            samples.take(part[client]) for part in (samples.train, samples.test)
-        )
-        weight, bias, x, test = (
-            start["head.weight"],
-            start["head.bias"],
-            x.double(),
-            test.double(),
-        )
+        x, y = samples.take(samples.train[client])
+        test, labels = samples.take(samples.test[client])
+        x, test = x.double(), test.double()
+        weight, bias = start["head.weight"], start["head.bias"]
         error = (x @ weight.T + bias).softmax(dim=1) - torch.nn.functional.one_hot(y, 4)
         # w − lr·(1/N) Σ (p − e_y) xᵀ
         after = weight - 0.2 * error.T @ x / len(y), bias - 0.2 * error.mean(dim=0)
-        for column, (own_weight, own_bias) in (
-            ("before", (weight, bias)),
-            ("after", after),
-        ):
-            logits = test @ own_weight.T + own_bias
-            assert (
-                newcomers(played, column)[position]
-                == (logits.argmax(dim=1) == labels).sum()
-            )
+        for column, model in {"before": (weight, bias), "after": after}.items():
+            logits = test @ model[0].T + model[1]
+            correct = (logits.argmax(dim=1) == labels).sum()
+            assert newcomers(played, column)[position] == correct
             loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-            assert newcomers(played, column, "loss")[position] == pytest.approx(
-                loss.item(), rel=1e-5
-            )
+            found = newcomers(played, column, "loss")[position]
+            assert found == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_without_epochs_they_are_only_scored(federate):
+def test_newcomers_without_epochs_are_only_scored(federate):
     """Before training a newcomer has the same scores of the global model as any client
     with the same samples.
     """
     played = federate("fedavg", [*TRAINED, *TRAINED[:2]], **sections(0))
     assert "newcomers/after/weighted" not in played.values
-    np.testing.assert_array_equal(
-        newcomers(played, "before", "loss"), played.values["clients/pre/loss"][-1, :2]
-    )
+    losses = played.values["clients/pre/loss"][-1, :2]
+    np.testing.assert_array_equal(newcomers(played, "before", "loss"), losses)
     assert played.values["newcomers/before/clients"][-1] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BARRED])
-def test_they_leave_no_trace_in_any_method(federate, name):
+def test_newcomers_leave_no_trace_in_any_method(federate, name):
     """The state equals that of a run without newcomers, with the same partition of the
     other clients.
     """
@@ -112,13 +89,12 @@ def test_they_leave_no_trace_in_any_method(federate, name):
     with_them = federate(method, tiny.FEW, rounds=1, **sections(1))
     assert with_them.digest == alone.digest
     for value in ("clients/pre/loss", "clients/post/loss", "clients/train_loss"):
-        np.testing.assert_array_equal(
-            with_them.values[value][:, :3], alone.values[value]
-        )
-    assert np.isfinite(newcomers(with_them, "before", "loss")).all()
-    assert not np.array_equal(
-        newcomers(with_them, "before", "loss"), newcomers(with_them, "after", "loss")
+        found = with_them.values[value][:, :3]
+        np.testing.assert_array_equal(found, alone.values[value])
+    before, after = (
+        newcomers(with_them, column, "loss") for column in ("before", "after")
     )
+    assert np.isfinite(before).all() and not np.array_equal(before, after)
 
 
 @pytest.mark.slow
@@ -140,18 +116,15 @@ def test_a_personal_model_begins_as_the_global_one(federate, name):
 
 
 @pytest.mark.parametrize("name", BARRED)
-def test_a_method_without_a_model_for_them_says_why(name):
+def test_a_method_without_a_model_for_newcomers_is_refused(name):
     with expect_refusal(rf"^newcomers\.clients = 2: {name} "):
         prepare_alone(tiny.table(name, COUNTS, **sections(0)))
 
 
 def test_too_few_clients_for_both_are_refused():
-    table = tiny.table(
-        "fedavg", **{**sections(0), "partition": {"scheme": "iid", "clients": 239}}
-    )
-    table["partition"].pop("counts")
-    told = r"clients = 241: .* 240 samples .*newcomers\.clients = 2"
-    with expect_refusal(told):
+    table = tiny.table("fedavg", **sections(0))
+    table["partition"] = {"scheme": "iid", "clients": 239}
+    with expect_refusal(r"clients = 241: .* 240 samples .*newcomers\.clients = 2"):
         prepare_alone(table)
 
 
@@ -159,34 +132,31 @@ class Forgetful(FedAvg):
     """FedAvg whose message requires state of the server about its clients."""
 
     def send(self, server, audience):
-        return {
-            "model": server["model"]
-            + 0 * audience.setup.counts[audience.ids, :1].float()
-        }
+        counts = audience.setup.counts[audience.ids, :1]
+        return {"model": server["model"] + 0 * counts.float()}
 
 
 def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
     table = tiny.table("test_newcomers:Forgetful", COUNTS, **sections(1))
     prepared = prepare_alone(table)
-    told = r"test_newcomers\.py:\d+: .*Forgetful' .*'send': IndexError"
-    with expect_refusal(told):
+    with expect_refusal(r"test_newcomers\.py:\d+: .*Forgetful' .*'send': IndexError"):
         preflight.run(prepared, OneProcess())
 
 
 @pytest.mark.slow
-def test_their_scoring_is_done_again_after_a_kill(tmp_path, monkeypatch):
+def test_newcomers_are_scored_again_after_a_kill(tmp_path, monkeypatch):
     def play(folder):
         table = tiny.table("fedavg", COUNTS, checkpoint={"every": 1}, **sections(1))
         run_alone(table, folder)
         return results.read(folder)
 
     calm = play(tmp_path / "calm")
+
+    def fail_after_a_checkpoint(*_):
+        assert not list((tmp_path / "hit").glob("checkpoints/m*"))
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            round,
-            "train_newcomers",
-            lambda *_: 1 / (not list((tmp_path / "hit").glob("checkpoints/m*"))),
-        )
+        patch.setattr(round, "train_newcomers", fail_after_a_checkpoint)
         with pytest.raises(RankFailure, match="after the last round, clients 3, 4"):
             play(tmp_path / "hit")
     again = play(tmp_path / "hit")
@@ -195,7 +165,7 @@ def test_their_scoring_is_done_again_after_a_kill(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_they_stand_in_tables_and_frames(played, monkeypatch, capsys):
+def test_newcomers_are_in_tables_and_frames(played, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     found = played("fedavg", **sections(4, partition={"clients": 3, "counts": COUNTS}))
     before, after = (
@@ -203,20 +173,16 @@ def test_they_stand_in_tables_and_frames(played, monkeypatch, capsys):
     )
     assert found.summary.newcomers == {"before": before, "after": after} and before > 0
     frame = found.clients()
-    own = frame.loc[4][
-        ["newcomers/before/accuracy", "newcomers/after/accuracy", "test_samples"]
-    ]
-    assert own.loc[[0, 1, 2], "newcomers/after/accuracy"].isna().all()
-    new = own.loc[[3, 4]]  # both have as many test samples
-    assert (
-        new.mean().tolist()[:2] == pytest.approx([before, after])
-        and new["test_samples"].nunique() == 1
-    )
+    columns = ["newcomers/before/accuracy", "newcomers/after/accuracy"]
+    own = frame.loc[4]
+    assert own.loc[[0, 1, 2], columns].isna().all(axis=None)
+    new = own.loc[[3, 4]]
+    assert new["test_samples"].nunique() == 1
+    assert new[columns].mean().tolist() == pytest.approx([before, after])
     tables.show(found.folder)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["new", f"{100 * before:.2f}"] in [line[:2] for line in lines]
     assert ["tuned", f"{100 * after:.2f}"] in [line[:2] for line in lines]
-    sweep_table.show(
-        [found.folder], reading=Reading("newcomers/after/weighted", "last")
-    )
+    reading = Reading("newcomers/after/weighted", "last")
+    sweep_table.show([found.folder], reading=reading)
     assert f"{100 * after:.2f}" in capsys.readouterr().out

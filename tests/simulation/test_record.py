@@ -18,22 +18,13 @@ def test_healthy_clients_have_finite_messages_state_and_losses(
 ):
     monkeypatch.setattr(scratch, "PART_BYTES", at_once)
     fleet = make_fleet()
-    fleet.state = {
-        "private": torch.zeros(5, 2),
-        "count": torch.zeros(5, 1, dtype=torch.int64),
-    }
-    uplink = {"model": torch.zeros(5, 3), "mask": torch.ones(5, 3, dtype=torch.bool)}
+    fleet.state = {"private": torch.zeros(5, 2), "count": torch.zeros(5, 1).long()}
+    uplink = {"model": torch.zeros(5, 3), "mask": torch.ones(5, 3).bool()}
     assert record.find_finite(fleet, uplink).all()
     uplink["model"][1, 2] = torch.nan
     fleet.state["private"][2, 0] = -torch.inf
     fleet.results.losses = torch.tensor([0.0, 0, 0, torch.nan, 0])
-    assert record.find_finite(fleet, uplink).tolist() == [
-        True,
-        False,
-        False,
-        False,
-        True,
-    ]
+    assert record.find_finite(fleet, uplink).int().tolist() == [1, 0, 0, 0, 1]
 
 
 def test_a_clients_numbers_and_their_summary_by_hand(federate):
@@ -54,12 +45,10 @@ def test_training_loss_is_the_mean_over_samples_of_the_epochs_batches(federate):
     setup, samples = played.prepared.setup, played.prepared.resources.samples
     model = setup.build()
     torch.nn.utils.vector_to_parameters(setup.initial(), model.parameters())
-    for client in range(5):
+    for client, loss in enumerate(played.values["clients/train_loss"][0]):
         x, y = samples.take(samples.train[client])
         expected = torch.nn.functional.cross_entropy(model(x), y).item()
-        assert played.values["clients/train_loss"][0, client] == pytest.approx(
-            expected, rel=1e-5
-        )
+        assert loss == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -76,23 +65,19 @@ def test_rounds_and_clients_that_are_scored(federate, every, clients):
         for name in ("pre", "post")
     )
     scored = np.array([round % every == 0 or round == 5 for round in range(1, 6)])
-    assert (
-        pre[:-1].tolist() == np.where(scored, 5 if clients == "all" else 2, 0).tolist()
-    )
-    assert post[:-1].tolist() == np.where(scored, 2, 0).tolist()
+    known = 5 if clients == "all" else 2
+    assert pre[:-1].tolist() == (known * scored).tolist()
+    assert post[:-1].tolist() == (2 * scored).tolist()
     # the final models, in the round after the last
-    assert pre[-1] == (5 if clients == "all" else 2) and post[-1] == 0
-    assert np.isfinite(played.values["clients/train_loss"]).sum(axis=1).tolist() == [
-        2
-    ] * 5 + [0]
+    assert (pre[-1], post[-1]) == (known, 0)
+    trained = np.isfinite(played.values["clients/train_loss"]).sum(axis=1)
+    assert trained.tolist() == [2] * 5 + [0]
 
 
 @pytest.mark.slow
 def test_scoring_does_not_change_training(federate):
-    method, sections = (
-        {"name": "fedala", "most_epochs": 5},
-        {"rounds": 4, "participation": {"fraction": 0.4}},
-    )
+    method = {"name": "fedala", "most_epochs": 5}
+    sections = {"rounds": 4, "participation": {"fraction": 0.4}}
     digests = {
         federate(method, evaluation=keys, **sections).digest
         for keys in ({"every": 1}, {"every": 3}, {"every": 2, "clients": "cohort"})
@@ -100,30 +85,22 @@ def test_scoring_does_not_change_training(federate):
     assert len(digests) == 1
 
 
-def test_cwfedavg_records_how_far_its_distributions_are_off(federate):
+def test_cwfedavg_records_the_error_of_its_distributions(federate):
     played = federate({"name": "cwfedavg", "distribution": "norm"}, rounds=2)
-    counts = played.prepared.setup.counts
+    values, counts = played.values, played.prepared.setup.counts
     truth = counts / counts.sum(dim=1, keepdim=True)
-    distance = (played.server["distributions"] - truth).norm(
-        dim=1
-    )  # from the last uploads
-    assert played.values["clients/recorded/distribution_distance"][
-        1
-    ].tolist() == pytest.approx(distance.tolist())
-    assert played.values["recorded/distribution_distance"][1] == pytest.approx(
-        distance.mean().item()
-    )
-    assert played.values["recorded/distribution_distance_std"][1] == pytest.approx(
-        distance.std(unbiased=False).item()
-    )
+    # of the last uploads
+    distance = (played.server["distributions"] - truth).norm(dim=1).numpy()
+    name = "recorded/distribution_distance"
+    assert values[f"clients/{name}"][1] == pytest.approx(distance)
+    assert values[name][1] == pytest.approx(distance.mean())
+    assert values[f"{name}_std"][1] == pytest.approx(distance.std())
 
 
 def test_an_unknown_column_is_refused_with_those_there_are():
-    prepared = prepare_alone(
-        tiny.table("ditto", evaluation={"score": "pots", "every": 2})
-    )
-    told = r"evaluation\.score = 'pots': ditto .*global, post, pre;"
-    with expect_refusal(told):
+    evaluation = {"score": "pots", "every": 2}
+    prepared = prepare_alone(tiny.table("ditto", evaluation=evaluation))
+    with expect_refusal(r"evaluation\.score = 'pots': ditto .*global, post, pre;"):
         preflight.run(prepared, OneProcess())
 
 
@@ -136,15 +113,17 @@ def full_batch(federate, method, **keys):
     start models.
     """
     played = federate(method, rounds=1, training={"batch_size": 100, **keys})
-    return (
-        played.values["clients/train_loss"][0],
-        played.values["clients/data_loss"][0],
-        played,
-    )
+    return first_losses(played)
+
+
+def first_losses(played):
+    """Return the training losses and the data losses of round 1."""
+    values = played.values
+    return values["clients/train_loss"][0], values["clients/data_loss"][0]
 
 
 def test_the_data_loss_is_the_training_loss_where_nothing_is_added(federate):
-    train, data, _ = full_batch(federate, "fedavg")
+    train, data = full_batch(federate, "fedavg")
     np.testing.assert_array_equal(train, data)
 
 
@@ -153,7 +132,7 @@ def test_regularisers_of_a_loss_are_in_the_training_loss_alone(federate, method)
     """The data loss of the first batch is FedAvg's. FedProto has no prototypes in round
     1, and FedPHP's inherited model is the model in training, so (1 − λ)·CE remains.
     """
-    train, data, _ = full_batch(federate, method)
+    train, data = full_batch(federate, method)
     np.testing.assert_allclose(data, full_batch(federate, "fedavg")[1], rtol=1e-5)
     if method == "fedphp":
         np.testing.assert_allclose(train, 0.99 * data, rtol=1e-5)
@@ -166,46 +145,26 @@ def test_regularisers_of_a_loss_are_in_the_training_loss_alone(federate, method)
 def test_the_training_loss_has_the_proximal_term_of_the_trained_model(federate):
     """With one client the server's model is the trained one: μ/2·‖w − w₀‖²."""
     played = federate({"name": "fedprox", "mu": 0.7}, tiny.COUNTS[:1], rounds=1)
-    moved = (
-        (played.server["model"] - played.prepared.setup.initial())
-        .double()
-        .square()
-        .sum()
-    )
-    term = (
-        played.values["clients/train_loss"][0] - played.values["clients/data_loss"][0]
-    )
-    assert term[0] == pytest.approx(0.35 * float(moved), rel=1e-5)
+    step = (played.server["model"] - played.prepared.setup.initial()).double()
+    train, data = first_losses(played)
+    moved = step.square().sum().item()
+    assert train[0] - data[0] == pytest.approx(0.35 * moved, rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("method", "adds"),
     [
-        (
-            {
-                "name": "ditto",
-                "lam": 1.0,
-                "personal_epochs": 2,
-            },
-            True,
-        ),
+        ({"name": "ditto", "lam": 1.0, "personal_epochs": 2}, True),
         ({"name": "ditto", "lam": 0.0}, False),
         ({"name": "pfedme", "lam": 15.0}, True),
         ({"name": "pfedme", "lam": 0.0}, False),
-        (
-            {
-                "name": "apple",
-                "mu": 1.0,
-                "relation_lr": 0.1,
-            },
-            True,
-        ),
+        ({"name": "apple", "mu": 1.0, "relation_lr": 0.1}, True),
         ({"name": "apple", "mu": 0.0}, False),
     ],
 )
-def test_what_a_methods_own_steps_add_is_in_the_training_loss(federate, method, adds):
-    values = federate(method, rounds=1, training={"epochs": 2, "lr": 0.01}).values
-    train, data = values["clients/train_loss"][0], values["clients/data_loss"][0]
+def test_terms_of_a_methods_own_steps_are_in_the_training_loss(federate, method, adds):
+    training = {"epochs": 2, "lr": 0.01}
+    train, data = first_losses(federate(method, rounds=1, training=training))
     assert (train > data).all() if adds else (train == data).all()
 
 

@@ -18,8 +18,7 @@ from hpcfl.selection.base import Selection
 from hpcfl.simulation.round_schedule import Draws, RoundSchedule
 
 BY_LOSS = {"select": "power-of-choice", "fraction": 0.4}
-# a user's selection, which a run's folder only names
-OWN = ["tiny:blobs", "tiny:Counts"]
+ALL_BY_LOSS = {**BY_LOSS, "candidates": 3.0}  # all clients are candidates
 
 
 class InTurn(Selection):
@@ -38,36 +37,23 @@ def trained_cohorts(played):
 @pytest.mark.slow
 @pytest.mark.parametrize("time", [{"mode": "none"}, {"mode": "synchronous"}])
 def test_as_many_candidates_as_chosen_change_no_bit(federate, time):
-    keys = {
-        "fraction": 0.4,
-        "dropout": 0.3,
-        "stragglers": 0.5,
-    }
+    keys = {"fraction": 0.4, "dropout": 0.3, "stragglers": 0.5}
     training = {"epochs": 2}
     plain = federate("fedavg", participation=keys, training=training)
-    chosen = {
-        **keys,
-        "select": "power-of-choice",
-        "candidates": 1.0,
-    }
-    other = federate(
-        "fedavg",
-        participation=chosen,
-        training=training,
-        time=time,
-    )
+    chosen = {**keys, "select": "power-of-choice", "candidates": 1.0}
+    other = federate("fedavg", participation=chosen, training=training, time=time)
     assert other.digest == plain.digest
     # one more float is sent, the loss
     more = other.values["clients/floats_up"] - plain.values["clients/floats_up"]
     assert (more[np.isfinite(more)] == 1).all() and np.isfinite(more).any()
 
 
-def test_power_of_choice_by_the_losses_that_were_told(federate):
+def test_power_of_choice_selects_by_reported_losses(federate):
     """All five clients are candidates and two are selected: in the first two rounds
     four without a report, in the third the fifth client and the one with the largest
     loss.
     """
-    played = federate("fedavg", participation={**BY_LOSS, "candidates": 3.0})
+    played = federate("fedavg", participation=ALL_BY_LOSS)
     first, second, third = trained_cohorts(played)
     assert len({*first, *second}) == 4
     losses = np.nan_to_num(played.values["clients/data_loss"][:2]).max(axis=0)
@@ -75,15 +61,9 @@ def test_power_of_choice_by_the_losses_that_were_told(federate):
     assert set(third) == {fifth, losses.argmax()}
 
 
-def test_who_has_diverged_told_nothing_worth_asking_for(federate):
+def test_losses_of_diverged_clients_count_as_zero(federate):
     keys = {"on_divergence": "exclude", "lr": 1e30}
-    participation = {**BY_LOSS, "candidates": 3.0}
-    played = federate(
-        "fedavg",
-        participation=participation,
-        training=keys,
-        rounds=2,
-    )
+    played = federate("fedavg", participation=ALL_BY_LOSS, training=keys, rounds=2)
     diverged = played.values["clients/diverged"][:2]
     reports = played.schedule.reports
     assert (diverged == 1).sum() == 4 and reports.times.max() == 1
@@ -92,11 +72,8 @@ def test_who_has_diverged_told_nothing_worth_asking_for(federate):
 
 @pytest.mark.slow
 def test_the_last_round_is_played_again_for_a_client_that_losses_have_chosen(played):
-    participation = {
-        **BY_LOSS,
-        "candidates": 3.0,
-    }  # from round 4 on only losses determine the selection
-    run = played("fedavg", participation=participation, rounds=6)
+    # from round 4 on only losses determine the selection
+    run = played("fedavg", participation=ALL_BY_LOSS, rounds=6)
     values = run.results.values
     trained = np.isfinite(values["clients/train_loss"][5])
     client = int(np.flatnonzero(trained)[0])
@@ -127,27 +104,15 @@ def test_a_selection_of_a_user_in_one_file(federate, time):
 @pytest.mark.parametrize(
     ("participation", "time", "line"),
     [
-        (
-            {"select": "oort"},
-            "none",
-            "'oort': .*time.mode, for example to 'synchronous'",
-        ),
-        (
-            {"select": "fastest"},
-            "none",
-            "'fastest': .*time.mode, for example to 'synchronous'",
-        ),
-        (
-            {"select": "oort"},
-            "asynchronous",
-            "'oort': .*time.mode = 'asynchronous' .*'fastest'",
-        ),
+        ({"select": "oort"}, "none", "'oort': .*time.mode, .*'synchronous'"),
+        ({"select": "fastest"}, "none", "'fastest': .*time.mode, .*'synchronous'"),
+        ({"select": "oort"}, "asynchronous", "time.mode = 'asynch.* .*'fastest'"),
         ({"select": "ort"}, "none", "select = 'ort' .*'oort'"),
         ({"candidates": 2.0}, "none", "'participation.candidates'"),
         ({"select": "tiny:zero_head"}, "none", "select = 'tiny:zero_head' .*Selection"),
     ],
 )
-def test_what_cannot_be_chosen_by_is_refused(participation, time, line):
+def test_a_selection_without_its_information_is_refused(participation, time, line):
     table = tiny.table("fedavg", participation=participation, time={"mode": time})
     with expect_refusal(line):
         config.parse(table)
@@ -160,15 +125,15 @@ def schedule_of(experiment):
     return RoundSchedule(SimpleNamespace(config=experiment), draws)
 
 
+def experiment_of(**keys):
+    """Return an experiment with 20 clients."""
+    table = {"method": {"name": "fedavg"}, "partition": {"clients": 20}, "seed": 0}
+    return config.parse(table | keys)
+
+
 def cohorts(rounds, **keys):
-    """Return the cohorts of rounds 1, 2, … of an experiment with 20 clients."""
-    table = {
-        "method": {"name": "fedavg"},
-        "partition": {"clients": 20},
-        "seed": 0,
-        **keys,
-    }
-    schedule = schedule_of(config.parse(table))
+    """Return the cohorts of rounds 1, 2, … of an experiment."""
+    schedule = schedule_of(experiment_of(**keys))
     return [schedule.get_cohort(number).tolist() for number in range(1, rounds + 1)]
 
 
@@ -200,34 +165,24 @@ def test_cohorts_are_uniform_and_follow_seed_and_round():
 
 
 @pytest.mark.slow
-def test_drop_outs_are_lost_of_the_drawn_ones_and_one_always_stays():
+def test_clients_drop_out_of_a_cohort_and_one_always_stays():
     drawn, left = (
         cohorts(2000, participation={"fraction": 0.5, "dropout": share})
         for share in (0.0, 0.3)
     )
-    assert all(
-        set(some) <= set(whole) and some == sorted(some) and some
-        for some, whole in zip(left, drawn, strict=True)
-    )
-    lost = np.array(
-        [len(whole) - len(some) for some, whole in zip(left, drawn, strict=True)]
-    )
-    assert abs(lost.mean() - 3) < 5 * np.sqrt(10 * 0.3 * 0.7 / 2000)
+    for some, whole in zip(left, drawn, strict=True):
+        assert some and set(some) <= set(whole) and some == sorted(some)
+    lost = np.mean([*map(len, drawn)]) - np.mean([*map(len, left)])
+    assert abs(lost - 3) < 5 * np.sqrt(10 * 0.3 * 0.7 / 2000)
     assert left[:50] == cohorts(50, participation={"fraction": 0.5, "dropout": 0.3})
     alone = cohorts(50, participation={"fraction": 0.01, "dropout": 0.99})
     assert alone == cohorts(50, participation={"fraction": 0.01})
 
 
 def stragglers(share, **keys):
-    """Return an experiment with 20 clients of which half train in a round."""
-    table = {
-        "method": {"name": "fedavg"},
-        "partition": {"clients": 20},
-        "training": {"epochs": 4},
-        **keys,
-        "participation": {"fraction": 0.5, "stragglers": share},
-    }
-    return config.parse(table)
+    """Return an experiment in which half of the clients train in a round."""
+    participation = {"fraction": 0.5, "stragglers": share}
+    return experiment_of(training={"epochs": 4}, participation=participation, **keys)
 
 
 def shares_of_cohort(experiment, number):
@@ -240,21 +195,19 @@ def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
     equal probability.
     """
     experiment = stragglers(0.9)
-    shares = [shares_of_cohort(experiment, number) for number in range(1, 401)]
     lasts = []
-    for pace in shares:
+    for number in range(1, 401):
+        pace = shares_of_cohort(experiment, number)
         task = Task(1, None, [], 4, pace)
-        lasts.append([task.count_epochs(place) for place in range(10)])
-    lasts = np.array(lasts)
-    assert all((pace < 1).sum() == 9 for pace in shares)
-    counts = np.bincount(lasts[np.stack(shares) < 1], minlength=5)
-    assert counts[0] == 0 and np.abs(counts[1:] - 900).max() < 5 * np.sqrt(
-        3600 * 0.25 * 0.75
-    )
-    assert (lasts[np.stack(shares) == 1] == 4).all()
+        epochs = np.array([task.count_epochs(place) for place in range(10)])
+        assert (pace < 1).sum() == 9 and (epochs[pace == 1] == 4).all()
+        lasts.append(epochs[pace < 1])
+    counts = np.bincount(np.concatenate(lasts), minlength=5)
+    spread = 5 * np.sqrt(3600 * 0.25 * 0.75)
+    assert counts[0] == 0 and np.abs(counts[1:] - 900).max() < spread
 
 
-def test_who_straggles_follows_seed_round_and_client_alone():
+def test_stragglers_follow_seed_round_and_client_alone():
     experiment = stragglers(0.5)
     first, second = (shares_of_cohort(experiment, number) for number in (1, 2))
     other_seed = shares_of_cohort(stragglers(0.5, seed=1), 1)
@@ -306,11 +259,11 @@ class Chosen(Selection):
         ([], "no client"),
     ],
 )
-def test_what_a_selection_may_not_choose(ids, problem):
+def test_a_wrong_choice_of_a_selection_is_refused(ids, problem):
     draws = Draws(Chosen(select="mine:Chosen", ids=ids), 6, 4)
     candidates = np.array([1, 1, 1, 1, 1, 0], bool)
-    told = rf"test_round_schedule\.py:.*select = 'mine:Chosen': chose {problem}"
-    with expect_refusal(told):
+    words = rf"test_round_schedule\.py:.*select = 'mine:Chosen': chose {problem}"
+    with expect_refusal(words):
         draws.choose(candidates, 3, (1,))
 
 

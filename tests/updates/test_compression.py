@@ -141,25 +141,19 @@ def test_a_memory_survives_rounds_without_its_client(tmp_path):
     first = play_alone(tmp_path / "a", UNIFORM, rounds=1, **sections)
     second = play_alone(tmp_path / "b", UNIFORM, rounds=2, **sections)
     early, late = (played.clients["update.0.error"] for played in (first, second))
-    began, went_on = (
-        set(second.schedule.get_cohort(round).tolist()) for round in (1, 2)
-    )
-    absent = sorted(began - went_on)
-    assert absent and torch.equal(early[absent], late[absent])
+    began, next_cohort = (second.schedule.get_cohort(round) for round in (1, 2))
+    absent = np.setdiff1d(began, next_cohort)
+    assert len(absent) and torch.equal(early[absent], late[absent])
     assert early[absent].any(dim=1).all()
-    took_part = sorted(began & went_on)
+    took_part = np.intersect1d(began, next_cohort)
     assert (early[took_part] != late[took_part]).any()
 
 
 def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
     compression = {"kind": "top-k", "k": 5, "feedback": "ef21"}
+    keys = {"participation": PART, "compression": compression}
     for method in ("fedavg", UNIFORM):
-        played = play_alone(
-            tmp_path / str(len(method)),
-            method,
-            participation=PART,
-            compression=compression,
-        )
+        played = play_alone(tmp_path / str(len(method)), method, **keys)
         setup = played.prepared.setup
         shares = played.prepared.make_cohort(np.arange(setup.clients), 1).weights
         mean = shares @ played.clients["update.0.estimate"].double()
@@ -175,10 +169,7 @@ def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
         ({"kind": "top-k", "share": 1.5}, "compression.share = 1.5"),
         ({"kind": "random-k", "k": 2, "feedback": True}, "scaled = false"),
         ({"kind": "qsgd", "levels": 0}, "compression.levels = 0"),
-        (
-            {"kind": "qsgd", "download_levels": 3},
-            "download_levels .*downloads = 'qsgd'",
-        ),
+        ({"kind": "qsgd", "download_levels": 3}, "download_levels .* = 'qsgd'"),
         ({"kind": "topk", "k": 2}, "kind = 'topk' .*'top-k'"),
         ({"kind": "top-k", "k": 2, "feedback": "ef22"}, "compression.feedback"),
     ],

@@ -19,10 +19,7 @@ from hpcfl.simulation import dry_round, preflight
 from hpcfl.trained import loading
 from hpcfl.updates.accounting import Guarantee
 from hpcfl.updates.base import Context
-from hpcfl.updates.privacy import (
-    ClientPrivacy,
-    count_most_rounds,
-)
+from hpcfl.updates.privacy import ClientPrivacy, count_most_rounds
 
 CLIENT = {"unit": "client"}
 
@@ -139,12 +136,9 @@ def test_a_method_without_uploads_costs_nothing(tmp_path):
 
 def test_local_noise_counts_the_uploads_of_each_client(tmp_path):
     """Two of five clients take part in each of three rounds."""
-    played = play_alone(
-        tmp_path,
-        "fedavg",
-        privacy={**CLIENT, "clip": 1.0, "noise": 8.0, "local": True},
-        participation={"fraction": 0.4},
-    )
+    privacy = {**CLIENT, "clip": 1.0, "noise": 8.0, "local": True}
+    part = {"fraction": 0.4}
+    played = play_alone(tmp_path, "fedavg", privacy=privacy, participation=part)
     counts = played.server["update.releases"]
     assert counts.sum() == 6
     (overlay,) = played.prepared.hooks.overlays
@@ -164,11 +158,11 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
     """The cohorts are [], [3], [], [], [1]. Only the preflight shows the clients'
     uploads.
     """
-    monkeypatch.setattr(
-        playing,
-        "prepare_on",
-        lambda *given: preflight.run(prepare_on(*given), given[0]),
-    )
+
+    def prepare_and_try(communicator, table):
+        return preflight.run(prepare_on(communicator, table), communicator)
+
+    monkeypatch.setattr(playing, "prepare_on", prepare_and_try)
     table = tiny.table(
         "mr-mtl",
         privacy={**CLIENT, "clip": 1.0, "noise": 0.5},
@@ -179,15 +173,15 @@ def test_an_empty_cohort_gets_noise_alone(tmp_path, monkeypatch):
     assert not len(first.schedule.get_cohort(1))
     (overlay,) = first.prepared.hooks.overlays
     before = first.prepared.setup.initial()
-    noise = overlay.privacy.release(torch.zeros(len(before)), 0, 1.0, 1)
+    noise = overlay.privacy.release(torch.zeros_like(before), 0, 1.0, 1)
     moved = first.server["model"] - before
     # w̄ changes by the expected share of clients, half a client of five
     torch.testing.assert_close(moved, (0.1 * noise).float(), rtol=1e-4, atol=1e-6)
-    digests = set()
-    for size in (1, 3):
-        play = partial(play_on, folder=tmp_path / f"{size}", table=table)
-        digests.add(on_ranks(size, lambda rank: play(rank).digest))  # noqa: B023
-    assert len(digests) == 1
+    one, three = (
+        on_ranks(size, partial(play_on, folder=tmp_path / f"{size}", table=table))
+        for size in (1, 3)
+    )
+    assert one.digest == three.digest
 
 
 def test_a_server_that_reads_the_cohort_is_refused(tmp_path, monkeypatch):
@@ -212,7 +206,7 @@ def test_a_target_is_spent_after_the_rounds_of_the_file(tmp_path):
         run_table(tiny.table("fedavg", **sections, rounds=5), tmp_path)
 
 
-def test_distributions_give_the_last_epsilon_alone():
+def test_privacy_loss_distributions_give_epsilon_after_the_last_round_alone():
     def measure(privacy, round):
         return privacy.measure({"update.releases": torch.tensor([round])}, round)
 
@@ -223,7 +217,7 @@ def test_distributions_give_the_last_epsilon_alone():
     assert loose["privacy/epsilon"] == make().guarantee.compute_epsilon(1.0, 3)
 
 
-def test_check_says_what_the_section_means():
+def test_check_describes_the_guarantee():
     lines = " ".join(make().describe(10, lambda number: np.arange(4)))
     for words in ("ε = ", "Poisson with q = 0.1", "clip 2", "joint privacy", "one run"):
         assert words in lines

@@ -153,12 +153,12 @@ def test_a_run_spends_its_target(tmp_path):
 
 def list_lines(method="mr-mtl", **privacy):
     table = tiny.table(method, TWO, privacy={**SAMPLE, **privacy})
-    prepared = preflight.run(prepare_alone(table), OneProcess())
-    everyone = np.arange(prepared.setup.clients)
-    samples = prepared.data.sizes
-    trainings = prepared.tried.trainings
-    found = prepared.resources.privacy
-    return describe(prepared.config, found, trainings, samples, lambda _: everyone)
+    tried = preflight.run(prepare_alone(table), OneProcess())
+    clients = np.arange(tried.setup.clients)
+    privacy, trainings = tried.resources.privacy, tried.tried.trainings
+    return describe(
+        tried.config, privacy, trainings, tried.data.sizes, lambda _: clients
+    )
 
 
 def test_check_describes_the_guarantee():

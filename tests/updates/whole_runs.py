@@ -4,7 +4,7 @@ from functools import partial
 
 import tiny
 from in_threads import on_ranks
-from playing import play_on, prepare_alone
+from playing import play, play_on, prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
@@ -14,7 +14,7 @@ PART = {"fraction": 0.6}
 
 
 def play_alone(folder, method=UNIFORM, **sections):
-    return play_on(OneProcess(), folder, tiny.table(method, **sections))
+    return play(folder, method, **sections)
 
 
 def is_the_same_elsewhere(folder, table):

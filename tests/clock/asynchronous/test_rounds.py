@@ -24,11 +24,8 @@ pytestmark = pytest.mark.slow
 
 # twelve clients with different devices
 COUNTS = [[3 + client % 5, 2, client % 3, 4] for client in range(12)]
-ASYNCHRONOUS = {
-    "mode": "asynchronous",
-    "sigma": 1.0,
-    "sample_ms": 100.0,
-}
+ASYNCHRONOUS = {"mode": "asynchronous", "sigma": 1.0, "sample_ms": 100.0}
+EIGHT = {"buffer": 3, "concurrency": 8}
 EVEN = {  # so little work that all take equally long
     "mode": "asynchronous",
     "sample_ms": 1e-6,
@@ -50,15 +47,14 @@ def halved(staleness):
 def against_serial(federate, method, units_of=polynomial, **sections):
     """Run both simulations and return the rounds of the run."""
     played = federate(method, COUNTS, **sections)
-    table = tiny.table(method, COUNTS, **sections)
-    prepared = prepare_alone(table)
+    prepared = prepare_alone(tiny.table(method, COUNTS, **sections))
     calendar = make_schedule(prepared, OneProcess())
     expected = serial.play(prepared, calendar, units_of)
     assert played.server.keys() == expected.server.keys()
-    for name, tensor in expected.server.items():
-        assert torch.equal(played.server[name], tensor), name
-    for name, tensor in expected.clients.items():
-        assert torch.equal(played.clients[name], tensor), name
+    states = (expected.server, played.server), (expected.clients, played.clients)
+    for of_serial, found in states:
+        for name, tensor in of_serial.items():
+            assert torch.equal(found[name], tensor), name
     for (round, client), numbers in expected.numbers.items():
         for name, value in numbers.items():
             if name == "sample_gradients":
@@ -69,7 +65,7 @@ def against_serial(federate, method, units_of=polynomial, **sections):
 
 
 CASES = {
-    "fedbuff": ("fedavg", polynomial, {"buffer": 3, "concurrency": 8}, {}),
+    "fedbuff": ("fedavg", polynomial, EIGHT, {}),
     "fedasync": (
         "ditto",
         halved,
@@ -100,22 +96,16 @@ CASES = {
             "participation": {"stragglers": 0.5, "dropout": 0.2},
         },
     ),
-    "one at work": (
-        # reads the round, so only clients of the same version train together
-        {"name": "partialfed"},
-        polynomial,
-        {"concurrency": 1},
-        {},
-    ),
+    # reads the round, so only clients of the same version train together
+    "one at work": ("partialfed", polynomial, {"concurrency": 1}, {}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_rounds_are_the_serial_simulation(federate, case):
     method, units_of, time, keys = CASES[case]
-    played = against_serial(
-        federate, method, units_of, rounds=6, time={**ASYNCHRONOUS, **time}, **keys
-    )
+    keys = {**keys, "rounds": 6, "time": {**ASYNCHRONOUS, **time}}
+    played = against_serial(federate, method, units_of, **keys)
     late = played.values["staleness/largest"].max()
     assert late == 0 if time["concurrency"] == 1 else late > 1
 
@@ -123,7 +113,7 @@ def test_the_rounds_are_the_serial_simulation(federate, case):
 @pytest.mark.parametrize("method", ["ditto", "fedrep"])
 def test_groups_of_clients_change_no_bit(federate, monkeypatch, method):
     """As on a device with memory for the rows of two clients."""
-    sections = {"rounds": 4, "time": {**ASYNCHRONOUS, "buffer": 3, "concurrency": 8}}
+    sections = {"rounds": 4, "time": {**ASYNCHRONOUS, **EIGHT}}
     plain = federate(method, COUNTS, **sections)
     two = partial(preparing.LaneChoice, clients_on_device=2)
     monkeypatch.setattr(preparing, "LaneChoice", two)
@@ -133,7 +123,7 @@ def test_groups_of_clients_change_no_bit(federate, monkeypatch, method):
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedadam", "local"])
-def test_an_even_race_is_the_server_that_waits(federate, method):
+def test_equally_fast_clients_give_synchronous_rounds(federate, method):
     keys = {"participation": {"fraction": 0.5}, "rounds": 2}
     waiting = federate(method, COUNTS, **keys)
     racing = federate(method, COUNTS, **keys, time=EVEN)
@@ -165,13 +155,9 @@ def test_a_step_by_hand():
     assert take_step(mean, {1: sent[1]}, [1, 1], weights, 1.0) is mean
 
 
-def test_models_of_a_round_are_made_again(played):
+def test_models_of_a_round_are_recomputed(played):
     """The last round's clients started from versions older than the round's."""
-    time = {
-        **ASYNCHRONOUS,
-        "buffer": 2,
-        "concurrency": 4,
-    }
+    time = {**ASYNCHRONOUS, "buffer": 2, "concurrency": 4}
     run = played("ditto", rounds=6, time=time)
     values = run.results.values
     assert values["staleness/largest"][5] > 0
@@ -193,17 +179,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("method", REFUSED)
-def test_what_needs_a_round_is_refused(method):
-    table = tiny.table(short(method), COUNTS, time=ASYNCHRONOUS)
-    prepared = prepare_alone(table)
-    words = (
-        rf"^time\.mode = 'asynchronous': {method} .*{REFUSED[method]}.*'synchronous'"
-    )
-    with expect_refusal(words):
+def test_methods_that_need_whole_rounds_are_refused(method):
+    prepared = prepare_alone(tiny.table(short(method), COUNTS, time=ASYNCHRONOUS))
+    mode = rf"^time\.mode = 'asynchronous': {method}"
+    with expect_refusal(rf"{mode} .*{REFUSED[method]}.*'synchronous'"):
         make_schedule(prepared, OneProcess())
 
 
-def test_the_fastest_of_those_who_are_free_start(federate):
+def test_the_fastest_free_clients_start(federate):
     """A client is free unless it is training or its upload is in the buffer."""
     counts, rounds = [[2, 2, 2, 2]] * 8, 4
     # rounds after which all clients that started in these rounds have arrived

@@ -36,7 +36,7 @@ def test_two_clients_by_hand():
     assert all(step.compute_numbers()["time/idle"] == 0 for step in found)
 
 
-def test_an_even_race_is_the_synchronous_one():
+def test_equally_fast_clients_give_synchronous_cohorts():
     """Five of ten clients in flight and five arrivals per step give the cohorts of
     ``choose``.
     """
@@ -60,12 +60,7 @@ def test_ties_go_to_the_lower_clients():
     until_one = [(0, S), (S + 1, 1000 * S)], 1000 * S
     on = Traced([always, always, always, until_one, always, always])
     ticks = [S, S, S, 2 * S, 9 * S, 9 * S]
-    timetable = asynchronous(
-        ticks,
-        buffer=2,
-        concurrency=4,
-        when=on,
-    )
+    timetable = asynchronous(ticks, buffer=2, concurrency=4, when=on)
     timetable._draws = Lowest()
     first, second = steps(timetable, 2)
     assert told(first) == [(0, 0), (1, 0)]
@@ -99,7 +94,7 @@ def test_staler_updates_are_dropped():
     assert found[2].wasted == 2.5 * S
 
 
-def test_a_step_every_period_of_what_has_arrived():
+def test_a_step_follows_every_period():
     """Steps at 2, 4 and 6 s; the upload of client 0 is in the buffer from 1.5 s, 3.5 s
     … on.
     """
@@ -120,51 +115,28 @@ def test_a_dropped_client_keeps_its_place_until_it_would_have_arrived():
     assert all(step.busy <= 2 * (step.ended - step.begun) for step in found)
 
 
+UNEQUAL = [*range(S, 13 * S, S)]
+TWO_OF_SIX = {"concurrency": 6, "buffer": 2}
+MARKOV = {"availability": "markov", "on": 30.0, "off": 20.0}
+LOSSES = {"participation": {"dropout": 0.5}}
 CASES = {
     "even": ([S] * 12, {"concurrency": 6, "buffer": 6}),
     "all clients in a buffer, one at work": (
-        list(range(S, 13 * S, S)),
+        UNEQUAL,
         {"concurrency": 1, "buffer": 12},
     ),
     "losses in every second job": (
-        list(range(S, 13 * S, S)),
-        {
-            "concurrency": 4,
-            "buffer": 3,
-            "participation": {"dropout": 0.5},
-        },
+        UNEQUAL,
+        {"concurrency": 4, "buffer": 3, **LOSSES},
     ),
-    "stale": (
-        list(range(S, 13 * S, S)),
-        {
-            "concurrency": 6,
-            "buffer": 2,
-            "max_staleness": 2,
-        },
-    ),
-    "coming and going": (
-        list(range(S, 13 * S, S)),
-        {
-            "concurrency": 6,
-            "buffer": 2,
-            "availability": "markov",
-            "on": 30.0,
-            "off": 20.0,
-        },
-    ),
-    "every period": (
-        list(range(S, 13 * S, S)),
-        {
-            "concurrency": 6,
-            "rule": "semi",
-            "period": 2.5,
-        },
-    ),
+    "stale": (UNEQUAL, {**TWO_OF_SIX, "max_staleness": 2}),
+    "coming and going": (UNEQUAL, {**TWO_OF_SIX, **MARKOV}),
+    "every period": (UNEQUAL, {"concurrency": 6, "rule": "semi", "period": 2.5}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_holds_of_every_timetable(case):
+def test_every_timetable_is_consistent(case):
     ticks, keys = CASES[case]
     found = steps(asynchronous(ticks, **keys), 40)
     jobs = [job for step in found for job in step.jobs]
@@ -181,9 +153,8 @@ def test_what_holds_of_every_timetable(case):
             assert all(type(value) is int for value in whole)
             assert found[job.version - 1].ended <= job.begun or not job.version
             assert job.begun < job.ended <= step.ended
-    assert all(
-        before.ended <= after.begun for before, after in itertools.pairwise(found)
-    )
+    for before, after in itertools.pairwise(found):
+        assert before.ended <= after.begun
     # No client has two jobs at once, or two from one version.
     assert len({(job.client, job.version) for job in jobs}) == len(jobs)
     for client in range(len(ticks)):
@@ -202,7 +173,7 @@ def test_a_buffer_larger_than_the_clients_is_refused():
         asynchronous([S, S], buffer=3)
 
 
-def test_clients_who_never_finish_are_told_of():
+def test_clients_that_never_finish_are_refused():
     on = Traced([([(0, S)], 10 * S)])
     with expect_refusal(r"\[time\]: after round 0 .* 201 "):
         asynchronous([2 * S, 2 * S], buffer=1, when=on).step()
