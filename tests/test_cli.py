@@ -66,19 +66,15 @@ def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(
         "clients.png",
     }
     again = call("hpcfl run both.toml")
-    assert (
-        again.stdout.count("complete in") == 2
-        and "of a later command" not in again.stdout
-    )
+    assert again.stdout.count("complete in") == 2
+    assert "of a later command" not in again.stdout
 
     shown = call("mpiexec -n 2 hpcfl show runs/both --json")
     summaries = json.loads(shown.stdout)
     assert shown.stderr == ""
     assert summaries["fedavg"]["finished"] and summaries["fedavg"]["rounds"] == 2
-    assert (
-        summaries["fedavg"]["seconds_per_round"] > 0
-        and len(summaries["fedavg"]["digest"]) == 64
-    )
+    assert summaries["fedavg"]["seconds_per_round"] > 0
+    assert len(summaries["fedavg"]["digest"]) == 64
     assert (
         summaries["fedavg"]["floats_up"]
         == summaries["fedavg"]["floats_down"]
@@ -110,11 +106,9 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
     (tmp_path / "both.toml").write_text(SWEEP)
     done = call("mpiexec -n 3 hpcfl check both.toml --set training.lr=0.25")
     assert done.returncode == 0, done.stderr
-    assert (
-        "lr = 0.25" in done.stdout
-        and "2 valid cells" in done.stdout
-        and "610 parameters" in done.stdout
-    )
+    assert "lr = 0.25" in done.stdout
+    assert "2 valid cells" in done.stdout
+    assert "610 parameters" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["both.toml"]
 
 
@@ -149,11 +143,9 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
     failed = call(line)
     assert failed.returncode == 2
     assert failed.stdout == ""
-    assert (
-        failed.stderr.startswith("hpcfl: ")
-        and failed.stderr.count("\n") == 1
-        and words in failed.stderr
-    )
+    assert failed.stderr.startswith("hpcfl: ")
+    assert failed.stderr.count("\n") == 1
+    assert words in failed.stderr
 
 
 @pytest.fixture

@@ -47,15 +47,10 @@ def test_an_installed_package_has_every_file():
         for path in (ROOT / "hpcfl").rglob("*")
         if path.is_file() and path.suffix not in (".py", ".pyc")
     ]
-    assert (
-        files
-        and [
-            path
-            for path in files
-            if not any(path.match(pattern) for pattern in patterns)
-        ]
-        == []
-    )
+    assert files
+    assert [
+        path for path in files if not any(path.match(pattern) for pattern in patterns)
+    ] == []
 
 
 def test_a_source_archive_makes_a_wheel_that_runs_in_an_environment_of_its_own(

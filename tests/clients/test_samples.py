@@ -29,9 +29,8 @@ def test_every_variant_is_a_crop_of_the_padded_image_perhaps_flipped():
         for crop in [padded[:, down : down + 5, right : right + 6]]
         for flip in (False, True)
     ]
-    assert changed.dtype == torch.uint8 and np.array_equal(
-        changed.numpy(), np.stack(expected)
-    )
+    assert changed.dtype == torch.uint8
+    assert np.array_equal(changed.numpy(), np.stack(expected))
 
 
 def test_each_image_has_its_own_variant():
@@ -46,12 +45,10 @@ def test_each_image_has_its_own_variant():
 def test_draws_are_uniform():
     drawn = draw_variants(162_000, np.random.default_rng(0))
     counts = np.bincount(drawn, minlength=163)
-    assert (
-        counts[0] == 0
-        and len(counts) == 163
-        and counts[1:].min() > 850
-        and counts[1:].max() < 1150
-    )
+    assert counts[0] == 0
+    assert len(counts) == 163
+    assert counts[1:].min() > 850
+    assert counts[1:].max() < 1150
 
 
 @pytest.fixture

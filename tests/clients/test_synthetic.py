@@ -17,9 +17,8 @@ def test_gradient_descent_on_free_tensors():
     """f = ½(z − 3)²: every step with rate r leaves (1 − r) of the distance."""
     start = {"z": torch.tensor([7.0, 3.0])}
     end = descend(start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3)
-    assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
-        "z"
-    ].tolist() == [7, 3]
+    assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3])
+    assert start["z"].tolist() == [7, 3]
 
 
 def test_stochastic_descent_takes_a_step_for_each_batch():
@@ -60,9 +59,8 @@ def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
         return MLP((5,), 3, hidden=())
 
     fitted = [fit(build, x, y, 3, training, 0, round) for round in (1, 1, 2)]
-    assert torch.equal(fitted[0], fitted[1]) and not torch.allclose(
-        fitted[0], fitted[2]
-    )
+    assert torch.equal(fitted[0], fitted[1])
+    assert not torch.allclose(fitted[0], fitted[2])
     untrained = fit(build, x, y, 3, training.model_copy(update={"lr": 1e-30}), 0, 1)
     head = torch.nn.Linear(5, 3)
     torch.nn.utils.vector_to_parameters(untrained, head.parameters())

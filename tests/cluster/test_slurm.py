@@ -25,7 +25,8 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
     cluster.wait(job)
     assert cluster.digest() == undisturbed
     log = cluster.log()
-    assert "the server" in log and all(
+    assert "the server" in log
+    assert all(
         re.search(rf"rank {rank} on .*cores .*clients ", log) for rank in (1, 2, 3)
     )
     assert "finished" in cluster.hpcfl("status", "out")
@@ -80,7 +81,8 @@ def test_sweep_with_a_failing_cell(cluster):
     for job in jobs:
         cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
     status = cluster.hpcfl("status", "out")
-    assert "3 finished, 1 failed" in status and re.search(
+    assert "3 finished, 1 failed" in status
+    assert re.search(
         r"methods_for_jobs_Slow,seed=1 +failed .*broken\s+on purpose",
         status,
     )

@@ -78,11 +78,9 @@ def states(folder):
 def test_a_run_is_finished_and_one_without_a_job_waits(sweep):
     assert states(sweep) == [("seed=0", "finished", ""), ("seed=1", "waiting", "")]
     done = status.list_statuses(sweep)[0]
-    assert (
-        (done.round, done.rounds) == (2, 2)
-        and 0 < float(done.reached.removesuffix(" %")) <= 100
-        and done.left is None
-    )
+    assert (done.round, done.rounds) == (2, 2)
+    assert 0 < float(done.reached.removesuffix(" %")) <= 100
+    assert done.left is None
 
 
 @pytest.mark.slow
@@ -138,11 +136,9 @@ def test_failed_with_the_reason_of_the_run(sweep):
     with pytest.raises(RunFailure):
         run(diverges, sweep / "seed=1", OneProcess())
     _, failed = status.list_statuses(sweep)
-    assert (
-        failed.state == "failed"
-        and "round 2: client 1 " in failed.note
-        and failed.round == 1
-    )
+    assert failed.state == "failed"
+    assert "round 2: client 1 " in failed.note
+    assert failed.round == 1
 
 
 def test_failed_with_the_reason_of_the_supervisor(sweep, queue):

@@ -103,9 +103,8 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
     text, launch, *_ = send(here, "slurm", out="two words; it's", dry_run=True)
     assert "#SBATCH --nodes=2" in text and "#SBATCH --array=0-1%2" in text
     last = text.strip().splitlines()[-1]
-    assert shlex.split(last)[-1] == str(
-        here / "two words; it's" / "jobs"
-    ) and last.startswith("exec ")
+    assert shlex.split(last)[-1] == str(here / "two words; it's" / "jobs")
+    assert last.startswith("exec ")
     said = capsys.readouterr().out
     assert "memory" in said and "ranks 2 to 3: " in said
     assert not (here / "two words; it's").exists()

@@ -45,9 +45,8 @@ def test_floats_are_what_the_message_declares():
 def test_a_pool_travels_with_its_picks():
     rows, picks = torch.randn(2, 4), torch.tensor([[0, 1], [1, -1], [-1, -1]])
     inbox, floats = there({"models": Pool(rows, picks)})
-    assert torch.equal(inbox["models"].rows, rows) and torch.equal(
-        inbox["models"].picks, picks
-    )
+    assert torch.equal(inbox["models"].rows, rows)
+    assert torch.equal(inbox["models"].picks, picks)
     assert floats == (8 + 4 + 0) / 3
 
 
@@ -148,8 +147,7 @@ def test_every_client_has_one_worker_and_loads_are_within_four_thirds_of_the_bes
     assert sorted(
         np.concatenate([placed.list_clients(rank) for rank in range(size)])
     ) == list(range(25))
-    assert len(placed.list_clients(0)) == 0 and placed.idle == (
-        [26, 27, 28, 29] if size == 30 else []
-    )
+    assert len(placed.list_clients(0)) == 0
+    assert placed.idle == ([26, 27, 28, 29] if size == 30 else [])
     loads = [cost[placed.list_clients(rank)].sum() for rank in range(1, size)]
     assert max(loads) <= 4 / 3 * max(cost.sum() / (size - 1), cost.max())

@@ -73,9 +73,8 @@ def test_those_who_are_left_out_do_not_count(arrived):
     sent = {"mean": Mean(ROWS, SAMPLES, torch.ones(3)), "rows": Field(ROWS)}
     left = select_sound(sent, torch.tensor([True, False, True]))
     found = arrived(left)
-    assert found["mean"].tolist() == [3.0, 1.5] and torch.equal(
-        found["rows"], ROWS[[0, 2]]
-    )
+    assert found["mean"].tolist() == [3.0, 1.5]
+    assert torch.equal(found["rows"], ROWS[[0, 2]])
     assert set(wrap_entries(left)) == {"mean", "rows"}
 
 

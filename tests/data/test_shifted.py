@@ -180,9 +180,8 @@ def test_the_partition_file_says_who_is_in_which_group(tmp_path):
     of = prepared({**ROTATED, "replicate": True}, SWAPPED)
     of.data.split.save(tmp_path / "partition.h5")
     again = partition.Split.load(tmp_path / "partition.h5")
-    assert (
-        again.equals(of.data.split) and again.groups.names == of.data.split.groups.names
-    )
+    assert again.equals(of.data.split)
+    assert again.groups.names == of.data.split.groups.names
     assert again.groups.group.tolist() == of.data.split.groups.group.tolist()
     assert of.data.split.groups.names[0] == "0° · y"
     other = prepared(

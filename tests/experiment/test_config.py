@@ -202,12 +202,10 @@ def test_a_file_that_is_no_experiment_is_one_line(run, tmp_path, content, messag
             content if isinstance(content, bytes) else content.encode()
         )
     code, said, left = run(file="bad.toml")
-    assert (
-        code == 2
-        and f"bad.toml: {message}" in said
-        and said.count("\n") == 1
-        and left <= {"bad.toml"}
-    )
+    assert code == 2
+    assert f"bad.toml: {message}" in said
+    assert said.count("\n") == 1
+    assert left <= {"bad.toml"}
 
 
 @pytest.mark.parametrize(
@@ -221,12 +219,10 @@ def test_a_file_that_is_no_experiment_is_one_line(run, tmp_path, content, messag
 def test_json_that_is_no_experiment_is_one_line(run, tmp_path, content, message):
     (tmp_path / "bad.json").write_text(content)
     code, said, left = run(file="bad.json")
-    assert (
-        code == 2
-        and f"bad.json: {message}" in said
-        and said.count("\n") == 1
-        and left == {"bad.json"}
-    )
+    assert code == 2
+    assert f"bad.json: {message}" in said
+    assert said.count("\n") == 1
+    assert left == {"bad.json"}
 
 
 def test_a_folder_as_experiment_file_is_one_line(run, tmp_path):

@@ -155,11 +155,9 @@ def test_the_users_keys_win():
         0.5,
         "mlp",
     )
-    assert (
-        found["partition.scheme"] == "iid"
-        and "partition.beta" not in found
-        and found["partition.clients"] == 100
-    )
+    assert found["partition.scheme"] == "iid"
+    assert "partition.beta" not in found
+    assert found["partition.clients"] == 100
 
 
 def test_a_protocol_is_no_part_of_a_runs_identity():

@@ -63,11 +63,9 @@ def test_a_module_that_fails_is_named_with_its_line(own, text, line, words):
     assert message.startswith(
         f"users.py:{line}: method.name = 'users:Mine' cannot be imported: {words}"
     )
-    assert (
-        "\n" not in message
-        and len(message) < 500
-        and failed.value.__cause__ is not None
-    )
+    assert "\n" not in message
+    assert len(message) < 500
+    assert failed.value.__cause__ is not None
 
 
 def test_a_key_without_a_type_is_named_with_its_line(own):

@@ -117,11 +117,9 @@ def test_long_names_are_shortened_and_stay_apart():
         partition={"counts": [[[1] * 4] * 40, [[1] * 4] * 41]},
         method={"name": ["fedavg"]},
     )
-    assert (
-        len(long) == len(longer) == 200
-        and long[:180] == longer[:180]
-        and long != longer
-    )
+    assert len(long) == len(longer) == 200
+    assert long[:180] == longer[:180]
+    assert long != longer
 
 
 def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():

@@ -99,9 +99,8 @@ def test_a_file_reads_and_writes_like_any_other(monkeypatch, large):
         elif action == "seek":
             assert ours.seek(size) == theirs.seek(size)
         else:
-            assert ours.tell() == theirs.tell() and ours.seek(
-                0, io.SEEK_END
-            ) == theirs.seek(0, io.SEEK_END)
+            assert ours.tell() == theirs.tell()
+            assert ours.seek(0, io.SEEK_END) == theirs.seek(0, io.SEEK_END)
     assert bytes(ours.content()) == theirs.getvalue()
 
 
@@ -118,16 +117,15 @@ def test_a_long_copy_sends_heartbeats(monkeypatch):
     monkeypatch.setattr(heartbeat, "_listener", lambda: beats.append(len(beats)))
     monkeypatch.setattr(scratch, "PART_BYTES", 2 * 4 * 8)
     row = torch.arange(8.0)
-    assert (
-        torch.equal(Scratch().copy(row.expand(5, 8)), row.repeat(5, 1))
-        and len(beats) >= 3
-    )
+    assert torch.equal(Scratch().copy(row.expand(5, 8)), row.repeat(5, 1))
+    assert len(beats) >= 3
     beats.clear()
     assert [len(part) for part in scratch.split_rows(row.expand(5, 8))] == [
         2,
         2,
         1,
-    ] and len(beats) == 3
+    ]
+    assert len(beats) == 3
 
 
 def test_the_next_array_of_a_size_has_the_memory_of_one_that_nobody_uses(monkeypatch):

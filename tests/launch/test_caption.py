@@ -27,6 +27,5 @@ def test_a_caption_stands_below_an_unchanged_picture(tmp_path):
 def test_every_figure_says_how_it_differs_from_the_papers():
     plots, settings = re.findall(r"declare -A \w+=\(\n(.*?)\n\)", MAKE, re.DOTALL)
     names = re.compile(r"\[([\w-]+)\]=")
-    assert names.findall(plots) and set(names.findall(plots)) == set(
-        names.findall(settings)
-    )
+    assert names.findall(plots)
+    assert set(names.findall(plots)) == set(names.findall(settings))

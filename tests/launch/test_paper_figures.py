@@ -46,9 +46,8 @@ def test_the_estimates_end_with_those_of_the_trained_model(played):
 def test_norms_of_output_layers(played):
     run = played("cwfedavg")
     panels = output_norms.compute_panels(run, whole=True)
-    assert list(panels) == ["", ": class models"] and panels[
-        ": class models"
-    ].shape == (4, 4)
+    assert list(panels) == ["", ": class models"]
+    assert panels[": class models"].shape == (4, 4)
     own = run.model(3).state_dict()["head.weight"].double().norm(dim=1)
     np.testing.assert_allclose(panels[""][3], own)
     assert len(output_norms.draw([run], Sheet(7)).axes) == 3
@@ -106,9 +105,8 @@ def test_a_plane_of_two_features(played):
     run = played("fedavg", model={"name": "spiral"})
     drawn = representations.project_features(run, 1)
     head = run.model(1, "post").state_dict()["head.weight"]
-    assert drawn.points.shape == (len(drawn.labels), 2) and np.array_equal(
-        drawn.rays, head
-    )
+    assert drawn.points.shape == (len(drawn.labels), 2)
+    assert np.array_equal(drawn.rays, head)
     assert len(representations.draw([run], Sheet(7), client=1).axes) == 2
 
 

@@ -38,10 +38,8 @@ def test_a_papers_setting_is_valid_and_says_what_it_must_show(path):
     clients = asked.partition.clients
     if asked.shift:
         drawn = shifted.draw(asked.shift, toy, asked.partition.seed, clients, 0)
-        assert (
-            len(drawn.make_groups().group) == clients
-            and len(drawn.make_groups().names) > 1
-        )
+        assert len(drawn.make_groups().group) == clients
+        assert len(drawn.make_groups().names) > 1
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,8 @@ def test_a_cluster_without_participants_stays(cohort):
         "norms": torch.ones(2, 2).double(),
     }
     method().aggregate(state, cohort(COUNTS[:1], ids=[0]), {"model": torch.ones(1, 2)})
-    assert state["models"].tolist() == [[1, 1], [5, 5]] and state["norms"][
-        1
-    ].tolist() == [1, 1]
+    assert state["models"].tolist() == [[1, 1], [5, 5]]
+    assert state["norms"][1].tolist() == [1, 1]
 
 
 def largest_across(similarity, group):

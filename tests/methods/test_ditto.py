@@ -39,9 +39,8 @@ def test_personal_steps_are_plain(federate):
         ]
         for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"})
     ]
-    assert torch.equal(personal[0], personal[1]) and torch.equal(
-        personal[0], personal[2]
-    )
+    assert torch.equal(personal[0], personal[1])
+    assert torch.equal(personal[0], personal[2])
 
 
 def test_clips_the_personal_gradient_and_not_the_pull(make_fleet):

@@ -92,10 +92,8 @@ def test_predicts_the_nearest_present_prototype():
     )
     scores = predict_by_prototypes(model, x, lane)
     distances = torch.cdist(found, lane.prototypes)
-    assert (
-        torch.equal(scores.argmax(1), distances[:, 1:].argmin(1) + 1)
-        and scores.isfinite().all()
-    )
+    assert torch.equal(scores.argmax(1), distances[:, 1:].argmin(1) + 1)
+    assert scores.isfinite().all()
 
 
 def test_before_the_first_exchange_the_classifier_predicts():

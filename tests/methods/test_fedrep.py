@@ -49,12 +49,10 @@ def test_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
     )
     for (start, fitted), (again, ended) in zip(calls[::2], calls[1::2], strict=True):
         assert torch.equal(fitted, again)
-        assert torch.equal(start[:, body], fitted[:, body]) and torch.equal(
-            fitted[:, head], ended[:, head]
-        )
-        assert (start[:, head] != fitted[:, head]).any(dim=1).all() and (
-            fitted[:, body] != ended[:, body]
-        ).any(dim=1).all()
+        assert torch.equal(start[:, body], fitted[:, body])
+        assert torch.equal(fitted[:, head], ended[:, head])
+        assert (start[:, head] != fitted[:, head]).any(dim=1).all()
+        assert (fitted[:, body] != ended[:, body]).any(dim=1).all()
     assert torch.equal(played.clients["head"], calls[-1][1][:, head])
 
 
@@ -102,13 +100,11 @@ def test_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     )
     layout = played.prepared.setup.layout
     neck, head = layout.columns("neck"), layout.columns("head")
-    assert neck == layout.columns("hidden2") and played.clients[
-        "ala.weights"
-    ].shape == (5, neck.stop - neck.start)
+    assert neck == layout.columns("hidden2")
+    assert played.clients["ala.weights"].shape == (5, neck.stop - neck.start)
     received, blended = calls[3]  # round 2: ala, head, body
-    assert torch.equal(
-        blended[:, : neck.start], received[:, : neck.start]
-    ) and torch.equal(blended[:, head], received[:, head])
+    assert torch.equal(blended[:, : neck.start], received[:, : neck.start])
+    assert torch.equal(blended[:, head], received[:, head])
     assert (blended[:, neck] != received[:, neck]).any(dim=1).all()
     assert torch.equal(played.clients["model"], calls[5][1])
 

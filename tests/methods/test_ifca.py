@@ -26,9 +26,8 @@ def test_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
     assert uplink["cluster"].tensor.tolist() == [[0]] * 5
     server = {"models": model.repeat(3, 1), "chosen": torch.full((5,), -1)}
     method(clusters=3).aggregate(server, cohort(fleet.counts), arrived(uplink))
-    assert not torch.equal(server["models"][0], model) and torch.equal(
-        server["models"][1:], model.repeat(2, 1)
-    )
+    assert not torch.equal(server["models"][0], model)
+    assert torch.equal(server["models"][1:], model.repeat(2, 1))
 
 
 def test_chooses_by_the_training_data(make_fleet, rows_of):

@@ -100,11 +100,9 @@ def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_p
             for ranks in (2, 3, 4)
         ]
     )
-    assert (
-        second[0] < 0.5 * first[0]
-        and second[1] < 0.9 * first[1]
-        and second[2] == first[2]
-    )
+    assert second[0] < 0.5 * first[0]
+    assert second[1] < 0.9 * first[1]
+    assert second[2] == first[2]
 
 
 def test_rows_of_a_client_that_is_left_out_are_not_waited_for(
@@ -177,7 +175,6 @@ def compare(calm, other, count):
 
 def same(one, other):
     """Assert that all metrics are equal except times and bytes."""
-    assert one.completed == other.completed != [] and np.array_equal(
-        one.rounds, other.rounds
-    )
+    assert one.completed == other.completed != []
+    assert np.array_equal(one.rounds, other.rounds)
     assert_alike(one.values, other.values)

@@ -29,9 +29,8 @@ def test_the_repetitions_are_in_the_order_of_their_seeds():
 
 def test_repetitions_are_called_by_as_few_seeds_as_tell_them_apart():
     one = [{"seed": seed, "partition.seed": seed + 1} for seed in (0, 1)]
-    assert name_repetitions(one) == ["seed=0", "seed=1"] and name_repetitions(
-        one[:1]
-    ) == ["seed=0"]
+    assert name_repetitions(one) == ["seed=0", "seed=1"]
+    assert name_repetitions(one[:1]) == ["seed=0"]
     dealt = [{"seed": 0, "partition.seed": seed} for seed in (5, 6)]
     assert name_repetitions(dealt) == ["partition.seed=5", "partition.seed=6"]
     assert (

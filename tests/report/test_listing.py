@@ -31,7 +31,8 @@ def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, capsys):
     listing.show(kind, None)
     lines = capsys.readouterr().out.splitlines()[1:]
     for entry, line in zip(catalogue.list_entries(kind), lines, strict=False):
-        assert line.startswith(entry["name"]) and line.rstrip().endswith(
+        assert line.startswith(entry["name"])
+        assert line.rstrip().endswith(
             entry[listing.COLUMNS.get(kind, ["description"])[-1]]
         )
 

@@ -60,10 +60,8 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     one, other = make_run("one", "fedavg"), make_run("other", "local", finished=False)
     sweep_table.show([one, other, one], form="csv")
     shown = capsys.readouterr()
-    assert (
-        len(shown.out.splitlines()) == 2
-        and "other: left out, it is at round 3" in shown.err
-    )
+    assert len(shown.out.splitlines()) == 2
+    assert "other: left out, it is at round 3" in shown.err
 
 
 def test_the_best_of_each_column():
@@ -85,7 +83,8 @@ def test_less_is_better_for_seconds():
         (),
         Reading("seconds/round"),
     )
-    assert entry(grid)[0] == 0.2 and entry(grid, 1) == (
+    assert entry(grid)[0] == 0.2
+    assert entry(grid, 1) == (
         0.1,
         pytest.approx(float("nan"), nan_ok=True),
         1,
@@ -263,9 +262,8 @@ def test_any_key_as_rows_and_columns():
 
 def test_unfinished_runs_are_left_out_and_named():
     grid = make([run(), run("local", finished=False)])
-    assert rows(grid) == ["fedavg"] and grid.notes == [
-        "local-0: left out, it is at round 3 of 3"
-    ]
+    assert rows(grid) == ["fedavg"]
+    assert grid.notes == ["local-0: left out, it is at round 3 of 3"]
     with expect_refusal(r"fedavg-0: .*round 3 of 3"):
         make([run(finished=False)])
 
@@ -280,9 +278,8 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     other.results.values.of_rounds["post/mean"] = np.array([np.nan, 0.7, 0.8])
     found = make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
-    assert not entry(found, 1)[3] and "| local | – |" in table_formats.write_markdown(
-        found
-    )
+    assert not entry(found, 1)[3]
+    assert "| local | – |" in table_formats.write_markdown(found)
 
 
 def test_numbers_of_different_data_stand_in_different_columns():
@@ -301,10 +298,8 @@ def grid():
 
 def test_csv_has_a_line_for_each_entry(grid):
     lines = table_formats.write_csv(grid).splitlines()
-    assert (
-        lines[0] == "row,column,metric,at,mean,std,runs,clients,best_by"
-        and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5,test"
-    )
+    assert lines[0] == "row,column,metric,at,mean,std,runs,clients,best_by"
+    assert lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5,test"
     *numbers, best_by = lines[1].split(",")[4:]
     assert [float(one) for one in numbers] == pytest.approx([55, 50**0.5, 2, 5])
     assert best_by == "test"

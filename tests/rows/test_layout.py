@@ -105,7 +105,8 @@ def test_a_modules_row_is_its_parameters_one_after_the_other():
 def test_buffers_have_a_layout_of_their_own():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     buffers = lay_out_buffers(module)
-    assert buffers.width == 3 + 3 + 1 and make_row(buffers, module).tolist() == [
+    assert buffers.width == 3 + 3 + 1
+    assert make_row(buffers, module).tolist() == [
         0,
         0,
         0,
@@ -114,9 +115,8 @@ def test_buffers_have_a_layout_of_their_own():
         1,
         0,
     ]
-    assert lay_out_buffers(MLP((3,), 2)).width == 0 and make_row(
-        lay_out_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)
-    ).shape == (0,)
+    assert lay_out_buffers(MLP((3,), 2)).width == 0
+    assert make_row(lay_out_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)).shape == (0,)
 
 
 NAMES = ["block1.qkv.A", "block1.qkv.B", "block2.qkv.A", "block2.qkv.B", "head.weight"]

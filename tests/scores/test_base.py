@@ -35,9 +35,8 @@ def test_the_summary_of_accuracies_over_clients_by_hand():
     nobody = Accuracy().summary(
         "accuracy", {"correct": np.array([NAN]), "total": np.array([NAN])}
     )
-    assert list(nobody) == ["weighted", "mean", "std", "worst_tenth"] and all(
-        map(math.isnan, nobody.values())
-    )
+    assert list(nobody) == ["weighted", "mean", "std", "worst_tenth"]
+    assert all(map(math.isnan, nobody.values()))
 
 
 def test_the_mean_loss_of_clients_and_those_that_lose_most():

@@ -53,9 +53,8 @@ def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
         )
         described = json.loads(file.attrs["scores"])
     assert np.allclose(clients, losses / total / math.log(2), rtol=1e-5)
-    assert np.allclose(mean, clients.mean(axis=1)) and np.allclose(
-        std, clients.std(axis=1)
-    )
+    assert np.allclose(mean, clients.mean(axis=1))
+    assert np.allclose(std, clients.std(axis=1))
     # one of three; a large surprise is bad
     assert np.allclose(worst, clients.max(axis=1))
     assert described[NAME] == {
@@ -75,9 +74,8 @@ def test_it_decides_which_round_is_best(folder, unimportable):
     run = hpcfl.load(folder)
     recorded = run.results.values[f"pre/{NAME}"]
     assert run.summary.best["pre"] == recorded.min()  # lower is better
-    assert (run.metric, run.measure.unit) == (NAME, "bits") and run.accuracy(
-        "pre"
-    ).tolist() == recorded.tolist()
+    assert (run.metric, run.measure.unit) == (NAME, "bits")
+    assert run.accuracy("pre").tolist() == recorded.tolist()
 
 
 def test_show_prints_it(folder, unimportable, capsys):
@@ -89,11 +87,9 @@ def test_show_prints_it(folder, unimportable, capsys):
     assert shown["scores"]["macro_f1"] == values["pre/macro_f1"][best]
     assert call("show", folder) == 0
     told = capsys.readouterr().out
-    assert (
-        NAME in told
-        and f"{values[f'pre/{NAME}'][best]:.4g}" in told
-        and "in bits" in told
-    )
+    assert NAME in told
+    assert f"{values[f'pre/{NAME}'][best]:.4g}" in told
+    assert "in bits" in told
 
 
 @pytest.mark.slow

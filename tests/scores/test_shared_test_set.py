@@ -50,10 +50,8 @@ def spiral(tmp_path):
 def test_a_global_test_set_gives_personalised_accuracies(spiral):
     played = spiral("local", metric="pm_l")
     prepared, values = played.prepared, played.values
-    assert (
-        prepared.data.split.has_global_test
-        and prepared.data.test_counts.tolist() == [[100] * 6] * 6
-    )
+    assert prepared.data.split.has_global_test
+    assert prepared.data.test_counts.tolist() == [[100] * 6] * 6
     models = played.clients["model"]
     samples, module = prepared.resources.samples, prepared.setup.build().eval()
     x, y = samples.take(samples.test[0])

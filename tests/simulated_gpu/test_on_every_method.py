@@ -93,7 +93,8 @@ def test_a_method_ends_as_on_the_cpu(
             if name.endswith("/correct")
         },
     )
-    assert scores and all(
+    assert scores
+    assert all(
         np.array_equal(found[name], values, equal_nan=True)
         for name, values in scores.items()
     )
@@ -116,9 +117,8 @@ def test_class_models_are_mixed_on_the_device(on_gpu, on_cpu):
     assert seen.played.digest == plain.digest
     width = seen.played.prepared.setup.layout.width
     mixed = [copy for copy in seen.gpu.ledger.copies if copy.shape == (4 * width,)]
-    assert mixed and all(
-        copy.to_gpu and copy.pinned and not copy.converts for copy in mixed
-    )
+    assert mixed
+    assert all(copy.to_gpu and copy.pinned and not copy.converts for copy in mixed)
     rows_travel_page_locked(seen)
 
 

@@ -53,14 +53,12 @@ def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(
         run.results.values[f"{column}/loss"] for column in ("validation/pre", "pre")
     )
     best = int(chosen.argmin())
-    assert (
-        run.summary.best["round"] == best + 1 and run.summary.best["pre"] == shown[best]
-    )
-    assert (
-        run.summary.best_by == "validation"
-        and run.summary.best_validation == pytest.approx(chosen[best])
-        and "chosen on validation samples"
-        in tables.write_legend([run]).replace("\n", " ")
+    assert run.summary.best["round"] == best + 1
+    assert run.summary.best["pre"] == shown[best]
+    assert run.summary.best_by == "validation"
+    assert run.summary.best_validation == pytest.approx(chosen[best])
+    assert "chosen on validation samples" in tables.write_legend([run]).replace(
+        "\n", " "
     )
     assert run.results.values["clients/validation/pre/total"][0].tolist() == [
         3,
@@ -70,9 +68,8 @@ def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(
         5,
     ]
     kept = find_latest(run.folder / "checkpoints").best
-    assert (
-        kept.meta["number"] == chosen[:-1].min() and kept.round == chosen[:-1].argmin()
-    )
+    assert kept.meta["number"] == chosen[:-1].min()
+    assert kept.round == chosen[:-1].argmin()
 
 
 @pytest.mark.slow
@@ -80,10 +77,8 @@ def test_test_samples_decide_where_they_are_asked_to(played):
     run = played(
         "fedavg", training=HELD_OUT, evaluation={"metric": "loss", "best_by": "test"}
     )
-    assert (
-        run.summary.best["pre"] == run.accuracy("pre").min()
-        and run.summary.best_by == "test"
-    )
+    assert run.summary.best["pre"] == run.accuracy("pre").min()
+    assert run.summary.best_by == "test"
     assert "chosen on test samples" in tables.write_legend([run]).replace("\n", " ")
     assert run.summary.best_validation != run.summary.best["pre"]
 

@@ -61,10 +61,8 @@ def test_what_a_dead_owner_on_another_host_wrote_locks_nothing(tmp_path):
     assert not lock.is_held(tmp_path)
     with FolderLock(tmp_path) as ours:
         ours.sign()
-        assert (
-            lock.is_held(tmp_path)
-            and f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
-        )
+        assert lock.is_held(tmp_path)
+        assert f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
 
 
 def test_can_be_taken_again(tmp_path):

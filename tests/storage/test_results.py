@@ -69,7 +69,8 @@ def test_what_is_right_is_read(tmp_path):
         "config": CONFIG,
         "primary": "pre",
         "scores": {"own": SCORE},
-    } and found.rounds.tolist() == [1, 2, 3]
+    }
+    assert found.rounds.tolist() == [1, 2, 3]
     assert found.static["train_counts"].tolist() == [[3, 0], [1, 2]]
 
 

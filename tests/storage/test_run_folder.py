@@ -103,10 +103,8 @@ def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     path.unlink() if text is None else path.write_text(text)
     claim(tmp_path / "run")
     after = content(tmp_path)
-    assert (
-        after.keys() == before.keys()
-        and after[Path("run/run.json")] == before[Path("run/run.json")]
-    )
+    assert after.keys() == before.keys()
+    assert after[Path("run/run.json")] == before[Path("run/run.json")]
 
 
 @pytest.mark.parametrize(

@@ -72,15 +72,11 @@ def play(folder, *names, rounds=3, **sections):
 def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
     found = play(tmp_path / "run", "Told")
     [told] = Told.begun
-    assert (
-        list(told.rounds) == [1, 2, 3, 4]
-        and told.closed
-        and told.thread is not threading.main_thread()
-    )
-    assert (
-        told.folder == tmp_path / "run" / "test_tracking_base:Told"
-        and told.config["rounds"] == 3
-    )
+    assert list(told.rounds) == [1, 2, 3, 4]
+    assert told.closed
+    assert told.thread is not threading.main_thread()
+    assert told.folder == tmp_path / "run" / "test_tracking_base:Told"
+    assert told.config["rounds"] == 3
     for row, round in enumerate(told.rounds):
         for name, number in told.rounds[round].items():
             assert number == found.values[name][row]

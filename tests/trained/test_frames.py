@@ -12,12 +12,10 @@ from hpcfl.trained import frames, loading
 def test_a_row_for_each_round(make_run):
     frame = loading.load_run(make_run()).rounds()
     assert frame.index.tolist() == [1, 2, 3, 4] and frame.index.name == "round"
-    assert frame.loc[3, "post/weighted"] == 0.875 and np.isnan(
-        frame.loc[4, "post/weighted"]
-    )
-    assert frame["final"].tolist()[-1] == 1 and not any(
-        name.startswith("clients/") for name in frame
-    )
+    assert frame.loc[3, "post/weighted"] == 0.875
+    assert np.isnan(frame.loc[4, "post/weighted"])
+    assert frame["final"].tolist()[-1] == 1
+    assert not any(name.startswith("clients/") for name in frame)
 
 
 def test_a_row_for_each_round_and_client():
@@ -34,10 +32,8 @@ def test_a_row_for_each_round_and_client():
     )
     frame = frames.make_clients(found)
     assert frame.index.names == ["round", "client"] and len(frame) == 5
-    assert (
-        frame.loc[(5, 1), "pre/accuracy"] == 1
-        and frame.loc[(2, 0), "pre/accuracy"] == 0.25
-    )
+    assert frame.loc[(5, 1), "pre/accuracy"] == 1
+    assert frame.loc[(2, 0), "pre/accuracy"] == 0.25
     # client 2 has no number in round 2, and no sample in round 5
     assert frame["pre/accuracy"].isna().tolist() == [False] * 4 + [True]
     assert frame.loc[(5, 2), "train_samples"] == 2 and "name" not in frame
@@ -56,14 +52,10 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
     names = [name.removeprefix(f"{tmp_path}/") for name in frame.index]
     assert names == ["alone", "sweep/fedavg", "sweep/local"]
     assert frame["method.name"].tolist() == ["fedavg", "fedavg", "local"]
-    assert (
-        frame["best"].tolist() == [0.75, 0.75, 0.875]
-        and frame["column"].tolist()[-1] == "post"
-    )
-    assert (
-        frame["best_round"].tolist() == [2, 2, 3]
-        and frame["training.lr"].tolist() == [0.005] * 3
-    )
+    assert frame["best"].tolist() == [0.75, 0.75, 0.875]
+    assert frame["column"].tolist()[-1] == "post"
+    assert frame["best_round"].tolist() == [2, 2, 3]
+    assert frame["training.lr"].tolist() == [0.005] * 3
     assert frame["tail"].tolist() == frame["last"].tolist()  # one of four rounds
     assert (
         len(hpcfl.load_all([tmp_path / "alone", f"{tmp_path}/al*"])) == 1

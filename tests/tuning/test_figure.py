@@ -12,7 +12,8 @@ def test_lines_begin_at_the_first_trial_and_marks_are_untuned():
     drawn = figure.draw(Sheet(7), curves, ACCURACY)
     [place] = drawn.axes
     tuned, untuned, other, _ = place.lines
-    assert tuned.get_xdata().tolist() == [1, 2] and tuned.get_ydata().tolist() == [
+    assert tuned.get_xdata().tolist() == [1, 2]
+    assert tuned.get_ydata().tolist() == [
         60,
         70,
     ]

@@ -38,11 +38,9 @@ def test_widths_are_few_and_at_most_a_quarter_too_many():
 
 
 def test_no_more_lanes_are_computed_than_there_are():
-    assert (
-        round_up(100, 100) == 100
-        and round_up(97, 100) == 100
-        and round_up(90, 100) == 96
-    )
+    assert round_up(100, 100) == 100
+    assert round_up(97, 100) == 100
+    assert round_up(90, 100) == 96
 
 
 def test_what_is_no_number_equals_itself():

@@ -95,10 +95,8 @@ def test_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(be
     draw = DirichletMin(clients=20, beta=beta).draw(OFFICIAL, 10, 500)
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
     assert all(test.tolist() == list(range(5000, 5500)) for test in draw.test)
-    assert (
-        min(map(len, draw.train)) >= 10
-        and min(len(np.unique(OFFICIAL[held])) for held in draw.train) >= 2
-    )
+    assert min(map(len, draw.train)) >= 10
+    assert min(len(np.unique(OFFICIAL[held])) for held in draw.train) >= 2
     assert 1 <= draw.attempts <= 3 and not draw.notes
 
 

@@ -47,12 +47,10 @@ def news(tmp_path, monkeypatch):
 
 def test_ag_news_is_train_then_test(news):
     data = load("ag-news", news)
-    assert (
-        data.y.tolist() == [2, 0, 3]
-        and data.official_test == 1
-        and data.classes == 4
-        and not data.notes
-    )
+    assert data.y.tolist() == [2, 0, 3]
+    assert data.official_test == 1
+    assert data.classes == 4
+    assert not data.notes
     assert data.x.dtype == torch.int32 and data.normalise(data.x) is data.x
     # a title some words , here; "some" is the most frequent
     assert data.x[0, :7].tolist() == [3, 8, 1, 9, 2, 6, 0]

@@ -80,7 +80,8 @@ def test_a_csv_file_names_the_clients(tmp_path):
         "\ufefffile,client\ntrain/a/0.png,01\ntest/a/0.png,1\ntrain/b/0.png,01\n"
     )
     data = load("image-folder", root, owners=str(owners))
-    assert data.owners.names == ("01", "1") and data.owners.numbers.tolist() == [
+    assert data.owners.names == ("01", "1")
+    assert data.owners.numbers.tolist() == [
         0,
         0,
         1,

@@ -65,12 +65,10 @@ def test_shakespeare_as_leaf_exports_it(tmp_path):
         tmp_path / "plays", train=[{"HAMLET": ([PLAY, PLAY[:-1] + "é"], ["f", "\n"])}]
     )
     data = load("leaf", root)
-    assert (
-        data.shape == (80,)
-        and data.vocabulary == 81
-        and data.classes == 80
-        and data.official_test == 0
-    )
+    assert data.shape == (80,)
+    assert data.vocabulary == 81
+    assert data.classes == 80
+    assert data.official_test == 0
     read = [
         "?" if number == 0 else leaf.LETTERS[number - 1]
         for number in data.x[1].tolist()

@@ -20,11 +20,9 @@ def test_the_spiral_has_arms_of_sixty_degrees():
             offset = (angle[arm & ring] - expected * torch.pi / 3 + torch.pi) % (
                 2 * torch.pi
             ) - torch.pi
-            assert (
-                offset.mean() == pytest.approx(0.25, abs=0.1)
-                and offset.min() > -0.1
-                and offset.max() < 0.6
-            )
+            assert offset.mean() == pytest.approx(0.25, abs=0.1)
+            assert offset.min() > -0.1
+            assert offset.max() < 0.6
 
 
 def test_the_imbalanced_spiral_halves_class_by_class():
