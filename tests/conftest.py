@@ -186,6 +186,22 @@ def played(tmp_path: Path):
 
 
 @pytest.fixture
+def printed(capsys):
+    """Return ``printed()``, which returns the text that was printed since its last
+    call.
+    """
+    return lambda: capsys.readouterr().out
+
+
+@pytest.fixture
+def printed_errors(capsys):
+    """Return ``printed_errors()``, which returns the error output since its last
+    call.
+    """
+    return lambda: capsys.readouterr().err
+
+
+@pytest.fixture
 def hpcfl(tmp_path: Path, monkeypatch, capfd):
     """Return ``hpcfl(*arguments)``, which runs a command in an empty folder in this
     process and returns its exit code, its output and its error output.

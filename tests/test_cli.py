@@ -91,14 +91,14 @@ def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(
     ],
 )
 def test_a_stopped_run_says_how_it_goes_on_which_is_not_afresh(
-    monkeypatch, capsys, begun, again
+    monkeypatch, printed_errors, begun, again
 ):
     def stopped(**given):
         raise Interrupted("stopped; the same command continues", begun)
 
     monkeypatch.setattr(experiments, "run_file", stopped)
     assert playing.call("run", "a b.toml", "--fresh", "--out", "x") == 75
-    assert capsys.readouterr().err.endswith(f": {again}\n")
+    assert printed_errors().endswith(f": {again}\n")
 
 
 @pytest.mark.mpi

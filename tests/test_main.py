@@ -69,12 +69,12 @@ class Cleared:
         raise self.error
 
 
-def test_a_ctrl_c_that_cannot_be_raised_prints_nothing(monkeypatch, capsys):
+def test_a_ctrl_c_that_cannot_be_raised_prints_nothing(monkeypatch, printed_errors):
     monkeypatch.setattr(sys, "unraisablehook", signals.pass_over_interrupts)
     Cleared(KeyboardInterrupt())
-    assert not capsys.readouterr().err
+    assert not printed_errors()
     Cleared(ValueError("odd"))
-    assert "ValueError: odd" in capsys.readouterr().err
+    assert "ValueError: odd" in printed_errors()
 
 
 CONNECTING = """

@@ -158,13 +158,15 @@ def test_a_line_says_that_there_is_no_gpu(tmp_path, capsys):
     assert "GPU" in said.err and said.err.count("\n") == 1 and not said.out
 
 
-def test_missing_packages_are_listed_with_what_to_type(tmp_path, monkeypatch, capsys):
+def test_missing_packages_are_listed_with_what_to_type(
+    tmp_path, monkeypatch, printed_errors
+):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "h5py" else find(name)
     )
     assert gpu_hour.main(["--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
+    error = printed_errors()
     assert "-m pip install 'h5py>=" in error
     assert not (tmp_path / "out").exists()
 

@@ -209,10 +209,10 @@ def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
         status.list_statuses(tmp_path / "nowhere")
 
 
-def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, capsys):
+def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, printed):
     monkeypatch.setattr(status, "SHOWN", 1)
     status.show(sweep, watch=False)
-    shown = capsys.readouterr().out
+    shown = printed()
     assert "… and 1 more\n1 finished, 1 waiting" in shown and "seed=1" not in shown
 
 
@@ -223,7 +223,7 @@ def test_watching_ends_when_nobody_can_see_it(sweep, queue, monkeypatch):
 
 
 @pytest.mark.slow
-def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
+def test_watching_while_a_job_runs(sweep, queue, monkeypatch, printed):
     """The job finishes between two checks."""
     queue("RUNNING", "None", 0)
 
@@ -232,11 +232,11 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
 
     monkeypatch.setattr(status, "time", SimpleNamespace(sleep=finish))
     status.show(sweep, watch=True)
-    assert capsys.readouterr().out.endswith("\n2 finished\n")
+    assert printed().endswith("\n2 finished\n")
 
 
 @pytest.mark.slow
-def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
+def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, printed):
     """The third cell runs although the second diverges. The next command repeats only
     the second.
     """
@@ -250,4 +250,4 @@ def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
             "failed",
             "finished",
         ]
-    assert capsys.readouterr().out.count("complete in") == 2
+    assert printed().count("complete in") == 2

@@ -99,13 +99,13 @@ def test_what_would_be_refused_is_not_sent(here):
         send(here, "debug", "sweep.seed=[0]")
 
 
-def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
+def test_a_dry_run_shows_the_script_and_writes_nothing(here, printed):
     text, launch, *_ = send(here, "slurm", out="two words; it's", dry_run=True)
     assert "#SBATCH --nodes=2" in text and "#SBATCH --array=0-1%2" in text
     last = text.strip().splitlines()[-1]
     assert shlex.split(last)[-1] == str(here / "two words; it's" / "jobs")
     assert last.startswith("exec ")
-    said = capsys.readouterr().out
+    said = printed()
     assert "memory" in said and "ranks 2 to 3: " in said
     assert not (here / "two words; it's").exists()
     words = shlex.split(launch.splitlines()[-1])

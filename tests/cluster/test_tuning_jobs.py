@@ -184,10 +184,10 @@ def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
     assert SubmittedJobs(here / "runs" / "t").jobs["outcome"] == "4_0"
 
 
-def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, capsys):
+def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, printed_errors):
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert call("tune", "t.toml", *part) == 1
-    said = capsys.readouterr().err.strip().splitlines()
+    said = printed_errors().strip().splitlines()
     [line] = said
     assert line.startswith("hpcfl: fedavg,trial=0,seed=7: rung 1 ")
 

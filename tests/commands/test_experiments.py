@@ -36,7 +36,7 @@ def test_check_names_once_what_has_no_source_in_any_cell(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypatch):
+def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, printed, monkeypatch):
     (tmp_path / "sweep.toml").write_text(
         "name = 'grid'\n" + SWEEP.replace("fedavg-c", "fedavg")
     )
@@ -46,7 +46,7 @@ def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypa
         run_file(
             tmp_path / "sweep.toml", [f"sweep.seed={seeds}"], None, False, OneProcess()
         )
-    said = capsys.readouterr().out
+    said = printed()
     assert said.count("runs/grid also has ") == 1
     assert "2 runs" in said and "such as seed=1,fedavg;" in said
 

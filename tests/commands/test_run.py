@@ -74,18 +74,18 @@ def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
     assert (one.digest, one.best) == (other.digest, other.best)
 
 
-def test_clients_that_are_left_out_are_named_once_and_in_tables(tmp_path, capsys):
+def test_clients_that_are_left_out_are_named_once_and_in_tables(tmp_path, printed):
     table = tiny.table(
         {"name": "tiny:Diverges", "client": 1}, training={"on_divergence": "exclude"}
     )
     run_alone(table, tmp_path)
-    assert capsys.readouterr().out.count("client 1 diverged") == 1
+    assert printed().count("client 1 diverged") == 1
     sweep_table.show([tmp_path])
-    assert "1 of 5 clients in rounds 2 to 3: 1" in capsys.readouterr().out
+    assert "1 of 5 clients in rounds 2 to 3: 1" in printed()
 
 
 def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
-    tmp_path, monkeypatch, capsys
+    tmp_path, monkeypatch, printed
 ):
     """Otherwise a result of two versions would look like a result of the last version."""
     monkeypatch.chdir(tmp_path)
@@ -98,16 +98,18 @@ def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
     table["partition"] = {"scheme": "iid", "clients": 3}
     run_alone(table, tmp_path / "run")
     run_alone(table | {"rounds": 2}, tmp_path / "run")
-    assert "has changed" not in capsys.readouterr().out
+    assert "has changed" not in printed()
     file.write_text(file.read_text() + "# another version\n")
     np.savez("own.npz", x=x + 1, y=y)
     run_alone(table | {"rounds": 3}, tmp_path / "run")
-    said = capsys.readouterr().out
+    said = printed()
     for name in (file.name, "data.dataset = 'npz'"):
         assert f"{name} has changed" in said
 
 
-def test_a_second_signal_says_that_it_ended_the_run(tmp_path, monkeypatch, capsys):
+def test_a_second_signal_says_that_it_ended_the_run(
+    tmp_path, monkeypatch, printed_errors
+):
     def interrupt(name, round, values):
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
@@ -119,4 +121,4 @@ def test_a_second_signal_says_that_it_ended_the_run(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(OneProcess, "abort", leave)
     with pytest.raises(SystemExit):
         run_alone(tiny.table("fedavg"), tmp_path / "run", on_round=interrupt)
-    assert "second signal" in capsys.readouterr().err
+    assert "second signal" in printed_errors()

@@ -106,18 +106,20 @@ def test_a_tuning_goes_on_where_files_of_it_are_gone(again, tmp_path, path):
     assert list((tmp_path / "runs" / "t" / "chosen").iterdir())
 
 
-def test_a_tuning_without_its_results_says_what_to_delete(again, tmp_path, capsys):
+def test_a_tuning_without_its_results_says_what_to_delete(
+    again, tmp_path, printed_errors
+):
     """The runs have continued since, so the scores of their first rounds are lost."""
     table = (tmp_path / "runs" / "t" / "tuned.csv").read_text()
     assert again("results") == 2
-    assert "delete the run's folder" in capsys.readouterr().err
+    assert "delete the run's folder" in printed_errors()
     assert again("search") == 0
     assert (tmp_path / "runs" / "t" / "tuned.csv").read_text() == table
 
 
-def test_results_of_a_tuning_that_is_not_known_are_refused(again, capsys):
+def test_results_of_a_tuning_that_is_not_known_are_refused(again, printed_errors):
     assert again("tune.json") == 2
-    assert "delete" in capsys.readouterr().err
+    assert "delete" in printed_errors()
 
 
 def rows(folder):
@@ -209,12 +211,12 @@ def test_a_tuning_of_before_goes_on_whatever_its_first_rounds_cost(again, tmp_pa
 
 
 def test_a_trial_that_costs_more_than_the_others_counts_with_its_own_cost(
-    tuned, capsys
+    tuned, printed_errors
 ):
     """Both trials have four epochs, the untuned configuration has one."""
     search = '{ "training.epochs" = [4] }'
     folder = tuned(["fedavg"], budget=8 * SAMPLES, search=search, code=2)
-    assert f"take {2 * 3 * 4 * SAMPLES:,} gradients" in capsys.readouterr().err
+    assert f"take {2 * 3 * 4 * SAMPLES:,} gradients" in printed_errors()
     assert not folder.exists()
 
 
@@ -225,11 +227,11 @@ def test_what_lay_in_the_folder_of_a_refused_tuning_stays(tuned, tmp_path):
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
-def test_a_file_to_tune_is_not_run(tuned, tmp_path, capsys):
+def test_a_file_to_tune_is_not_run(tuned, tmp_path, printed_errors):
     file = tmp_path / "t.toml"
     file.write_text(EXPERIMENT.format(methods=["fedavg"], budget=9, search="{}"))
     assert call("run", file) == 2
-    assert f"hpcfl tune {file}" in capsys.readouterr().err
+    assert f"hpcfl tune {file}" in printed_errors()
 
 
 def test_what_needs_its_rounds_is_measured_aside_and_played_whole(tuned):
@@ -243,7 +245,7 @@ def test_what_needs_its_rounds_is_measured_aside_and_played_whole(tuned):
     assert rows(folder)["fedphp"]["trials"] == "1"
 
 
-def test_a_configuration_that_diverges_is_never_chosen(tuned, capsys):
+def test_a_configuration_that_diverges_is_never_chosen(tuned, printed_errors):
     # the draws are the first of the five values and then the second
     folder = tuned(["fedavg"], search='{ "training.lr" = [1e38, 0.1, 0.2, 0.3, 0.4] }')
     lost = result(folder, "fedavg,trial=0,seed=7", "rung=0")
@@ -251,7 +253,7 @@ def test_a_configuration_that_diverges_is_never_chosen(tuned, capsys):
     assert (lost["score"], lost["rank"], lost["gradients"]) == (None, None, 0)
     assert rows(folder)["fedavg"]["setting"] == "training.lr = 0.1"
     tuned(["local"], code=2)  # another tuning in the same folder
-    assert " --out" in capsys.readouterr().err
+    assert " --out" in printed_errors()
 
 
 def test_where_everything_diverges_nothing_is_chosen(tuned):
@@ -269,18 +271,18 @@ def test_what_a_diverged_run_took_is_spent(tuned):
     assert rows(folder)["tiny:Diverges"]["spent"] == str(2 * 2 * SAMPLES)
 
 
-def test_a_run_or_a_sweep_is_no_place_for_a_tuning(tuned, tmp_path, capsys):
+def test_a_run_or_a_sweep_is_no_place_for_a_tuning(tuned, tmp_path, printed_errors):
     folder = tmp_path / "runs" / "t"
     folder.mkdir(parents=True)
     for there in ("run.json", "sweep.json"):
         (folder / there).write_text("{}")
         tuned(["fedavg"], code=2)
-        assert " --out" in capsys.readouterr().err
+        assert " --out" in printed_errors()
         (folder / there).unlink()
     assert list(folder.iterdir()) == []
 
 
-def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsys):
+def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, printed):
     """Each part runs separately, in any order within a rung, as jobs of an array do;
     other commands know the folder's runs.
     """
@@ -299,15 +301,15 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, capsy
     assert len(loading.load_runs_below([folder / "search"])[0]) == 3
     # the same command finds it complete
     before = (folder / "tuned.csv").read_bytes()
-    capsys.readouterr()
+    printed()
     tuned(["fedavg"])
-    said = capsys.readouterr().out
+    said = printed()
     assert "round" not in said.partition("gradients")[0].replace("rounds", "")
     assert (folder / "tuned.csv").read_bytes() == before
     # the command that it prints next reads the final runs at their place
     further = said.partition("more: hpcfl ")[2].split()
     assert call(*further, "--format", "csv") == 0
-    shown = float(next(csv.DictReader(capsys.readouterr().out.splitlines()))["mean"])
+    shown = float(next(csv.DictReader(printed().splitlines()))["mean"])
     assert shown == pytest.approx(100 * float(rows(folder)["fedavg"]["test"]))
     assert call("report", folder) == 0
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -366,7 +368,7 @@ def repeated(tmp_path_factory):
     return place
 
 
-def test_repeated_searches_from_start_to_end(repeated, monkeypatch, capsys):
+def test_repeated_searches_from_start_to_end(repeated, monkeypatch, printed):
     folder = repeated / "runs" / "t"
     with open(folder / "tuned.csv") as file:
         lines = list(csv.DictReader(file))
@@ -407,13 +409,13 @@ def test_repeated_searches_from_start_to_end(repeated, monkeypatch, capsys):
     asked = ["table", "runs/t", "--at", "tail", "--format", "csv"]
     asked += ["--rows", "method.name,evaluation.score"]
     assert call(*asked) == 0
-    shown = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    shown = list(csv.DictReader(printed().splitlines()))
     assert [line["runs"] for line in shown] == ["4", "4"]
     assert [line["searches"] for line in shown] == ["2", "2"]
     spent = sum(int(line["spent"]) for line in lines[:2]) / 1500
     assert float(shown[0]["spent/budget"]) == pytest.approx(spent)
     assert call(*asked, "--against", "fedavg score=tuned_1") == 0
-    (line,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    (line,) = csv.DictReader(printed().splitlines())
     assert line["searches"] == "2" and float(line["half"]) > 0
 
 

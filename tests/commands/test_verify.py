@@ -39,11 +39,11 @@ def ask(path, names=(), own=OWN):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_played_again_is_the_same(played, here, capsys):
+def test_a_run_that_is_played_again_is_the_same(played, here, printed):
     out = here / "x.tar.xz"
     packed.write([played], out)
     ask(out)
-    last = capsys.readouterr().out.splitlines()[-1]
+    last = printed().splitlines()[-1]
     assert last.startswith("fedper: the same final state, and the same numbers in all")
     assert [path.name for path in here.iterdir()] == ["x.tar.xz"]  # nothing is left
 

@@ -26,7 +26,7 @@ KINDS = ["cwfedavg", "fedala", "fednh", "ifca"]
 
 
 def test_kinds_of_messages_and_state_on_other_ranks_and_resumed(
-    start, alone, experiment, tmp_path, capsys
+    start, alone, experiment, tmp_path, printed
 ):
     """The run on three ranks is resumed by one process and verified by two ranks."""
     file = experiment(grid(KINDS, (0.5,), NEWCOMERS), 2)
@@ -44,7 +44,7 @@ def test_kinds_of_messages_and_state_on_other_ranks_and_resumed(
         # as if killed before it was written
         (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
     assert alone(file, tmp_path / "3", *each_round[:2]) == 0
-    assert capsys.readouterr().out.count("after round 1") == len(KINDS)
+    assert printed().count("after round 1") == len(KINDS)
     compare(tmp_path / "1", tmp_path / "3", len(KINDS))
     own = "--own", "tiny:blobs", "--own", "tiny:Counts"
     again = start(2, tmp_path / "1", "--sample", 1, *own, command="verify")

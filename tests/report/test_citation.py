@@ -75,7 +75,7 @@ def test_methods_of_one_paper_are_cited_alike():
         citation.cite_method("local")
 
 
-def test_a_run_says_what_to_cite(make_run, capsys):
+def test_a_run_says_what_to_cite(make_run, printed):
     folder = make_run("fedavg")
     runs = tables.list_runs(folder)
     method = citation.cite_method("fedavg")
@@ -83,7 +83,7 @@ def test_a_run_says_what_to_cite(make_run, capsys):
     runs[0].config["method"]["ala"] = True
     assert citation.cite_method("fedala") in citation.cite_runs(runs)
     tables.show(folder, explain=True)
-    assert f"cite: hpcfl show {folder} --bibtex" in capsys.readouterr().out
+    assert f"cite: hpcfl show {folder} --bibtex" in printed()
 
 
 def test_the_citation_file_is_that_of_this_version():

@@ -34,14 +34,14 @@ def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "beginning"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pdf_and_svg_are_written_with_fonts_that_can_be_edited(
-    make_run, tmp_path, capsys, form, beginning
+    make_run, tmp_path, printed, form, beginning
 ):
     out = tmp_path / f"one.{form}"
     assert call("plot", make_run(), "--out", out, "--width", "3.3") == 0
     content = out.read_bytes()
     assert content.startswith(beginning)
     assert b"/Type3" not in content  # fonts are embedded as TrueType
-    assert capsys.readouterr().out.splitlines() == [
+    assert printed().splitlines() == [
         "note: one run each",
         f"figure: {out} (3.3 × 2.49 inches)",
     ]
@@ -76,12 +76,12 @@ def test_pdf_and_svg_are_written_with_fonts_that_can_be_edited(
     ],
 )
 def test_a_bad_request_is_one_line(
-    make_run, tmp_path, monkeypatch, capsys, asked, said
+    make_run, tmp_path, monkeypatch, printed_errors, asked, said
 ):
     make_run()
     monkeypatch.chdir(tmp_path)
     assert call("plot", "run", *asked.split()) == 2
-    error = capsys.readouterr().err
+    error = printed_errors()
     assert error.count("\n") == 1 and re.search(said, error)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -100,7 +100,7 @@ def test_settings_of_matplotlib_are_those_of_the_house(make_run, tmp_path):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, capsys):
+def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, printed):
     """It receives the runs, the paper and the options that it names."""
     (tmp_path / "own_kind.py").write_text(
         "def last(runs, sheet, *, metric='mean'):\n"
@@ -112,5 +112,5 @@ def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, capsys):
     make_run()
     monkeypatch.chdir(tmp_path)
     assert call("plot", "run", "--kind", "own_kind:last", "--metric", "x") == 0
-    assert capsys.readouterr().out.startswith("note: of 1 run by x\nfigure: last.png")
+    assert printed().startswith("note: of 1 run by x\nfigure: last.png")
     assert (tmp_path / "last.png").exists()

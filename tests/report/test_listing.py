@@ -11,11 +11,11 @@ from hpcfl.report import catalogue, listing
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("kind", list(catalogue.PACKAGES))
-def test_one_line_each_whatever_the_width(kind, width, monkeypatch, capsys):
+def test_one_line_each_whatever_the_width(kind, width, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     listing.show(kind, None)
-    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    lines = re.sub(r"\x1b\[\d*m", "", printed()).splitlines()
     names = plugins.list_names(catalogue.PACKAGES[kind])
     shown = [line.split()[0] for line in lines[1 : len(names) + 1]]
     assert all(
@@ -26,10 +26,10 @@ def test_one_line_each_whatever_the_width(kind, width, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("kind", list(catalogue.PACKAGES))
-def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, capsys):
+def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "40")
     listing.show(kind, None)
-    lines = capsys.readouterr().out.splitlines()[1:]
+    lines = printed().splitlines()[1:]
     for entry, line in zip(catalogue.list_entries(kind), lines, strict=False):
         assert line.startswith(entry["name"])
         assert line.rstrip().endswith(
@@ -37,17 +37,17 @@ def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, capsys):
         )
 
 
-def test_licences_stand_beside_the_names_of_data_sets(capsys):
+def test_licences_stand_beside_the_names_of_data_sets(printed):
     listing.show("datasets", None)
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed().splitlines()
     (line,) = (line for line in lines if line.startswith("mnist "))
     assert line.split()[:5] == ["mnist", "download", "CC", "BY-SA", "3.0"]
 
 
-def test_one_method_with_its_keys(monkeypatch, capsys):
+def test_one_method_with_its_keys(monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "200")
     listing.show("methods", "fedprox")
-    shown = capsys.readouterr().out
+    shown = printed()
     assert "fedprox (Li et al., MLSys 2020): " in shown
     (mu,) = (line for line in shown.splitlines() if line.split()[:1] == ["mu"])
     assert (
@@ -56,10 +56,10 @@ def test_one_method_with_its_keys(monkeypatch, capsys):
     )
 
 
-def test_one_data_set_and_one_score(capsys):
+def test_one_data_set_and_one_score(printed):
     listing.show("datasets", "mnist")
     listing.show("scores", "macro-f1")  # as in a configuration
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(printed().split())
     assert "hpcfl data download mnist --root DIR" in shown
     assert (
         "looked for below data.root, else below $HPCFL_DATA: "
@@ -94,7 +94,7 @@ class Needy(FedProx):
 
 
 @pytest.fixture
-def shown_of(tmp_path, monkeypatch, capsys):
+def shown_of(tmp_path, monkeypatch, printed):
     """Return the listing of a class in a user's module."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -103,7 +103,7 @@ def shown_of(tmp_path, monkeypatch, capsys):
 
     def shown(name):
         listing.show("methods", f"listed_method:{name}")
-        return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        return [" ".join(line.split()) for line in printed().splitlines()]
 
     return shown
 
@@ -138,9 +138,9 @@ def test_a_class_that_ones_own_module_lacks(shown_of):
         ("datasets", "tiny:blobs", "files: built in"),
     ],
 )
-def test_others_of_ones_own(capsys, kind, name, expected):
+def test_others_of_ones_own(printed, kind, name, expected):
     listing.show(kind, name)
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(printed().split())
     assert shown.startswith(name) and expected in shown
 
 

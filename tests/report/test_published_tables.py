@@ -66,7 +66,7 @@ def keep_cheapest(tables, place):
     return cheapest
 
 
-def check(folder, place, need_data, capsys):
+def check(folder, place, need_data, printed):
     """Check that the runs of a folder's tables are complete, and that the cheapest
     gives the stored results.
     """
@@ -76,7 +76,7 @@ def check(folder, place, need_data, capsys):
     own = find_own_names(chosen.config)
     need_data(sections.Data(**{**chosen.config["data"], "root": None}))
     verify(place, 1, [], None, own, OneProcess())
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{place.name}: ")
+    assert printed().splitlines()[-1].startswith(f"{place.name}: ")
 
 
 @pytest.fixture
@@ -96,18 +96,18 @@ def made(tmp_path, monkeypatch):
     return tmp_path / f"made{SUFFIX}"
 
 
-def test_the_cheapest_cell_is_played(made, tmp_path, need_data, capsys):
+def test_the_cheapest_cell_is_played(made, tmp_path, need_data, printed):
     place = tmp_path / "cheapest"
-    check(made.parent, place, need_data, capsys)
+    check(made.parent, place, need_data, printed)
     assert loading.load_run(place).config["rounds"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_cheapest_cell_of_published_tables_is_played_again(
-    folder, monkeypatch, tmp_path, need_data, capsys
+    folder, monkeypatch, tmp_path, need_data, printed
 ):
     monkeypatch.chdir(tmp_path)
     for place in (folder, ROOT / "launch" / folder.name):
         monkeypatch.syspath_prepend(str(place))  # of modules that its runs name
-    check(folder, tmp_path / "cheapest", need_data, capsys)
+    check(folder, tmp_path / "cheapest", need_data, printed)

@@ -20,13 +20,13 @@ def grid():
     return Table(HOSTILE, texts, texts == "", numbers, [HOSTILE])
 
 
-def test_a_grid_on_a_terminal_is_text(grid, capsys):
+def test_a_grid_on_a_terminal_is_text(grid, printed):
     Console(width=300).print(table_formats.make_cells(grid))
-    said = capsys.readouterr().out
+    said = printed()
     assert said.count(SHOWN) == 2 and "\x1b" not in said
 
 
-def test_a_narrow_terminal_shows_names_of_rows_whole(capsys):
+def test_a_narrow_terminal_shows_names_of_rows_whole(printed):
     name = "fed_select:FedSelect"
     texts = pandas.DataFrame(
         {f"column {n}": ["50.00 ± 1.00"] for n in range(4)}, [name]
@@ -34,7 +34,7 @@ def test_a_narrow_terminal_shows_names_of_rows_whole(capsys):
     Console(width=60).print(
         table_formats.make_cells(Table("", texts, texts == "", texts))
     )
-    assert name in capsys.readouterr().out
+    assert name in printed()
 
 
 def test_markdown_keeps_its_form(grid):

@@ -49,14 +49,14 @@ def hostile_run(make_run):
     return folder
 
 
-def test_show_prints_text(make_run, capsys):
+def test_show_prints_text(make_run, printed):
     folder = hostile_run(make_run)
     for path in folder.glob("metrics*.h5"):
         path.write_bytes(
             b"damaged"
         )  # so that run.json is used, and a note names the folder
     tables.show(folder)
-    said = capsys.readouterr().out
+    said = printed()
     assert all(letter.isprintable() or letter == "\n" for letter in said)
     notes, _, row = said.partition("accuracy")
     assert r"note: " in notes

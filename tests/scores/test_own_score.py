@@ -78,15 +78,15 @@ def test_it_decides_which_round_is_best(folder, unimportable):
     assert run.accuracy("pre").tolist() == recorded.tolist()
 
 
-def test_show_prints_it(folder, unimportable, capsys):
+def test_show_prints_it(folder, unimportable, printed):
     assert call("show", "--json", folder) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(printed())
     values = loading.load_run(folder).results.values
     best = int(np.argmin(values[f"pre/{NAME}"]))
     assert shown["best"]["pre"] == shown["scores"][NAME] == values[f"pre/{NAME}"][best]
     assert shown["scores"]["macro_f1"] == values["pre/macro_f1"][best]
     assert call("show", folder) == 0
-    told = capsys.readouterr().out
+    told = printed()
     assert NAME in told
     assert f"{values[f'pre/{NAME}'][best]:.4g}" in told
     assert "in bits" in told
@@ -94,9 +94,9 @@ def test_show_prints_it(folder, unimportable, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", [NAME, f"{NAME}/worst_tenth", f"post/{NAME}"])
-def test_table_takes_it_as_a_metric(folder, unimportable, capsys, metric):
+def test_table_takes_it_as_a_metric(folder, unimportable, printed, metric):
     assert call("table", folder, "--format", "csv", "--metric", metric) == 0
-    number = float(capsys.readouterr().out.splitlines()[1].split(",")[4])
+    number = float(printed().splitlines()[1].split(",")[4])
     run = loading.load_run(folder)
     names = {NAME: f"pre/{NAME}", f"{NAME}/worst_tenth": f"pre/{NAME}_worst_tenth"}
     values = run.results.values[names.get(metric, metric)]
@@ -104,15 +104,15 @@ def test_table_takes_it_as_a_metric(folder, unimportable, capsys, metric):
     assert number == pytest.approx(until_best[np.isfinite(until_best)][-1])
 
 
-def test_table_has_no_other_scores(folder, unimportable, capsys):
+def test_table_has_no_other_scores(folder, unimportable, printed_errors):
     assert call("table", folder, "--metric", "own_scores:F1") == 2
-    assert "; did you mean '" in capsys.readouterr().err
+    assert "; did you mean '" in printed_errors()
 
 
-def test_check_names_the_scores_and_what_is_best(tmp_path, capsys):
+def test_check_names_the_scores_and_what_is_best(tmp_path, printed):
     (tmp_path / "own.toml").write_text(EXPERIMENT)
     assert call("check", tmp_path / "own.toml") == 0
-    shown = capsys.readouterr().out.splitlines()
+    shown = printed().splitlines()
     (line,) = (line for line in shown if line.startswith("scores: "))
     assert line.startswith(f"scores: accuracy, loss, macro_f1, {NAME};")
     assert line.endswith(f" lowest {NAME}")

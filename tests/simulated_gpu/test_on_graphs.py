@@ -68,7 +68,9 @@ def test_the_last_result_is_not_overwritten(gpu):
     assert [last.tolist()[0] for last in kept] == [3.0 * step for step in range(10)]
 
 
-def test_a_function_that_reads_a_number_which_changed_is_called_itself(gpu, capsys):
+def test_a_function_that_reads_a_number_which_changed_is_called_itself(
+    gpu, printed_errors
+):
     factor, total = [2.0], torch.zeros(2, device="cuda")
 
     def function(x, total):
@@ -84,10 +86,10 @@ def test_a_function_that_reads_a_number_which_changed_is_called_itself(gpu, caps
         [product] = graphed(2, torch.ones(2, device="cuda"), total)
         assert product.tolist() == [2.5, 2.5]
     assert total.tolist() == [cuda_graphs.SOON + 8] * 2
-    assert "'mine' runs without a CUDA graph" in capsys.readouterr().err
+    assert "'mine' runs without a CUDA graph" in printed_errors()
 
 
-def test_a_function_that_cannot_be_captured_is_called_itself(gpu, capsys):
+def test_a_function_that_cannot_be_captured_is_called_itself(gpu, printed_errors):
     """A graph cannot contain a number that the host computes in each call."""
 
     def function(x):
@@ -97,7 +99,7 @@ def test_a_function_that_cannot_be_captured_is_called_itself(gpu, capsys):
     for _ in range(cuda_graphs.SOON + 2):
         [product] = graphed(2, torch.ones(2, device="cuda"))
         assert product.tolist() == [2.0, 2.0]
-    assert "runs without a CUDA graph" in capsys.readouterr().err
+    assert "runs without a CUDA graph" in printed_errors()
 
 
 def product(weights, x):

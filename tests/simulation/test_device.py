@@ -233,7 +233,7 @@ def test_one_process_is_server_and_worker(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_sweep_says_it_once_for_all_cells(tmp_path, capsys):
+def test_a_sweep_says_it_once_for_all_cells(tmp_path, printed):
     """The note is repeated if a rank has other clients."""
     cases = [
         {"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)
@@ -242,7 +242,7 @@ def test_a_sweep_says_it_once_for_all_cells(tmp_path, capsys):
     run_table(table, tmp_path / "out")
     said = [
         line.partition("cpu, ")[2]
-        for line in capsys.readouterr().out.splitlines()
+        for line in printed().splitlines()
         if line.startswith("rank ")
     ]
     assert said == ["clients 0-2)", "clients 0-4)"]

@@ -84,7 +84,7 @@ def test_test_samples_decide_where_they_are_asked_to(played):
 
 
 @pytest.mark.slow
-def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(tmp_path, capsys):
+def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(tmp_path, printed):
     """Ditto's models count after local training, FedAvg's before it."""
     rates = [0.5, 0.01]
     table = tiny.table(
@@ -94,12 +94,12 @@ def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(tmp_path, cap
         sweep={"method.name": ["ditto", "fedavg"], "training.lr": rates},
     )
     run_table(table, tmp_path / "rates")
-    capsys.readouterr()
+    printed()
     rows, columns = ["training.lr"], ["method"]
     sweep_table.show(
         [tmp_path / "rates"], rows, columns, Reading("validation"), "markdown"
     )
-    said = capsys.readouterr().out
+    said = printed()
     found = load_all(tmp_path / "rates")
     assert "held-out" in said.splitlines()[0]
     lines = [line for line in said.splitlines() if line.startswith("| lr")]

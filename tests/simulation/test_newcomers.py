@@ -165,7 +165,7 @@ def test_newcomers_are_scored_again_after_a_kill(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_newcomers_are_in_tables_and_frames(played, monkeypatch, capsys):
+def test_newcomers_are_in_tables_and_frames(played, monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "80")
     found = played("fedavg", **sections(4, partition={"clients": 3, "counts": COUNTS}))
     before, after = (
@@ -180,9 +180,9 @@ def test_newcomers_are_in_tables_and_frames(played, monkeypatch, capsys):
     assert new["test_samples"].nunique() == 1
     assert new[columns].mean().tolist() == pytest.approx([before, after])
     tables.show(found.folder)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split() for line in printed().splitlines()]
     assert ["new", f"{100 * before:.2f}"] in [line[:2] for line in lines]
     assert ["tuned", f"{100 * after:.2f}"] in [line[:2] for line in lines]
     reading = Reading("newcomers/after/weighted", "last")
     sweep_table.show([found.folder], reading=reading)
-    assert f"{100 * after:.2f}" in capsys.readouterr().out
+    assert f"{100 * after:.2f}" in printed()

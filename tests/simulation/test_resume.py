@@ -74,14 +74,14 @@ def flip(path):
     ids=str,
 )
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
-    calm, half, capsys, victim, method
+    calm, half, printed, victim, method
 ):
     folder = half(method)
     newest = sorted((folder / "checkpoints").glob("manifest-*.json"))[-1]
     flip(only_of_the_newest(folder) if victim == "data" else newest)
-    capsys.readouterr()
+    printed()
     digest_after = play(folder, method)
-    said = capsys.readouterr().out
+    said = printed()
     assert "after round 1" in said and f"{newest}: " in said
     assert digest_after == digest(calm(method))
     assert results.read(folder).rounds.tolist() == list(range(1, 6))

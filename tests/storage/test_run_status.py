@@ -369,13 +369,13 @@ def test_a_lost_final_state_is_recomputed_from_the_checkpoint_before(calm, finis
 
 
 @pytest.mark.slow
-def test_a_state_that_damage_took_is_called_lost(finished, capsys):
+def test_a_state_that_damage_took_is_called_lost(finished, printed):
     folder = finished()
     for path in (folder / "checkpoints").iterdir():
         path.write_bytes(b"")
     run = loading.load_run(folder, ["tiny:blobs"])
     tables.show(folder, [run])
-    assert "state: lost" in capsys.readouterr().out
+    assert "state: lost" in printed()
     lost = r"round 4 .* 1 .*manifest-00000003\.json: "
     for ask in (lambda: run.model(0), lambda: run.models.of_server()):
         with expect_refusal(lost):
@@ -392,12 +392,12 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
 
 
 @pytest.mark.slow
-def test_a_run_survives_a_report_that_fails(tmp_path, monkeypatch, capsys):
+def test_a_run_survives_a_report_that_fails(tmp_path, monkeypatch, printed):
     from hpcfl.report import tables
 
     def run():
         run_table(tiny.table("fedavg"), tmp_path / "run")
-        return capsys.readouterr().out
+        return printed()
 
     with monkeypatch.context() as broken:
         broken.setattr(tables, "show", lambda *given: 1 / 0)
@@ -462,12 +462,12 @@ def test_files_of_another_run_are_refused(theirs, finished, which):
 
 @pytest.mark.slow
 def test_checkpoints_of_another_run_beside_own_ones_are_left_out(
-    theirs, calm, finished, capsys
+    theirs, calm, finished, printed
 ):
     ours = finished("fedavg")
     shutil.copytree(theirs / "checkpoints", ours / "checkpoints", dirs_exist_ok=True)
     assert play(ours, "fedavg", rounds=5)
-    assert "fedavg on tiny:blobs, seed 7" in capsys.readouterr().out
+    assert "fedavg on tiny:blobs, seed 7" in printed()
     assert read_digest(ours) == read_digest(calm("fedavg", 5))
 
 

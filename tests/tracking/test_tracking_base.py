@@ -85,14 +85,14 @@ def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_after_an_interruption_it_is_told_everything_once(tmp_path, capsys):
+def test_after_an_interruption_it_is_told_everything_once(tmp_path, printed):
     play(tmp_path / "run", "Told", rounds=4)
     (
         tmp_path / "run" / "checkpoints" / "manifest-00000004.json"
     ).unlink()  # round 4 is repeated
     found = play(tmp_path / "run", "Told", rounds=4)
     first, second = Told.begun
-    assert "failed" not in capsys.readouterr().out  # a repeated round fails
+    assert "failed" not in printed()  # a repeated round fails
     assert list(second.rounds) == [1, 2, 3, 4, 5] == found.rounds.tolist()
     for round, numbers in first.rounds.items():
         same = {
@@ -104,10 +104,10 @@ def test_after_an_interruption_it_is_told_everything_once(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_one_that_fails_is_dropped_with_one_note(tmp_path, capsys):
+def test_one_that_fails_is_dropped_with_one_note(tmp_path, printed):
     found = play(tmp_path / "run", "Breaks", "Told")
     assert found.completed == [3] and list(Told.begun[0].rounds) in ([], [1, 2, 3, 4])
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(printed().split())
     assert (
         said.count(
             "note: runtime.track: test_tracking_base:Breaks failed, the run continues "

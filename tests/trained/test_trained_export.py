@@ -79,11 +79,11 @@ def test_a_json_says_what_a_model_is(played, tmp_path):
 
 
 def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(
-    played, tmp_path, capsys
+    played, tmp_path, printed
 ):
     run = played("fedavg", model={"name": "tiny:Branching"}, rounds=1)
     exported(run, tmp_path / "out", [0], False, None, "last")
-    assert "client.pt2" in capsys.readouterr().out
+    assert "client.pt2" in printed()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "client-0.json",
         "client-0.safetensors",
