@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tiny
 import torch
 from every_method import NAMES, kind
-from playing import play, prepare_alone
+from playing import play, prepare_tiny
 
 from hpcfl.clients.resources import count_client_bytes, count_lane_bytes
 from hpcfl.communication import exchange
@@ -167,8 +166,7 @@ def share_of_rule(
     beside: bytes of this memory that other work uses.
     """
     runtime = {"device": "cuda", "lanes": len(counts), **sections.get("runtime", {})}
-    table = tiny.table(method, counts, **{**sections, "runtime": runtime})
-    prepared = prepare_alone(table)
+    prepared = prepare_tiny(method, counts, **{**sections, "runtime": runtime})
     everyone, resources = np.arange(len(counts)), prepared.resources
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

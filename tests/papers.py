@@ -1,10 +1,10 @@
 """Experiment files of the papers."""
 
-from pathlib import Path
+from places import ROOT
 
 from hpcfl.experiment import config, sweep
 
-PAPERS = sorted((Path(__file__).parents[1] / "launch" / "papers").glob("*.toml"))
+PAPERS = sorted((ROOT / "launch" / "papers").glob("*.toml"))
 
 
 def find_repetitions(table):

@@ -62,6 +62,11 @@ def prepare_alone(table: dict[str, Any]) -> Prepared:
     return prepare_on(OneProcess(), table)
 
 
+def prepare_tiny(*arguments: Any, **sections: Any) -> Prepared:
+    """Prepare an experiment on the tiny data, with the arguments of ``tiny.table``."""
+    return prepare_alone(tiny.table(*arguments, **sections))
+
+
 def run_alone(table: dict[str, Any], folder: Path, *how: Any, **keys: Any) -> bool:
     """Run an experiment in one process; return whether rounds were run."""
     return run(config.parse(table), folder, OneProcess(), *how, **keys)

@@ -10,8 +10,8 @@ import venv
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 
 

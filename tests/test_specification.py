@@ -12,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 BOOKS = [
     ROOT / "hpcfl" / path
     for path in (

@@ -20,6 +20,8 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.experiment.config import Config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models.mlp import MLP
 from hpcfl.models.residual import Norm, ResidualNetwork
@@ -444,3 +446,8 @@ def table(
         extends = isinstance(value, dict) and "name" not in value
         found[name] = {**found.get(name, {}), **value} if extends else value
     return found
+
+
+def parse(*arguments: Any, **sections: Any) -> Config:
+    """Return the configuration of an experiment, with the arguments of ``table``."""
+    return config.parse(table(*arguments, **sections))

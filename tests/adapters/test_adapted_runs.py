@@ -5,7 +5,7 @@ import pytest
 import tiny
 import torch
 from in_threads import on_ranks
-from playing import play_on, prepare_alone
+from playing import play_on, prepare_tiny
 from refusals import expect_refusal
 from safetensors.torch import save_file
 
@@ -23,8 +23,7 @@ def base_of(prepared):
 
 
 def prepared_with(adapter, method="fedavg", **sections):
-    table = tiny.table(method, adapter=adapter, **sections)
-    return prepare_alone(table)
+    return prepare_tiny(method, adapter=adapter, **sections)
 
 
 def test_the_base_is_the_model_that_is_drawn_without_an_adapter():

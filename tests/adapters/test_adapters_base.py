@@ -6,9 +6,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
-from playing import prepare_alone
+from places import ROOT
+from playing import prepare_tiny
 from refusals import expect_refusal
 from safetensors.torch import save_file
 
@@ -51,7 +51,7 @@ def read(file, names=NAMES, **keys):
 
 def prepared_with(model=None, **adapter):
     sections = {"model": model} if model else {}
-    return prepare_alone(tiny.table("fedavg", adapter=adapter, **sections))
+    return prepare_tiny("fedavg", adapter=adapter, **sections)
 
 
 def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
@@ -226,7 +226,7 @@ def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path)
 
 
 def test_the_tutorials_experiment_is_valid(tmp_path, monkeypatch):
-    page = Path(__file__).parents[2] / "launch" / "site" / "tutorials" / "own-model.md"
+    page = ROOT / "launch" / "site" / "tutorials" / "own-model.md"
     _, _, rest = page.read_text(encoding="utf-8").partition("# pretrained.toml\n")
     table = tomllib.loads(rest.partition("```")[0])
     monkeypatch.chdir(tmp_path)

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 from refusals import expect_refusal
 from safetensors.torch import load_file
 from torch import nn
@@ -268,10 +267,9 @@ def fleet_of(sections):
     """
 
     def make(adapter, lanes="auto"):
-        table = tiny.table(
+        prepared = prepare_tiny(
             "fedavg", COUNTS, **sections, adapter=adapter, runtime={"lanes": lanes}
         )
-        prepared = prepare_alone(table)
         return prepared.make_fleet(np.arange(len(COUNTS)), 1, is_scored=True)
 
     return make

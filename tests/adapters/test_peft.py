@@ -3,9 +3,8 @@
 import json
 
 import pytest
-import tiny
 import torch
-from playing import prepare_alone, read_files
+from playing import prepare_tiny, read_files
 from refusals import expect_refusal
 from safetensors.torch import load, load_file, save_file
 from torch import nn
@@ -183,7 +182,7 @@ def test_an_exported_adapter_is_the_start_of_another_run(exported):
 
 
 def prepare_with(adapter):
-    return prepare_alone(tiny.table("fedavg", adapter=adapter))
+    return prepare_tiny("fedavg", adapter=adapter)
 
 
 def refusal(adapter):

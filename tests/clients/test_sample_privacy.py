@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from playing import play, prepare_alone
+from playing import play, prepare_tiny
 from torch.nn import functional
 
 from hpcfl.clients.sample_privacy import StepNoise, draw_batches
@@ -71,7 +70,7 @@ def plain_poisson(prepared, client, rounds):
 
 def test_without_clip_and_noise_a_step_is_the_plain_poisson_step(tmp_path):
     played = play(tmp_path, "local", privacy=SAMPLE)
-    prepared = prepare_alone(tiny.table("local", privacy=SAMPLE))
+    prepared = prepare_tiny("local", privacy=SAMPLE)
     models = played.clients["model"]
     for client in range(len(models)):
         expected = plain_poisson(prepared, client, rounds=3)

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 from recorded import assert_alike
 
 from hpcfl.communication.communicator import OneProcess
@@ -89,8 +88,7 @@ def test_part_of_the_epochs_is_what_stragglers_do(federate):
     }
     keys = {"rounds": 1, "training": {"epochs": 3}}
     played = federate("fedavg", counts, **keys, time=time)
-    table = tiny.table("fedavg", counts, **keys)
-    prepared = prepare_alone(table)
+    prepared = prepare_tiny("fedavg", counts, **keys)
     cohort, shares = np.array([0, 2]), np.array([1.0, 0.3])
     plan = RoundPlan(1, cohort, np.arange(3), is_scored=True, shares=shares)
     play(Round(plan, OneProcess(), prepared, prepared.initial_server_state), TRAINING)

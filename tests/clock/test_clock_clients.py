@@ -6,7 +6,6 @@ from in_threads import on_ranks
 
 from hpcfl.clock.clients import describe_clients, share_workload
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = tiny.COUNTS[:2]
@@ -14,8 +13,7 @@ SYNCHRONOUS = {"mode": "synchronous", "sample_ms": 1000.0}
 
 
 def prepare_on(communicator):
-    table = tiny.table("ditto", COUNTS, time=SYNCHRONOUS)
-    return prepare(config.parse(table), communicator)
+    return prepare(tiny.parse("ditto", COUNTS, time=SYNCHRONOUS), communicator)
 
 
 def test_a_rank_without_clients_knows_the_workload():

@@ -1,7 +1,6 @@
 """The caller that makes the schedule refuses impossible rounds."""
 
-import tiny
-from playing import prepare_alone
+from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.clock.schedule import make_schedule
@@ -11,8 +10,7 @@ SYNCHRONOUS = {"mode": "synchronous"}
 
 
 def calendar(**sections):
-    table = tiny.table("fedavg", **sections)
-    return make_schedule(prepare_alone(table), OneProcess())
+    return make_schedule(prepare_tiny("fedavg", **sections), OneProcess())
 
 
 def test_what_cannot_be_is_refused_before_round_1(tmp_path):

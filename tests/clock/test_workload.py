@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from every_method import of_each_family, short
-from playing import prepare_alone
+from playing import prepare_tiny
 
 from hpcfl.clock.workload import count_workload
 
@@ -16,8 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def counted(method, **sections):
-    table = tiny.table(method, **sections)
-    return count_workload(prepare_alone(table))
+    return count_workload(prepare_tiny(method, **sections))
 
 
 @pytest.mark.parametrize("name", of_each_family())

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from zygote import Zygote
 
-TESTBED = Path(__file__).parents[2] / "slurm" / "testbed"
+TESTBED = ROOT / "slurm" / "testbed"
 METHODS = Path(__file__).with_name("methods_for_jobs.py")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
 ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")

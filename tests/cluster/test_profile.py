@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from refusals import expect_refusal
 
 from hpcfl.cluster import profile
 from hpcfl.cluster.profile import Profile
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "slurm" / "profiles").glob("*.toml"))
+EXAMPLES = sorted((ROOT / "slurm" / "profiles").glob("*.toml"))
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from hpcfl.cluster import batch
 from hpcfl.cluster.profile import Profile
 
-ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "slurm" / "apptainer.def"
 PAGE = (ROOT / "slurm" / "README.md").read_text(encoding="utf-8")
 # By the name of the MPI: entries of a profile in addition to the common ones.

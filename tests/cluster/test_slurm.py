@@ -2,13 +2,13 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 pytestmark = pytest.mark.slurm
 
-SLURM = Path(__file__).parents[2] / "slurm"
+SLURM = ROOT / "slurm"
 
 
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):

@@ -4,13 +4,13 @@ always finish with the same bits.
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 pytestmark = pytest.mark.slurm
 
-SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
+SCRIPT = ROOT / "slurm" / "job.sbatch"
 
 
 def test_time_limit_hit_twice(cluster, undisturbed):

@@ -7,11 +7,10 @@ import pytest
 import tiny
 import torch
 from in_threads import on_ranks
-from playing import prepare_alone
+from playing import prepare_alone, prepare_tiny
 
 from hpcfl.commands import data_summary
 from hpcfl.data.datasets import DataDescription, Dataset, Owners
-from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare
 
 COUNTS = [[4, 0, 0, 0], [10, 10, 0, 0], [0, 0, 30, 0]]
@@ -52,8 +51,7 @@ described, owned, images = Described(), Owned(), Images()
 
 
 def prepared(**sections):
-    table = tiny.table("fedavg", COUNTS, **sections)
-    return prepare_alone(table)
+    return prepare_tiny("fedavg", COUNTS, **sections)
 
 
 def facts(text):
@@ -129,7 +127,7 @@ def test_samples_that_are_held_out_are_apart():
 def test_the_range_is_that_of_the_clients_samples_on_all_ranks():
     """No client has sample 7, and each channel has its mean and deviation."""
     data = {"dataset": f"{__name__}:images"}
-    table = config.parse(tiny.table("fedavg", [[4, 0, 0, 1], [4, 0, 0, 0]], data=data))
+    table = tiny.parse("fedavg", [[4, 0, 0, 1], [4, 0, 0, 0]], data=data)
 
     def find(communicator):
         return data_summary.find_range(prepare(table, communicator), communicator)

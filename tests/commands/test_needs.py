@@ -4,9 +4,8 @@
 
 import dataclasses
 
-import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_alone, prepare_tiny
 
 from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
@@ -124,8 +123,7 @@ def test_private_state_and_the_optimisers():
 
 def test_what_is_frozen_is_in_memory_once_and_in_no_row():
     """LoRA by hand: 68 floats are trained, 5·6 + 6 + 6·5 + 5 = 71 frozen."""
-    table = tiny.table("fedavg", model={"name": "tiny:lora"})
-    found = prepare_alone(table)
+    found = prepare_tiny("fedavg", model={"name": "tiny:lora"})
     of_rank = needs.compute_rank_needs(found)
     assert of_rank.rows == 2 * 5 * 4 * 68
     assert of_rank.lanes == 5 * 2 * 4 * 68 + 4 * 71

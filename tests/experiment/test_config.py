@@ -280,11 +280,9 @@ def test_slurms_tasks_outside_a_step_do_not_count(run, monkeypatch):
 
 
 def test_a_resolved_configuration_is_an_experiment_again():
-    first = config.parse(
-        tiny.table(
-            {"name": "cwfedavg", "layers": 2, "wdr": 3.0},
-            model={"name": "mlp", "hidden": [6, 5]},
-        )
+    first = tiny.parse(
+        {"name": "cwfedavg", "layers": 2, "wdr": 3.0},
+        model={"name": "mlp", "hidden": [6, 5]},
     )
     table = first.resolved()
     assert table["model"]["hidden"] == [6, 5] and table["method"]["layers"] == 2
@@ -316,8 +314,8 @@ def test_a_resolved_configuration_is_an_experiment_again():
 )
 def test_what_makes_two_runs_the_same(sections, same):
     base, other = (
-        config.parse(tiny.table("fedavg")),
-        config.parse(tiny.table("fedavg", **sections)),
+        tiny.parse("fedavg"),
+        tiny.parse("fedavg", **sections),
     )
     assert (base.fingerprint() == other.fingerprint()) is same
 
@@ -333,7 +331,7 @@ def test_what_makes_two_runs_the_same(sections, same):
 def test_a_new_key_leaves_the_runs_before_it_what_they_were(
     method, section, key, other
 ):
-    parsed = config.parse(tiny.table(method))
+    parsed = tiny.parse(method)
     before = parsed.resolved()
     del before[section][key]
     assert experiment_file.fingerprint(before) == parsed.fingerprint()
@@ -344,7 +342,7 @@ def test_a_new_key_leaves_the_runs_before_it_what_they_were(
 
 
 def test_a_configuration_is_frozen():
-    parsed = config.parse(tiny.table("fedavg"))
+    parsed = tiny.parse("fedavg")
     with pytest.raises(ValueError, match="frozen"):
         parsed.rounds = 5
     with expect_refusal(r"model = 3: .*[model]"):

@@ -1,9 +1,9 @@
 import csv
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from papers import PAPERS, read_paper
+from places import ROOT
 from refusals import expect_refusal
 
 from hpcfl.experiment import config, experiment_file
@@ -36,7 +36,6 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path):
         assert experiment_file.read_table(path) == {"seed": 3}
 
 
-ROOT = Path(__file__).parents[2]
 ACCURACIES = ("acc", "acc_approx", "acc_joining_clients_only", "GM", "PM(V)", "PM(L)")
 
 

@@ -8,8 +8,6 @@ import pytest
 import tiny
 from refusals import expect_refusal
 
-from hpcfl.experiment import config
-
 ROW = {
     "model": "mlp",
     "precision": "float32",
@@ -28,7 +26,7 @@ def table(*rows):
 
 def parse(lane_table, **runtime):
     sections = {"runtime": {**runtime, "lane_table": lane_table}}
-    return config.parse(tiny.table("fedavg", **sections))
+    return tiny.parse("fedavg", **sections)
 
 
 def test_a_resolved_configuration_has_the_rows_that_the_run_may_use(tmp_path):
@@ -43,7 +41,7 @@ def test_a_resolved_configuration_has_the_rows_that_the_run_may_use(tmp_path):
     }
     file.unlink()  # the run is repeated without it
     assert parse(recorded) == found
-    plain = config.parse(tiny.table("fedavg"))
+    plain = tiny.parse("fedavg")
     assert found.fingerprint() == plain.fingerprint()
 
 

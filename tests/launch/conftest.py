@@ -1,7 +1,8 @@
 """Put the folders of the papers' figures and counts on Python's path."""
 
 import sys
-from pathlib import Path
 
-LAUNCH = Path(__file__).parents[2] / "launch"
+from places import ROOT
+
+LAUNCH = ROOT / "launch"
 sys.path[:0] = [str(LAUNCH / "figures"), str(LAUNCH / "papers")]

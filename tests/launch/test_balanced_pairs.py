@@ -1,12 +1,11 @@
 """DiversiFed's two classes per client, with an equal number of clients for each class."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from places import ROOT
 from refusals import expect_refusal
 
-FOLDER = Path(__file__).parents[2] / "results" / "diversifed"
+FOLDER = ROOT / "results" / "diversifed"
 
 
 @pytest.fixture

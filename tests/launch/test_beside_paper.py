@@ -2,15 +2,14 @@
 
 import csv
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
+from places import ROOT
 
 import hpcfl
 
-ROOT = Path(__file__).parents[2]
 FILE = {
     "rounds": 10,
     "data": {"dataset": "digits"},

@@ -1,13 +1,12 @@
 """Caption of each figure of the papers."""
 
 import re
-from pathlib import Path
 
 import caption
 import numpy as np
 from matplotlib.image import imread, imsave
+from places import ROOT
 
-ROOT = Path(__file__).parents[2]
 MAKE = (ROOT / "launch" / "figures" / "make.sh").read_text(encoding="utf-8")
 
 

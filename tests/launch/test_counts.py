@@ -6,11 +6,11 @@ from pathlib import Path
 import counts
 import pandas
 import pytest
+from places import ROOT
 
 from hpcfl.experiment import sections
 from hpcfl.experiment.experiment_file import parse_override
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "counts"
 PAGE = FOLDER / "details.md"
 

@@ -4,13 +4,13 @@ kernel that is cleared between them, and ``hpcfl.run`` works in it.
 
 import os
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from places import ROOT
 
-FOLDER = Path(__file__).parents[2] / "launch" / "notebooks"
+FOLDER = ROOT / "launch" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 
 pytestmark = pytest.mark.slow

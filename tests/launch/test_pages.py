@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from playing import call
 
 from hpcfl.clients import Fleet
@@ -25,7 +26,6 @@ from hpcfl.updates import accounting
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 SITE = ROOT / "launch" / "site"
 BLOCK = re.compile(r"^```(toml|python|bash)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\w+\.\w+)\n")

@@ -3,15 +3,14 @@ agreement of the page with the measurements.
 """
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
+from places import ROOT
 
 from hpcfl.data.sources import pfllib
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "pfllib"
 
 

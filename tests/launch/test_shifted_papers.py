@@ -2,16 +2,15 @@
 and state their purpose, and their shifts can be plotted.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
+from places import ROOT
 
 from hpcfl.data import shifted
 from hpcfl.data.datasets import Dataset
 from hpcfl.experiment import config, sweep
 
-PAPERS = Path(__file__).parents[2] / "launch" / "papers"
+PAPERS = ROOT / "launch" / "papers"
 DIFFERENCES = ("[[shift]]", "quantity", "imbalance", "by-domain")
 FILES = [
     path

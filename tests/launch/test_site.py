@@ -4,19 +4,19 @@ page for each method.
 
 import re
 import subprocess
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import browser
 import click
 import pytest
+from places import ROOT
 
 from hpcfl.cli import cli
 from hpcfl.experiment import plugins
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import Training
 
-SITE = Path(__file__).parents[2] / "launch" / "site"
+SITE = ROOT / "launch" / "site"
 PROGRAM = """
 import socket, sys
 from pathlib import Path

@@ -8,13 +8,13 @@ import re
 import shutil
 import subprocess
 import tomllib
-from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
 
 import numpy as np
 import pandas
 import pytest
+from places import ROOT
 
 import hpcfl
 from hpcfl.experiment import plugins
@@ -22,8 +22,8 @@ from hpcfl.report import figures, metric_values
 from hpcfl.trained import loading, packed
 from hpcfl.tuning import plan
 
-TUNED = Path(__file__).parents[2] / "launch" / "tuned"
-RESULTS = Path(__file__).parents[2] / "results" / "tuned"
+TUNED = ROOT / "launch" / "tuned"
+RESULTS = ROOT / "results" / "tuned"
 SETTINGS = ["dirichlet", "rotated", "permuted", "text"]
 LEFT_OUT = {"fedbn"}  # needs a model with batch norm
 

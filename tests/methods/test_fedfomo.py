@@ -8,7 +8,6 @@ import torch
 
 from hpcfl.communication.communicator import Process
 from hpcfl.communication.message import Pool
-from hpcfl.experiment import config
 from hpcfl.methods.fedfomo import FedFomo
 from hpcfl.simulation.prepare import prepare
 
@@ -37,7 +36,7 @@ def judged(fleet, losses):
 
 
 def test_a_change_of_one_first_model_leaves_the_other_as_it_is():
-    prepared = prepare(config.parse(tiny.table("fedfomo")), Process(0, 1))
+    prepared = prepare(tiny.parse("fedfomo"), Process(0, 1))
     state = method().client_state(prepared.setup)
     state["base"].zero_()
     assert state["model"].any()

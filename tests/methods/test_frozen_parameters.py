@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 from every_method import of_each_family, short
-from playing import prepare_alone
+from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.clients.losses import CROSS_ENTROPY
@@ -51,7 +51,7 @@ def constants_of(prepared):
 def test_a_method_that_needs_what_is_frozen_says_so(case):
     name, model = case
     with expect_refusal(rf"{name}\b.* '?{FROZEN[model]}\b"):
-        prepare_alone(tiny.table(short(name), model=named(model)))
+        prepare_tiny(short(name), model=named(model))
 
 
 def test_a_misspelt_need_of_a_head_is_not_the_weaker_one(monkeypatch):
@@ -87,7 +87,7 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
 
 def stands_still(played, name, model):
     """Assert that all frozen values equal the initial ones."""
-    begun = prepare_alone(tiny.table(short(name), model=named(model)))
+    begun = prepare_tiny(short(name), model=named(model))
     initial = constants_of(begun)
     assert initial
     for key, value in constants_of(played.prepared).items():
@@ -140,7 +140,7 @@ class HeadAlone(FedAvg):
 
 def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1():
     method = {"name": "methods.test_frozen_parameters:HeadAlone"}
-    prepared = prepare_alone(tiny.table(method, model=named("body_only")))
+    prepared = prepare_tiny(method, model=named("body_only"))
     with expect_refusal(r"test_frozen_parameters\.py:\d+: .* head,"):
         preflight.run(prepared, OneProcess())
 

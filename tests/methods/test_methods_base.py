@@ -4,12 +4,12 @@ import re
 import runpy
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import tiny
 import torch
 from in_threads import on_ranks
+from places import ROOT
 from playing import play_on
 from refusals import expect_refusal
 
@@ -52,7 +52,7 @@ def private(tmp_path, monkeypatch):
     """Return ``private(method, **keys)``, which makes an experiment with the overlay of
     the documentation.
     """
-    site = Path(__file__).parents[2] / "launch" / "site"
+    site = ROOT / "launch" / "site"
     page = (site / "howto" / "overlays.md").read_text(encoding="utf-8")
     (source,) = re.findall(
         r"^```python\n# my_overlay\.py\n(.*?)^```$", page, re.M | re.S

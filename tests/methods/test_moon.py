@@ -1,9 +1,8 @@
 """MOON: Li et al., CVPR 2021, equation (3)."""
 
 import pytest
-import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 
 from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods.moon import Moon
@@ -58,8 +57,7 @@ def test_a_client_remembers_its_model_of_its_last_round(federate):
 
 def test_a_strength_that_belongs_to_a_projection_head_is_noted():
     def notes(**keys):
-        table = tiny.table({"name": "moon", **keys})
-        return prepare_alone(table).notes
+        return prepare_tiny({"name": "moon", **keys}).notes
 
     (note,) = notes()
     assert note.startswith("moon: μ = 5 was tuned with the paper's projection head")

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 import hpcfl
 from hpcfl.experiment import plugins
 
-PROJECT = Path(__file__).parents[2]
 FRESH = '''"""Fresh: FedAvg whose clients forget a share of what they have learnt.
 
 Nobody, "A method for a test", 2026.
@@ -112,7 +112,7 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_a_file_in_the_folder_is_a_method_everywhere(folder):
     (folder / "fresh.toml").write_text(EXPERIMENT)
-    paths = os.pathsep.join(map(str, (folder, PROJECT / "tests")))
+    paths = os.pathsep.join(map(str, (folder, ROOT / "tests")))
     subprocess.run(
         [sys.executable, "-c", EVERYWHERE],
         cwd=folder,

@@ -6,10 +6,9 @@ import inspect
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from every_method import kind, of_each_family, short
-from playing import prepare_alone
+from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.communication.message import Mean
@@ -39,7 +38,7 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
 def refused(own: dict[str, str] | str, **sections) -> str:
     """Return the error of an experiment with this method that cannot be prepared."""
     with expect_refusal() as error:
-        prepare_alone(tiny.table(own, **sections))
+        prepare_tiny(own, **sections)
     return str(error.value)
 
 

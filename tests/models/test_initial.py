@@ -14,7 +14,7 @@ from hpcfl.simulation.prepare import prepare
 
 def tensors_of():
     """Return the parameters of the drawn model by name, multiplied by two."""
-    prepared = prepare(config.parse(tiny.table("fedavg")), Process(0, 1))
+    prepared = prepare(tiny.parse("fedavg"), Process(0, 1))
     module = prepared.setup.build()
     return {name: 2 * value for name, value in module.state_dict().items()}
 

@@ -2,16 +2,15 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import yaml
+from places import ROOT
 from refusals import expect_refusal
 
 import hpcfl
 from hpcfl.experiment import plugins
 from hpcfl.report import catalogue, citation, tables
 
-ROOT = Path(__file__).parents[2]
 NO_PAPER = {"local"}
 
 

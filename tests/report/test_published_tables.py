@@ -12,9 +12,9 @@ import lzma
 import math
 import shutil
 import tarfile
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from hpcfl.api import run
 from hpcfl.commands.verify import verify
@@ -24,7 +24,6 @@ from hpcfl.experiment.plugins import find_own_names
 from hpcfl.storage.packed_runs import SUFFIX, unpack
 from hpcfl.trained import loading, packed
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 FOLDERS = sorted({table.parent for table in RESULTS.rglob(f"*{SUFFIX}")})
 LOOKED_AT = 3  # runs of a table; reading all of a thousand takes a minute

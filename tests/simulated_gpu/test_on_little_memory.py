@@ -13,7 +13,6 @@ from hpcfl.clients.execution import cuda_graphs
 from hpcfl.commands import needs
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, explain
-from hpcfl.experiment import config
 from hpcfl.rows import mixing
 from hpcfl.simulation import lane_choice, prepare
 
@@ -133,8 +132,9 @@ def test_check_counts_what_lies_on_the_gpu(gpu, monkeypatch):
     """Ditto's clients store one model each; of eight clients two have their rows there."""
     monkeypatch.setattr(lane_choice, "fit_clients", lambda *_: 2)
     runtime = {"device": "cuda", "lanes": 20}
-    table = tiny.table("ditto", [[4, 4, 0, 0]] * 8, runtime=runtime)
-    prepared = prepare.prepare(config.parse(table), OneProcess())
+    prepared = prepare.prepare(
+        tiny.parse("ditto", [[4, 4, 0, 0]] * 8, runtime=runtime), OneProcess()
+    )
     job = needs.compute_needs(prepared, OneProcess())
     [found] = job.gpus
     model = 4 * prepared.setup.layout.width

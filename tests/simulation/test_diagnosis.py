@@ -5,9 +5,8 @@ commands.
 import errno
 
 import pytest
-import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 
 from hpcfl.errors import RunFailure
 from hpcfl.simulation import diagnosis
@@ -33,7 +32,7 @@ def test_a_model_has_a_row_for_each_sample_and_a_column_for_each_class(output, f
 
 
 def test_a_model_that_runs_is_not_at_fault():
-    prepared = prepare_alone(tiny.table("fedavg"))
+    prepared = prepare_tiny("fedavg")
     assert diagnosis.diagnose_model(prepared) is None
     line, cause = diagnosis.diagnose(prepared, ValueError("a shape"))
     assert "fedavg" in line and "a shape" in line and isinstance(cause, ValueError)

@@ -3,7 +3,7 @@
 import pytest
 import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_alone, prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.commands import needs
@@ -47,13 +47,13 @@ def small(monkeypatch):
 
 
 def test_a_state_that_needs_all_clients_is_not_refused(small):
-    prepared = prepare_alone(tiny.table("test_dry_round:NeedsFive"))
+    prepared = prepare_tiny("test_dry_round:NeedsFive")
     assert prepared.setup.clients >= 5
     preflight.run(prepared, OneProcess())
 
 
 def test_a_mistake_in_the_state_is_found_before_the_state_is_made(small):
-    prepared = prepare_alone(tiny.table("test_dry_round:Mistaken"))
+    prepared = prepare_tiny("test_dry_round:Mistaken")
     with expect_refusal("server_state"):
         preflight.run(prepared, OneProcess())
 
@@ -75,7 +75,7 @@ def test_a_client_counts_as_the_mean_of_all_unless_it_weighs_nothing():
 
 def test_a_round_that_is_too_large_is_counted_and_left_out(monkeypatch):
     """The server's model counts once, and the models of a training client six times."""
-    prepared = prepare_alone(tiny.table("fedavg"))
+    prepared = prepare_tiny("fedavg")
     exact, model = needs.compute_server_needs(prepared), 4 * prepared.setup.layout.width
     monkeypatch.setattr(dry_round, "SMALL_MODEL", 0)
     assert dry_round.count_bytes(prepared) == 7 * model

@@ -93,7 +93,9 @@ def models_are_those_that_were_scored(found):
     assert 2 < best <= 8 and best_state(found).round == best - 1
     for one in found.models.of_clients(range(5), at="best"):
         x, y = found.models.samples(one.clients)
-        assert float((predict_classes(one.module, x) == y).double().mean()) == one.recorded
+        assert (
+            float((predict_classes(one.module, x) == y).double().mean()) == one.recorded
+        )
         assert one.round == best
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import tiny
-from playing import prepare_alone, run_table
+from playing import prepare_tiny, run_table
 from refusals import expect_refusal
 
 from hpcfl.api import load, load_all
-from hpcfl.experiment import config, measures
+from hpcfl.experiment import measures
 from hpcfl.report import sweep_table, tables
 from hpcfl.report.metric_values import Reading
 from hpcfl.storage.manifest import find_latest
@@ -16,7 +16,7 @@ HELD_OUT = {"lr": 0.5, "validation": 0.25}
 
 
 def parts(method="fedavg", counts=tiny.COUNTS, **training):
-    prepared = prepare_alone(tiny.table(method, counts, training=training))
+    prepared = prepare_tiny(method, counts, training=training)
     samples = prepared.resources.samples
     return prepared, [
         {name: set(pools[client].tolist()) for name, pools in samples.parts.items()}
@@ -125,7 +125,7 @@ def test_a_client_with_one_sample_trains_on_it_and_has_nothing_to_choose_on(fede
 
 
 def test_by_default_nothing_is_held_out():
-    first = config.parse(tiny.table("fedavg"))
+    first = tiny.parse("fedavg")
     assert measures.find_best_by(first.resolved()) == "test"
     with expect_refusal(r"best_by = 'validation': .*training\.validation = "):
-        config.parse(tiny.table("fedavg", evaluation={"best_by": "validation"}))
+        tiny.parse("fedavg", evaluation={"best_by": "validation"})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
@@ -25,8 +25,7 @@ BUFFERS = "buffers.model"
 
 def prepared_with(*overlays, method="fedavg", **sections):
     """Prepare an experiment with further, outermost overlays."""
-    table = tiny.table(method, **sections)
-    prepared = prepare_alone(table)
+    prepared = prepare_tiny(method, **sections)
     hooks = replace(prepared.hooks, overlays=(*prepared.hooks.overlays, *overlays))
     for overlay in overlays:
         prepared.initial_server_state.update(overlay.server_state(prepared.setup))

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
 from hpcfl.experiment.sections import Runtime
 from hpcfl.simulation.device import list_device_notes
 from hpcfl.simulation.lane_choice import UNMEASURED, choose_lanes
@@ -39,7 +38,7 @@ def table(device=HERE, **row):
 
 
 def choose(module=CONVOLVING, fits=FITS, **runtime):
-    experiment = config.parse(tiny.table("fedavg", runtime=runtime))
+    experiment = tiny.parse("fedavg", runtime=runtime)
     choice = choose_lanes(experiment, GPU, module, fits)
     for note in choice.notes:
         assert "\n" not in note
@@ -86,7 +85,7 @@ def test_a_number_of_lanes_and_a_cpu_leave_the_table_unread():
     """
     given = {"lane_table": table(), "lanes": 3}
     for runtime in (given, given | {"convolutions": "loop"}):
-        experiment = config.parse(tiny.table("fedavg", runtime=runtime))
+        experiment = tiny.parse("fedavg", runtime=runtime)
         prepared = prepare(experiment, OneProcess())
         kernel = prepared.resources.kernel
         assert kernel.widest == 3

@@ -1,13 +1,12 @@
-import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 
 from hpcfl.simulation import message_trial
 
 
 def test_messages_have_their_shapes_without_training():
     """The server sends APFL's clients one model; a client returns it unchanged."""
-    prepared = prepare_alone(tiny.table("apfl"))
+    prepared = prepare_tiny("apfl")
     width, rounds = prepared.setup.layout.width, 0
     for messages in message_trial.record_two_rounds(prepared):
         sent, returned = messages.sent["model"], messages.returned["model"].tensor

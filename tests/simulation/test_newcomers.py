@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 from every_method import NAMES, kind, short
-from playing import prepare_alone, run_alone
+from playing import prepare_alone, prepare_tiny, run_alone
 from recorded import assert_alike
 from refusals import expect_refusal
 
@@ -118,7 +118,7 @@ def test_a_personal_model_begins_as_the_global_one(federate, name):
 @pytest.mark.parametrize("name", BARRED)
 def test_a_method_without_a_model_for_newcomers_is_refused(name):
     with expect_refusal(rf"^newcomers\.clients = 2: {name} "):
-        prepare_alone(tiny.table(name, COUNTS, **sections(0)))
+        prepare_tiny(name, COUNTS, **sections(0))
 
 
 def test_too_few_clients_for_both_are_refused():
@@ -137,8 +137,7 @@ class Forgetful(FedAvg):
 
 
 def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
-    table = tiny.table("test_newcomers:Forgetful", COUNTS, **sections(1))
-    prepared = prepare_alone(table)
+    prepared = prepare_tiny("test_newcomers:Forgetful", COUNTS, **sections(1))
     with expect_refusal(r"test_newcomers\.py:\d+: .*Forgetful' .*'send': IndexError"):
         preflight.run(prepared, OneProcess())
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import mistakes
 import numpy as np
 import pytest
-import tiny
 import torch
-from playing import prepare_alone, set_keys
+from playing import prepare_alone, prepare_tiny, set_keys
 
 from hpcfl.clients.execution import SerialKernel
 from hpcfl.communication.communicator import OneProcess
@@ -268,12 +267,14 @@ def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
     ],
 )
 def test_a_note_says_what_depends_on_the_clients_beside(kind, lanes, words):
-    table = tiny.table(
-        "fedavg",
-        model={"name": "tiny:layered", "kind": kind},
-        runtime={"lanes": lanes},
-    )
-    notes = preflight.run(prepare_alone(table), OneProcess()).notes
+    notes = preflight.run(
+        prepare_tiny(
+            "fedavg",
+            model={"name": "tiny:layered", "kind": kind},
+            runtime={"lanes": lanes},
+        ),
+        OneProcess(),
+    ).notes
     found = [note for note in notes if "last bits" in note]
     assert [note[: len(words or "")] for note in found] == ([words] if words else [])
 
@@ -288,20 +289,20 @@ class Two(OneProcess):
 
 
 def test_all_ranks_take_the_same_kernel():
-    prepared = preflight.run(prepare_alone(tiny.table("fedavg")), Two())
+    prepared = preflight.run(prepare_tiny("fedavg"), Two())
     assert isinstance(prepared.resources.kernel, SerialKernel)
     assert prepared.notes[-1].startswith("own.py:3: cannot be batched; ")
 
 
 def test_a_server_is_not_judged_by_messages_that_are_all_alike():
-    prepared = prepare_alone(tiny.table("mistakes:Odd"))
+    prepared = prepare_tiny("mistakes:Odd")
     assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", plugins.list_names("hpcfl.methods"))
 def test_a_trial_leaves_no_trace(method):
-    prepared = prepare_alone(tiny.table(method, participation={"fraction": 0.5}))
+    prepared = prepare_tiny(method, participation={"fraction": 0.5})
     before, drawn = everything(prepared), torch.get_rng_state()
     assert is_unchanged(preflight.run(prepared, OneProcess()), prepared)
     assert torch.equal(torch.get_rng_state(), drawn) and everything(prepared) == before

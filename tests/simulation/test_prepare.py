@@ -10,13 +10,12 @@ from playing import prepare_alone
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import Process
-from hpcfl.experiment import config
 from hpcfl.simulation.prepare import prepare, prepare_together
 
 
 def test_more_ranks_than_clients_are_noted():
     """Each worker has one client; an additional worker has no work."""
-    experiment = config.parse(tiny.table("fedavg"))
+    experiment = tiny.parse("fedavg")
     clients = experiment.partition.clients
     assert prepare(experiment, Process(0, clients + 1)).notes == []
     (note,) = prepare(experiment, Process(0, clients + 2)).notes
@@ -55,7 +54,7 @@ blurred = Blurred()
 
 def test_ranks_with_other_samples_are_refused():
     data = {"dataset": f"{__name__}:blurred"}
-    table = config.parse(tiny.table("fedavg", data=data))
+    table = tiny.parse("fedavg", data=data)
 
     def work(communicator):
         prepare_together(table, communicator)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
@@ -99,7 +99,7 @@ def test_cwfedavg_records_the_error_of_its_distributions(federate):
 
 def test_an_unknown_column_is_refused_with_those_there_are():
     evaluation = {"score": "pots", "every": 2}
-    prepared = prepare_alone(tiny.table("ditto", evaluation=evaluation))
+    prepared = prepare_tiny("ditto", evaluation=evaluation)
     with expect_refusal(r"evaluation\.score = 'pots': ditto .*global, post, pre;"):
         preflight.run(prepared, OneProcess())
 

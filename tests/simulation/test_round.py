@@ -8,7 +8,6 @@ import torch
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Field, Mean
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation.hooks import MessageError, check_message
 from hpcfl.simulation.prepare import prepare
@@ -38,7 +37,7 @@ def rounds(communicator, method="ditto", vote=vote_to_continue, **sections):
     """Run round 1 of a federation on the tiny data and its final scoring, and return
     the stages of each.
     """
-    experiment = config.parse(tiny.table(method, **sections))
+    experiment = tiny.parse(method, **sections)
     prepared = prepare(experiment, communicator)
     schedule = make_untimed(prepared, communicator)
     first = schedule.plan(1)

@@ -86,7 +86,7 @@ def test_another_selection_than_the_run_began_with_is_refused(tmp_path, monkeypa
     """The user's file was changed, which the configuration does not show."""
     keys = {"participation": BY_LOSS, "checkpoint": {"every": 1}}
     run_alone(tiny.table("fedavg", rounds=2, **keys), tmp_path)
-    longer = config.parse(tiny.table("fedavg", rounds=3, **keys))
+    longer = tiny.parse("fedavg", rounds=3, **keys)
     kind = type(longer.participation)
     monkeypatch.setattr(kind, "choose", lambda self, known, count: known.ids[-count:])
     with expect_refusal(r"participation\.select: in round 1 "):

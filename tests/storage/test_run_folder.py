@@ -12,10 +12,9 @@ import tiny
 from refusals import expect_refusal
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
 from hpcfl.storage import run_folder
 
-CONFIG = config.parse(tiny.table("fedavg"))
+CONFIG = tiny.parse("fedavg")
 
 
 def claim(folder, configuration=CONFIG, fresh=False):
@@ -43,7 +42,7 @@ def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
 def test_a_folder_of_another_configuration_says_every_difference(tmp_path):
     claim(tmp_path / "run")
     before = (tmp_path / "run" / "run.json").read_bytes()
-    other = config.parse(tiny.table({"name": "fedprox", "mu": 0.5}, seed=4))
+    other = tiny.parse({"name": "fedprox", "mu": 0.5}, seed=4)
     with expect_refusal() as refusal:
         claim(tmp_path / "run", other)
     for difference in (

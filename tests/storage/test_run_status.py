@@ -20,7 +20,6 @@ from refusals import expect_refusal
 from hpcfl.cluster import status
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import config
 from hpcfl.files import atomic
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import tables
@@ -204,7 +203,7 @@ def die_scoring(patched, method):
         if len(fleet.ids) > 1:
             die()
 
-    patched.setattr(type(config.parse(tiny.table(method)).method), "finish", finish)
+    patched.setattr(type(tiny.parse(method).method), "finish", finish)
 
 
 def die_merging(patched, method):

@@ -12,7 +12,6 @@ import tiny
 from playing import run_alone
 from refusals import expect_refusal
 
-from hpcfl.experiment import config
 from hpcfl.storage import results
 from hpcfl.tracking import base
 from hpcfl.tracking.base import Tracker, Tracking
@@ -158,8 +157,7 @@ def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
 
 def test_a_tracker_is_not_part_of_a_runs_identity():
     tracked, plain = (
-        config.parse(tiny.table("fedavg", runtime=keys))
-        for keys in ({"track": ["wandb"]}, {})
+        tiny.parse("fedavg", runtime=keys) for keys in ({"track": ["wandb"]}, {})
     )
     assert tracked.fingerprint() == plain.fingerprint()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone, refuse
 
 from hpcfl.clock.workload import count_workload
@@ -180,8 +180,7 @@ def test_a_mistake_is_one_line(section, words):
 
 def test_virtual_time_counts_the_bits():
     compression = {"kind": "top-k", "k": 5, "downloads": "qsgd"}
-    table = tiny.table("fedavg", compression=compression)
-    prepared = prepare_alone(table)
+    prepared = prepare_tiny("fedavg", compression=compression)
     work = count_workload(prepared).work
     width = prepared.setup.layout.width
     assert work.floats_up == Fraction(5 * (32 + (width - 1).bit_length()), 32)

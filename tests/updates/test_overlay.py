@@ -103,9 +103,9 @@ def test_a_mistake_is_one_line(sections, words):
 
 
 def test_sections_belong_to_the_identity_where_they_are_given():
-    plain = config.parse(tiny.table("fedavg"))
+    plain = tiny.parse("fedavg")
     assert not {"transform", "compression", "aggregation"} & plain.resolved().keys()
-    given = config.parse(tiny.table("fedavg", compression=HALVE))
+    given = tiny.parse("fedavg", compression=HALVE)
     assert given.resolved()["compression"] == HALVE
     assert given.fingerprint() != plain.fingerprint()
     assert config.parse(given.resolved()).fingerprint() == given.fingerprint()

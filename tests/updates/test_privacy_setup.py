@@ -71,6 +71,6 @@ def test_a_mistake_is_one_line(sections, words):
 
 
 def test_the_section_sets_equal_weights():
-    given = config.parse(tiny.table("fedavg", privacy=CLIENT))
+    given = tiny.parse("fedavg", privacy=CLIENT)
     assert given.method.weights == "uniform"
     assert config.parse(given.resolved()).fingerprint() == given.fingerprint()

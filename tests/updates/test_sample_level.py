@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import tiny
-from playing import prepare_alone, run_table
+from playing import prepare_alone, prepare_tiny, run_table
 from refusals import expect_refusal
 from whole_runs import PART, is_the_same_elsewhere
 
@@ -152,8 +152,9 @@ def test_a_run_spends_its_target(tmp_path):
 
 
 def list_lines(method="mr-mtl", **privacy):
-    table = tiny.table(method, TWO, privacy={**SAMPLE, **privacy})
-    tried = preflight.run(prepare_alone(table), OneProcess())
+    tried = preflight.run(
+        prepare_tiny(method, TWO, privacy={**SAMPLE, **privacy}), OneProcess()
+    )
     clients = np.arange(tried.setup.clients)
     privacy, trainings = tried.resources.privacy, tried.tried.trainings
     return describe(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from playing import prepare_alone
+from playing import prepare_tiny
 from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone, refuse
 
 from hpcfl.updates.base import Context
@@ -104,8 +104,7 @@ def test_check_counts_bits():
 
 def describe(**sections):
     """Return the lines of ``hpcfl check`` on updates of 968 numbers."""
-    table = tiny.table(UNIFORM, **sections)
-    prepared = prepare_alone(table)
+    prepared = prepare_tiny(UNIFORM, **sections)
     lines = []
     for overlay in prepared.hooks.overlays:
         lines += overlay.describe(3, lambda round: np.arange(5), {"model": 968})

@@ -1,8 +1,7 @@
 """Sections on updates that exclude one another, and cohorts that are too small."""
 
 import pytest
-import tiny
-from playing import prepare_alone
+from playing import prepare_tiny
 from whole_runs import UNIFORM, refuse
 
 HALVE = {"kind": "own_updates:Halve"}
@@ -47,9 +46,8 @@ def test_a_mistake_is_one_line(sections, words):
     "participation", [{"scheme": "poisson", "fraction": 0.6}, {"dropout": 0.2}]
 )
 def test_cohorts_that_vary_may_be_large_enough_in_some_rounds(participation):
-    table = tiny.table(
+    prepare_tiny(
         UNIFORM,
         aggregation={**LARGEST, "least": 5},
         participation=participation,
     )
-    prepare_alone(table)

@@ -7,10 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 import serial
-import tiny
 import torch
 from every_method import short
-from playing import prepare_alone
+from playing import prepare_tiny
 from recorded import assert_alike
 from refusals import expect_refusal
 
@@ -47,7 +46,7 @@ def halved(staleness):
 def against_serial(federate, method, units_of=polynomial, **sections):
     """Run both simulations and return the rounds of the run."""
     played = federate(method, COUNTS, **sections)
-    prepared = prepare_alone(tiny.table(method, COUNTS, **sections))
+    prepared = prepare_tiny(method, COUNTS, **sections)
     calendar = make_schedule(prepared, OneProcess())
     expected = serial.play(prepared, calendar, units_of)
     assert played.server.keys() == expected.server.keys()
@@ -180,7 +179,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("method", REFUSED)
 def test_methods_that_need_whole_rounds_are_refused(method):
-    prepared = prepare_alone(tiny.table(short(method), COUNTS, time=ASYNCHRONOUS))
+    prepared = prepare_tiny(short(method), COUNTS, time=ASYNCHRONOUS)
     mode = rf"^time\.mode = 'asynchronous': {method}"
     with expect_refusal(rf"{mode} .*{REFUSED[method]}.*'synchronous'"):
         make_schedule(prepared, OneProcess())
