@@ -176,13 +176,35 @@ def read_value(run: Run, metric: str, at: At) -> Number:
     Returns:
         Mean over the rounds; NaN if no such round has the metric.
     """
-    column = resolve_metric(run, metric).column
+    name, measure = resolve_metric(run, metric)
     numbers = read_series(run, metric)
-    positions = _find_positions(run, column, numbers, choose_at(metric, at))
+    positions = _find_positions(run, name.column, numbers, choose_at(metric, at))
     if not positions:
         return Number(math.nan, math.nan)
-    clients = run.results.get_series(MetricName(CLIENTS, column))
-    return Number(float(numbers[positions].mean()), float(clients[positions].mean()))
+    clients = count_clients(run, name.column, measure, positions)
+    return Number(float(numbers[positions].mean()), float(clients.mean()))
+
+
+def count_clients(
+    run: Run, column: str, measure: Measure | None, positions: list[int]
+) -> np.ndarray:
+    """Return the numbers of clients behind a score in some rounds, NaN if unknown.
+
+    A score may be NaN for some of the scored clients.
+
+    Args:
+        run: Run.
+        column: Column of the scored models.
+        measure: Score; None for a number that is not a score.
+        positions: Positions of the rounds.
+    """
+    rounds = run.results.select_rounds(positions)
+    if measure is not None:
+        name = MetricName(measure.score, column, of_clients=True)
+        if name in rounds.names:
+            counts: np.ndarray = np.isfinite(rounds.get_series(name)).sum(axis=1)
+            return counts
+    return rounds.get_series(MetricName(CLIENTS, column))
 
 
 def find_time_to(run: Run, metric: str, target: float) -> float:

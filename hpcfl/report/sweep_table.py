@@ -47,7 +47,7 @@ ROUNDS = {
     "tail": "as mean of the last tenth of the rounds",
 }
 # Keys that make runs hard to compare if they differ.
-NOTED = ("versions.hpcfl", "commit", "runtime.precision")
+NOTED = ("versions.hpcfl", "commit", "runtime.precision", "rounds")
 # By column of the frame of runs the note to print if the column's values differ.
 DIFFERENCES = {
     "best_by": "best rounds are chosen on different samples: {}",

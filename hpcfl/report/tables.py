@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from hpcfl.report.metric_values import VALIDATION, find_scored
+from hpcfl.report.metric_values import VALIDATION, count_clients, find_scored
 from hpcfl.report.text import (
     format_clients,
     literal,
@@ -19,7 +19,7 @@ from hpcfl.report.text import (
     plain,
     warn_of_other_clients,
 )
-from hpcfl.scores.metric_names import CLIENTS, MetricName, name_held_out
+from hpcfl.scores.metric_names import MetricName, name_held_out
 from hpcfl.storage.metrics import AFTER, BEFORE
 from hpcfl.trained.loading import is_sweep, list_runs
 from hpcfl.trained.run import Run
@@ -226,8 +226,10 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
 
 def _count_clients(run: Run, column: str, at: str) -> str:
     """Return the number of clients of a column as text; "" if it is not recorded."""
-    clients = run.results.get_series(MetricName(CLIENTS, column))
-    return format_clients(clients[find_scored(run, column, at)].tolist())
+    positions = find_scored(run, column, at)
+    if not positions:
+        return format_clients([])
+    return format_clients(count_clients(run, column, run.measure, positions).tolist())
 
 
 def _write_number(value: float | None, form: str) -> str:

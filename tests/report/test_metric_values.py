@@ -3,7 +3,8 @@
 import made_up
 import numpy as np
 
-from hpcfl.report.metric_values import read_clients
+from hpcfl.report.metric_values import count_clients, read_clients
+from hpcfl.scores.metric_names import Measure
 
 COUNTS = np.full((6, 2), 10)
 
@@ -46,3 +47,14 @@ def test_a_client_that_was_not_scored_has_no_number():
     gap[0] = np.nan
     found = read_clients(run([gap]), "mean", "last")
     assert np.isnan(found[0]) and np.isfinite(found[1:]).all()
+
+
+def test_clients_without_a_number_of_a_score_do_not_count():
+    """An AUC is NaN for two of the six clients that have an accuracy."""
+    made = run([LOW])
+    made.results.values.of_rounds["pre/clients"] = np.array([6.0])
+    auc = np.where(LOW < 0.25, np.nan, LOW)
+    made.results.values.columns["clients/pre/auc"] = auc
+    for score, expected in (("auc", 4), ("accuracy", 6)):
+        measure = Measure(score, "mean", score)
+        assert count_clients(made, "pre", measure, [0]).tolist() == [expected]
