@@ -213,8 +213,9 @@ class Claim:
     def _begin(self) -> None:
         if self.fresh and not self._is_new:
             with atomic.explained(self.folder):
-                self.folder.rename(_find_free_path(self.folder))
-                self.folder.mkdir()
+                folder = self.folder.resolve()  # a link to a folder stays
+                folder.rename(_find_free_path(folder))
+                folder.mkdir()
             self.lock.relock()
         text = encode_run(self.config.resolved())
         if _read_content(self.folder / RUN) != text:

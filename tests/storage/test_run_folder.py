@@ -55,6 +55,17 @@ def test_a_folder_of_another_configuration_says_every_difference(tmp_path):
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
+def test_fresh_keeps_a_link_to_a_folder_on_another_disk(tmp_path):
+    target, link = tmp_path / "disk" / "run", tmp_path / "run"
+    target.mkdir(parents=True)
+    link.symlink_to(target)
+    claim(link)
+    claim(link, fresh=True)
+    assert link.resolve() == target
+    assert len([*target.parent.glob("run.*")]) == 1
+    assert not [*tmp_path.glob("run.*")]
+
+
 def test_fresh_moves_the_old_run_aside_twice_in_a_second(tmp_path):
     folder = tmp_path / "run"
     claim(folder)
