@@ -522,10 +522,15 @@ class Fleet:
 
         Raises:
             ValueError: The first dimension of ``values`` is not the clients, or the
-                name has a ``/``.
+                name has a ``/``, or is that of another number's deviation.
         """
         if "/" in name:
             raise ValueError(f"the recorded '{name}' has a '/' in its name")
+        of_deviation = {f"{name}_std", name.removesuffix("_std")} - {name}
+        if of_deviation & self.results.recorded.keys():
+            raise ValueError(
+                f"the recorded '{name}': NAME_std is the deviation of NAME"
+            )
         values = self._require_each_client(f"the recorded '{name}'", values)
         self.results.recorded[name] = values
 

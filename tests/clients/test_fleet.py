@@ -50,6 +50,16 @@ def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
         use(fleet, rows_of(fleet))
 
 
+@pytest.mark.parametrize("names", [("norm", "norm_std"), ("norm_std", "norm")])
+def test_a_recorded_number_has_no_name_of_a_deviation(make_fleet, rows_of, names):
+    fleet = make_fleet()
+    values = rows_of(fleet)[:, 0]
+    fleet.record(names[0], values)
+    fleet.record(names[0], values)
+    with pytest.raises(ValueError, match="norm"):
+        fleet.record(names[1], values)
+
+
 @pytest.mark.parametrize(
     ("keys", "rate"),
     [({}, 0.1), ({"plain_lr": 0.3}, 0.3), ({"plain_lr": 0.3, "lr_decay": 0.5}, 0.075)],
