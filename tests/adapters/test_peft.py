@@ -225,7 +225,7 @@ def test_a_folder_without_the_file_of_tensors_is_refused_with_its_name(tmp_path)
     ("method", "adapter", "words"),
     [
         ("fedavg", {"kind": "head"}, "adapter.kind = 'head', .*--adapter .*'lora'"),
-        ("fedproto", LORA, "client 0 .*:nearest.* --adapter"),
+        ("fedproto", LORA, "client 0 .*:predict_by_prototypes.* --adapter"),
     ],
 )
 def test_an_export_without_an_adapter_is_refused_and_writes_nothing(

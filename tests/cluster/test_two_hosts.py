@@ -62,11 +62,12 @@ class Network:
         with open(self.folder / f"{out}.log", "w") as log:
             return subprocess.Popen(
                 [
-                    *f"ip netns exec {self.name}0 {MPIEXEC}".split(),
-                    *f"-launcher ssh -launcher-exec {self.programs}/enter".split(),
+                    *f"ip netns exec {self.name}0".split(),
+                    *[MPIEXEC, "-launcher", "ssh"],
+                    *["-launcher-exec", self.programs / "enter"],
                     *["-hosts", "10.213.0.1:2,10.213.0.2:2"],
-                    *f"{self.programs}/python -u -m hpcfl".split(),
-                    *f"run e.toml --out {out}".split(),
+                    *[self.programs / "python", "-u", "-m", "hpcfl"],
+                    *["run", "e.toml", "--out", out],
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -77,9 +78,9 @@ class Network:
     def finish_on_one_host(self, out: str) -> str:
         """Return the digest of the experiment, started or continued by one process."""
         (self.folder / "slow").unlink(missing_ok=True)
-        line = f"{self.programs}/python -m hpcfl run e.toml --out {out}"
+        command = [self.programs / "python", "-m", "hpcfl", "run", "e.toml"]
         subprocess.run(
-            [*f"ip netns exec {self.name}0".split(), *line.split()],
+            [*f"ip netns exec {self.name}0".split(), *command, "--out", out],
             cwd=self.folder,
             check=True,
             capture_output=True,

@@ -104,7 +104,7 @@ def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
     """
     method = FedPAC(name="fedpac")
     setup = federate("fedpac", rounds=1).prepared.setup
-    private = method.private(setup.layout)
+    private = method.find_private_columns(setup.layout)
     width = private.stop - private.start
     server = method.server_state(setup)
     server["prototypes"] = torch.full((4, 6), -1.0)

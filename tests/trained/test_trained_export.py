@@ -64,7 +64,10 @@ def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):
 def test_a_json_says_what_a_model_is(played, tmp_path):
     run = played("fedproto")
     known = exported(run, tmp_path / "out", [3], False, "pre", "last")["client-3"]
-    assert known["prediction"]["function"] == "hpcfl.methods.fedproto:nearest"
+    assert (
+        known["prediction"]["function"]
+        == "hpcfl.methods.fedproto:predict_by_prototypes"
+    )
     assert known["prediction"]["reads"] == [
         "prediction.prototypes",
         "prediction.present",
