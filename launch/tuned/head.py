@@ -48,7 +48,7 @@ of the rounds.
   points.
 * *Clients below Local* is the share of clients whose accuracy is lower than under Local.
 * *Claim* was written into the launch file before any run. The verdict confirms it,
-  refutes it or leaves it open.
+  refutes it or leaves it open; a gain within the margin also confirms *same*.
 * *Search*, *partition* and *training* are standard deviations of the accuracy, in points.
 * *Spent/budget* counts training gradients of the searches.
 * *Searches* is the number of searches that chose a configuration. A search chooses none
@@ -109,9 +109,15 @@ def name_entry(row: str) -> str:
     return method if score == "method" else f"{method} at {score}"
 
 
-def judge(claim: str, verdict: str) -> str:
-    """Return whether a verdict confirms a claim, refutes it, or leaves it open."""
-    if verdict in CONFIRMS[claim]:
+def judge(claim: str, verdict: str, is_same: bool) -> str:
+    """Return whether a gain confirms a claim, refutes it, or leaves it open.
+
+    Args:
+        claim: Claim about the method.
+        verdict: Verdict of the table. A small gain can be "better" and the same.
+        is_same: Whether the gain is within the margin at the level of 5 %.
+    """
+    if verdict in CONFIRMS[claim] or (claim == "same" and is_same):
         return "confirmed"
     return "refuted" if verdict in VERDICTS else "open"
 
@@ -169,7 +175,7 @@ def describe_gain(row: pandas.Series, gains: Gains, claim: str) -> list[str]:
         row["verdict"],
         f"{PERCENT * row['hurt']:.0f} %",
         claim,
-        judge(claim, row["verdict"]),
+        judge(claim, row["verdict"], gains.interval.is_within(MARGIN / PERCENT)),
     ]
 
 

@@ -1,8 +1,10 @@
 """Head of the tuned table: its claims, and the pages that judge them."""
 
 import re
+import tarfile
 import tomllib
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pandas
@@ -10,9 +12,14 @@ import pytest
 
 from hpcfl.report.comparison import Gains
 from hpcfl.report.inference import estimate_interval
+from hpcfl.trained import loading
 
 ROOT = Path(__file__).parents[2]
 TUNED = ROOT / "launch" / "tuned"
+RESULTS = ROOT / "results" / "tuned"
+PUBLISHED = [
+    file.stem.removeprefix("head-") for file in sorted(RESULTS.glob("head-*.md"))
+]
 SETTINGS = [
     file.stem.removeprefix("head-") for file in sorted(TUNED.glob("head-*.toml"))
 ]
@@ -37,18 +44,20 @@ def test_each_method_but_the_reference_has_one_claim(head, setting):
 
 
 @pytest.mark.parametrize(
-    ("claim", "verdict", "outcome"),
+    ("claim", "verdict", "is_same", "outcome"),
     [
-        ("better", "better", "confirmed"),
-        ("better", "same", "refuted"),
-        ("not better", "worse", "confirmed"),
-        ("not worse", "worse", "refuted"),
-        ("same", "open", "open"),
-        ("same", "", "open"),
+        ("better", "better", False, "confirmed"),
+        ("better", "same", True, "refuted"),
+        ("not better", "worse", False, "confirmed"),
+        ("not worse", "worse", False, "refuted"),
+        ("same", "open", False, "open"),
+        ("same", "", False, "open"),
+        ("same", "better", True, "confirmed"),
+        ("same", "better", False, "refuted"),
     ],
 )
-def test_a_verdict_judges_a_claim(head, claim, verdict, outcome):
-    assert head.judge(claim, verdict) == outcome
+def test_a_gain_judges_a_claim(head, claim, verdict, is_same, outcome):
+    assert head.judge(claim, verdict, is_same) == outcome
 
 
 def test_a_page_has_the_gains_and_judges_the_claims(head):
@@ -70,3 +79,24 @@ def test_a_page_has_the_gains_and_judges_the_claims(head):
         "| fedavg | 50.00 | -0.98 ± 0.02 | 0.20 | worse | 100 % | not worse | refuted |",
     ):
         assert line in page
+
+
+@pytest.mark.parametrize("setting", PUBLISHED)
+def test_a_published_page_has_the_numbers_of_its_archive(setting, tmp_path):
+    """Two methods are read: Local and kNN-Per."""
+    with tarfile.open(RESULTS / f"head-{setting}.tar.xz") as archive:
+        names = archive.getnames()
+        read = [name for name in names if name.startswith(("local,", "knn-per,"))]
+        archive.extractall(tmp_path, list(map(archive.getmember, read)), filter="data")
+    means = {}
+    for method in ("local", "knn-per"):
+        runs = [loading.load_run(place) for place in tmp_path.glob(f"{method},*")]
+        means[method] = 100 * fmean(run.summary.tail[run.score] for run in runs)
+    page = (RESULTS / f"head-{setting}.md").read_text(encoding="utf-8")
+    [local] = re.findall(r"^\| local \| (\S+) \|", page, re.MULTILINE)
+    [other] = re.findall(r"^\| knn-per \| (\S+) \| (\S+) ± ", page, re.MULTILINE)
+    gain = means["knn-per"] - means["local"]
+    assert float(local) == pytest.approx(means["local"], abs=0.006)
+    assert tuple(map(float, other)) == pytest.approx(
+        (means["knn-per"], gain), abs=0.006
+    )
