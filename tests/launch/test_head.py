@@ -1,7 +1,6 @@
 """Head of the tuned table: its claims, and the pages that judge them."""
 
 import re
-import tarfile
 import tomllib
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +11,7 @@ import pytest
 
 from hpcfl.report.comparison import Gains
 from hpcfl.report.inference import estimate_interval
+from hpcfl.storage.packed_runs import unpack
 from hpcfl.trained import loading
 
 ROOT = Path(__file__).parents[2]
@@ -82,16 +82,13 @@ def test_a_page_has_the_gains_and_judges_the_claims(head):
 
 
 @pytest.mark.parametrize("setting", PUBLISHED)
-def test_a_published_page_has_the_numbers_of_its_archive(setting, tmp_path):
+def test_a_published_page_has_the_numbers_of_its_archive(setting):
     """Two methods are read: Local and kNN-Per."""
-    with tarfile.open(RESULTS / f"head-{setting}.tar.xz") as archive:
-        names = archive.getnames()
-        read = [name for name in names if name.startswith(("local,", "knn-per,"))]
-        archive.extractall(tmp_path, list(map(archive.getmember, read)), filter="data")
     means = {}
-    for method in ("local", "knn-per"):
-        runs = [loading.load_run(place) for place in tmp_path.glob(f"{method},*")]
-        means[method] = 100 * fmean(run.summary.tail[run.score] for run in runs)
+    with unpack(RESULTS / f"head-{setting}.tar.xz") as folder:
+        for method in ("local", "knn-per"):
+            runs = [loading.load_run(place) for place in folder.glob(f"{method},*")]
+            means[method] = 100 * fmean(run.summary.tail[run.score] for run in runs)
     page = (RESULTS / f"head-{setting}.md").read_text(encoding="utf-8")
     [local] = re.findall(r"^\| local \| (\S+) \|", page, re.MULTILINE)
     [other] = re.findall(r"^\| knn-per \| (\S+) \| (\S+) ± ", page, re.MULTILINE)
