@@ -282,4 +282,5 @@ def test_a_selection_that_draws_without_a_key_is_refused():
             return np.random.permutation(known.ids)[:count]
 
     with expect_refusal(r"participation\.select .*known\.random"):
-        Draws(Shuffled(), 6, 4).choose(np.ones(6, bool), 3, (1,))
+        own = Shuffled(select="mine:Shuffled")
+        Draws(own, 6, 4).choose(np.ones(6, bool), 3, (1,))
