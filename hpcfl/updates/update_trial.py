@@ -46,7 +46,7 @@ def try_transform(transform: Transform) -> None:
         bits = torch.full((CLIENTS,), float(FLOAT_BITS * WIDTH)).double()
         counted = transform.count_bits(whole, bits)
         is_valid = isinstance(counted, Tensor) and counted.shape == bits.shape
-        if not is_valid or not bool(((counted >= 0) & counted.isfinite()).all()):
+        if not is_valid or not ((counted >= 0) & counted.isfinite()).all():
             raise UserError(
                 f"{place}: 'count_bits' must return a number of bits for each row, "
                 "float64 [n], finite and not negative"
@@ -68,9 +68,7 @@ def try_attack(attack: Attack) -> None:
 
 def apply(transform: Transform, updates: Tensor, context: Context) -> Tensor:
     """Return the updates after a transform, whose memory is zero."""
-    memory: dict[str, Tensor] = {}
-    for name in transform.list_memory():
-        memory[name] = torch.zeros_like(updates)
+    memory = {name: torch.zeros_like(updates) for name in transform.list_memory()}
     return transform.apply(updates.clone(), replace(context, memory=memory))
 
 

@@ -281,6 +281,6 @@ def test_a_selection_that_draws_without_a_key_is_refused():
         def choose(self, known, count):
             return np.random.permutation(known.ids)[:count]
 
+    draws = Draws(Shuffled(select="mine:Shuffled"), 6, 4)
     with expect_refusal(r"participation\.select .*known\.random"):
-        own = Shuffled(select="mine:Shuffled")
-        Draws(own, 6, 4).choose(np.ones(6, bool), 3, (1,))
+        draws.choose(np.ones(6, bool), 3, (1,))
