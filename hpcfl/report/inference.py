@@ -160,7 +160,7 @@ def draw_means(
         generator: Generator of random numbers.
     """
     uniform = generator.random(padded.shape)
-    clients = (uniform * sizes[:, None]).astype(np.int64)
+    clients = (uniform * sizes[:, None]).astype(int)
     values = np.take_along_axis(padded, clients, axis=1)
     counted = np.arange(padded.shape[1]) < sizes[:, None]
     means: np.ndarray = (values * counted).sum(axis=1) / sizes

@@ -9,9 +9,10 @@ chapter 2). The interval of μ has Satterthwaite's degrees of freedom (Biometric
 Bulletin 2, 1946); components that are estimated as 0 are left out.
 
 The bootstrap resamples searches and partitions (Owen, "The pigeonhole bootstrap", Ann.
-Appl. Stat. 1, 2007). It checks the standard error of the model. Clients are not
-resampled: the means of partitions already vary with them, so their variance would count
-twice (Davison & Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8).
+Appl. Stat. 1, 2007). It checks the standard error of the model, and counts the variance
+of the residual up to three times. Clients are not resampled: the means of partitions
+already vary with them, so their variance would count twice (Davison & Hinkley,
+"Bootstrap Methods and their Application", 1997, section 3.8).
 """
 
 import math

@@ -106,10 +106,9 @@ def test_the_bootstrap_counts_the_variance_of_clients_once():
     """The means of partitions differ by their clients alone. The interval that also
     draws clients would be √2 times as wide as that of the mixed model.
     """
-    random = np.random.default_rng(0)
-    clients = random.standard_normal((30, 1, 20))
-    gains = clients + 0.1 * random.standard_normal((30, 3, 20))
-    interval, half = variance.estimate_interval(list(gains))
+    normal = np.random.default_rng(0).standard_normal
+    gains = normal((30, 1, 20)) + 0.1 * normal((30, 3, 20))
+    interval, half = variance.estimate_interval(gains)
     assert half == pytest.approx(interval.half, rel=0.15)
 
 
