@@ -15,7 +15,7 @@ samples fails on the example, and its head is trained on samples.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.execution import Attempt, OperatorObserver
+from hpcfl.clients.execution import OperatorObserver
 from hpcfl.clients.losses import (
     Batch,
     Features,
@@ -155,23 +155,6 @@ def _is_plain(value: Any) -> bool:
     return not any(isinstance(part, Tensor) for part in parts_of_value)
 
 
-def list_attempts(
-    resources: Resources, order: list[int], pools: list[np.ndarray]
-) -> Iterator[Attempt]:
-    """Yield attempts for groups of clients whose features fit into memory.
-
-    They are used like the attempts of ``Kernel.list_attempts``.
-
-    Args:
-        resources: resources of the rank.
-        order: positions of the clients that train.
-        pools: positions of each client's samples among the rank's samples.
-    """
-    assert resources.head is not None
-    for group in _group_by_memory(resources, order, pools):
-        yield from resources.head.kernel.list_attempts(group)
-
-
 def compute_features(
     resources: Resources, rows: Tensor, buffers: Tensor, pools: list[np.ndarray]
 ) -> tuple[Resources, list[np.ndarray]]:
@@ -217,7 +200,7 @@ def copy_heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
     }
 
 
-def _group_by_memory(
+def group_by_features(
     resources: Resources, order: list[int], pools: list[np.ndarray]
 ) -> list[list[int]]:
     """Group clients so that the features of a group take at most ``HeadKernel.memory``.

@@ -287,11 +287,23 @@ class Resources:
             )
             return reduce(blocks, chunk)
 
-        for attempt in self.kernel.list_attempts(scoring.order_longest_first(pools)):
-            with attempt:
-                results.append(run(attempt.clients))
-                order += attempt.clients
+        waiting = scoring.order_longest_first(pools)
+        while waiting:
+            chunk = waiting[: self.kernel.widest]
+            fits = True
+            try:
+                results.append(run(chunk))
+            except RuntimeError as error:
+                if len(chunk) == 1 or not is_full(error):
+                    raise
+                fits = False
+            # Outside the handler, whose error keeps the chunk's tensors in memory.
+            if fits:
+                order += chunk
+                waiting = waiting[len(chunk) :]
                 heartbeat.beat()
+            else:
+                self.kernel.narrow(len(chunk))
         return results, torch.tensor(order).argsort()
 
     def compute_outputs(

@@ -29,7 +29,7 @@ from hpcfl.clients.batch_plan import (
     order_by_length,
     plan_epoch,
 )
-from hpcfl.clients.execution import Attempt, Work
+from hpcfl.clients.execution import Kernel, Work, is_full
 from hpcfl.clients.losses import (
     Batch,
     Frozen,
@@ -180,9 +180,21 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
         RunFailure: The model has changed a constant buffer.
     """
     training = LocalTraining(task, resources, start)
-    for attempt in training.list_attempts():
-        with attempt:
-            training.train_chunk(attempt.clients)
+    for waiting in training.list_groups():
+        while waiting:
+            chunk = waiting[: training.kernel.widest]
+            fits = True
+            try:
+                training.train_chunk(chunk)
+            except RuntimeError as error:
+                if len(chunk) == 1 or not is_full(error):
+                    raise
+                fits = False
+            # Outside the handler, whose error keeps the chunk's tensors in memory.
+            if fits:
+                waiting = waiting[len(chunk) :]
+            else:
+                training.kernel.narrow(len(chunk))
     constants.refuse_changed(resources.kernel.module)
     return training.trained
 
@@ -254,12 +266,21 @@ class LocalTraining:
         order = order_by_length(lengths, self.task.count_step_samples(self.resources))
         return [position for position in order if trains[position]]
 
-    def list_attempts(self) -> Iterator[Attempt]:
-        """Yield an attempt for each group of clients that can train side by side."""
-        if self.features_once:
-            pools = [client.pool for client in self.clients]
-            return heads.list_attempts(self.resources, self.order, pools)
-        return self.resources.kernel.list_attempts(self.order)
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that computes the gradients."""
+        head = self.resources.head
+        return head.kernel if head and self.features_once else self.resources.kernel
+
+    def list_groups(self) -> list[list[int]]:
+        """Return the positions of the clients that train, in groups.
+
+        If the features are computed once, those of a group fit into memory.
+        """
+        if not self.features_once:
+            return [self.order]
+        pools = [client.pool for client in self.clients]
+        return heads.group_by_features(self.resources, self.order, pools)
 
     def train_chunk(self, positions: list[int]) -> None:
         """Train clients side by side from their first mini-batch to their last.

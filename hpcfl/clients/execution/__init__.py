@@ -18,7 +18,6 @@ from hpcfl.clients.execution.batched import BatchedKernel
 from hpcfl.clients.execution.kernel import (
     NO_SAMPLE,
     PIECE,
-    Attempt,
     Kernel,
     Keys,
     SerialKernel,
@@ -93,7 +92,6 @@ def count_by_rule(module: nn.Module, device: torch.device) -> int:
 __all__ = [
     "NO_SAMPLE",
     "PIECE",
-    "Attempt",
     "BatchedKernel",
     "Kernel",
     "Keys",

@@ -8,7 +8,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -107,34 +107,6 @@ class Work:
         return sorted([*self.variables, *drawn])
 
 
-class Attempt:
-    """Work of some clients in one call of the kernel, as a block of ``with``.
-
-    The block suppresses the error of a full GPU if there are several clients. The work
-    must therefore have no effect before it completes. It must also be a function call,
-    so that its variables are freed afterwards.
-
-    Attributes:
-        clients: positions of the clients.
-        fits: whether the work fitted into memory.
-    """
-
-    def __init__(self, clients: list[int]) -> None:
-        self.clients = clients
-        self.fits = True
-
-    def __enter__(self) -> None:
-        """Begin the work."""
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, traceback: object
-    ) -> bool:
-        """Record whether the memory was full; return whether the error is suppressed."""
-        is_memory = isinstance(error, RuntimeError) and is_full(error)
-        self.fits = not (is_memory and len(self.clients) > 1)
-        return not self.fits
-
-
 class Kernel(ABC):
     """Computation of outputs and gradients for models with the layers of ``module``.
 
@@ -179,23 +151,6 @@ class Kernel(ABC):
     def lay_out(self, tensors: Tensors) -> Tensors:
         """Return models ``[L, …]`` by name in the memory layout of the kernel."""
         return tensors
-
-    def list_attempts(self, clients: list[int]) -> Iterator[Attempt]:
-        """Yield an ``Attempt`` for successive groups of clients.
-
-        Each group has as many clients as the kernel has lanes. If a GPU's memory was
-        too small for an attempt, the next attempt has half as many of its clients.
-
-        Args:
-            clients: positions of the clients, in order.
-        """
-        while clients:
-            attempt = Attempt(clients[: self.widest])
-            yield attempt
-            if attempt.fits:
-                clients = clients[len(attempt.clients) :]
-            else:
-                self.narrow(len(attempt.clients))
 
     def narrow(self, failed: int) -> None:
         """Limit the kernel to half of ``failed``, a number of lanes that did not fit."""
