@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sys
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -31,6 +32,10 @@ Empty = Callable[[Any, Any], Array]
 SHOWN = 100  # maximum number of characters of a value in a message
 # Seconds without a heartbeat that count as a hang, until ``watch`` sets the number.
 HANG_AFTER = 600.0
+
+
+class RemoteError(Exception):
+    """Cause of an error on another rank, with the traceback of that rank as its text."""
 
 
 class Process:
@@ -275,12 +280,16 @@ def flush() -> None:
 
 
 @contextmanager
-def agreed(communicator: Communicator) -> Iterator[None]:
+def agreed(communicator: Communicator, names_rank: bool = True) -> Iterator[None]:
     """Raise an exception on all ranks if the block fails on any rank. Collective call.
 
-    A failing rank raises its own exception. Other ranks raise the first failure with
-    its rank and message: a UserError for a UserError, else a RunFailure. A lack of
-    memory is a RunFailure even if it looks like invalid input.
+    A failing rank raises its own exception. Other ranks raise the first failure: a
+    UserError for a UserError, else a RunFailure. A lack of memory is a RunFailure even
+    if it looks like invalid input.
+
+    Args:
+        communicator: communicator of the ranks.
+        names_rank: whether the message on other ranks begins with the failing rank.
     """
     failure: Exception | None = None
     try:
@@ -289,24 +298,23 @@ def agreed(communicator: Communicator) -> Iterator[None]:
         failure = error
         if isinstance(error, UserError):
             failure = lack_of_memory(error) or error
-    report = (
-        None
-        if failure is None
-        else [isinstance(failure, UserError), str(failure) or type(failure).__name__]
-    )
-    first = _find_first(communicator.allgather(report))
+    report = None if failure is None else _describe(failure)
+    reports = communicator.allgather(report)
     if failure is not None:
         raise failure
-    if first:
-        raise (UserError if first[0] else RunFailure)(first[1])
+    for rank, found in enumerate(reports):
+        if found:
+            is_mistake, text, cause = found
+            line = f"rank {rank}: {text}" if names_rank else text
+            kind = UserError if is_mistake else RunFailure
+            raise kind(line) from RemoteError(cause)
 
 
-def _find_first(report: list[list[Any] | None]) -> list[Any] | None:
-    """Return the first failure as [is a UserError, message with the rank], or None."""
-    for rank, mine in enumerate(report):
-        if mine:
-            return [mine[0], f"rank {rank}: {mine[1]}"]
-    return None
+def _describe(failure: Exception) -> tuple[bool, str, str]:
+    """Return whether a failure is a UserError, its message, and its cause's traceback."""
+    text = str(failure) or type(failure).__name__
+    cause = "".join(traceback.format_exception(failure.__cause__ or failure))
+    return isinstance(failure, UserError), text, cause
 
 
 def require_equal(

@@ -4,12 +4,11 @@ It finds errors in a user's code. It writes no files. It works on copies, which 
 discarded, and random numbers are keyed, so a run computes the same with and without it.
 """
 
-import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ import torch
 from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication import exchange
-from hpcfl.communication.communicator import Communicator, OneProcess
+from hpcfl.communication.communicator import Communicator, OneProcess, agreed
 from hpcfl.errors import RankFailure, RunFailure, UserError
 from hpcfl.experiment import user_code
 from hpcfl.methods.base import Method, State
@@ -48,10 +47,6 @@ EXCUSED = (
 )
 
 
-class Elsewhere(Exception):
-    """Cause of an error on another rank, with the traceback of that rank as its text."""
-
-
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     """Try the experiment and return it with the findings. Collective call.
 
@@ -60,12 +55,11 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     other clients.
 
     Raises:
-        UserError: The experiment has an error on any rank. All ranks raise the same
-            line.
-        RunFailure: Any other error occurred on any rank. All ranks raise the same line.
+        UserError: The experiment has an error on any rank.
+        RunFailure: Any other error occurred on any rank.
     """
     lanes = prepared.resources.kernel.widest
-    with one_line_on_all_ranks(communicator):
+    with agreed(communicator, names_rank=False):
         try_own_scores(prepared)
         generators = randomness.read_generators()
         error, found = try_round(prepared, lanes)
@@ -104,7 +98,7 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
     is_too_large = dry_round.count_bytes(prepared) > dry_round.TOO_LARGE
     if not any(communicator.allgather(is_too_large)):
         return run(prepared, communicator)
-    with one_line_on_all_ranks(communicator):
+    with agreed(communicator, names_rank=False):
         try_own_scores(prepared)
         if fault := diagnose_model(prepared):
             refuse(*fault)
@@ -112,27 +106,6 @@ def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prep
         f"a round of {prepared.method.name} with this model is too large for a trial "
         "here; a run tries it before round 1"
     )
-
-
-@contextmanager
-def one_line_on_all_ranks(communicator: Communicator) -> Iterator[None]:
-    """Raise the first error of any rank in a block on all ranks. Collective call.
-
-    The error is a UserError or a RunFailure, with the same line on all ranks.
-    """
-    own: UserError | RunFailure | None = None
-    facts: list[Any] | None = None
-    try:
-        yield
-    except (UserError, RunFailure) as error:
-        own = error
-        cause = "".join(traceback.format_exception(error.__cause__ or error))
-        facts = [isinstance(error, UserError), str(error), cause]
-    failures = [of_rank for of_rank in communicator.allgather(facts) if of_rank]
-    if failures:
-        is_mistake, text, details = failures[0]
-        behind = Elsewhere(details) if own is None else own.__cause__
-        raise (UserError if is_mistake else RunFailure)(text) from behind
 
 
 def calibrate_noise(prepared: Prepared) -> Prepared:
