@@ -127,10 +127,10 @@ def _is_of_user(kind: type) -> bool:
 
 def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
     """Return lines that describe the overlays of a run."""
-    rounds, lines = prepared.config.rounds, []
     uploads = {name: shape[-1] for name, (shape, _) in prepared.tried.uploads.items()}
-    for overlay in prepared.hooks.overlays:
-        lines += overlay.describe(rounds, schedule.get_cohort, uploads)
+    lines = prepared.hooks.describe(
+        prepared.config.rounds, schedule.get_cohort, uploads
+    )
     return lines + describe_sample_privacy(prepared, schedule)
 
 

@@ -267,8 +267,7 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     uploads = wrap_entries(messages.returned)
     received = sum(count_received_bytes(entry, cohort) for entry in uploads.values())
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
-    for overlay in prepared.hooks.overlays:
-        received += overlay.count_server_bytes(cohort, widths)
+    received += prepared.hooks.count_server_bytes(cohort, widths)
     # A checkpoint writes the state while the next round makes a new one.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width

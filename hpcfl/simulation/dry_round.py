@@ -115,7 +115,8 @@ def aggregate_briefly(round: Round) -> None:
     everyone = np.arange(round.prepared.setup.clients)
     with heartbeat.use_listener(limit_heartbeats()):
         take_step(round, everyone, round.uploads)
-    round.prepared.hooks.measure(round.server, round.plan.number)
+    recorded = round.collected.numbers.names
+    round.prepared.hooks.measure(round.server, round.plan.number, recorded)
 
 
 def release_memory(stage: str, round: Round) -> None:

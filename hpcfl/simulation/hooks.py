@@ -7,9 +7,12 @@ finds the hooks in which an error was raised.
 import inspect
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message, wrap_entries
@@ -103,6 +106,45 @@ def check_measured(hook: str, returned: Any) -> dict[str, float]:
                 hook, f"'{name}' as a {kind}; expected one number"
             ) from None
     return numbers
+
+
+def call_hook(owner: Method | Overlay, hook: str, kind: type, *facts: Any) -> Any:
+    """Call a hook that returns no message, and return its result.
+
+    Args:
+        owner: method or overlay.
+        hook: name of the hook.
+        kind: type of its result.
+        facts: its arguments.
+
+    Raises:
+        UserError: The hook of a user fails, or its result has another type.
+    """
+    function = getattr(owner, hook)
+    with user_code.locate_errors():
+        returned = function(*facts)
+    if not isinstance(returned, kind):
+        raise UserError(
+            f"{user_code.locate(function)}{type(owner).__name__}.{hook} returns a "
+            f"{type(returned).__name__}; expected a {kind.__name__.lower()}"
+        )
+    return returned
+
+
+def list_lines(owner: Method | Overlay, hook: str, *facts: Any) -> list[str]:
+    """Return the texts that a hook returns.
+
+    Raises:
+        UserError: The hook of a user fails, or does not return a list of texts.
+    """
+    lines = call_hook(owner, hook, list, *facts)
+    for line in lines:
+        if not isinstance(line, str):
+            raise UserError(
+                f"{user_code.locate(getattr(owner, hook))}{type(owner).__name__}.{hook} "
+                f"returns a list with a {type(line).__name__}; expected texts"
+            )
+    return list(lines)
 
 
 @dataclass(frozen=True)
@@ -225,22 +267,81 @@ class Hooks:
         return any(overlay.acts_on_empty_cohorts() for overlay in self.overlays)
 
     def notes(self, setup: Setup) -> list[str]:
-        """Return notes of the method and the overlays for the user before round 1."""
-        lines = self.method.notes(setup)
-        for overlay in self.overlays:
-            lines = [*lines, *overlay.notes()]
-        return lines
-
-    def measure(self, state: State, round: int) -> dict[str, float]:
-        """Return the overlays' metrics of a round, on rank 0.
+        """Return notes of the method and the overlays for the user before round 1.
 
         Raises:
-            MessageError: The numbers of an overlay cannot be recorded.
+            UserError: A hook of the user fails, or does not return texts.
+        """
+        lines = list_lines(self.method, "notes", setup)
+        for overlay in self.overlays:
+            lines += list_lines(overlay, "notes")
+        return lines
+
+    def describe(
+        self,
+        rounds: int,
+        cohort: Callable[[int], np.ndarray],
+        uploads: Mapping[str, int],
+    ) -> list[str]:
+        """Return the overlays' lines for ``hpcfl check``, as ``Overlay.describe``.
+
+        Raises:
+            UserError: A hook of the user fails, or does not return texts.
+        """
+        lines = []
+        for overlay in self.overlays:
+            lines += list_lines(overlay, "describe", rounds, cohort, uploads)
+        return lines
+
+    def list_decisions(self) -> dict[str, str]:
+        """Return the overlays' automatic choices, as ``Overlay.list_decisions``.
+
+        Raises:
+            UserError: A hook of the user fails, or does not return a dictionary.
+        """
+        decisions: dict[str, str] = {}
+        for overlay in self.overlays:
+            decisions |= call_hook(overlay, "list_decisions", dict)
+        return decisions
+
+    def count_server_bytes(self, clients: int, uploads: Mapping[str, int]) -> int:
+        """Return the bytes of the overlays' copies, as ``Overlay.count_server_bytes``.
+
+        Raises:
+            UserError: A hook of the user fails, or does not return a number.
+        """
+        total = 0
+        for overlay in self.overlays:
+            total += int(
+                call_hook(overlay, "count_server_bytes", Real, clients, uploads)
+            )
+        return total
+
+    def measure(
+        self, state: State, round: int, taken: Collection[str]
+    ) -> dict[str, float]:
+        """Return the overlays' metrics of a round, on rank 0.
+
+        Args:
+            state: state of the server.
+            round: number of the round.
+            taken: names of the round's other numbers.
+
+        Raises:
+            MessageError: The numbers of an overlay cannot be recorded, or have a name
+                that is taken.
         """
         numbers: dict[str, float] = {}
         for overlay in self.overlays:
             hook = f"{type(overlay).__name__}.measure"
-            numbers |= check_measured(hook, overlay.measure(state, round))
+            measured = check_measured(hook, overlay.measure(state, round))
+            for name in measured:
+                of_deviation = name.removesuffix("_std")  # of a number by client
+                if name in numbers or name in taken or of_deviation in taken:
+                    raise MessageError(
+                        hook, f"'{name}', a name of another number; choose another name"
+                    )
+            numbers |= measured
         return numbers
 
 

@@ -585,7 +585,8 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     round.stopwatch.seconds.clear()
     measured |= times
     if communicator.is_server and not plan.is_final:
-        measured |= round.prepared.hooks.measure(round.server, plan.number)
+        taken = [*measured, *round.collected.numbers.names]
+        measured |= round.prepared.hooks.measure(round.server, plan.number, taken)
     if communicator.is_server and plan.is_scored:
         measured |= measure_clusters(round)
     return Result(

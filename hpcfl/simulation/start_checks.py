@@ -159,9 +159,7 @@ def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str,
     on.
     """
     resources, config = prepared.resources, prepared.config
-    of_overlays: dict[str, str] = {}
-    for overlay in prepared.hooks.overlays:
-        of_overlays |= overlay.list_decisions()
+    of_overlays = prepared.hooks.list_decisions()
     if resources.privacy is not None and config.needs_rounds:
         from hpcfl.updates.sample_level import describe_noise
 

@@ -205,6 +205,10 @@ def test_a_failure_in_an_overlay_is_named():
 class Measuring(Overlay):
     returned: object
 
+    def upload(self, fleet, inbox, message):
+        fleet.record("own", torch.ones(len(fleet.ids)))
+        return message
+
     def measure(self, server, round):
         return self.returned
 
@@ -219,6 +223,8 @@ class Measuring(Overlay):
         ({"pre/weighted": 1.0}, "pre/weighted"),  # a score of hpcfl
         ({"a/b/c": 1.0}, "a/b/c"),
         ({3: 1.0}, "3"),
+        ({"recorded/own": 1.0}, "recorded/own"),  # recorded for each client, too
+        ({"recorded/own_std": 1.0}, "recorded/own_std"),
     ],
 )
 def test_numbers_that_cannot_be_recorded_are_refused_before_round_1(returned, named):
@@ -229,4 +235,45 @@ def test_numbers_that_cannot_be_recorded_are_refused_before_round_1(returned, na
 def test_numbers_of_overlays_are_recorded_as_floats():
     returned = {"recorded/norm": torch.tensor(2.0), "norm": np.int64(3)}
     hooks = prepared_with(Measuring(returned)).hooks
-    assert hooks.measure({}, round=1) == {"recorded/norm": 2.0, "norm": 3.0}
+    found = hooks.measure({}, round=1, taken=["norm_std"])
+    assert found == {"recorded/norm": 2.0, "norm": 3.0}
+
+
+@dataclass(frozen=True)
+class Answering(Overlay):
+    """An overlay whose hooks of the commands return one object."""
+
+    returned: object
+
+    def notes(self):
+        return self.returned
+
+    def describe(self, rounds, cohort, uploads):
+        return self.returned
+
+    def list_decisions(self):
+        return self.returned
+
+    def count_server_bytes(self, clients, uploads):
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("call", "returned"),
+    [
+        (lambda hooks: hooks.notes(None), None),
+        (lambda hooks: hooks.notes(None), ["a note", 1]),
+        (lambda hooks: hooks.describe(1, None, {}), "a text"),
+        (lambda hooks: hooks.list_decisions(), None),
+        (lambda hooks: hooks.count_server_bytes(1, {}), "8"),
+    ],
+)
+def test_an_overlays_answer_of_another_type_is_refused(call, returned):
+    hooks = replace(prepared_with().hooks, overlays=(Answering(returned),))
+    with expect_refusal(r"Answering\.\w+ returns"):
+        call(hooks)
+
+
+def test_bytes_of_all_overlays_are_added():
+    hooks = prepared_with(Answering(3), Answering(np.int64(4))).hooks
+    assert hooks.count_server_bytes(1, {}) == 7
