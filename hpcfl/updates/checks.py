@@ -11,7 +11,7 @@ from hpcfl.updates.coverage import SECTIONS, check_method
 from hpcfl.updates.privacy_setup import check_privacy
 from hpcfl.updates.rules.mean import Mean
 from hpcfl.updates.secure import make_secure_sum
-from hpcfl.updates.update_trial import try_attack, try_transform
+from hpcfl.updates.update_trial import try_attack, try_rule, try_transform
 
 
 def find_rule(config: Config) -> Rule:
@@ -45,6 +45,7 @@ def check_experiment(config: Config) -> None:
     check_sections(config, rule, attack, list_transforms(config))
     for transform in list_transforms(config):
         try_transform(transform)
+    try_rule(rule)
     if attack is not None:
         try_attack(attack)
 

@@ -1,4 +1,4 @@
-"""Trial of a user's transforms and attacks on synthetic updates before round 1.
+"""Trial of a user's transforms, rules and attacks on synthetic updates before round 1.
 
 An error in a user's code is left to the preflight, because synthetic updates have
 another width than those of the experiment.
@@ -15,7 +15,7 @@ from torch import Tensor
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
-from hpcfl.updates.base import Attack, Context, Transform
+from hpcfl.updates.base import Attack, Context, Rule, Transform
 from hpcfl.updates.entries import FLOAT_BITS
 
 CLIENTS, WIDTH = 3, 1000
@@ -50,6 +50,28 @@ def try_transform(transform: Transform) -> None:
             raise UserError(
                 f"{place}: 'count_bits' must return a number of bits for each row, "
                 "float64 [n], finite and not negative"
+            )
+
+
+def try_rule(rule: Rule) -> None:
+    """Raise UserError if a rule of the user returns an invalid result."""
+    if ":" not in rule.rule or not rule.needs_rows:
+        return
+    updates, context = make_updates()
+    memory = {name: torch.zeros(WIDTH) for name in rule.list_memory()}
+    place = f"{user_code.locate(type(rule))}aggregation.rule = '{rule.rule}'"
+    with suppress_errors():
+        bounded = rule.bound_updates(updates)
+        require_updates(f"{place}: 'bound_updates'", bounded, CLIENTS)
+        weights = torch.ones(CLIENTS, dtype=torch.float64)
+        shares = np.full(CLIENTS, 1 / CLIENTS)
+        known = replace(context, memory=memory, weight=1.0, shares=shares)
+        result = rule.combine(bounded, weights, known)
+        is_update = isinstance(result, Tensor) and result.shape == (WIDTH,)
+        if not is_update or not result.isfinite().all():
+            raise UserError(
+                f"{place}: 'combine' must return one update [{WIDTH}] for finite updates "
+                f"[{CLIENTS}, {WIDTH}], without NaN and Inf"
             )
 
 

@@ -1,12 +1,12 @@
-"""Trials of a user's transforms and attacks on synthetic updates."""
+"""Trials of a user's transforms, rules and attacks on synthetic updates."""
 
 import pytest
 import torch
 from own_updates import Halve, Identity, Negate
 from refusals import expect_refusal
 
-from hpcfl.updates.base import Transform
-from hpcfl.updates.update_trial import try_attack, try_transform
+from hpcfl.updates.base import Rule, Transform
+from hpcfl.updates.update_trial import try_attack, try_rule, try_transform
 
 
 class Centred(Transform):
@@ -79,3 +79,34 @@ def test_an_attack_forges_a_row_for_each_attacker():
     try_attack(Negate(kind="mine:Negate", share=0.1))
     with expect_refusal(r"'forge' .*\[1000\]"):
         try_attack(Short(kind="mine:Short", share=0.1))
+
+
+class Middle(Rule):
+    def combine(self, updates, weights, context):
+        shares = torch.from_numpy(context.shares)
+        return (shares[:, None] * updates.double()).sum(dim=0)
+
+
+class Divides(Rule):
+    def combine(self, updates, weights, context):
+        return updates.sum(dim=0) / (weights.sum() - len(weights))
+
+
+class Forgets(Rule):
+    def combine(self, updates, weights, context):
+        updates.mean(dim=0)
+
+
+class Unbounded(Middle):
+    def bound_updates(self, updates):
+        return updates[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [(Divides, "'combine'"), (Forgets, "'combine'"), (Unbounded, "'bound_updates'")],
+)
+def test_an_invalid_rule_is_refused(kind, named):
+    try_rule(Middle(rule="mine:Middle"))
+    with expect_refusal(named):
+        try_rule(kind(rule="mine:Kind"))
