@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5p, h5s, h5t
+from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5s, h5t
 
 from hpcfl.files import scratch, untrusted_files
 from hpcfl.files.atomic import Damaged, describe_reason
@@ -111,8 +111,13 @@ def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the datasets and attributes that were passed to ``encode``. Raises
     Damaged.
     """
-    with _opened(io.BytesIO(data)) as (file, datasets):
-        arrays = {name: dataset[()] for name, dataset in datasets.items()}
+    access = h5p.create(h5p.FILE_ACCESS)
+    # HDF5 reads memory several times as fast as an object of Python.
+    access.set_fapl_core(backing_store=False)
+    access.set_file_image(data)
+    with _refused(), h5py.File(h5f.open(b"memory", h5f.ACC_RDONLY, access)) as file:
+        datasets = list_datasets(file, len(data))
+        arrays = {name: _read(dataset) for name, dataset in datasets.items()}
         return arrays, read_texts(file, len(data))
 
 
@@ -130,10 +135,12 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
     """
     with (
         untrusted_files.opened(path) as source,
-        _opened(source) as (_, datasets),
+        _opened(source) as datasets,
     ):
+        if rows is None:
+            return {name: _read_whole(dataset) for name, dataset in datasets.items()}
         return {
-            name: _read_whole(dataset) if rows is None else np.asarray(dataset[rows])
+            name: np.asarray(h5py.Dataset(dataset)[rows])
             for name, dataset in datasets.items()
         }
 
@@ -152,28 +159,36 @@ def read_into(path: Path, name: str, target: np.ndarray) -> None:
     """
     with (
         untrusted_files.opened(path) as source,
-        _opened(source) as (_, datasets),
+        _opened(source) as datasets,
     ):
         dataset = datasets[name]
         found = (dataset.dtype, dataset.shape)
         if found != (target.dtype, target.shape):
             raise Damaged(f"{name!r} has another type or shape than expected")
-        dataset.read_direct(target)
+        dataset.read(h5s.ALL, h5s.ALL, target)
 
 
 @contextmanager
-def _opened(source: BinaryIO) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """Open a file, and yield it with its datasets, which are safe to read.
+def _opened(source: BinaryIO) -> Iterator[dict[str, h5d.DatasetID]]:
+    """Open a file, and yield its datasets, which are safe to read.
 
-    Exceptions of h5py in the block become Damaged. A broken file can raise each of the
-    types below.
+    Exceptions of h5py in the block become Damaged.
     """
     size = source.seek(0, io.SEEK_END)
+    # Locks are unnecessary, because published files never change, and some file
+    # systems lack them.
+    with _refused(), h5py.File(source, "r", locking=False) as file:
+        yield list_datasets(file, size)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Convert exceptions of h5py in a block to Damaged.
+
+    A broken file can raise each of the types below.
+    """
     try:
-        # Locks are unnecessary, because published files never change, and some file
-        # systems lack them.
-        with h5py.File(source, "r", locking=False) as file:
-            yield file, list_datasets(file, size)
+        yield
     except (
         OSError,
         RuntimeError,
@@ -185,17 +200,28 @@ def _opened(source: BinaryIO) -> Iterator[tuple[h5py.File, dict[str, h5py.Datase
         raise Damaged(describe_reason(error)) from error
 
 
-def _read_whole(dataset: h5py.Dataset) -> np.ndarray:
-    """Return a whole dataset as an array that may be larger than memory."""
-    flat = scratch.allocate(dataset.size * dataset.dtype.itemsize)
-    array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
-    if dataset.size:  # HDF5 fails for empty datasets
-        dataset.read_direct(array)
+def _read(dataset: h5d.DatasetID) -> np.ndarray:
+    """Return a dataset as an array."""
+    array = np.empty(dataset.shape, dataset.dtype)
+    if array.size:  # HDF5 fails for empty datasets
+        dataset.read(h5s.ALL, h5s.ALL, array)
     return array
 
 
-def list_datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
+def _read_whole(dataset: h5d.DatasetID) -> np.ndarray:
+    """Return a whole dataset as an array that may be larger than memory."""
+    dtype, shape = dataset.dtype, dataset.shape
+    flat = scratch.allocate(math.prod(shape) * dtype.itemsize)
+    array: np.ndarray = flat.view(dtype).reshape(shape)
+    if array.size:
+        dataset.read(h5s.ALL, h5s.ALL, array)
+    return array
+
+
+def list_datasets(file: h5py.File, size: int) -> dict[str, h5d.DatasetID]:
     """Return all datasets of a file by path, including those in groups.
+
+    The low-level interface of h5py opens a dataset in a third of the time.
 
     Args:
         file: the open file.
@@ -205,8 +231,8 @@ def list_datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
         Damaged: A dataset does not hold plain numbers. A broken file may also raise
             exceptions of h5py.
     """
-    by_path: dict[str, h5py.Dataset] = {}
-    groups, objects, left = [("", file)], 0, size
+    by_path: dict[str, h5d.DatasetID] = {}
+    groups, objects, left = [("", file["/"].id)], 0, size
     while groups:
         path, group = groups.pop()
         objects += len(group)
@@ -215,12 +241,13 @@ def list_datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
                 f"more than {OBJECTS} objects, or groups nested more than {DEPTH} deep"
             )
         for name in group:
+            inside = path + name.decode()
             item = _get_item(group, name)
-            if isinstance(item, h5py.Group):
-                groups.append((f"{path}{name}/", item))
+            if isinstance(item, h5g.GroupID):
+                groups.append((f"{inside}/", item))
             else:
-                by_path[path + name] = item
-                left -= _count_bytes(item)
+                by_path[inside] = item
+                left -= _count_bytes(inside, item)
                 # each hard link to the same data counts, because each would be read
                 if left < 0:
                     raise Damaged(f"more data than the file's {size} bytes")
@@ -257,44 +284,37 @@ def read_texts(file: h5py.File, size: int) -> dict[str, str]:
     return texts
 
 
-def _get_item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+def _get_item(group: h5g.GroupID, name: bytes) -> h5g.GroupID | h5d.DatasetID:
     """Return the group or dataset ``name`` of a group.
 
     Raises Damaged for links and other objects.
     """
-    if (
-        "/" in name
-        or name == "."
-        or not isinstance(group.get(name, getlink=True), h5py.HardLink)
-    ):
+    is_link = group.links.get_info(name).type != h5l.TYPE_HARD
+    if b"/" in name or name == b"." or is_link:
         raise Damaged(f"{name!r} is a link")
-    item = group[name]
-    if not isinstance(item, h5py.Group | h5py.Dataset):
+    item = h5o.open(group, name)
+    if not isinstance(item, h5g.GroupID | h5d.DatasetID):
         raise Damaged(f"{name!r} is neither a group nor a dataset")
     return item
 
 
-def _count_bytes(dataset: h5py.Dataset) -> int:
+def _count_bytes(name: str, dataset: h5d.DatasetID) -> int:
     """Return the size in bytes of a dataset with plain contiguous storage.
 
     Raises Damaged for other datasets.
     """
-    properties = dataset.id.get_create_plist()
+    properties = dataset.get_create_plist()
     inside = (
         properties.get_layout() in (h5d.CONTIGUOUS, h5d.COMPACT)
         and not properties.get_external_count()
     )
     if not inside or properties.get_nfilters():
-        raise Damaged(f"{dataset.name!r} is external, virtual, chunked or compressed")
-    if dataset.dtype not in TYPES:
-        raise Damaged(f"{dataset.name!r} does not hold plain numbers")
-    size = (
-        math.prod(dataset.shape) * dataset.dtype.itemsize
-        if dataset.shape is not None
-        else -1
-    )
-    if size != dataset.id.get_storage_size():
-        raise Damaged(
-            f"{dataset.name!r} has shape {dataset.shape} and {dataset.id.get_storage_size()} bytes"
-        )
+        raise Damaged(f"{name!r} is external, virtual, chunked or compressed")
+    dtype, shape = dataset.dtype, dataset.shape
+    if dtype not in TYPES:
+        raise Damaged(f"{name!r} does not hold plain numbers")
+    stored = dataset.get_storage_size()
+    size = -1 if shape is None else math.prod(shape) * dtype.itemsize
+    if size != stored:
+        raise Damaged(f"{name!r} has shape {shape} and {stored} bytes")
     return size
