@@ -109,10 +109,10 @@ def explain(error: BaseException) -> str:
     cause = (
         error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
     )
-    said = str(error) if cause is not error else _describe(error)
+    text = str(error) if cause is not error else _describe(error)
     if isinstance(cause, EXPECTED) or is_shortage(cause):
-        return said
-    return f"{said}\n{''.join(traceback.format_exception(cause))}"
+        return text
+    return f"{text}\n{''.join(traceback.format_exception(cause))}"
 
 
 def _describe(error: BaseException) -> str:

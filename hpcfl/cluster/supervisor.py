@@ -152,10 +152,10 @@ class Supervisor:
     def _read_reason(self) -> str:
         """Return the reason of the first failing rank after a colon, or ""."""
         try:
-            said = untrusted_files.read_bytes(self._reason_file, REASON_BYTES)
+            reason = untrusted_files.read_bytes(self._reason_file, REASON_BYTES)
         except (FileNotFoundError, Damaged):
             return ""
-        return f": {said.decode(errors='replace')}"
+        return f": {reason.decode(errors='replace')}"
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> int | None:
         """Wait for the ranks; return their exit code, or None if they still run at the

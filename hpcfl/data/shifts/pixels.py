@@ -203,8 +203,8 @@ def require_bytes(facts: Facts, key: str, name: str) -> None:
         name: name of the transformation, for the message.
     """
     if facts.dtype != torch.uint8:
-        told = f"'{name}' needs uint8 images; these are {facts.dtype}"
-        raise facts.make_error(key, told)
+        problem = f"'{name}' needs uint8 images; these are {facts.dtype}"
+        raise facts.make_error(key, problem)
 
 
 def require_colour(facts: Facts, key: str, name: str) -> None:
@@ -214,8 +214,8 @@ def require_colour(facts: Facts, key: str, name: str) -> None:
     require_bytes(facts, key, name)
     channels = facts.shape[0]
     if channels != 3:
-        told = f"'{name}' needs three channels; these images have {channels}"
-        raise facts.make_error(key, told)
+        problem = f"'{name}' needs three channels; these images have {channels}"
+        raise facts.make_error(key, problem)
 
 
 plugins = {
