@@ -175,9 +175,12 @@ def load_runs_below(
             is_tried = run_folder.is_left_out(folder, place)
             (tried if is_tried else below[folder]).append(place)
     current, aside = _sort_places(below)
-    resolved = [place.resolve() for place in [*current, *aside]]
+    places = set[Path]()  # folders of runs, and all folders above them
+    for place in [*current, *aside]:
+        resolved = place.resolve()
+        places.update([resolved, *resolved.parents])
     for folder in folders:
-        if not any(place.is_relative_to(folder.resolve()) for place in resolved):
+        if folder.resolve() not in places:
             raise UserError(f"{folder}: contains no run of hpcfl")
     if not current:
         raise UserError(
