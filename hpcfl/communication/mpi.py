@@ -30,7 +30,7 @@ from hpcfl.files import heartbeat, output
 SHORTEST_PAUSE = 5e-5  # seconds between two polls of the barrier
 # Pairs of a fraction of the time waited so far and a maximum in seconds. A pause is the
 # longest of these and SHORTEST_PAUSE.
-PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
+PAUSES = ((0.02, 5e-4), (0.005, 2e-2))
 CHECK_EVERY = 0.02  # seconds between two checks for silent ranks
 # Maximum number of bytes in one call. Before version 4 MPI counts in 32 bits, also for
 # the sum over all ranks.
