@@ -26,6 +26,7 @@ from hpcfl.report.inference import (
 )
 from hpcfl.report.metric_values import (
     Reading,
+    describe_missing,
     find_client_measure,
     find_counts,
     read_clients,
@@ -66,7 +67,7 @@ SEARCHED = (
     "and training seed; the bootstrap resamples searches and partitions"
 )
 ONE_PARTITION = "no interval: it needs two partitions; run more seeds"
-UNMATCHED = "{column}: left out, no seed in common with {reference}: {rows}"
+UNMATCHED = "{column}: left out, no seed or client in common with {reference}: {rows}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def make_table(
         UserError: If the reference row or the score is missing, or there is no row to
             compare.
     """
-    measure = find_client_measure(arranged.runs[0], reading.metric)
+    measure = find_client_measure(arranged.runs, reading.metric)
     rows = arranged.column(column)
     reference = find_row(against.row, list(rows), f"column '{column}'")
     gains, unmatched = {}, []
@@ -191,7 +192,8 @@ def make_table(
         partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
         margin=against.margin,
     )
-    notes = [note, COLUMNS]
+    runs = [placed.run for cells in rows.values() for placed in cells]
+    notes = [note, COLUMNS, *describe_missing(runs, reading)]
     if SEARCHES in numbers:
         notes.append(SEARCHED)
     if counts[-1] == 1:
@@ -294,7 +296,8 @@ def compute_gains(
     Raises:
         UserError: If repetitions with the same seeds have different clients.
     """
-    measure = find_client_measure(cells[0].run, reading.metric)
+    runs = [placed.run for placed in (*cells, *reference)]
+    measure = find_client_measure(runs, reading.metric)
     by_seeds = {_find_seeds(placed): placed for placed in reference}
     of_partition: dict[Hashable, list[np.ndarray]] = {}
     of_search: dict[Hashable, dict[int, np.ndarray]] = {}

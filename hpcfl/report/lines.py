@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 
 from pandas import DataFrame
 
-from hpcfl.report.metric_values import At, name_measure, resolve_metric
+from hpcfl.report.metric_values import (
+    At,
+    name_measure,
+    resolve_metric,
+    resolve_recorded,
+)
 from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, strip_held_out
 from hpcfl.trained.run import Run
@@ -115,12 +120,12 @@ def name_scores(runs: Sequence[Run], metric: str) -> str:
 
     For held-out samples the label begins with ``validation``.
     """
-    metrics = [resolve_metric(run, metric) for run in runs]
-    name, measure = metrics[0]
+    name, measure = resolve_recorded(runs, metric)
     if measure is None:
         return (name.number if name.column == RECORDED else metric).replace("_", " ")
     samples = "validation" if is_held_out(name.column) else "test"
-    columns = {strip_held_out(of_run.column) for of_run in metrics}
+    found = {resolve_metric(run, metric).column for run in runs}
+    columns = set(map(strip_held_out, found)) - {""}
     models = "each method's own models"
     if len(columns) == 1:
         [column] = columns

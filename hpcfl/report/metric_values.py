@@ -1,6 +1,7 @@
 """Read a metric of a run by its name, in each round or at the round of the result."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -8,6 +9,8 @@ import numpy as np
 
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import plugins
+from hpcfl.files.wording import list_first
+from hpcfl.report.text import NAMED
 from hpcfl.scores.metric_names import (
     CLIENTS,
     NO_SCORES,
@@ -59,7 +62,7 @@ class Reading:
             UserError: If no run has recorded the metric.
         """
         metric = self.metric or runs[0].metric
-        refuse_unknown(runs, metric)
+        resolve_recorded(runs, metric)
         return replace(self, metric=metric, at=choose_at(metric, self.at))
 
 
@@ -121,9 +124,13 @@ def choose_at(metric: str, at: At) -> At:
     return "last" if is_of_newcomers(MetricName.parse(metric).column) else at
 
 
-def find_client_measure(run: Run, metric: str) -> Measure:
-    """Return the measure of a per-client score. Raises UserError for other metrics."""
-    measure = resolve_metric(run, metric).measure
+def find_client_measure(runs: Sequence[Run], metric: str) -> Measure:
+    """Return the measure of a per-client score that a run has recorded.
+
+    Raises:
+        UserError: If no run has recorded the metric, or it is not such a score.
+    """
+    measure = resolve_recorded(runs, metric).measure
     if measure is None or measure.kind == "std":
         raise UserError(
             f"--metric {metric}: is not a per-client score such as accuracy, loss"
@@ -136,11 +143,28 @@ def holds_out(run: Run) -> bool:
     return str(resolve_metric(run, VALIDATION).name) in run.results.values
 
 
-def refuse_unknown(runs: list[Run], metric: str) -> None:
-    """Raise UserError if no run has recorded the metric."""
+def describe_missing(runs: Sequence[Run], reading: Reading) -> list[str]:
+    """Return a note on runs without a value of the metric in the rounds that are read."""
+    labels = [
+        run.label
+        for run in runs
+        if math.isnan(read_value(run, reading.metric, reading.at).value)
+    ]
+    if not labels:
+        return []
+    return [f"no value of {reading.metric}: {list_first(labels, NAMED)}"]
+
+
+def resolve_recorded(runs: Sequence[Run], metric: str) -> Named:
+    """Resolve the name of a metric in the first run that has recorded it.
+
+    Raises:
+        UserError: If no run has recorded the metric.
+    """
     for run in runs:
-        if resolve_metric(run, metric).name in _list_recorded(run):
-            return
+        named = resolve_metric(run, metric)
+        if named.name in _list_recorded(run):
+            return named
     folder = runs[0].folder
     if metric == VALIDATION:
         raise UserError(

@@ -226,12 +226,12 @@ def _draw_curves(drawn: Arrangement) -> list[tuple[str, str]]:
     if any(run.results.is_packed for run in drawn.runs):
         return []
     run = drawn.runs[0]
-    ylabel = lines.name_scores(drawn.runs, run.metric)
     pictures = []
     for number, axis in enumerate(("rounds", "virtual")):
         found = curves.list_over_axis(drawn, run.metric, axis)
         if found.empty:
             continue
+        ylabel = lines.name_scores(drawn.runs, run.metric)
         with house_style():
             figure = curves.draw(
                 Sheet(WIDTH), found, run.measure, x=axis, ylabel=ylabel

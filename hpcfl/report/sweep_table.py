@@ -17,11 +17,13 @@ from hpcfl.report.metric_values import (
     BEST,
     VALIDATION,
     Reading,
+    describe_missing,
     find_time_to,
     name_measure,
     read_value,
     read_virtual_seconds,
     resolve_metric,
+    resolve_recorded,
 )
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
@@ -57,6 +59,9 @@ DIFFERENCES = {
 ONE_PARTITION = (
     "all seeds share one partition, so ± excludes the variation between partitions; "
     "leave out partition.seed to give each seed a separate partition"
+)
+OTHER_PARTITIONS = (
+    "the rows have different partitions; --against compares only common ones"
 )
 EXPLANATION = (
     "rows and columns are keys in which the runs differ; --rows and --columns choose other "
@@ -179,13 +184,17 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
     """
     reading = reading.resolve(arranged.runs)
     metric, at = reading.metric, reading.at
-    name, measure = resolve_metric(arranged.runs[0], metric)
+    name, measure = resolve_recorded(arranged.runs, metric)
     frame = _read(arranged, reading)
     entries = _summarise(frame, _is_lower_better(str(name), measure, reading.target))
     # Sort entries like the rows and columns of the table.
     cells = [(row, column) for row in arranged.rows for column in arranged.columns]
     entries = entries.reindex([cell for cell in cells if cell in entries.index])
-    notes = [*arranged.notes, *_warn(arranged, frame, name.number)]
+    notes = [
+        *arranged.notes,
+        *describe_missing(arranged.runs, reading),
+        *_warn(arranged, frame, name.number),
+    ]
     if not isinstance(at, str):
         notes += _list_ended(arranged, at)
     percent = measure is not None and measure.is_percent
@@ -255,7 +264,7 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
             "column": placed.column,
             "number": shown,
             "clients": number.clients,
-            "models": strip_held_out(named.column),
+            "models": strip_held_out(named.column) or None,
             "best_by": run.summary.best_by if (at, target) == ("best", None) else "",
             "partition": comparison.find_partition(placed),
         }
@@ -362,6 +371,8 @@ def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
     for column, entries in frame.groupby("column", sort=False):
         if shared[column].any():
             notes.append(f"{column}: {ONE_PARTITION}")
+        if entries.groupby("row")["partition"].agg(frozenset).nunique() > 1:
+            notes.append(f"{column}: {OTHER_PARTITIONS}")
         clients = entries.groupby("row", sort=False)["clients"].agg(format_clients)
         warning = warn_of_other_clients(clients.to_dict())
         if warning:

@@ -7,7 +7,7 @@ import pandas
 from hpcfl.errors import UserError
 from hpcfl.report import lines
 from hpcfl.report.arrangement import SEEDS, arrange, make_label
-from hpcfl.report.metric_values import read_value, resolve_metric
+from hpcfl.report.metric_values import read_value, resolve_recorded
 from hpcfl.report.sheet import Sheet
 from hpcfl.trained.run import Run
 
@@ -35,7 +35,7 @@ def draw(
         at: Rounds at which the metric is read: "best", "last" or "tail".
     """
     metric = metric or runs[0].metric
-    measure = resolve_metric(runs[0], metric).measure
+    measure = resolve_recorded(runs, metric).measure
     factor = measure.factor if measure else 1
     arranged = arrange(runs)
     found = []

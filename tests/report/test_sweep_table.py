@@ -7,6 +7,7 @@ import pytest
 from made_up import run, seeds
 from refusals import expect_refusal
 
+from hpcfl.experiment import measures
 from hpcfl.report import sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import BEST, Reading
@@ -47,13 +48,12 @@ def test_mean_and_standard_deviation_over_seeds():
 
 
 def test_models_before_and_after_training_in_one_table_are_told():
-    after = replace(run("local"), score="post")
-    after.results.values.of_rounds.update(
-        {"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)}
-    )
-    [note] = make([run(), after]).notes
+    before, after = run(), replace(run("local"), score="post")
+    for one in (before, after):
+        one.results.values.of_rounds["post/weighted"] = np.full(3, 0.8)
+    [note] = make([before, after]).notes
     assert "pre (fedavg), post (local)" in note and "--metric post/weighted" in note
-    assert make([run(), after], reading=Reading("post/mean")).notes == []
+    assert make([before, after], reading=Reading("post/weighted")).notes == []
 
 
 def test_several_folders_and_the_notes_of_csv(make_run, capsys):
@@ -132,10 +132,8 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
 
 
 def test_numbers_of_different_clients_in_one_table_are_warned_of():
-    few, many = (
-        run("fedavg", clients=10),
-        [run("local", clients=100), run("ditto", clients=100)],
-    )
+    few = run("fedavg", clients=10)
+    many = [run("local", clients=100), run("ditto", clients=100)]
     grid = make([few, *many])
     [note] = grid.notes
     assert note.startswith("digits iid: ")
@@ -192,6 +190,26 @@ def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
     )
     assert not any("chosen" in note for note in last.notes)
     assert last.numbers["best_by"].tolist() == ["", ""]
+
+
+def test_the_first_run_may_lack_the_score():
+    """A lower calibration error is better, whichever run comes first."""
+    lacking, low, high = run("a"), run("b"), run("c")
+    for one, error in ((low, 0.1), (high, 0.2)):
+        one.results.values.of_rounds["pre/ece"] = np.full(3, error)
+        one.results.header["scores"] = measures.describe(measures.list_built_in())
+    grid = make([lacking, low, high], reading=Reading("ece"))
+    assert grid.title.startswith("ece in %")
+    assert grid.best.to_numpy().tolist() == [[False], [True], [False]]
+    assert grid.notes == ["no value of ece: a-0"]
+
+
+def test_different_partitions_are_noted():
+    first, second = run("a", 0), run("b", 1)
+    for one in (first, second):
+        del one.config["partition"]["seed"]
+    [note] = make([first, second]).notes
+    assert "different partitions" in note
 
 
 def test_values_of_a_key_are_in_order():

@@ -165,7 +165,7 @@ def read_rows(
     """
     arranged = arrange(runs, group, options="--group")
     reading = reading.resolve(arranged.runs)
-    measure = find_client_measure(arranged.runs[0], reading.metric)
+    measure = find_client_measure(arranged.runs, reading.metric)
     seeds = name_repetitions([placed.setting for placed in arranged.placed])
     repetitions: dict[str, list[Run]] = {}
     tables = []

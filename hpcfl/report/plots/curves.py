@@ -22,6 +22,7 @@ from hpcfl.report.metric_values import (
     read_value,
     refuse_packed,
     resolve_metric,
+    resolve_recorded,
 )
 from hpcfl.report.sheet import Sheet, set_whole_ticks
 from hpcfl.report.text import shorten
@@ -167,7 +168,7 @@ def plugin(
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
     sheet.notes += [*arranged.notes, lines.count_repetitions(drawn)]
     ylabel = lines.name_scores(arranged.runs, metric)
-    measure = resolve_metric(runs[0], metric).measure
+    measure = resolve_recorded(runs, metric).measure
     return draw(sheet, drawn, measure, x=x, ylabel=ylabel)
 
 
