@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.scores.metric_names import MetricName
-from hpcfl.storage.metrics import compute_entry_scores
-from hpcfl.storage.results import GROUP, Metrics, Results
+from hpcfl.storage.metrics import compute_entry_scores, list_scores
+from hpcfl.storage.results import GROUP, Results
 
 if TYPE_CHECKING:
     import pandas
@@ -33,15 +33,16 @@ def make_clients(results: Results) -> "pandas.DataFrame":
 
     Returns:
         One row for each round and client with recorded metrics, and a column for each
-        metric of clients. Further columns are ``COLUMN/accuracy``; ``train_samples``
-        and ``test_samples``, a client's numbers of samples; ``name``, if the data name
+        metric of clients; ``COLUMN/SCORE``, such as ``pre/accuracy`` and ``pre/loss``,
+        is the score of the client. Further columns are ``train_samples`` and
+        ``test_samples``, a client's numbers of samples; ``name``, if the data name
         their clients; and with ``[[shift]]`` ``group``, the client's group, and
         ``sees``, its name.
     """
     import pandas
 
     recorded = results.values
-    columns = _list_recorded(recorded)
+    columns = _list_recorded(results)
     for part in ("train", "test"):
         class_counts = results.static.get(f"{part}_counts")
         if class_counts is not None:
@@ -62,14 +63,17 @@ def make_clients(results: Results) -> "pandas.DataFrame":
     return pandas.DataFrame(in_order, index=index)
 
 
-def _list_recorded(recorded: Metrics) -> dict[str, np.ndarray]:
+def _list_recorded(results: Results) -> dict[str, np.ndarray]:
     """Return the clients' metrics by column of the data frame, [N] each."""
     columns = {}
-    for text, numbers in recorded.columns.items():
+    scored = set[str]()
+    for text, numbers in results.values.columns.items():
         name = MetricName.parse(text)
         columns[str(replace(name, of_clients=False))] = numbers
-        if name.number == "correct":
-            accuracy = compute_entry_scores(recorded, name.column, "accuracy")
-            if accuracy is not None:
-                columns[str(MetricName("accuracy", name.column))] = accuracy
+        scored.add(name.column)
+    for column in scored:
+        for score in list_scores(results):
+            of_clients = compute_entry_scores(results.values, column, score)
+            if of_clients is not None:
+                columns[str(MetricName(score, column))] = of_clients
     return columns

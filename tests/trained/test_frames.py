@@ -26,6 +26,7 @@ def test_a_row_for_each_round_and_client():
             {
                 "clients/pre/correct": np.array([[1.0, 2, np.nan], [3, 4, 0]]),
                 "clients/pre/total": np.array([[4.0, 4, np.nan], [4, 4, 0]]),
+                "clients/pre/loss": np.array([[2.0, 4, np.nan], [6, 8, 0]]),
                 "pre/weighted": np.ones(2),
             }
         ),
@@ -34,6 +35,8 @@ def test_a_row_for_each_round_and_client():
     assert frame.index.names == ["round", "client"] and len(frame) == 5
     assert frame.loc[(5, 1), "pre/accuracy"] == 1
     assert frame.loc[(2, 0), "pre/accuracy"] == 0.25
+    # the mean over the client's samples, as in the data frame of rounds
+    assert frame.loc[(2, 0), "pre/loss"] == 0.5
     # client 2 has no number in round 2, and no sample in round 5
     assert frame["pre/accuracy"].isna().tolist() == [False] * 4 + [True]
     assert frame.loc[(5, 2), "train_samples"] == 2 and "name" not in frame
