@@ -24,9 +24,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import fl_bench
 import pfllib
@@ -40,10 +41,20 @@ HERE, RESULTS = (
     Path(__file__).parent,
     Path(__file__).parents[2] / "results" / "benchmarks",
 )
-METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala", "fedrep")
-STEPS = ("fedavg", "ditto", "per-fedavg", "pfedme", "apple")
-OF_STEPS = {"ditto": ["method.personal_epochs=1"], "pfedme": ["method.inner_steps=5"]}
-OF_METHODS = {"fedala": ["method.most_epochs=1"]}
+# Methods of a row with their settings. FedALA's first activation is in round 2, the
+# first round after the warm-up; in all rows but one it takes one epoch, as later ones.
+METHODS = {
+    **dict.fromkeys(("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed"), ()),
+    "fedala": ("method.most_epochs=1",),
+    "fedrep": (),
+}
+STEPS = {
+    "fedavg": (),
+    "ditto": ("method.personal_epochs=1",),
+    "per-fedavg": (),
+    "pfedme": ("method.inner_steps=5",),
+    "apple": (),
+}
 LITTLE = 100  # MB for rank 0's matrices; the server step has a gigabyte
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 ROUND = re.compile(r"^round \d+$")
@@ -131,31 +142,23 @@ class Bench:
         }
         return turns.race(contenders, warm_up, self.counted)
 
+    def play(self, name: str, rounds: int, *overrides: str, ranks: int) -> list[float]:
+        """Return the seconds of rounds without scoring."""
+        return self.hpcfl(name, rounds, *UNSCORED, *overrides, ranks=ranks)["rounds"]
+
+    def loop(
+        self, script: str, name: str, rounds: int, *options: str, ranks: int = 1
+    ) -> Any:
+        """Return what another program prints about rounds of a workload."""
+        launcher = ["mpiexec", "-n", ranks] if ranks > 1 else []
+        words = [*launcher, sys.executable, HERE / script, self.folder(name)]
+        return json.loads(self.run(*words, *options, "--rounds", rounds))
+
     def by_hand(self, name: str, rounds: int) -> list[float]:
-        return json.loads(
-            self.run(
-                "mpiexec",
-                "-n",
-                self.cores,
-                sys.executable,
-                HERE / "loop_by_hand.py",
-                self.folder(name),
-                "--rounds",
-                rounds,
-            )
-        )
+        return self.loop("loop_by_hand.py", name, rounds, ranks=self.cores)
 
     def reference(self, name: str, rounds: int) -> list[float]:
-        return json.loads(
-            self.run(
-                sys.executable,
-                HERE / "reference.py",
-                self.folder(name),
-                "--score",
-                "--rounds",
-                rounds,
-            )
-        )
+        return self.loop("reference.py", name, rounds, "--score")
 
     @staticmethod
     def run(*command: object, sources: Sequence[Path] = (HERE,)) -> str:
@@ -187,7 +190,7 @@ def make_environment(sources: Sequence[Path]) -> dict[str, str]:
 def training_only(bench: Bench, name: str) -> dict[str, float]:
     return bench.compete(
         {
-            "hpcfl": lambda: bench.hpcfl(name, 2, *UNSCORED)["rounds"],
+            "hpcfl": lambda: bench.play(name, 2, ranks=bench.cores + 1),
             "by hand": lambda: bench.by_hand(name, 2),
         }
     )
@@ -219,40 +222,17 @@ def small(bench: Bench, name: str) -> dict[str, float]:
     )
 
 
-def methods(bench: Bench, name: str) -> dict[str, float]:
-    """Measure methods. FedALA's first activation, in round 2, is limited to one epoch,
-    as in later ones.
-    """
-    return against_fedavg(bench, name, METHODS, OF_METHODS)
-
-
-def steps(bench: Bench, name: str) -> dict[str, float]:
-    """Measure methods with their own steps: Ditto with one personal epoch, pFedMe with
-    five steps per batch.
-    """
-    return against_fedavg(bench, name, STEPS, OF_STEPS)
-
-
 def against_fedavg(
-    bench: Bench,
-    name: str,
-    methods: tuple[str, ...],
-    extra: dict[str, list[str]],
-    rounds: int = 2,
+    bench: Bench, name: str, methods: Mapping[str, Sequence[str]], rounds: int = 2
 ) -> dict[str, float]:
-    def run(method: str) -> list[float]:
-        return bench.hpcfl(
-            name, rounds, *UNSCORED, f"method.name={method}", *extra.get(method, [])
-        )["rounds"]
-
-    return bench.compete({method: lambda m=method: run(m) for method in methods})
-
-
-def activation(bench: Bench, name: str) -> dict[str, float]:
-    """Measure FedALA's first activation, until convergence, in round 2, the first round
-    after the warm-up.
-    """
-    return against_fedavg(bench, name, ("fedavg", "fedala"), {}, rounds=1)
+    """Measure methods, each with its settings."""
+    contenders = {}
+    for method, settings in methods.items():
+        words = [f"method.name={method}", *settings]
+        contenders[method] = partial(
+            bench.play, name, rounds, *words, ranks=bench.cores + 1
+        )
+    return bench.compete(contenders)
 
 
 def dense(bench: Bench, name: str) -> dict[str, float]:
@@ -263,13 +243,10 @@ def dense(bench: Bench, name: str) -> dict[str, float]:
     a short one.
     """
     rounds = {"dense": 30, "tiny": 300}[name]
-    command = (sys.executable, HERE / "dense_by_hand.py", bench.folder(name))
     return bench.compete(
         {
             "hpcfl": lambda: bench.hpcfl(name, rounds, *UNSCORED, ranks=1)["cpu"],
-            "by hand": lambda: json.loads(
-                bench.run(*command, "--rounds", rounds),
-            )["cpu"],
+            "by hand": lambda: bench.loop("dense_by_hand.py", name, rounds)["cpu"],
         }
     )
 
@@ -290,15 +267,11 @@ def ranks(bench: Bench, name: str) -> dict[str, float]:
 
     The value "note" is 1 if a note before round 1 states that one process is faster.
     """
-
-    def play(workload: str, rounds: int, ranks: int) -> list[float]:
-        return bench.hpcfl(workload, rounds, *UNSCORED, ranks=ranks)["rounds"]
-
     found = {}
     for workload, rounds in (("dense", 30), ("tiny", 300), ("dense-few", 30)):
         contenders = {
-            workload: partial(play, workload, rounds, 3),
-            f"{workload}, one process": partial(play, workload, rounds, 1),
+            workload: partial(bench.play, workload, rounds, ranks=3),
+            f"{workload}, one process": partial(bench.play, workload, rounds, ranks=1),
         }
         found |= bench.compete(contenders)
         folder = bench.folder(workload)
@@ -336,11 +309,6 @@ def whole_commands(bench: Bench, name: str) -> dict[str, float]:
     return bench.compete(
         {name: partial(time_command, words) for name, words in commands.items()}
     )
-
-
-def personal(bench: Bench, name: str) -> dict[str, float]:
-    """Measure a method that sends each client a different model, from round 2 on."""
-    return against_fedavg(bench, name, ("fedavg", "fedamp"), {}, rounds=3)
 
 
 def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
@@ -406,8 +374,7 @@ def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
     fraction = f"participation.fraction={cohort / 1000}"
 
     def hpcfl(ranks: int) -> list[float]:
-        settings = [*UNSCORED, fraction, "runtime.threads=1"]
-        return bench.hpcfl(name, rounds, *settings, ranks=ranks)["rounds"]
+        return bench.play(name, rounds, fraction, "runtime.threads=1", ranks=ranks)
 
     def peer(*launcher: object) -> list[float]:
         words = [HERE / "pfl_research.py", bench.folder(name)]
@@ -521,10 +488,17 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "first-rounds": (first_rounds, "W3"),
     "ranks": (ranks, ""),
     "commands": (whole_commands, ""),
-    "personal": (personal, "ResNet-small"),
-    "methods": (methods, "W1"),
-    "steps": (steps, "W1"),
-    "activation": (activation, "W1"),
+    # A method that sends each client a different model.
+    "personal": (
+        partial(against_fedavg, methods={"fedavg": (), "fedamp": ()}, rounds=3),
+        "ResNet-small",
+    ),
+    "methods": (partial(against_fedavg, methods=METHODS), "W1"),
+    "steps": (partial(against_fedavg, methods=STEPS), "W1"),
+    "activation": (
+        partial(against_fedavg, methods={"fedavg": (), "fedala": ()}, rounds=1),
+        "W1",
+    ),
     "PFLlib": (against_pfllib, "W1-tenth"),
     "FL-bench": (against_fl_bench, "W1-tenth"),
     "fluke": (against_fluke, "W1-tenth"),
