@@ -117,7 +117,7 @@ def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     access.set_file_image(data)
     with _refused(), h5py.File(h5f.open(b"memory", h5f.ACC_RDONLY, access)) as file:
         datasets = list_datasets(file, len(data))
-        arrays = {name: _read(dataset) for name, dataset in datasets.items()}
+        arrays = {name: _read_whole(dataset) for name, dataset in datasets.items()}
         return arrays, read_texts(file, len(data))
 
 
@@ -200,20 +200,12 @@ def _refused() -> Iterator[None]:
         raise Damaged(describe_reason(error)) from error
 
 
-def _read(dataset: h5d.DatasetID) -> np.ndarray:
-    """Return a dataset as an array."""
-    array = np.empty(dataset.shape, dataset.dtype)
-    if array.size:  # HDF5 fails for empty datasets
-        dataset.read(h5s.ALL, h5s.ALL, array)
-    return array
-
-
 def _read_whole(dataset: h5d.DatasetID) -> np.ndarray:
     """Return a whole dataset as an array that may be larger than memory."""
     dtype, shape = dataset.dtype, dataset.shape
     flat = scratch.allocate(math.prod(shape) * dtype.itemsize)
     array: np.ndarray = flat.view(dtype).reshape(shape)
-    if array.size:
+    if array.size:  # HDF5 fails for empty datasets
         dataset.read(h5s.ALL, h5s.ALL, array)
     return array
 
