@@ -27,6 +27,13 @@ from hpcfl.rows.declared import (
 )
 from hpcfl.scores.metric_names import AGGREGATION, PRIVACY, RECORDED
 
+# Results of hooks that return no message, by type.
+EXPECTED: dict[type, str] = {
+    list: "a list of texts",
+    dict: "a dictionary",
+    Real: "a number",
+}
+
 # Names of numbers that an overlay may measure; none of them is a score.
 MEASURED = re.compile(rf"(({RECORDED}|{PRIVACY}|{AGGREGATION})/)?\w[\w.+-]*")
 
@@ -114,7 +121,7 @@ def call_hook(owner: Method | Overlay, hook: str, kind: type, *facts: Any) -> An
     Args:
         owner: method or overlay.
         hook: name of the hook.
-        kind: type of its result.
+        kind: type of its result, a key of EXPECTED.
         facts: its arguments.
 
     Raises:
@@ -123,28 +130,15 @@ def call_hook(owner: Method | Overlay, hook: str, kind: type, *facts: Any) -> An
     function = getattr(owner, hook)
     with user_code.locate_errors():
         returned = function(*facts)
-    if not isinstance(returned, kind):
+    is_valid = isinstance(returned, kind)
+    if is_valid and kind is list:
+        is_valid = all(isinstance(line, str) for line in returned)
+    if not is_valid:
         raise UserError(
-            f"{user_code.locate(function)}{type(owner).__name__}.{hook} returns a "
-            f"{type(returned).__name__}; expected a {kind.__name__.lower()}"
+            f"{user_code.locate(function)}{type(owner).__name__}.{hook} returns "
+            f"{returned!r}; expected {EXPECTED[kind]}"
         )
     return returned
-
-
-def list_lines(owner: Method | Overlay, hook: str, *facts: Any) -> list[str]:
-    """Return the texts that a hook returns.
-
-    Raises:
-        UserError: The hook of a user fails, or does not return a list of texts.
-    """
-    lines = call_hook(owner, hook, list, *facts)
-    for line in lines:
-        if not isinstance(line, str):
-            raise UserError(
-                f"{user_code.locate(getattr(owner, hook))}{type(owner).__name__}.{hook} "
-                f"returns a list with a {type(line).__name__}; expected texts"
-            )
-    return list(lines)
 
 
 @dataclass(frozen=True)
@@ -272,9 +266,9 @@ class Hooks:
         Raises:
             UserError: A hook of the user fails, or does not return texts.
         """
-        lines = list_lines(self.method, "notes", setup)
+        lines: list[str] = call_hook(self.method, "notes", list, setup)
         for overlay in self.overlays:
-            lines += list_lines(overlay, "notes")
+            lines = lines + call_hook(overlay, "notes", list)
         return lines
 
     def describe(
@@ -290,7 +284,7 @@ class Hooks:
         """
         lines = []
         for overlay in self.overlays:
-            lines += list_lines(overlay, "describe", rounds, cohort, uploads)
+            lines += call_hook(overlay, "describe", list, rounds, cohort, uploads)
         return lines
 
     def list_decisions(self) -> dict[str, str]:
