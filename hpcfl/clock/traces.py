@@ -33,7 +33,8 @@ class Device(TypedDict):
 
     computation: NotRequired[Positive]
     training: NotRequired[Positive]
-    communication: Positive
+    # at least 1 bit/s, the unit of bandwidths
+    communication: Annotated[float, Field(ge=0.001, le=MOST_SECONDS)]
 
 
 class Activity(TypedDict):
