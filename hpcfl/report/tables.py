@@ -62,7 +62,7 @@ def show(
     """
     console = make_console()
     runs = runs or list_runs(folder)
-    notes = [f"note: {note}" for run in runs for note in run.summary.notes]
+    notes = dict.fromkeys(f"note: {note}" for run in runs for note in run.summary.notes)
     clients = {run.label: _count_clients(run, run.score, "best") for run in runs}
     warning = warn_of_other_clients(clients)
     after = [f"note: {warning}"] if warning else []

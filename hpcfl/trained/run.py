@@ -147,9 +147,15 @@ def summarise(run: "Run") -> Summary:
     )
 
 
+OTHER_COHORTS = (
+    "evaluation.clients = 'cohort' scores different clients in each round, so the best "
+    "round overestimates; --at tail is a mean over rounds"
+)
+
+
 def describe_gaps(run: "Run", column: str) -> list[str]:
-    """Return notes on clients that were left out because they diverged, and on last
-    rounds of a column in which no client has a number.
+    """Return notes on clients that were left out because they diverged, on rounds with
+    different clients, and on last rounds of a column in which no client has a number.
     """
     notes = []
     values = run.results.values
@@ -166,6 +172,9 @@ def describe_gaps(run: "Run", column: str) -> list[str]:
     clients = run.results.get_series(MetricName(CLIENTS, column))
     scored = rounds[np.isfinite(clients)]
     known = rounds[clients > 0]
+    scores_cohort = run.config["evaluation"].get("clients") == "cohort"
+    if scores_cohort and (clients < run.config["partition"]["clients"]).any():
+        notes.append(OTHER_COHORTS)
     if scored.size and not known.size:
         notes.append(f"{run.folder}: no client has a number of '{column}' in any round")
     elif known.size and known[-1] < scored[-1]:

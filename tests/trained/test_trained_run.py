@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from hpcfl.trained import loading
+from hpcfl.trained import run as trained_run
 
 
 def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from_its_round(
@@ -86,3 +87,13 @@ def test_a_last_round_in_which_no_client_has_a_number_is_noted():
     values = {**nothing.results.values, "pre/clients": np.zeros(2)}
     [note] = made_up.changed(nothing, values).summary.notes
     assert "'pre' in any round" in note
+
+
+def test_scores_of_different_cohorts_are_noted():
+    run = made_up.run(clients=5)
+    run.config["evaluation"]["clients"] = "cohort"
+    run.config["partition"]["clients"] = 20
+    [note] = run.summary.notes
+    assert "--at tail" in note
+    run.config["partition"]["clients"] = 5
+    assert trained_run.summarise(run).notes == []
