@@ -169,7 +169,10 @@ def make_table(
         else:
             gains[row] = found
     if not gains:
-        raise UserError(f"{column}: nothing to compare with {reference}")
+        raise UserError(
+            f"{column}: nothing to compare with {reference}, no other row has a seed and a "
+            "client in common with it"
+        )
     numbers = tabulate(gains, against, measure.factor)
     compared = [one for row in gains for one in rows[row]]
     if shares := search_spending.find_shares(replace(arranged, placed=compared)):
