@@ -93,6 +93,8 @@ def prepare_model(
     build = partial(build_model, config, method, adapter, build_base)
     given, notes = read_given(config, build_base, adapter)
     statistics = find_own_statistics(config, build, dataset)
+    if adapter is not None and ":" in config.model.name:
+        refuse_unread_adapter(config, build_base, adapter, dataset)
     with randomness.seeded(config.seed, *INITIAL):
         frozen = copy_frozen_values(config, build(given), statistics)
     for name in frozen:
@@ -202,6 +204,36 @@ def find_own_statistics(config: Config, build: Build, dataset: Dataset) -> set[s
         raise
     except Exception as error:
         raise usable.explain(error, name, x) from error
+
+
+def refuse_unread_adapter(
+    config: Config, build_base: Build, adapter: ModelAdapter, dataset: Dataset
+) -> None:
+    """Raise UserError if a user's model does not read what the adapter adds to it.
+
+    A forward pass that uses the weight of a layer, instead of calling the layer, has
+    the same output with and without the adapter.
+    """
+    with randomness.seeded(config.seed, "statistics"):
+        module = build_base()
+        own = dict(module.named_parameters()).keys()
+        module = adapter.insert(module)
+        output = module(dataset.normalise(dataset.x[:2]))
+    added = {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and name not in own
+    }
+    if not added:
+        return
+    gradients = torch.autograd.grad(output.sum(), [*added.values()], allow_unused=True)
+    for name, gradient in zip(added, gradients, strict=True):
+        if gradient is None:
+            raise UserError(
+                f"adapter.kind = '{config.adapter.kind}': the output of {config.model.name} "
+                f"does not depend on '{name}'; let its forward call the layer instead of "
+                "reading its weight, or name other layers in adapter.targets"
+            )
 
 
 def read_given(

@@ -8,6 +8,7 @@ from in_threads import on_ranks
 from playing import play_on, prepare_tiny
 from refusals import expect_refusal
 from safetensors.torch import save_file
+from torch import nn
 
 from hpcfl.adapters import lora
 from hpcfl.clients.setup import INITIAL
@@ -114,3 +115,23 @@ def test_a_model_taken_out_is_of_torchs_own_layers_and_the_one_that_was_scored(p
     assert not torch.equal(
         module.hidden1.weight, prepared_with(LORA).setup.build().hidden1.weight
     )
+
+
+class Reads(nn.Module):
+    """A model that reads the weight of its hidden layer instead of calling it."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.hidden = nn.Linear(shape[0], 6)
+        self.head = nn.Linear(6, classes)
+
+    def forward(self, x):
+        hidden = torch.nn.functional.linear(x, self.hidden.weight)
+        return self.head(hidden)
+
+
+def test_an_adapter_that_the_model_does_not_read_is_refused():
+    model = {"name": f"{__name__}:Reads"}
+    prepared_with({"kind": "head"}, model=model)
+    with expect_refusal(r"adapter\.kind = 'lora': .*'hidden\."):
+        prepared_with(LORA, model=model)
