@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pandas import DataFrame, Series
 from rich.measure import Measurement
@@ -187,7 +188,7 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
     metric, at = reading.metric, reading.at
     name, measure = resolve_recorded(arranged.runs, metric)
     frame = _read(arranged, reading)
-    entries = _summarise(frame, _is_lower_better(str(name), measure, reading.target))
+    entries = _summarise(frame, _find_better(str(name), measure, reading.target))
     # Sort entries like the rows and columns of the table.
     cells = [(row, column) for row in arranged.rows for column in arranged.columns]
     entries = entries.reindex([cell for cell in cells if cell in entries.index])
@@ -235,13 +236,17 @@ def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:
     return f"{called} ({metric})" if metric == str(name) else called
 
 
-def _is_lower_better(name: str, measure: Measure | None, target: float | None) -> bool:
-    """Return whether lower means of a number are better."""
+def _find_better(
+    name: str, measure: Measure | None, target: float | None
+) -> Literal["min", "max"] | None:
+    """Return which means of a number are better; None if it is unknown."""
     if target is not None:
-        return True
-    if measure is None:
-        return any(word in name for word in LOWER_IS_BETTER)
-    return measure.better == "down"
+        return "min"
+    if measure is not None:
+        return "min" if measure.better == "down" else "max"
+    if any(word in name for word in LOWER_IS_BETTER):
+        return "min"
+    return None
 
 
 def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
@@ -273,12 +278,12 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
     return DataFrame(lines)
 
 
-def _summarise(frame: DataFrame, is_lower_better: bool) -> DataFrame:
+def _summarise(frame: DataFrame, better: Literal["min", "max"] | None) -> DataFrame:
     """Return a row for each entry of the table, by row and column.
 
     Args:
         frame: Frame with a row for each run, as ``_read`` returns it.
-        is_lower_better: Whether lower means are better.
+        better: Which means are better, from ``_find_better``.
 
     Returns:
         Frame with ``mean`` and sample standard deviation ``std`` over the runs (NaN if
@@ -294,10 +299,10 @@ def _summarise(frame: DataFrame, is_lower_better: bool) -> DataFrame:
         clients=("clients", format_clients),
         best_by=("best_by", lambda samples: " or ".join(sorted(set(samples)))),
     )
-    means = entries.groupby("column")["mean"]
-    entries["best"] = entries["mean"] == means.transform(
-        "min" if is_lower_better else "max"
-    )
+    entries["best"] = False
+    if better is not None:
+        means = entries.groupby("column")["mean"]
+        entries["best"] = entries["mean"] == means.transform(better)
     return entries
 
 

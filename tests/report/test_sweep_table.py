@@ -76,6 +76,15 @@ def test_the_best_of_each_column():
     assert grid.best.to_numpy().tolist() == [[False, True], [True, False]]
 
 
+def test_a_number_without_a_known_direction_has_no_best_entry():
+    runs = [run("a"), run("b")]
+    for number, of_run in enumerate(runs):
+        norms = np.full(3, float(number))
+        of_run.results.values.of_rounds["recorded/norm"] = norms
+    grid = make(runs, reading=Reading("recorded/norm"))
+    assert not grid.best.to_numpy().any()
+
+
 def test_less_is_better_for_seconds():
     grid = make(
         [run("a", accuracy=(0.1, 0.9)), run("b", accuracy=(0.9, 0.1))],
