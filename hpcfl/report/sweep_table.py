@@ -283,7 +283,7 @@ def _summarise(frame: DataFrame, better: Literal["min", "max"] | None) -> DataFr
 
     Args:
         frame: Frame with a row for each run, as ``_read`` returns it.
-        better: Which means are better, from ``_find_better``.
+        better: The direction of better means, from ``_find_better``.
 
     Returns:
         Frame with ``mean`` and sample standard deviation ``std`` over the runs (NaN if
