@@ -114,7 +114,7 @@ REASONS = {
         "0.01 above; the CNN's gradients, which both compute by the same operators"
     ),
     "a tenth of W1, CPU seconds, slowest method, two workers, against one process of PFLlib": (
-        "FedProto; equal rounds of one process take 2.9 to 4.0 s; 0.98 in another sitting"
+        "FedProto; 0.95 with five measured rounds instead of two"
     ),
     "784-64-10, 20 clients of 260 samples, two workers, against one process": (
         "0.013 above; three collective exchanges in a round of 0.04 s"
