@@ -1,6 +1,6 @@
 """Preparation of an experiment's model: its builders and its frozen values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -226,7 +226,11 @@ def refuse_unread_adapter(
     }
     if not added:
         return
-    gradients = torch.autograd.grad(output.sum(), [*added.values()], allow_unused=True)
+    gradients: Sequence[torch.Tensor | None] = [None] * len(added)
+    if output.requires_grad:
+        gradients = torch.autograd.grad(
+            output.sum(), [*added.values()], allow_unused=True
+        )
     for name, gradient in zip(added, gradients, strict=True):
         if gradient is None:
             raise UserError(
