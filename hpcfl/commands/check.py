@@ -17,6 +17,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
 from hpcfl.report.text import plain
 from hpcfl.simulation import preflight, start_checks
+from hpcfl.simulation.hooks import call_hook
 from hpcfl.simulation.prepare import Prepared, prepare_together
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.tracking.base import check as check_trackers
@@ -128,9 +129,10 @@ def _is_of_user(kind: type) -> bool:
 def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
     """Return lines that describe the overlays of a run."""
     uploads = {name: shape[-1] for name, (shape, _) in prepared.tried.uploads.items()}
-    lines = prepared.hooks.describe(
-        prepared.config.rounds, schedule.get_cohort, uploads
-    )
+    facts = prepared.config.rounds, schedule.get_cohort, uploads
+    lines: list[str] = []
+    for overlay in prepared.hooks.overlays:
+        lines += call_hook(overlay, "describe", list, *facts)
     return lines + describe_sample_privacy(prepared, schedule)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isinf, prod
+from numbers import Real
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from hpcfl.report.text import plain
 from hpcfl.rows import constants, mixing
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, message_trial, score_check
+from hpcfl.simulation.hooks import call_hook
 from hpcfl.simulation.lane_choice import count_concurrent
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.storage import manifest, server_state
@@ -267,7 +269,9 @@ def compute_server_needs(prepared: Prepared) -> ServerNeeds:
     uploads = wrap_entries(messages.returned)
     received = sum(count_received_bytes(entry, cohort) for entry in uploads.values())
     widths = {name: entry.tensor.shape[-1] for name, entry in uploads.items()}
-    received += prepared.hooks.count_server_bytes(cohort, widths)
+    for overlay in prepared.hooks.overlays:
+        copies = call_hook(overlay, "count_server_bytes", Real, cohort, widths)
+        received += int(copies)
     # A checkpoint writes the state while the next round makes a new one.
     held = 2 * state + sent + received
     first = 2 * FLOAT * prepared.setup.layout.width

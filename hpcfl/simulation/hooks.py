@@ -7,12 +7,10 @@ finds the hooks in which an error was raised.
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
-
-import numpy as np
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message, wrap_entries
@@ -271,46 +269,6 @@ class Hooks:
             lines = lines + call_hook(overlay, "notes", list)
         return lines
 
-    def describe(
-        self,
-        rounds: int,
-        cohort: Callable[[int], np.ndarray],
-        uploads: Mapping[str, int],
-    ) -> list[str]:
-        """Return the overlays' lines for ``hpcfl check``, as ``Overlay.describe``.
-
-        Raises:
-            UserError: A hook of the user fails, or does not return texts.
-        """
-        lines = []
-        for overlay in self.overlays:
-            lines += call_hook(overlay, "describe", list, rounds, cohort, uploads)
-        return lines
-
-    def list_decisions(self) -> dict[str, str]:
-        """Return the overlays' automatic choices, as ``Overlay.list_decisions``.
-
-        Raises:
-            UserError: A hook of the user fails, or does not return a dictionary.
-        """
-        decisions: dict[str, str] = {}
-        for overlay in self.overlays:
-            decisions |= call_hook(overlay, "list_decisions", dict)
-        return decisions
-
-    def count_server_bytes(self, clients: int, uploads: Mapping[str, int]) -> int:
-        """Return the bytes of the overlays' copies, as ``Overlay.count_server_bytes``.
-
-        Raises:
-            UserError: A hook of the user fails, or does not return a number.
-        """
-        total = 0
-        for overlay in self.overlays:
-            total += int(
-                call_hook(overlay, "count_server_bytes", Real, clients, uploads)
-            )
-        return total
-
     def measure(
         self, state: State, round: int, taken: Collection[str]
     ) -> dict[str, float]:
@@ -330,8 +288,9 @@ class Hooks:
             hook = f"{type(overlay).__name__}.measure"
             measured = check_measured(hook, overlay.measure(state, round))
             for name in measured:
-                of_deviation = name.removesuffix("_std")  # of a number by client
-                if name in numbers or name in taken or of_deviation in taken:
+                # The deviation of a number over clients is recorded as NUMBER_std.
+                number = name.removesuffix("_std")
+                if name in numbers or {name, number} & {*taken}:
                     raise MessageError(
                         hook, f"'{name}', a name of another number; choose another name"
                     )

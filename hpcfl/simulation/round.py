@@ -584,11 +584,11 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     measured["seconds/round"] = round.stopwatch.lap()
     round.stopwatch.seconds.clear()
     measured |= times
+    if communicator.is_server and plan.is_scored:
+        measured |= measure_clusters(round)
     if communicator.is_server and not plan.is_final:
         taken = [*measured, *round.collected.numbers.names]
         measured |= round.prepared.hooks.measure(round.server, plan.number, taken)
-    if communicator.is_server and plan.is_scored:
-        measured |= measure_clusters(round)
     return Result(
         number=plan.number,
         vote=round.collected.vote,

@@ -14,6 +14,7 @@ from torch import nn
 
 from hpcfl.clients.batch_plan import find_fewest_samples
 from hpcfl.errors import UserError
+from hpcfl.simulation.hooks import call_hook
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round_schedule import RoundSchedule
 
@@ -159,7 +160,9 @@ def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str,
     on.
     """
     resources, config = prepared.resources, prepared.config
-    of_overlays = prepared.hooks.list_decisions()
+    of_overlays: dict[str, str] = {}
+    for overlay in prepared.hooks.overlays:
+        of_overlays |= call_hook(overlay, "list_decisions", dict)
     if resources.privacy is not None and config.needs_rounds:
         from hpcfl.updates.sample_level import describe_noise
 

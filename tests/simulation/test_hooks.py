@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hpcfl.communication.message import Mean, wrap_entries
 from hpcfl.errors import RankFailure
 from hpcfl.methods.base import Overlay
 from hpcfl.simulation import preflight
-from hpcfl.simulation.hooks import find_called_hook
+from hpcfl.simulation.hooks import MessageError, call_hook, find_called_hook
 from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
 from hpcfl.simulation.stages import RoundPlan, play
 
@@ -237,6 +238,8 @@ def test_numbers_of_overlays_are_recorded_as_floats():
     hooks = prepared_with(Measuring(returned)).hooks
     found = hooks.measure({}, round=1, taken=["norm_std"])
     assert found == {"recorded/norm": 2.0, "norm": 3.0}
+    with pytest.raises(MessageError, match="norm"):
+        hooks.measure({}, round=1, taken=["norm"])
 
 
 @dataclass(frozen=True)
@@ -259,21 +262,21 @@ class Answering(Overlay):
 
 
 @pytest.mark.parametrize(
-    ("call", "returned"),
+    ("hook", "kind", "facts", "returned"),
     [
-        (lambda hooks: hooks.notes(None), None),
-        (lambda hooks: hooks.notes(None), ["a note", 1]),
-        (lambda hooks: hooks.describe(1, None, {}), "a text"),
-        (lambda hooks: hooks.list_decisions(), None),
-        (lambda hooks: hooks.count_server_bytes(1, {}), "8"),
+        ("notes", list, [], None),
+        ("notes", list, [], ["a note", 1]),
+        ("describe", list, [1, None, {}], "a text"),
+        ("list_decisions", dict, [], None),
+        ("count_server_bytes", Real, [1, {}], "8"),
     ],
 )
-def test_an_overlays_answer_of_another_type_is_refused(call, returned):
-    hooks = replace(prepared_with().hooks, overlays=(Answering(returned),))
-    with expect_refusal(r"Answering\.\w+ returns"):
-        call(hooks)
+def test_an_overlays_answer_of_another_type_is_refused(hook, kind, facts, returned):
+    with expect_refusal(rf"Answering\.{hook} returns"):
+        call_hook(Answering(returned), hook, kind, *facts)
 
 
-def test_bytes_of_all_overlays_are_added():
-    hooks = prepared_with(Answering(3), Answering(np.int64(4))).hooks
-    assert hooks.count_server_bytes(1, {}) == 7
+def test_a_valid_answer_is_returned():
+    size = np.int64(4)
+    assert call_hook(Answering(size), "count_server_bytes", Real, 1, {}) == 4
+    assert call_hook(Answering(["a note"]), "notes", list) == ["a note"]
