@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from playing import prepare_tiny
 
 from hpcfl.clients import scoring
 from hpcfl.clients.resources import (
@@ -113,3 +114,25 @@ def test_errors_of_a_full_gpu_are_known(error):
     assert not is_full(
         RuntimeError("CUDA error: an illegal memory access was encountered")
     )
+
+
+def test_models_that_do_not_fit_are_scored_in_fewer_lanes(monkeypatch):
+    resources = prepare_tiny("fedavg", runtime={"lanes": 4}).resources
+    pools = [resources.samples.train[client] for client in resources.samples.train]
+    start = resources.setup.initial()
+    rows = torch.stack([start + number for number in range(len(pools))])
+    buffers = torch.zeros(len(pools), 0)
+    given = rows, buffers, pools, lambda model, x, lane: model(x)
+    expected = resources.compute_outputs(*given)
+    predict = resources.kernel.predict
+
+    def refuse_many(tensors, x, variables, function):
+        if len(x) > 2:
+            raise torch.OutOfMemoryError("full")
+        return predict(tensors, x, variables, function)
+
+    monkeypatch.setattr(resources.kernel, "predict", refuse_many)
+    found = resources.compute_outputs(*given)
+    assert resources.kernel.widest == 2
+    for client, outputs in enumerate(found):
+        assert torch.allclose(outputs, expected[client], atol=1e-6)

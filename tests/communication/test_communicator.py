@@ -103,3 +103,21 @@ def test_other_bad_input_stays_so():
 
     with expect_refusal(r"own\.csv: "):
         on_ranks(2, read)
+
+
+@pytest.mark.parametrize("names_rank", [True, False])
+def test_the_line_and_the_cause_of_another_ranks_error_reach_rank_0(names_rank):
+    def fail(communicator):
+        with agreed(communicator, names_rank):
+            if communicator.rank:
+                raise UserError("lr = 1: is wrong") from ZeroDivisionError("by hand")
+
+    def catch(communicator):
+        try:
+            fail(communicator)
+        except UserError as error:
+            return str(error), str(error.__cause__)
+
+    line, cause = on_ranks(2, catch)
+    assert line == ("rank 1: " if names_rank else "") + "lr = 1: is wrong"
+    assert "ZeroDivisionError: by hand" in cause

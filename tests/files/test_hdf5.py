@@ -50,6 +50,11 @@ def shape_without_data(file, folder):
     file.create_dataset("x", (1000,), "f8")
 
 
+def less_data_than_its_shape(file, folder):
+    file["y"] = np.zeros(1000)
+    file.create_dataset("x", (10,), "f8")
+
+
 def compressed(file, folder):
     file.create_dataset("x", (1 << 27,), "u1", chunks=(1 << 27,), compression="gzip")
     file["x"].id.write_direct_chunk((0,), zlib.compress(bytes(1 << 27)))
@@ -126,6 +131,7 @@ HOSTILE = [
     virtual_dataset,
     endless_shape,
     shape_without_data,
+    less_data_than_its_shape,
     compressed,
     chunked,
     texts,

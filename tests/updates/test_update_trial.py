@@ -3,6 +3,7 @@
 import pytest
 import torch
 from own_updates import Halve, Identity, Negate
+from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.updates.base import Rule, Transform
@@ -93,6 +94,8 @@ class Divides(Rule):
 
 
 class Forgets(Rule):
+    is_weighted = True
+
     def combine(self, updates, weights, context):
         updates.mean(dim=0)
 
@@ -110,3 +113,8 @@ def test_an_invalid_rule_is_refused(kind, named):
     try_rule(Middle(rule="mine:Middle"))
     with expect_refusal(named):
         try_rule(kind(rule="mine:Kind"))
+
+
+def test_the_rule_of_an_experiment_is_tried():
+    with expect_refusal(r"aggregation\.rule = .*:Forgets': 'combine'"):
+        prepare_tiny("fedavg", aggregation={"rule": f"{__name__}:Forgets"})
