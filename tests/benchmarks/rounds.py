@@ -78,7 +78,7 @@ class Bench:
         self.minutes: float = options.minutes
         self.quick: bool = options.quick
         self.repeats = 1 if self.quick else 3
-        self.counted = 1 if self.quick else 2  # rounds in turn with another simulator
+        self.counted: int = 1 if self.quick else options.counted
 
     def folder(self, name: str) -> Path:
         folder = self.scratch / name
@@ -540,6 +540,9 @@ def main() -> None:
         type=float,
         default=60,
         help="after which no method of PFLlib begins",
+    )
+    parser.add_argument(
+        "--counted", type=int, default=2, help="rounds in turn with another simulator"
     )
     parser.add_argument(
         "--pfl", type=Path, metavar="PYTHON", help="an interpreter with pfl-research"
