@@ -273,11 +273,14 @@ class SerialKernel(Kernel):
             parameter.requires_grad_(name in trained)
             if name in tensors:
                 parameter.data = tensors[name][0]
-        # An integer counter becomes a float, as in a row.
-        for name, _ in list(self.module.named_buffers()):
+        # An integer counter becomes a float, as in a row. Tied buffers stay tied.
+        values: dict[int, Tensor] = {}
+        for name, buffer in list(self.module.named_buffers(remove_duplicate=False)):
             owner, _, leaf = name.rpartition(".")
             if name in tensors:
-                setattr(self.module.get_submodule(owner), leaf, tensors[name][0])
+                values[id(buffer)] = tensors[name][0]
+            if id(buffer) in values:
+                setattr(self.module.get_submodule(owner), leaf, values[id(buffer)])
         return [parameters[name] for name in trained]
 
 

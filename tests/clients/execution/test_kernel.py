@@ -163,6 +163,14 @@ def test_a_serial_lane_has_its_samples_in_the_layout_of_its_weights():
         assert tensor.is_contiguous(memory_format=torch.channels_last)
 
 
+def test_a_serial_lane_has_one_buffer_for_tied_ones():
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3))
+    module[1].running_mean = module[0].running_mean
+    tensors = {name: value[None].clone() for name, value in module.named_buffers()}
+    SerialKernel(module).bind(tensors, [])
+    assert module[1].running_mean is module[0].running_mean
+
+
 @pytest.mark.parametrize("lanes", [1, 2, "auto"])
 def test_no_lane_is_computed_for_a_client_that_has_finished(
     make_fleet, rows_of, monkeypatch, lanes
