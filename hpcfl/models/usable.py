@@ -34,6 +34,14 @@ def refuse_unusable(module: nn.Module) -> None:
     for name, buffer in module.named_buffers():
         if buffer.is_meta:
             raise Unusable(f"the buffer '{name}' has no values (device 'meta')")
+    owners: dict[int, str] = {}
+    for name, parameter in module.named_parameters():
+        owner = owners.setdefault(parameter.data_ptr(), name)
+        if owner != name and parameter.numel():
+            raise Unusable(
+                f"the parameter '{name}' shares the memory of '{owner}' but is not tied to it; "
+                "assign one nn.Parameter to both layers"
+            )
 
 
 def _find_layer_problem(part: nn.Module) -> str:
@@ -116,13 +124,16 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
         seed: The seed of random numbers in the forward passes.
 
     Raises:
-        Unusable: The forward pass changes state that hpcfl cannot store: replaced
-            buffers, buffers of another type than float32 or integer, or attributes that
-            are not buffers. Or predictions are random.
+        Unusable: The forward pass changes state that hpcfl cannot store: parameters,
+            replaced buffers, buffers with numbers that float32 does not represent, or
+            attributes that are not buffers. Or predictions are random.
     """
     generators = randomness.read_generators()
     buffers = dict(list_own_buffers(module))
-    copies = {name: buffer.clone() for name, buffer in buffers.items()}
+    parameters = dict(module.named_parameters())
+    copies = {}
+    for name, tensor in {**buffers, **parameters}.items():
+        copies[name] = tensor.detach().clone()
     _train_once(module, x, seed)
     attributes = dict(_list_attributes(module))
     _train_once(module, x, seed)
@@ -135,6 +146,12 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
                 "all clients would share it; make it a float32 buffer (register_buffer) and "
                 "change it in place"
             )
+    for name, parameter in parameters.items():
+        if not torch.equal(parameter, copies[name]):
+            raise Unusable(
+                f"the forward pass changes the parameter '{name}', which only a training step may "
+                "change; compute the changed value without storing it"
+            )
     now = dict(list_own_buffers(module))
     changed = set[str]()
     for name, buffer in buffers.items():
@@ -145,10 +162,11 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
             )
         if not torch.equal(buffer, copies[name]):
             is_whole = not (buffer.is_floating_point() or buffer.is_complex())
-            if buffer.dtype != torch.float32 and not is_whole:
+            is_exact = torch.equal(buffer, buffer.float().to(buffer.dtype))
+            if buffer.dtype != torch.float32 and not (is_whole and is_exact):
                 raise Unusable(
                     f"the buffer '{name}', which the forward pass changes, is "
-                    f"{buffer.dtype}; it must be torch.float32"
+                    f"{buffer.dtype}; it must be torch.float32, or integers below 2^24"
                 )
             changed.add(name)
     _refuse_random_scores(module, x, generators)
@@ -184,20 +202,34 @@ def _train_once(module: nn.Module, x: Tensor, seed: int) -> None:
 
 def _list_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield copies of the tensors and numbers in plain attributes of modules."""
+    registries = vars(nn.Module()).keys() - {"training"}
     for path, part in module.named_modules():
         parameters = dict(part.named_parameters(recurse=False))
         for leaf, value in vars(part).items():
             computed = f"{leaf}_orig" in parameters  # recomputed by spectral_norm
-            name = f"{path}.{leaf}" if path else leaf
-            if isinstance(value, Tensor) and not computed:
-                yield name, value.detach().clone()
-            elif isinstance(value, NUMBERS):
-                yield name, value
+            if leaf not in registries and not computed:
+                yield f"{path}.{leaf}" if path else leaf, _copy_state(value)
+
+
+def _copy_state(value: Any) -> Any:
+    """Return copies of the tensors and numbers of a value or of nested containers.
+
+    Other values are None.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return _copy_state([*value.values()])
+    if isinstance(value, list | tuple):
+        return [_copy_state(part) for part in value]
+    return value if isinstance(value, NUMBERS) else None
 
 
 def _are_equal(value: Any, other: Any) -> bool:
     if isinstance(value, Tensor) and isinstance(other, Tensor):
         return torch.equal(value, other)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_are_equal, value, other))
     return bool(value is other or (type(value) is type(other) and value == other))
 
 

@@ -40,6 +40,7 @@ class Moving(Net):
     def __init__(self, shape, classes, *, how: str = "in place"):
         super().__init__(shape, classes)
         self.how, self.steps, self.last = how, 0, torch.zeros(6)
+        self.history = {"steps": [0]}
         self.register_buffer("mean", torch.zeros(6))
         self.register_buffer("count", torch.tensor(0))
 
@@ -53,11 +54,23 @@ class Moving(Net):
             self.mean = torch.lerp(self.mean, now, 0.5)
         if self.how == "counted":
             self.steps += 1
+        if self.how == "listed":
+            self.history["steps"][0] += 1
+        if self.how == "bounded":
+            self.body.weight.data.clamp_(-0.01, 0.01)
+        if self.how == "large":
+            self.count.add_(1 + (1 << 24))
         if self.how == "remembered":
             self.last = now  # no state: the same result for the same samples
         if self.how == "late" and len(x) > 2:
             self.mean.add_(1.0)
         return hidden - self.mean
+
+
+def reading(weight):
+    layer = nn.Linear(5, 5)
+    layer.weight.data = weight.T
+    return nn.Sequential(nn.ParameterList([weight]), layer)
 
 
 def module_with(layer):
@@ -88,6 +101,7 @@ def weight_norm():
         (lambda: nn.LazyLinear(5), "'1.weight' has no shape"),
         (lambda: nn.LazyBatchNorm1d(), "'1.weight' has no shape"),
         (lambda: nn.Linear(5, 5, device="meta"), "'1.weight' has no values"),
+        (lambda: reading(nn.Parameter(torch.eye(5))), "'1.1.weight' shares .*'1.0.0'"),
         (weight_norm, r"'1' \(Linear\) has torch.nn.utils.weight_norm"),
         (lambda: nn.DataParallel(nn.Linear(5, 5)), r"'1' \(DataParallel\) wraps"),
         (
@@ -135,7 +149,14 @@ def test_statistics_are_the_buffers_that_training_changes(how, changed):
 
 
 @pytest.mark.parametrize(
-    ("how", "place"), [("replaced", "buffer 'mean'"), ("counted", "attribute 'steps'")]
+    ("how", "place"),
+    [
+        ("replaced", "buffer 'mean'"),
+        ("counted", "attribute 'steps'"),
+        ("listed", "attribute 'history'"),
+        ("bounded", "parameter 'body.weight'"),
+        ("large", "buffer 'count'"),
+    ],
 )
 def test_state_that_would_be_lost_or_shared_is_refused(how, place):
     with pytest.raises(Unusable, match=place):
