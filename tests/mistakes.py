@@ -217,6 +217,16 @@ class InPlace(Image):
         return self.linear(summed)
 
 
+class Reversed(Image):
+    """A model with a hook, which torch does not call in a batch of clients."""
+
+    def forward(self, x):
+        logits = super().forward(x)
+        if logits.requires_grad:
+            logits.register_hook(torch.neg)
+        return logits
+
+
 class Unreadable(Source):
     built_in = True
 

@@ -16,8 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients.execution import OperatorObserver, choose_kernel
+from hpcfl.clients.execution import (
+    Kernel,
+    OperatorObserver,
+    SerialKernel,
+    Work,
+    choose_kernel,
+)
 from hpcfl.clients.fleet import Fleet
+from hpcfl.clients.losses import CROSS_ENTROPY, Batch, Tensors
 from hpcfl.clients.resources import Resources, Stopwatch, make_head_kernel
 from hpcfl.clients.samples import Samples
 from hpcfl.clients.setup import Setup
@@ -27,7 +34,7 @@ from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Mean, split
 from hpcfl.errors import RunFailure, is_shortage
 from hpcfl.files import heartbeat
-from hpcfl.rows import mixing
+from hpcfl.rows import constants, mixing, randomness
 from hpcfl.simulation.hooks import Hooks, find_called_hook
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round import (
@@ -117,6 +124,57 @@ def aggregate_briefly(round: Round) -> None:
         take_step(round, everyone, round.uploads)
     recorded = round.collected.numbers.names
     round.prepared.hooks.measure(round.server, round.plan.number, recorded)
+
+
+def refuse_other_gradients(small: Prepared) -> None:
+    """Raise RuntimeError if a model has other gradients in a batch of clients.
+
+    An example is a hook on a gradient, which torch does not call under ``vmap``.
+    """
+    resources = small.resources
+    # A copy of the template has no hooks of parameters.
+    with randomness.seeded(small.config.seed, "gradients"):
+        module = small.setup.build().to(resources.device)
+    own = {**dict(module.named_parameters()), **constants.collect_statistics(module)}
+    trained = [name for name, _ in module.named_parameters()]
+    x, y = resources.samples.take(np.arange(SAMPLES))
+    alone, batched = (
+        differentiate(kernel, own, trained, x, y)
+        for kernel in (SerialKernel(module), resources.kernel)
+    )
+    length = torch.cat([gradient.flatten() for gradient in alone]).norm()
+    for one, other in zip(alone, batched, strict=True):
+        if (one - other).norm() > 0.05 * one.norm() + 0.01 * length:
+            raise RuntimeError(
+                "the model has other gradients under vmap than alone, as with a hook on a "
+                "gradient"
+            )
+
+
+def differentiate(
+    kernel: Kernel, own: Tensors, trained: list[str], x: Tensor, y: Tensor
+) -> list[Tensor]:
+    """Return the gradients of a model's cross-entropy, computed by a kernel.
+
+    Args:
+        kernel: kernel, with one lane or more.
+        own: parameters and buffers of the model by name.
+        trained: names of the parameters.
+        x, y: mini-batch.
+    """
+    lanes = min(kernel.widest, 2)
+    tensors = {name: torch.stack([own[name].detach().float()] * lanes) for name in own}
+    layers = len(kernel.random_layers)
+    keys = torch.zeros(lanes, layers, 2, dtype=torch.int32, device=x.device)
+    work = Work(
+        kernel.lay_out(tensors),
+        trained,
+        CROSS_ENTROPY,
+        keys=(lambda _: keys) if layers else None,
+    )
+    batch = Batch(torch.stack([x] * lanes), torch.stack([y] * lanes))
+    gradients, _ = kernel.begin(work).compute_gradients(slice(0, lanes), batch, {})
+    return [gradients[name][0] for name in trained]
 
 
 def release_memory(stage: str, round: Round) -> None:

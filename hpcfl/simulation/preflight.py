@@ -263,6 +263,8 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
                 check_scored_column(small, round.collected.numbers.columns)
                 del round  # frees its rows and messages
                 play_final_scoring(small, server)
+            if lanes > 1 and ":" in prepared.config.model.name:
+                dry_round.refuse_other_gradients(small)
     except RankFailure as failure:
         return failure.__cause__, Tried()
     head = small.resources.head

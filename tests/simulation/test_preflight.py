@@ -10,6 +10,7 @@ from pathlib import Path
 import mistakes
 import numpy as np
 import pytest
+import tiny
 import torch
 from playing import prepare_alone, prepare_tiny, set_keys
 
@@ -292,6 +293,14 @@ def test_all_ranks_take_the_same_kernel():
     prepared = preflight.run(prepare_tiny("fedavg"), Two())
     assert isinstance(prepared.resources.kernel, SerialKernel)
     assert prepared.notes[-1].startswith("own.py:3: cannot be batched; ")
+
+
+def test_a_model_with_other_gradients_in_a_batch_runs_with_one_lane():
+    prepared = prepare_tiny(
+        "fedavg", model={"name": "mistakes:Reversed", "inputs": tiny.FEATURES}
+    )
+    tried = preflight.run(prepared, OneProcess())
+    assert isinstance(tried.resources.kernel, SerialKernel)
 
 
 def test_a_server_is_not_judged_by_messages_that_are_all_alike():
