@@ -67,7 +67,9 @@ SEARCHED = (
     "and training seed; the bootstrap resamples searches and partitions"
 )
 ONE_PARTITION = "no interval: it needs two partitions; run more seeds"
-UNMATCHED = "{column}: left out, no seed or client in common with {reference}: {rows}"
+UNMATCHED = (
+    "{column}: left out, no seed or client's score in common with {reference}: {rows}"
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Gains:
         searches: Number of searches that the interval includes.
         bootstrap: Half-width of the interval from the bootstrap; NaN for one
             search.
+        missing: Labels of compared runs in which no client has the score.
     """
 
     of_clients: list[np.ndarray]
@@ -111,6 +114,7 @@ class Gains:
     of_pairs: np.ndarray
     searches: int = 1
     bootstrap: float = math.nan
+    missing: Sequence[str] = ()
 
     @property
     def hurt(self) -> float:
@@ -195,8 +199,8 @@ def make_table(
         partitions=" to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
         margin=against.margin,
     )
-    runs = [placed.run for cells in rows.values() for placed in cells]
-    notes = [note, COLUMNS, *describe_missing(runs, reading)]
+    missing = [label for of_row in gains.values() for label in of_row.missing]
+    notes = [note, COLUMNS, *describe_missing(missing, reading.metric)]
     if SEARCHES in numbers:
         notes.append(SEARCHED)
     if counts[-1] == 1:
@@ -305,6 +309,7 @@ def compute_gains(
     of_partition: dict[Hashable, list[np.ndarray]] = {}
     of_search: dict[Hashable, dict[int, np.ndarray]] = {}
     own: list[float] = []
+    missing: list[str] = []
     for placed in cells:
         other = by_seeds.get(_find_seeds(placed))
         if other is None:
@@ -315,10 +320,12 @@ def compute_gains(
                 f"{placed.run.folder}: its clients differ from the clients of "
                 f"{other.run.folder}"
             )
-        numbers, reference_numbers = (
-            read_clients(run, reading.metric, reading.at)
-            for run in (placed.run, other.run)
-        )
+        scores = []
+        for run in (placed.run, other.run):
+            scores.append(read_clients(run, reading.metric, reading.at))
+            if np.isnan(scores[-1]).all():
+                missing.append(run.label)
+        numbers, reference_numbers = scores
         gained = measure.rank(1.0) * (numbers - reference_numbers)
         partition = find_partition(placed)
         of_partition.setdefault(partition, []).append(gained)
@@ -333,7 +340,13 @@ def compute_gains(
         return None
     pairs = np.concatenate([one for gains in of_partition.values() for one in gains])
     pairs = pairs[np.isfinite(pairs)]
-    gains = Gains(known, float(np.mean(own)), estimate_interval(known), pairs)
+    gains = Gains(
+        of_clients=known,
+        gini=float(np.mean(own)),
+        interval=estimate_interval(known),
+        of_pairs=pairs,
+        missing=missing,
+    )
     return _include_searches(gains, of_search)
 
 

@@ -1,7 +1,7 @@
 """Read a metric of a run by its name, in each round or at the round of the result."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -143,16 +143,15 @@ def holds_out(run: Run) -> bool:
     return str(resolve_metric(run, VALIDATION).name) in run.results.values
 
 
-def describe_missing(runs: Sequence[Run], reading: Reading) -> list[str]:
-    """Return a note on runs without a value of the metric in the rounds that are read."""
-    labels = [
-        run.label
-        for run in runs
-        if math.isnan(read_value(run, reading.metric, reading.at).value)
-    ]
-    if not labels:
-        return []
-    return [f"no value of {reading.metric}: {list_first(labels, NAMED)}"]
+def describe_missing(labels: Iterable[str], metric: str) -> list[str]:
+    """Return a note on runs without a value of a metric in the rounds that are read.
+
+    Args:
+        labels: Labels of these runs; empty for no note.
+        metric: Name of the metric.
+    """
+    missing = list(dict.fromkeys(labels))
+    return [f"no value of {metric}: {list_first(missing, NAMED)}"] if missing else []
 
 
 def resolve_recorded(runs: Sequence[Run], metric: str) -> Named:

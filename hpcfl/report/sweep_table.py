@@ -194,7 +194,7 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
     entries = entries.reindex([cell for cell in cells if cell in entries.index])
     notes = [
         *arranged.notes,
-        *describe_missing(arranged.runs, reading),
+        *describe_missing(frame.loc[frame["value"].isna(), "label"], metric),
         *_warn(arranged, frame, name.number),
     ]
     if not isinstance(at, str):
@@ -252,9 +252,10 @@ def _find_better(
 def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
     """Return a frame with a row for each run.
 
-    A row has the run's place in the table, its number in the displayed unit, and the
-    properties that must agree for numbers to be comparable. With a target the number is
-    the virtual seconds until the metric reached it.
+    A row has the run's place in the table, its label, the value of the metric, the number
+    in the displayed unit, and the properties that must agree for numbers to be
+    comparable. With a target the number is the virtual seconds until the metric reached
+    it.
     """
     metric, at, target = reading.metric, reading.at, reading.target
     lines = []
@@ -268,6 +269,8 @@ def _read(arranged: Arrangement, reading: Reading) -> DataFrame:
         line = {
             "row": placed.row,
             "column": placed.column,
+            "label": run.label,
+            "value": number.value,
             "number": shown,
             "clients": number.clients,
             "models": strip_held_out(named.column) or None,
