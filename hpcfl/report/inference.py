@@ -73,15 +73,22 @@ def estimate_interval(differences: Sequence[np.ndarray]) -> Interval:
     if deviation == 0:  # equal means need no bootstrap
         p = 1.0 if mean == 0 else 0.0
         return Interval(mean, count, half=0.0, narrow=0.0, p=p, deviation=0.0)
-    error = deviation / math.sqrt(count)
     ratios = _resample_ratios(differences, mean)
     if not ratios.any():  # e.g. two partitions without variation between clients
         return Interval(mean, count, deviation=deviation)
-    half = error * float(np.quantile(ratios, 1 - LEVEL))
-    narrow = error * float(np.quantile(ratios, 1 - 2 * LEVEL))
-    as_large = int((ratios >= abs(mean) / error).sum())
-    p = (1 + as_large) / (1 + len(ratios))
-    return Interval(mean, count, half, narrow, p=p, deviation=deviation)
+    error = deviation / math.sqrt(count)
+    observed = abs(mean) / error
+    as_large = int(np.count_nonzero(ratios >= observed))
+    quantiles = np.quantile(ratios, [1 - LEVEL, 1 - 2 * LEVEL])
+    half, narrow = (error * quantiles).tolist()
+    return Interval(
+        mean=mean,
+        partitions=count,
+        half=half,
+        narrow=narrow,
+        p=(1 + as_large) / (1 + len(ratios)),
+        deviation=deviation,
+    )
 
 
 def count_needed_partitions(
@@ -104,12 +111,14 @@ def count_needed_partitions(
     if deviation == 0:
         return 2
     counts = np.arange(2, MOST_PARTITIONS)
+    freedom = counts - 1
     shift = difference / deviation * np.sqrt(counts)
-    threshold = t.isf(level / 2, counts - 1)
+    threshold = t.isf(level / 2, freedom)
     with np.errstate(all="ignore"):  # SciPy warns and still returns the limit 1
-        above = nct.sf(threshold, counts - 1, shift)
-        below = nct.cdf(-threshold, counts - 1, shift)
-    enough = counts[above + np.nan_to_num(below) >= POWER]
+        above = nct.sf(threshold, freedom, shift)
+        below = nct.cdf(-threshold, freedom, shift)
+    power = above + np.nan_to_num(below)
+    enough = counts[power >= POWER]
     return int(enough[0]) if len(enough) else None
 
 
@@ -121,19 +130,20 @@ def _resample_ratios(differences: Sequence[np.ndarray], mean: float) -> np.ndarr
         mean: Mean of the original sample.
     """
     count = len(differences)
-    padded, sizes = pad_clients(differences)
+    padded, sizes = _pad_clients(differences)
     generator = np.random.default_rng(SEED)
-    drawn_means = np.empty((count, RESAMPLES))
-    for drawn in drawn_means:
-        partitions = generator.integers(count, size=RESAMPLES)
-        drawn[:] = draw_means(padded[partitions], sizes[partitions], generator)
-    errors = drawn_means.std(axis=0, ddof=1) / math.sqrt(count)
+    means = np.empty((count, RESAMPLES))
+    for position in range(count):
+        drawn = generator.integers(count, size=RESAMPLES)
+        means[position] = _draw_means(padded[drawn], sizes[drawn], generator)
+    distances = np.abs(means.mean(axis=0) - mean)
+    errors = means.std(axis=0, ddof=1) / math.sqrt(count)
     known = errors > 0
-    ratios: np.ndarray = np.abs(drawn_means.mean(axis=0) - mean)[known] / errors[known]
+    ratios: np.ndarray = distances[known] / errors[known]
     return ratios
 
 
-def pad_clients(samples: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _pad_clients(samples: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of each partition as one array, filled up with zeros.
 
     Args:
@@ -149,7 +159,7 @@ def pad_clients(samples: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return padded, sizes
 
 
-def draw_means(
+def _draw_means(
     padded: np.ndarray, sizes: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
     """Return the mean over clients that are drawn with replacement in each partition.
@@ -159,11 +169,14 @@ def draw_means(
         sizes: Number ``n_r`` of clients of each partition; as many are drawn.
         generator: Generator of random numbers.
     """
+    counts = sizes[:, None]
     uniform = generator.random(padded.shape)
-    clients = (uniform * sizes[:, None]).astype(int)
+    clients = (uniform * counts).astype(int)
     values = np.take_along_axis(padded, clients, axis=1)
-    counted = np.arange(padded.shape[1]) < sizes[:, None]
-    means: np.ndarray = (values * counted).sum(axis=1) / sizes
+    # Only as many draws count as the partition has clients.
+    places = np.arange(padded.shape[1])
+    values[places >= counts] = 0
+    means: np.ndarray = values.sum(axis=1) / sizes
     return means
 
 
