@@ -7,7 +7,6 @@ None.
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -188,11 +187,18 @@ def arrange(
 def find_search(run: Run) -> int | None:
     """Return the number of the search that chose the configuration of a final run.
 
+    The label of such a run is METHOD,search=NUMBER,tuned,seed=SEED. A packed run has no
+    other record of its search.
+
     Returns:
         Number of the search; None for a tuning with one search and for other runs.
     """
-    found = re.search(r",search=(\d+),tuned,seed=\d+$", run.label)
-    return int(found[1]) if found else None
+    match run.label.split(","):
+        case [_, search, "tuned", _]:
+            key, _, number = search.partition("=")
+            if key == "search" and number.isdecimal():
+                return int(number)
+    return None
 
 
 def _merge_searches(runs: Sequence[Run], settings: Sequence[Setting]) -> None:

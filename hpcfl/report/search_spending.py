@@ -58,13 +58,13 @@ def _find_share(run: Run) -> float | None:
     table = sweep.parent / tune_folder.TABLE
     try:
         text = untrusted_files.read_bytes(table, untrusted_files.JSON_LIMIT).decode()
-        lines = [
-            line
-            for line in csv.DictReader(text.splitlines())
-            if run.label.startswith(f"{make_file_name(line['method'])},")
-        ]
-        spent = sum(float(line["spent"]) for line in lines)
-        share = spent / sum(float(line["budget"]) for line in lines)
+        method = run.label.partition(",")[0]
+        spent = budget = 0.0
+        for line in csv.DictReader(text.splitlines()):
+            if make_file_name(line["method"]) == method:
+                spent += float(line["spent"])
+                budget += float(line["budget"])
+        share = spent / budget
     except (
         FileNotFoundError,
         Damaged,
