@@ -38,7 +38,6 @@ TICK = 0.2  # seconds between two checks of the ranks
 REASON_BYTES = 10_000  # limit for the ranks' failure reason
 # factor by which a stop may take longer than the longest round and the last checkpoint
 MARGIN = 1.1
-LOSS = 0.1  # share of the time limit that starts and stops may take without a note
 LEAVING = 15.0  # seconds for ranks to receive a warning and to exit
 EARLY = 60.0  # seconds by which Slurm may warn earlier than requested
 REPEAT = 5.0  # seconds between two copies of the warning
@@ -69,12 +68,10 @@ class Pace(TypedDict):
     Attributes:
         round: seconds of the longest round.
         checkpoint: seconds of the last checkpoint.
-        start: seconds from the start of the ranks to their first round.
     """
 
     round: float
     checkpoint: float
-    start: float
 
 
 @dataclass
@@ -103,7 +100,7 @@ class Supervisor:
     _too_late_at: float = math.inf
     _end: float = math.inf
     _limit: float = math.inf  # seconds from the start to the time limit
-    _lines_told: int = 0  # largest number of lines printed about the pace
+    _is_noted: bool = False  # whether a line on the warning was printed
 
     def __call__(self) -> None:
         """Return when the run is complete; exit with code 75 when the job is requeued.
@@ -144,7 +141,6 @@ class Supervisor:
             **os.environ,
             output.REASON: str(self._reason_file),
             output.PACE: str(self._pace_file),
-            output.STARTED: str(time.time()),
         }
         with atomic.explained(Path(self.command[0])):
             return subprocess.Popen(self.command, env=environment)
@@ -210,11 +206,9 @@ class Supervisor:
         except (FileNotFoundError, Damaged):
             return
         needed = MARGIN * (pace["round"] + pace["checkpoint"]) + LEAVING + RESERVE
-        lines = describe_pace(pace, needed, self.warning, self._limit)
-        if len(lines) > self._lines_told:  # new lines, because rounds became longer
-            self._lines_told = len(lines)
-            for line in lines:
-                _say(line)
+        if needed > self.warning and not self._is_noted:
+            self._is_noted = True
+            _say(describe_pace(pace, needed, self.warning, self._limit))
         is_near = needed > self._end - time.monotonic()
         if self._warned is None and self.warning < needed < self._limit / 2 and is_near:
             left = self._find_end()
@@ -292,9 +286,8 @@ class Supervisor:
         raise SystemExit(CONTINUE)
 
 
-def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> list[str]:
-    """Return lines on a warning that is too short, and on a time limit of which starts
-    and stops take a large share.
+def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> str:
+    """Return a line on a warning that is too short.
 
     Args:
         pace: durations of the run.
@@ -302,23 +295,14 @@ def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> li
         warning: seconds of the profile's warning.
         limit: seconds from the start to the time limit; infinity if unknown.
     """
-    lines = []
-    if needed > warning:
-        effect = "a warning of Slurm loses the rounds since the last checkpoint"
-        if needed < limit / 2 < math.inf:
-            effect = f"this job stops itself {needed:.0f} s before its time limit"
-        lines.append(
-            f"a round takes up to {pace['round']:.0f} s and a checkpoint "
-            f"{pace['checkpoint']:.0f} s; set warning = {math.ceil(needed / 60) * 60} in "
-            f"the profile (now {warning:g}); {effect}"
-        )
-    stop = max(needed, warning)
-    if stop + pace["start"] > LOSS * limit:
-        lines.append(
-            f"a start takes {pace['start']:.0f} s and a stop {stop:.0f} s of the job's "
-            f"{limit:.0f} s; a longer time limit or more ranks reduce this share"
-        )
-    return lines
+    effect = "a warning of Slurm loses the rounds since the last checkpoint"
+    if needed < limit / 2 < math.inf:
+        effect = f"this job stops itself {needed:.0f} s before its time limit"
+    return (
+        f"a round takes up to {pace['round']:.0f} s and a checkpoint "
+        f"{pace['checkpoint']:.0f} s; set warning = {math.ceil(needed / 60) * 60} in "
+        f"the profile (now {warning:g}); {effect}"
+    )
 
 
 def count_rounds(folder: Path) -> int:

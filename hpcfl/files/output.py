@@ -24,9 +24,6 @@ NOTE = "output.txt"  # file in a run's folder that reports lost output
 REASON = "HPCFL_REASON"
 # Environment variable with the path of the file for a supervised job's pace.
 PACE = "HPCFL_PACE"
-# Environment variable with the time at which a supervised job started its ranks, in
-# seconds.
-STARTED = "HPCFL_STARTED"
 
 
 class Unfailing(io.FileIO):
@@ -148,21 +145,14 @@ def _make_text(raw: Unfailing, like: TextIO | None) -> TextIO:
     )
 
 
-def count_seconds_since_start() -> float:
-    """Return the seconds since the job's supervisor started the ranks; 0 without one."""
-    started = os.environ.get(STARTED)
-    return max(0.0, time.time() - float(started)) if started else 0.0
-
-
-def keep_pace(round: float, checkpoint: float, start: float) -> None:
+def keep_pace(round: float, checkpoint: float) -> None:
     """Write a job's durations for its supervisor, if any. A full disk is ignored.
 
     Args:
         round: seconds of the longest round.
         checkpoint: seconds of the checkpoint that follows when the job is stopped.
-        start: seconds before the first round.
     """
     if path := os.environ.get(PACE):
         with suppress(RunFailure):
-            pace = {"round": round, "checkpoint": checkpoint, "start": start}
+            pace = {"round": round, "checkpoint": checkpoint}
             atomic.write(Path(path), json.dumps(pace).encode(), durable=False)

@@ -157,9 +157,8 @@ class Federation:
     announce: Callable[[Result], None] = ignore_result
     best: BestRound | None = None
     timing: CheckpointSchedule = field(init=False)
-    # Seconds for the supervisor of a job, which compares them with the time limit: before
-    # the first round, of the longest round, and of copying the state for a checkpoint.
-    _started_in: float = 0.0
+    # Seconds for the supervisor of a job, which compares them with the time limit: of the
+    # longest round, and of copying the state for a checkpoint.
     _longest: float = 0.0
     _copied_in: float = 0.0
     # Results of rounds that are not recorded yet.
@@ -180,7 +179,6 @@ class Federation:
             RunFailure: Diverged clients end the run.
         """
         rounds = self.prepared.config.rounds
-        self._started_in = output.count_seconds_since_start()
         for number in range(done + 1, rounds + 1):
             begun = time.monotonic()
             if self.best is not None:
@@ -340,4 +338,4 @@ class Federation:
             if self.prepared.config.checkpoint.every != "auto":
                 under_way = max(0.0, written_in - self._longest)
             checkpoint = self._copied_in + written_in + under_way
-            output.keep_pace(self._longest, checkpoint, self._started_in)
+            output.keep_pace(self._longest, checkpoint)
