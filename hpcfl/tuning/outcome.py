@@ -1,13 +1,14 @@
 """Outcome of a tuning: chosen configurations, a table and a curve as files.
 
-The curve shows the expected best score over the number of trials.
+The curve shows the expected best score over the number of trials. At 0 trials it has the
+score of the untuned configuration.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -22,6 +23,9 @@ from hpcfl.tuning import halving
 from hpcfl.tuning import plan as plans
 from hpcfl.tuning.plan import Candidate, Cell, TuningPlan
 from hpcfl.tuning.search_results import Choice, SearchResults
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TABLE, CURVE, FIGURE = tune_folder.TABLE, "curve.csv", "curve.png"
 MISSING = "–"
@@ -84,15 +88,44 @@ def write_outcome(plan: TuningPlan, folder: Path) -> None:
         written.append(searches.TABLE)
     for name in written:
         output.say(f"file: {folder / name}")
-    if not output.is_quiet():
-        from hpcfl.tuning import figure  # loads pandas
+    if points and not output.is_quiet():
+        from hpcfl.report import figures  # loads pandas
 
-        figure.write(folder / FIGURE, curves, measure)
+        figures.write(folder / FIGURE, lambda: draw_curve(points, measure))
         output.say(f"figure: {folder / FIGURE}")
     output.say(f"chosen: {folder / tune_folder.CHOSEN}")
     moments = any(plan.find_column(method) for method in plan.section.methods)
     keys = "method.name,evaluation.score" if moments else "method.name"
     output.say(f"more: hpcfl table {folder} --rows {keys} --at tail")
+
+
+def draw_curve(points: Sequence[Row], measure: Measure) -> "Figure":
+    """Draw the curve with a line for each method.
+
+    Args:
+        points: Rows of the file of the curve.
+        measure: Measure of the primary metric.
+    """
+    from pandas import DataFrame
+
+    from hpcfl.report.figures import PAGE
+    from hpcfl.report.plots import curves
+    from hpcfl.report.sheet import Sheet
+
+    curve = DataFrame(points)
+    drawn = DataFrame(
+        {
+            "panel": "",
+            "row": curve["method"],
+            "method": curve["method"],
+            "x": curve["trials"],
+            "mean": measure.factor * curve["expected_best_validation"],
+            "runs": 1,
+        }
+    )
+    ylabel = f"expected best validation {measure.score}{measure.label_end}"
+    axis = "trials; 0: untuned"
+    return curves.draw(Sheet(PAGE), drawn, measure, x=axis, ylabel=ylabel)
 
 
 def _average(curves: Sequence[Sequence[float | None]]) -> list[float | None]:

@@ -7,6 +7,7 @@ from hpcfl.report import metric_values, page
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import Reading
 from hpcfl.report.sweep_table import make
+from hpcfl.scores.metric_names import Measure
 from hpcfl.trained import loading
 from hpcfl.tuning import outcome
 
@@ -26,3 +27,20 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     alone = make(arrange(runs[:1]))
     assert "±" not in alone.texts.iat[0, 0]
     assert outcome.write_scores([0.5], runs[0].measure) == "50.00"
+
+
+def test_the_curve_begins_with_the_untuned_score():
+    points = [
+        {"method": method, "trials": trials, "expected_best_validation": score}
+        for method, trials, score in (
+            ("fedavg", 0, 0.5),
+            ("fedavg", 1, 0.6),
+            ("ditto", 1, 0.4),
+        )
+    ]
+    accuracy = Measure("accuracy", "mean", "mean", "%")
+    [place] = outcome.draw_curve(points, accuracy).axes
+    fedavg, ditto = sorted(place.lines, key=lambda line: -len(line.get_xdata()))
+    assert fedavg.get_xdata().tolist() == [0, 1]
+    assert fedavg.get_ydata().tolist() == [50, 60]
+    assert fedavg.get_color() != ditto.get_color()
