@@ -99,13 +99,13 @@ def render(runs: list[Run], notes: Sequence[str] = ()) -> str:
 def _name_experiment(run: Run) -> str:
     """Return the name of a run's experiment.
 
-    It is the name of the run without the suffix that a sweep or a tuning adds.
+    It is the name of the run without the suffix that a sweep or a tuning adds: the label
+    of the run, for a tuning without the seed.
     """
     name = str(run.config["name"])
-    dashes = [place for place, letter in enumerate(name) if letter == "-"]
-    for dash in dashes:
-        if f"{run.label},".startswith(f"{name[dash + 1 :]},"):
-            return name[:dash]
+    without_seed = run.label.rpartition(",")[0]
+    for suffix in (run.label, without_seed):
+        name = name.removesuffix(f"-{suffix}")
     return name
 
 
