@@ -152,32 +152,11 @@ class Dirichlet(MergedScheme):
             short += missing
             if attempt == TRIAL and short > HOPELESS * TRIAL:
                 break
-        drawable = self.find_larger_beta(pools, least, generator)
-        advice = f"a larger beta, such as {drawable:g}" if drawable else "more samples"
         raise UserError(
             f"partition.beta = {self.beta}: in {attempt} attempts some of {self.clients} clients "
             f"always got fewer than {least} of {len(labels)} samples ({short / attempt:.3g} clients "
-            f"on average); use fewer clients or {advice}"
+            "on average); use fewer clients, a larger beta or more samples"
         )
-
-    def find_larger_beta(
-        self, pools: list[np.ndarray], least: int, generator: np.random.Generator
-    ) -> float | None:
-        """Return a multiple of ``beta`` with which the draw succeeds, or None.
-
-        Args:
-            pools: samples of each class.
-            least: smallest number of samples per client.
-            generator: generator of random numbers.
-        """
-        beta = self.beta
-        for _ in range(10):
-            beta *= 2
-            for _ in range(5):
-                drawn = spread(pools, self.clients, beta, generator)
-                if drawn.sizes.min() >= least:
-                    return beta
-        return None
 
 
 class DirichletMin(Scheme):

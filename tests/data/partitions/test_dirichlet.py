@@ -1,7 +1,5 @@
 """Classes divided among clients in Dirichlet proportions: protocols.md D2 and D3."""
 
-import re
-
 import numpy as np
 import pytest
 from refusals import expect_refusal
@@ -72,19 +70,10 @@ def test_giving_up_tells_the_numbers(monkeypatch, generator):
         dirichlet.draw_shares(np.array([False, False]), 0.1, generator)
 
 
-def test_a_hopeless_draw_is_given_up_early_with_a_beta_that_can_be_drawn(generator):
-    labels = np.arange(3000) % 10
-    with expect_refusal(r"partition\.beta = 0\.02: ") as caught:
+def test_a_hopeless_draw_is_given_up_early(generator):
+    with expect_refusal(r"partition\.beta = 0\.02: in 100 attempts "):
+        labels = np.arange(3000) % 10
         Dirichlet(clients=300, beta=0.02).assign(labels, 10, generator)
-    [beta] = re.findall(r" (\S+)$", str(caught.value))
-    larger = Dirichlet(clients=300, beta=float(beta))
-    assert larger.assign(labels, 10, generator).attempts < 100
-
-
-def test_no_beta_is_named_if_there_are_too_few_samples(generator):
-    with expect_refusal(r"partition\.beta = 0\.1: ") as caught:
-        Dirichlet(clients=300).assign(np.arange(300) % 10, 10, generator)
-    assert str(caught.value).count("beta") == 1
 
 
 OFFICIAL = np.concatenate([np.repeat(np.arange(10), 500), np.repeat(np.arange(10), 50)])
