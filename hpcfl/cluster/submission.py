@@ -28,7 +28,7 @@ from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import SubmittedJobs
 from hpcfl.cluster.supervisor import Supervisor
 from hpcfl.cluster.tuning_jobs import Task, list_stages
-from hpcfl.commands import cell_data, experiments, needs, tune
+from hpcfl.commands import cells, experiments, needs, tune
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.errors import RunFailure, UserError
@@ -116,7 +116,7 @@ def submit(
         return [f"{lines[0]}, so no job would be submitted; choose another --out"]
     if dry_run and jobs:
         _show_needs(jobs[0].config, profile.ranks)
-        cell_data.try_data({job.name: job.config for job in jobs}, jobs[0].config)
+        cells.try_data({job.name: job.config for job in jobs}, jobs[0].config)
         lines += submitter.describe(jobs)
     if dry_run or not jobs:
         return lines

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcfl.adapters import make_adapter
 from hpcfl.clock.schedule import make_schedule
-from hpcfl.commands.cell_updates import refuse_conflicts
+from hpcfl.commands.cells import refuse_conflicts, try_data
 from hpcfl.commands.run import check_world, find_allowed_silence
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
@@ -57,7 +57,7 @@ def check_file(
         adapter = make_adapter(first.adapter)
     communicator.watch(find_allowed_silence([first]))
     prepared = prepare_together(first, communicator, adapter)
-    from hpcfl.commands import cell_data, data_summary, needs
+    from hpcfl.commands import data_summary, needs
 
     values = data_summary.find_range(prepared, communicator)
     prepared = prepared.keep_few_samples()
@@ -69,7 +69,7 @@ def check_file(
     of_job = needs.compute_needs(prepared, communicator)
     with agreed(communicator):
         if communicator.is_server:
-            cell_data.try_data(cells, first)
+            try_data(cells, first)
     if of_job is None or values is None:
         return
     remarks = _find_unsourced(cells.values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.commands.cell_updates import refuse_conflicts
+from hpcfl.commands.cells import refuse_conflicts
 from hpcfl.commands.run import (
     OnRound,
     check_world,

@@ -1,11 +1,12 @@
-"""Sections on updates that exclude one another in a later cell of a sweep."""
+"""Cells of a sweep with sections that exclude one another, and with unusable data."""
 
 import pytest
 import tiny
 from playing import run_table
 from refusals import expect_refusal
 
-from hpcfl.commands.cell_updates import refuse_conflicts
+from hpcfl.commands.cells import refuse_conflicts, try_data
+from hpcfl.data import datasets
 from hpcfl.experiment import config
 
 UNIFORM = {"name": "fedavg", "weights": "uniform"}
@@ -52,3 +53,34 @@ def test_no_cell_runs(tmp_path):
     with expect_refusal(r"f=2: .*it needs 7 rows"):
         run_table(table, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
+
+
+def test_each_data_set_is_read_once_and_each_partition_drawn(monkeypatch):
+    reads = []
+    load = datasets.load
+    monkeypatch.setattr(
+        datasets,
+        "load",
+        lambda data, seed: reads.append(data.dataset) or load(data, seed),
+    )
+    found = parse_cells(
+        {},
+        {"seed": 5},
+        {"data": {"dataset": "digits"}},
+        {"data": {"dataset": "digits"}, "training": {"validation": 0.2}},
+        {"data": {"dataset": "digits"}, "training": {"lr": 0.2}},
+    )
+    try_data(found, found["cell 0"])
+    assert reads == ["digits"]
+
+
+def test_the_cell_with_unusable_data_is_named(tmp_path):
+    missing = {"dataset": "cifar-10", "root": str(tmp_path)}
+    many = {"counts": [[10**6, 0, 0, 0]] * 5}
+    for wrong in (
+        {"data": missing},
+        {"data": {"dataset": "digits"}, "partition": many},
+    ):
+        found = parse_cells({}, {"seed": 5}, wrong)
+        with expect_refusal("^cell 2: "):
+            try_data(found, found["cell 0"])

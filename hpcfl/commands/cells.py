@@ -1,4 +1,4 @@
-"""Check the data of all cells of a sweep before any cell runs."""
+"""Check all cells of a sweep before any cell runs: their sections and their data."""
 
 import json
 from collections.abc import Mapping
@@ -12,6 +12,42 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import Method
 from hpcfl.simulation.prepared_data import prepare_data
+
+
+def check_cell(config: Config) -> None:
+    """Raise UserError if sections of a cell exclude each other.
+
+    Modules are imported only if a section needs them.
+    """
+    if config.changes_updates:
+        from hpcfl.updates.checks import check_experiment
+
+        check_experiment(config)
+    if config.hides_samples:
+        from hpcfl.updates.sample_level import refuse_uncovered
+
+        refuse_uncovered(config, cast(Method, config.method))
+
+
+@user_code.locate_errors()
+def refuse_conflicts(cells: Mapping[str, Config]) -> None:
+    """Raise UserError if sections of cells exclude each other.
+
+    The error has one line for each mistake, with the name of the first cell that makes
+    it.
+
+    Args:
+        cells: Configurations of the sweep by the name of the cell.
+    """
+    wrong: dict[str, str] = {}
+    for name, config in cells.items():
+        try:
+            check_cell(config)
+        except UserError as error:
+            for mistake in error.args:
+                wrong.setdefault(mistake, name)
+    if wrong:
+        raise UserError(*(f"{name}: {mistake}" for mistake, name in wrong.items()))
 
 
 @user_code.locate_errors()
