@@ -13,7 +13,7 @@ hyperparameters that the papers print for their baselines.
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,22 @@ def flatten(
         else:
             setting[prefix + key] = value
     return setting
+
+
+def write_label(key: str, value: Any, keys: Collection[str]) -> str:
+    """Return the label of a value: ``fedavg`` for ``method.name``, else ``beta=0.1``.
+
+    Args:
+        key: Dotted key of the value.
+        value: The value.
+        keys: All keys of the label; the whole key is written if another one of them has
+            the same last part.
+    """
+    last = key.rpartition(".")[2]
+    if last in ("name", "dataset", "scheme"):
+        return str(value)
+    alike = [other for other in keys if other.rpartition(".")[2] == last]
+    return f"{last if len(alike) == 1 else key}={value}"
 
 
 def _add_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:

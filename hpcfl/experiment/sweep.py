@@ -15,7 +15,12 @@ from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import LONGEST, Config, choose, parse, try_parse
-from hpcfl.experiment.experiment_file import Setting, check_plain, flatten
+from hpcfl.experiment.experiment_file import (
+    Setting,
+    check_plain,
+    flatten,
+    write_label,
+)
 from hpcfl.experiment.plugins import is_selector
 from hpcfl.files.file_names import make_file_name
 
@@ -105,7 +110,9 @@ def parse_changed(
 
 def _make_name(setting: Setting) -> str:
     """Return the name of a cell's folder."""
-    labels = [_write_label(key, value, setting) for key, value in setting.items()]
+    labels = []
+    for key, value in setting.items():
+        labels.append(make_file_name(write_label(key, value, setting)))
     return _shorten(",".join(labels))
 
 
@@ -127,23 +134,6 @@ def _list_axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
                         f"{source}: sweep.{path} = {values!r}: must be a list of values"
                     )
                 yield [{path: choice} for choice in values]
-
-
-def _write_label(key: str, value: Any, setting: Setting) -> str:
-    """Return the part of a cell's name for one key, as it is valid in a file name:
-    ``fedavg`` for ``method.name``, else ``beta=0.1``.
-
-    If the last parts of two keys are equal, the text contains the whole key.
-    """
-    last = key.rpartition(".")[2]
-    alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
-    if last in ("name", "dataset", "scheme"):
-        text = str(value)
-    elif alike:
-        text = f"{key}={value}"
-    else:
-        text = f"{last}={value}"
-    return make_file_name(text)
 
 
 def _shorten(name: str) -> str:

@@ -269,16 +269,11 @@ def make_label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
         setting: Configuration of a run by dotted key.
         keys: Keys whose values form the label.
     """
-    ends = [key.rpartition(".")[2] for key in keys]
     parts = []
-    for key, end in zip(keys, ends, strict=True):
+    for key in keys:
         content = setting.get(key)
-        if content is None:
-            continue
-        if end in ("name", "dataset", "scheme"):
-            parts.append(str(content))
-        else:
-            parts.append(f"{end if ends.count(end) == 1 else key}={content}")
+        if content is not None:
+            parts.append(experiment_file.write_label(key, content, keys))
     return " ".join(parts)
 
 
