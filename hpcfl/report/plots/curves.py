@@ -7,7 +7,7 @@ import numpy as np
 from pandas import DataFrame, Series, concat
 
 from hpcfl.errors import UserError, suggest
-from hpcfl.report import lines, search_spending
+from hpcfl.report import lines
 from hpcfl.report.arrangement import (
     Arrangement,
     arrange,
@@ -228,16 +228,15 @@ def list_over_axis(arranged: Arrangement, metric: str, x: str = "rounds") -> Dat
 def explain_limits(arranged: Arrangement) -> list[str]:
     """Return a line on each complete curve that ends before others."""
     most = max(run.config["rounds"] for run in arranged.runs)
-    spent = search_spending.find_shares(arranged)
-    limit = (
-        "the budget of its search allows no more" if spent else "by its configuration"
-    )
     shorter = {
         placed.row: placed.run.config["rounds"]
         for placed in arranged.placed
         if placed.run.summary.finished and placed.run.config["rounds"] < most
     }
-    return [f"{row} ends at round {rounds}: {limit}" for row, rounds in shorter.items()]
+    return [
+        f"{row} ends at round {rounds}, by its configuration"
+        for row, rounds in shorter.items()
+    ]
 
 
 def list_over_key(arranged: Arrangement, reading: Reading, key: str) -> DataFrame:
