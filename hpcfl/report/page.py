@@ -254,10 +254,9 @@ def _explain_ends(drawn: Arrangement) -> list[str]:
         if run.results.is_packed:
             return ["A packed file has only the best and the last rounds: no curves."]
         if not run.summary.finished:
-            reason = f": {run.status.failure}" if run.status.failure else ""
             ends.append(
                 f"{placed.row} ends at round {run.summary.rounds} of "
-                f"{run.config['rounds']}, {run.label} is {run.summary.state}{reason}"
+                f"{run.config['rounds']}, {run.label} is {run.summary.state}"
             )
     return ends + curves.explain_limits(drawn)
 

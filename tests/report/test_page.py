@@ -96,7 +96,7 @@ def test_the_page_says_what_the_commands_say(sweep, html):
     headings = ["method", "accuracy (%)", "accuracy of the last tenth of rounds (%)"]
     assert found.texts["th"][:3] == headings
     assert "4 of 5 runs" in found.texts["p"][0]
-    assert "local ends at round 12 of 12, local is failed: client 3 diverged" in notes
+    assert "local ends at round 12 of 12, local is failed" in notes
     assert "local: failed after round 12: client 3 diverged" in notes
     assert any(note.startswith("local: continued after round 7") for note in notes)
 
