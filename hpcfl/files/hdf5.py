@@ -86,7 +86,7 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
     Raises:
         RunFailure: $TMPDIR is full.
     """
-    buffer = scratch.File(
+    buffer = scratch.open_file(
         sum(value.nbytes + HEADER for value in datasets.values()) + HEADER
     )
     links = h5p.create(h5p.LINK_CREATE)
@@ -104,7 +104,7 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
             if array.size:
                 dataset.write(h5s.ALL, h5s.ALL, array)
         file.attrs.update(sorted(attributes.items()))
-    return buffer.content()
+    return scratch.get_content(buffer)
 
 
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -7,16 +7,16 @@ moves pages as needed. The file disappears when the process ends, for any reason
 import ctypes
 import io
 import math
+import mmap
 import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
-from typing_extensions import Buffer  # part of Python from 3.12 on
 
 from hpcfl.errors import RunFailure
 from hpcfl.files import atomic, heartbeat
@@ -197,60 +197,25 @@ def make_temporary_folder() -> Iterator[Path]:
         yield Path(path)
 
 
-class File(io.RawIOBase):
-    """A readable and writable file in memory, or in $TMPDIR if it is LARGE.
+def open_file(size: int) -> IO[bytes]:
+    """Open an unnamed file for writing, in memory, or in $TMPDIR if it is LARGE.
 
-    ``capacity`` is the expected size in bytes; larger content is moved to a larger
-    array.
+    Args:
+        size: Largest expected size in bytes.
+
+    Raises:
+        RunFailure: $TMPDIR is full.
     """
+    if size <= LARGE:
+        return io.BytesIO()
+    map_file(size)  # a full disk is an error here, and could be a crash of HDF5 later
+    return tempfile.TemporaryFile(prefix="hpcfl-", dir=find_folder())
 
-    def __init__(self, capacity: int) -> None:
-        self._bytes, self._end, self._position = allocate(capacity), 0, 0
 
-    def content(self) -> memoryview:
-        """Return the written bytes, which are valid until the next write."""
-        return self._bytes[: self._end].data
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = (
-            offset
-            + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[
-                whence
-            ]
-        )
-        return self._position
-
-    def truncate(self, size: int | None = None) -> int:
-        size = self._position if size is None else size
-        self._reserve(size)
-        self._bytes[self._end : size] = 0
-        self._end = size
-        return size
-
-    def write(self, data: Buffer, /) -> int:
-        given = memoryview(data)
-        count, end = len(given), self._position + len(given)
-        self._reserve(end)
-        self._bytes[self._end : self._position] = 0  # gap after a seek
-        self._bytes.data[self._position : end] = given
-        self._position, self._end = end, max(self._end, end)
-        return count
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        wanted = memoryview(buffer)
-        data = self.content()[self._position : self._position + len(wanted)]
-        wanted[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def _reserve(self, size: int) -> None:
-        if size > len(self._bytes):
-            larger = allocate(2 * size)
-            larger[: self._end] = self._bytes[: self._end]
-            self._bytes = larger
+def get_content(file: IO[bytes]) -> memoryview:
+    """Return the bytes of a file from ``open_file``, to which nothing more is written."""
+    if isinstance(file, io.BytesIO):
+        return file.getbuffer()
+    with file:
+        file.flush()
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
