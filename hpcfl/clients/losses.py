@@ -17,6 +17,7 @@ from torch.func import functional_call
 
 from hpcfl.errors import suggest
 from hpcfl.rows import constants
+from hpcfl.rows.declared import describe_form
 
 Tensors = dict[str, Tensor]
 Lanes = slice | Tensor  # consecutive lanes, or their indices [a]
@@ -140,14 +141,9 @@ CROSS_ENTROPY = Fit(default_prediction)
 def require_scalar(loss: Tensor) -> Tensor:
     """Return the loss. Raises TypeError if it is not a tensor with one number."""
     if not isinstance(loss, Tensor) or loss.dim():
-        got = (
-            f"has shape {list(loss.shape)}"
-            if isinstance(loss, Tensor)
-            else f"is a {type(loss).__name__}"
-        )
         raise TypeError(
-            f"the loss of a mini-batch {got}; expected a tensor with one number, "
-            "such as the mean"
+            f"the loss of a mini-batch is {describe_form(loss)}; expected a tensor with one "
+            "number, such as the mean"
         )
     return loss
 

@@ -91,12 +91,9 @@ class DeclaredTensors(FixedTensors):
 
     def _refuse_other(self, name: str, value: Any, declared: Tensor) -> None:
         """Raise UnknownName for a value of another type or shape than declared."""
-        if not isinstance(value, Tensor):
-            kind = type(value).__name__
-            raise UnknownName(f"{self.place}['{name}'] is a {kind}; expected a tensor")
-        same_shape = value.shape == declared.shape
         free = name in self.varying or not declared.numel()
-        if value.dtype == declared.dtype and (same_shape or free):
+        alike = isinstance(value, Tensor) and value.dtype == declared.dtype
+        if alike and (free or value.shape == declared.shape):
             return
         raise UnknownName(
             f"{self.place}['{name}'] became {describe_form(value)}; {self.source} "
@@ -112,21 +109,23 @@ def refuse_other_than_tensors(state: Any, hook: str) -> None:
         hook: name of the hook.
     """
     if not isinstance(state, Mapping):
-        kind = type(state).__name__
-        raise UserError(f"'{hook}' returns a {kind}; expected tensors by name")
+        raise UserError(
+            f"'{hook}' returns {describe_form(state)}; expected tensors by name"
+        )
     for name, value in state.items():
         if not isinstance(value, Tensor):
-            kind = type(value).__name__
             raise UserError(
-                f"'{hook}' returns '{name}' as a {kind}; expected a tensor, such as "
-                f"torch.tensor({value!r})"
+                f"'{hook}' returns '{name}' as {describe_form(value)}; expected a tensor, "
+                f"such as torch.tensor({value!r})"
             )
 
 
-def describe_form(tensor: Tensor) -> str:
-    """Format the type and shape of a tensor."""
-    kind = str(tensor.dtype).removeprefix("torch.")
-    return f"{kind} {list(tensor.shape)}"
+def describe_form(value: object) -> str:
+    """Return the type and shape of a tensor, or the type of any other object."""
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    kind = str(value.dtype).removeprefix("torch.")
+    return f"{kind} {list(value.shape)}"
 
 
 class Saved(torch.autograd.Function):

@@ -10,7 +10,7 @@ from hpcfl.errors import RunFailure, UserError, is_shortage
 from hpcfl.experiment import plugins, user_code
 from hpcfl.models import usable
 from hpcfl.rows import randomness
-from hpcfl.rows.declared import UnknownName
+from hpcfl.rows.declared import UnknownName, describe_form
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.hooks import Hooks, MessageError, find_called_hook, find_hooks
 from hpcfl.simulation.prepare import Prepared
@@ -98,16 +98,13 @@ def check_output(output: object, samples: int, classes: int) -> None:
         TypeError: The output does not have a row for each sample and a column for each
             class.
     """
-    given = f"a {type(output).__name__}"
-    if isinstance(output, Tensor):
-        given = "×".join(map(str, output.shape))
-        if output.dim() == 2:
-            rows, columns = output.shape
-            if rows == samples and columns >= classes:
-                return
+    if isinstance(output, Tensor) and output.dim() == 2:
+        rows, columns = output.shape
+        if rows == samples and columns >= classes:
+            return
     raise TypeError(
-        f"gives {given}; expected {samples}×{classes}, an output for each of "
-        f"{classes} classes"
+        f"gives {describe_form(output)}; expected [{samples}, {classes}], an output for "
+        f"each of {classes} classes"
     )
 
 

@@ -21,6 +21,7 @@ from hpcfl.rows.declared import (
     DeclaredTensors,
     FixedTensors,
     NamedTensors,
+    describe_form,
     refuse_other_than_tensors,
 )
 from hpcfl.scores.metric_names import AGGREGATION, PRIVACY, RECORDED
@@ -63,8 +64,8 @@ def check_message(
         MessageError: The message cannot be sent.
     """
     if not isinstance(message, Mapping):
-        kind = type(message).__name__
-        raise MessageError(hook, f"a {kind}; expected a dictionary of tensors by name")
+        given = describe_form(message)
+        raise MessageError(hook, f"{given}; expected a dictionary of tensors by name")
     try:
         entries = wrap_entries(message)
     except ValueError as error:
@@ -95,8 +96,8 @@ def check_measured(hook: str, returned: Any) -> dict[str, float]:
         MessageError: The numbers cannot be recorded.
     """
     if not isinstance(returned, Mapping):
-        kind = type(returned).__name__
-        raise MessageError(hook, f"a {kind}; expected a dictionary of numbers by name")
+        given = describe_form(returned)
+        raise MessageError(hook, f"{given}; expected a dictionary of numbers by name")
     numbers = {}
     for name, value in returned.items():
         if not isinstance(name, str) or not MEASURED.fullmatch(name):
@@ -106,9 +107,9 @@ def check_measured(hook: str, returned: Any) -> dict[str, float]:
         try:
             numbers[name] = float(value)
         except (TypeError, ValueError, RuntimeError):
-            kind = type(value).__name__
+            given = describe_form(value)
             raise MessageError(
-                hook, f"'{name}' as a {kind}; expected one number"
+                hook, f"'{name}' as {given}; expected one number"
             ) from None
     return numbers
 

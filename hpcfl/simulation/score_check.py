@@ -11,6 +11,7 @@ from torch import Tensor
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
+from hpcfl.rows.declared import describe_form
 from hpcfl.scores.base import Block, Score
 
 # Shape of a synthetic block, whose last SPARE samples are masked out.
@@ -203,14 +204,7 @@ def require_rows(value: Tensor, *widths: str) -> Tensor:
     if not right or len(value) != CLIENTS:
         expected = ", ".join([str(CLIENTS), *widths])
         raise TypeError(
-            f"it returns {describe_value(value)} for {CLIENTS} clients; expected "
+            f"it returns {describe_form(value)} for {CLIENTS} clients; expected "
             f"[{expected}]"
         )
     return value
-
-
-def describe_value(value: object) -> str:
-    """Return a tensor's shape, or another object's type, for a message."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    return f"a {type(value).__name__}"

@@ -7,6 +7,7 @@ another width than those of the experiment.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
+from hpcfl.rows.declared import describe_form
 from hpcfl.updates.base import Attack, Context, Rule, Transform
 from hpcfl.updates.entries import FLOAT_BITS
 
@@ -114,14 +116,12 @@ def make_updates() -> tuple[Tensor, Context]:
     return torch.from_numpy(numbers((CLIENTS, WIDTH))).float(), context
 
 
-def require_updates(place: str, result: object, rows: int) -> None:
+def require_updates(place: str, result: Any, rows: int) -> None:
     """Raise UserError unless a result is updates, floating-point [rows, WIDTH]."""
-    given = f"a {type(result).__name__}"
-    if isinstance(result, Tensor):
-        if result.is_floating_point() and result.shape == (rows, WIDTH):
-            return
-        given = f"{result.dtype} {list(result.shape)}"
+    floats = isinstance(result, Tensor) and result.is_floating_point()
+    if floats and result.shape == (rows, WIDTH):
+        return
     raise UserError(
-        f"{place} returns {given} for updates [{rows}, {WIDTH}]; expected updates of "
-        "this form, float32"
+        f"{place} returns {describe_form(result)} for updates [{rows}, {WIDTH}]; "
+        "expected updates of this form, float32"
     )

@@ -81,11 +81,11 @@ MISTAKES = [
         "TypeError: TakesAnother.__init__() ",
     ),
     ("method.name=mistakes:Remembers", "self.counter = 0", "self.counter = …: "),
-    ("method.name=mistakes:VectorLoss", "class VectorLoss", "has shape [2]; "),
+    ("method.name=mistakes:VectorLoss", "class VectorLoss", "float32 [2]; "),
     (
         "method.name=mistakes:VectorLoss runtime.lanes=1",
         "class VectorLoss",
-        "has shape [2]; ",
+        "float32 [2]; ",
     ),
     ("method.name=mistakes:NumberLoss", "class NumberLoss", "is a float; "),
     ("method.name=mistakes:FreeLoss", "class FreeLoss", "'mistakes:FreeLoss'"),
@@ -103,7 +103,7 @@ MISTAKES = [
     (
         "method.name=mistakes:BareUpload",
         "# not a dictionary",
-        "'update' returns a Tensor",
+        "'update' returns float32",
     ),
     (
         "method.name=mistakes:ShortUpload",
@@ -151,8 +151,12 @@ MISTAKES = [
         "return self.linear(x.flatten(1))",
         "2×1×8×8",
     ),
-    ("model.name=mistakes:Image model.outputs=5", "class Image", "2×5; expected 2×10"),
-    ("model.name=mistakes:Unbatched", "class Unbatched", " 10; expected 2×10"),
+    (
+        "model.name=mistakes:Image model.outputs=5",
+        "class Image",
+        "[2, 5]; expected [2, 10]",
+    ),
+    ("model.name=mistakes:Unbatched", "class Unbatched", "[10]; expected [2, 10]"),
     ("model.name=mistakes:Forwardless", "class Forwardless", '"forward"'),
     (
         "model.name=mistakes:sequential",
@@ -208,7 +212,7 @@ def test_a_model_is_tried_even_if_a_round_is_too_large(hpcfl, monkeypatch):
     monkeypatch.setattr(dry_round, "SMALL_MODEL", 0)
     monkeypatch.setattr(dry_round, "TOO_LARGE", 0)
     code, _, [said] = hpcfl("check", "model.name=mistakes:Unbatched")
-    assert code == 2 and " 10; expected 2×10" in said
+    assert code == 2 and "[10]; expected [2, 10]" in said
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
 @pytest.mark.parametrize(
     ("message", "down", "words"),
     [
-        (torch.zeros(3, 2), True, "a Tensor; "),
+        (torch.zeros(3, 2), True, "float32 [3, 2]; "),
         ({"a": torch.zeros(())}, True, "an invalid message: message field 'a' "),
         (
             {"a": torch.zeros(2, 4)},
