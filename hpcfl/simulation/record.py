@@ -173,11 +173,19 @@ class Gathered:
     seconds: Sequence[Mapping[str, float]]
     scores: Mapping[str, Score]
 
+    @cached_property
+    def by_column(self) -> dict[str, Numbers]:
+        """The clients' numbers by column and number; {} on other ranks than 0."""
+        found: dict[str, Numbers] = {}
+        for text, values in self.clients.columns.items():
+            name = MetricName.parse(text)
+            found.setdefault(name.column, {})[name.number] = values
+        return found
+
     @property
     def columns(self) -> list[str]:
-        """The columns of the scored models, on all ranks."""
-        columns = {MetricName.parse(name).column for name in self.names}
-        return sorted(filter(has_scores, columns))
+        """The columns of the scored models; none on other ranks than 0."""
+        return sorted(filter(has_scores, self.by_column))
 
     def select(self, name: str, ids: np.ndarray) -> NDArray[np.float64]:
         """Return a number of some clients, NaN if it is missing. Only on rank 0.
@@ -186,9 +194,9 @@ class Gathered:
             name: name of the number.
             ids: ids of clients of the audience.
         """
-        if name not in self.names:
+        column = self.clients.columns.get(f"{CLIENTS}/{name}")
+        if column is None:
             return np.full(len(ids), np.nan)
-        column = self.clients.columns[f"{CLIENTS}/{name}"]
         numbers: NDArray[np.float64] = column[np.searchsorted(self.clients.ids, ids)]
         return numbers
 
@@ -202,10 +210,7 @@ class Gathered:
         if not self.clients.columns:
             return {}
         record: dict[str, float] = {}
-        by_column: dict[str, Numbers] = {}
-        for text, values in self.clients.columns.items():
-            name = MetricName.parse(text)
-            by_column.setdefault(name.column, {})[name.number] = values
+        by_column = self.by_column
         for column in self.columns:
             record |= self._summary(column, by_column[column])
         for number, values in by_column.get(RECORDED, {}).items():
