@@ -273,7 +273,7 @@ class Resources:
             concatenation of all chunks, [n].
         """
         results: list[Found] = []
-        order: list[int] = []
+        order = scoring.order_longest_first(pools)
 
         def run(chunk: list[int]) -> Found:
             lanes = torch.tensor(chunk, device=self.device)
@@ -287,23 +287,20 @@ class Resources:
             )
             return reduce(blocks, chunk)
 
-        waiting = scoring.order_longest_first(pools)
+        waiting = order
         while waiting:
             chunk = waiting[: self.kernel.widest]
-            fits = True
             try:
                 results.append(run(chunk))
             except RuntimeError as error:
                 if len(chunk) == 1 or not is_full(error):
                     raise
-                fits = False
-            # Outside the handler, whose error keeps the chunk's tensors in memory.
-            if fits:
-                order += chunk
+            else:
                 waiting = waiting[len(chunk) :]
                 heartbeat.beat()
-            else:
-                self.kernel.narrow(len(chunk))
+                continue
+            # Outside the handler, whose error keeps the chunk's tensors in memory.
+            self.kernel.narrow(len(chunk))
         return results, torch.tensor(order).argsort()
 
     def compute_outputs(

@@ -183,18 +183,16 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
     for waiting in training.list_groups():
         while waiting:
             chunk = waiting[: training.kernel.widest]
-            fits = True
             try:
                 training.train_chunk(chunk)
             except RuntimeError as error:
                 if len(chunk) == 1 or not is_full(error):
                     raise
-                fits = False
-            # Outside the handler, whose error keeps the chunk's tensors in memory.
-            if fits:
-                waiting = waiting[len(chunk) :]
             else:
-                training.kernel.narrow(len(chunk))
+                waiting = waiting[len(chunk) :]
+                continue
+            # Outside the handler, whose error keeps the chunk's tensors in memory.
+            training.kernel.narrow(len(chunk))
     constants.refuse_changed(resources.kernel.module)
     return training.trained
 
