@@ -82,12 +82,12 @@ def _decode(digests: str) -> np.ndarray:
 class Row:
     """The state of one client.
 
-    Its tensors never change; a new state makes a new row. ``written`` is False for the
-    template's row, which all clients without own state share.
+    Its tensors never change; a new state makes a new row. All clients without own state
+    share the template's row.
     """
 
-    def __init__(self, state: Mapping[str, Tensor], written: bool = True) -> None:
-        self.state, self.written = state, written
+    def __init__(self, state: Mapping[str, Tensor]) -> None:
+        self.state = state
         self.size = sum(tensor.nbytes for tensor in state.values())  # bytes
 
     @property
@@ -200,8 +200,7 @@ class ClientStore:
                 stored in memory.
         """
         self._template_row = Row(
-            {name: _move_whole(tensor) for name, tensor in template.items()},
-            written=False,
+            {name: _move_whole(tensor) for name, tensor in template.items()}
         )
         self.template = self._template_row.tensors
         self._ids = np.sort(np.fromiter(ids, np.int64))
