@@ -41,10 +41,6 @@ class Devices:
     up: list[int]
     latency: int
 
-    @property
-    def clients(self) -> int:
-        return len(self.pace)
-
 
 def draw_devices(time: Time, clients: int, seed: int, sample_ms: float) -> Devices:
     """Return the devices of clients.
@@ -244,7 +240,7 @@ def _describe_distributions(duration: Duration) -> list[str]:
     client.
     """
     devices = duration.devices
-    clients = range(devices.clients)
+    clients = range(len(devices.pace))
     travel = [
         convert_to_seconds(duration.count_transfer_ticks(client)) for client in clients
     ]

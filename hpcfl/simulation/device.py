@@ -17,6 +17,7 @@ import torch
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
+from hpcfl.files import wording
 from hpcfl.simulation import torch_settings
 
 LISTS = (
@@ -269,5 +270,4 @@ def describe_ranges(numbers: Iterable[int]) -> str:
     texts = []
     for first, last in parts:
         texts.append(str(first) if first == last else f"{first}-{last}")
-    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    return ", ".join(texts[:SHOWN]) + more
+    return wording.list_first(texts, SHOWN)

@@ -11,7 +11,7 @@ A round can fail in two ways:
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -76,16 +76,6 @@ class RoundPlan:
         )
 
 
-class Playable(Protocol):
-    """Interface of a round for ``play``."""
-
-    stopwatch: resources.Stopwatch
-
-    @property
-    def name(self) -> str:
-        """The name of the round in messages."""
-
-
 @dataclass(frozen=True)
 class Stage:
     """One step of a round.
@@ -108,7 +98,7 @@ Observer = Callable[[str, Any], None]
 
 
 def play(
-    round: Playable, stages: Sequence[Stage], observers: Sequence[Observer] = ()
+    round: Any, stages: Sequence[Stage], observers: Sequence[Observer] = ()
 ) -> None:
     """Run the stages of a round in order. Collective if one of the stages is.
 

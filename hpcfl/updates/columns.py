@@ -146,22 +146,11 @@ def clip_rows(rows: Tensor, bound: float) -> Tensor:
     return clipped.to(rows.dtype)
 
 
-def compute_norms(rows: Tensor, centre: Tensor | None = None) -> Tensor:
-    """Return the Euclidean norm of each row, or its distance to ``centre`` [P], float64
-    [n].
-    """
-    if centre is None:
-        squares = sum_blocks(_sum_squares, rows)
-    else:
-        squares = sum_blocks(_sum_squared_distances, rows, centre)
-    return squares.sqrt()
-
-
-def _sum_squares(block: Tensor) -> Tensor:
-    """Return the sum of squares of each row of a block [n, columns]."""
-    return block.square().sum(dim=1)
+def compute_distances(rows: Tensor, centre: Tensor) -> Tensor:
+    """Return the Euclidean distance of each row to ``centre`` [P], float64 [n]."""
+    return sum_blocks(_sum_squared_distances, rows, centre).sqrt()
 
 
 def _sum_squared_distances(block: Tensor, centre: Tensor) -> Tensor:
     """Return the squared distance of each row of a block to the ``centre``."""
-    return _sum_squares(block - centre)
+    return (block - centre).square().sum(dim=1)

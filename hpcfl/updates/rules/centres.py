@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.updates.base import Context
 from hpcfl.updates.columns import (
-    compute_norms,
+    compute_distances,
     compute_weighted_mean,
     join_blocks,
 )
@@ -52,7 +52,7 @@ class GeometricMedian(RowRule):
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         centre = compute_weighted_mean(rows, weights)
         for _ in range(self.steps):
-            distances = compute_norms(rows, centre)
+            distances = compute_distances(rows, centre)
             factors = weights.double() / distances.clamp(min=self.smallest)
             centre = compute_weighted_mean(rows, factors)
         return centre
@@ -86,7 +86,7 @@ class CenteredClip(RowRule):
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         centre = context.memory["centre"].double()
         for _ in range(self.steps):
-            distances = compute_norms(rows, centre)
+            distances = compute_distances(rows, centre)
             shares = self.radius / distances.clamp(min=self.radius) / len(rows)
             centre = join_blocks(partial(_move, shares), rows, centre)
         context.memory["centre"] = centre.float()
