@@ -267,13 +267,10 @@ class MiniBatches:
             The positions of each lane's samples in order, and the size of a full
             mini-batch.
         """
-        keys = [(self.phase, *key, epoch) for key in self.keys]
-        sizes = [len(lane.pool) for lane in self.lanes]
-        shuffled = randomness.permutations(
-            sizes, self.seed, [("shuffle", *key) for key in keys]
-        )
         orders = []
-        for lane, order, key in zip(self.lanes, shuffled, keys, strict=True):
+        for lane, client_key in zip(self.lanes, self.keys, strict=True):
+            key = self.phase, *client_key, epoch
+            order = randomness.permutation(len(lane.pool), self.seed, "shuffle", *key)
             used = lane.pool[order[: lane.length]]
             orders.append(self.samples.vary(used, self.seed, *key))
         return orders, self.size

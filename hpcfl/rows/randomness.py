@@ -10,7 +10,7 @@ seed and the key of the draw.
 
 import pickle
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import cast
@@ -82,28 +82,6 @@ def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
 def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
     """Return a random order of ``range(size)``, int64 [size]."""
     return generator(seed, *key).permutation(size)
-
-
-def permutations(
-    sizes: Iterable[int], seed: int, keys: Iterable[tuple[int | str, ...]]
-) -> Iterator[np.ndarray]:
-    """Yield ``permutation(size, seed, *key)`` for each size and key.
-
-    All keys use one generator in turn, which is faster than a new generator for each
-    key.
-
-    Args:
-        sizes: sizes of the permutations.
-        seed: seed of the experiment.
-        keys: keys of the permutations.
-    """
-    philox = np.random.Philox(_Key(bytes(16)))  # type: ignore[arg-type]
-    drawing = np.random.Generator(philox)
-    fresh = philox.state
-    for size, key in zip(sizes, keys, strict=True):
-        fresh["state"]["key"] = np.frombuffer(_digest(seed, key), "<u8")
-        philox.state = fresh
-        yield drawing.permutation(size)
 
 
 @contextmanager

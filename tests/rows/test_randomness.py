@@ -56,10 +56,3 @@ def test_torchs_generator_is_seeded_inside_and_untouched_outside():
         assert torch.equal(torch.randn(3), first)
     with randomness.seeded(0, "model", 2):
         assert not torch.equal(torch.randn(3), first)
-
-
-def test_permutations_of_one_generator_are_those_of_many():
-    sizes, keys = [5, 0, 700, 5], [("a", 1), ("a", 2), ("b", 1), ("a", "1")]
-    together = randomness.permutations(sizes, 3, keys)
-    for size, key, order in zip(sizes, keys, together, strict=True):
-        assert np.array_equal(order, randomness.permutation(size, 3, *key))
