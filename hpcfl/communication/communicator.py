@@ -122,7 +122,7 @@ class Communicator(Process, ABC):
         row: Array | None,
         width: int,
         dtype: Any,
-        empty: Empty = np.empty,
+        empty: Empty,
     ) -> Array:
         """Return rank 0's array [width] on every rank. Collective call.
 
@@ -231,7 +231,7 @@ class OneProcess(Communicator):
         row: Array | None,
         width: int,
         dtype: Any,
-        empty: Empty = np.empty,
+        empty: Empty,
     ) -> Array:
         assert row is not None
         return row

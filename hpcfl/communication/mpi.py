@@ -134,7 +134,7 @@ class World(Communicator):
         row: Array | None,
         width: int,
         dtype: Any,
-        empty: Empty = np.empty,
+        empty: Empty,
     ) -> Array:
         row = empty((width,), dtype) if row is None else row
         step = max(1, BLOCK_BYTES // row.itemsize)
