@@ -303,7 +303,6 @@ def conclude_training(round: Round, fleet: Fleet, message: Message) -> LocalWork
         fleet: participants after their training.
         message: their uploads.
     """
-    round.prepared.store.check_state(len(fleet.ids), fleet.state)
     finite = record.find_finite(fleet, message)
     trained = record.compute_numbers(fleet, message, finite)
     if round.prepared.config.participation.by_losses:

@@ -258,7 +258,7 @@ class ClientStore:
             RunFailure: The file system is full.
         """
         self._check_ids(ids)
-        self.check_state(len(ids), state)
+        self._check_state(len(ids), state)
         if not self.template:
             return  # an empty state needs no rows
         self.forget(ids)
@@ -306,7 +306,7 @@ class ClientStore:
         if others:
             raise ValueError(f"clients {others[:5]} are not on this rank")
 
-    def check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
+    def _check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
         """Raise ValueError for a state that does not match the template.
 
         Args:

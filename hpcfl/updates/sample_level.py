@@ -165,8 +165,8 @@ class SampleLevel(Overlay):
 
 def make_sample_privacy(
     config: Config, method: Method, clients: int, has_statistics: bool
-) -> SamplePrivacy | None:
-    """Return the clip and the noise of local training; None without ``[privacy] unit =
+) -> SamplePrivacy:
+    """Return the clip and the noise of local training with ``[privacy] unit =
     "sample"``.
 
     With a target ε the noise is NaN until ``calibrate`` sets it.
@@ -181,8 +181,7 @@ def make_sample_privacy(
         UserError: The guarantee does not cover a part of the experiment.
     """
     section = config.privacy
-    if section is None or section.unit != "sample":
-        return None
+    assert section is not None
     refuse_uncovered(config, method)
     if has_statistics:
         raise UserError(

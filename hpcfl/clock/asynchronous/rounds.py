@@ -230,7 +230,6 @@ class Arrivals:
         fleet.pace = list_shares(jobs)
         with round.name_clients(fleet):
             message = self.prepared.hooks.update(fleet, inbox)
-        self.prepared.store.check_state(len(ids), fleet.state)
         self.flights.keep_results(fleet, message)
         fleet.state = {}  # frees memory of the device for the next fleet
         round.fleets.append(fleet)
