@@ -559,6 +559,9 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
         for key, value in sorted(
             pairs, key=lambda pair: not plugins.is_selector(pair[0])
         ):
+            section, _, swept = key.partition(".")
+            if section == "sweep" and isinstance(table.get(section), dict):
+                table[section].pop(swept, None)  # a key in quotes
             choose(table, key, value)
             check_plain(table, key)
     except UserError as error:

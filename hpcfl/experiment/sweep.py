@@ -49,6 +49,14 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
         config = parse(base, source)
         return {config.name: config}
     axes = list(_list_axes(sweep, source))
+    swept = set[str]()
+    for axis in axes:
+        keys = set[str]().union(*axis)
+        if repeated := swept & keys:
+            raise UserError(
+                f"{source}: sweep: '{min(repeated)}' is swept twice; leave one list out"
+            )
+        swept |= keys
     size = math.prod(map(len, axes))
     if size > MOST_CELLS:
         raise UserError(

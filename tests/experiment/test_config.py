@@ -11,6 +11,7 @@ from playing import read_files, set_keys
 from refusals import expect_refusal
 
 from hpcfl.experiment import config, experiment_file
+from hpcfl.experiment.sweep import expand
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
 
@@ -422,6 +423,7 @@ SWEPT = """
 method.name = "fedavg"
 [sweep]
 seed = [0, 1]
+"training.momentum" = [0.1, 0.2]
 cases = [{ training.lr = 0.1, rounds = 3 }, { training.lr = 0.2 }]
 """
 
@@ -439,12 +441,13 @@ cases = [{ training.lr = 0.1, rounds = 3 }, { training.lr = 0.2 }]
         ),
         ("rounds=2", None),
         ("sweep.seed=[5]", None),
+        ("sweep.training.momentum=[0.5]", None),
     ],
 )  # not every case sets the rounds
 def test_what_every_cell_sets_cannot_be_overridden(tmp_path, override, message):
     (tmp_path / "e.toml").write_text(SWEPT)
     if message is None:
-        assert config.read(tmp_path / "e.toml", [override])
+        assert expand(config.read(tmp_path / "e.toml", [override]), "e.toml")
         return
     with expect_refusal(message):
         config.read(tmp_path / "e.toml", [override])

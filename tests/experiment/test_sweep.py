@@ -170,6 +170,7 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
         ({"seed": 3}, "f.toml: sweep.seed = 3: "),
         ({"seed": []}, r"f.toml: sweep.seed = \[\]: "),
         ({"seed": [1, 1]}, "f.toml: sweep: .*'seed=1'"),
+        ({"cases": [{"seed": 1}, {"rounds": 9}], "seed": [2]}, "f.toml: sweep.*'seed'"),
         ({"cases": [{}, {"seed": 1}]}, "sweep.cases: "),
         (
             {"training": {"lrr": [1]}},
