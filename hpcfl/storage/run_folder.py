@@ -411,12 +411,10 @@ def is_aside(name: str) -> bool:
 
 
 def _find_free_path(folder: Path) -> Path:
-    """Return an unused path for a moved folder: its name and the time."""
+    """Return an unused path for a moved folder: its name, cut if long, and the time."""
+    start = folder.name.encode()[:230].decode(errors="ignore")
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = [
-        f"{folder.name}.{stamp}",
-        *(f"{folder.name}.{stamp}-{n}" for n in range(2, 100)),
-    ]
+    names = [f"{start}.{stamp}", *(f"{start}.{stamp}-{n}" for n in range(2, 100))]
     return next(path for name in names if not (path := folder.with_name(name)).exists())
 
 

@@ -66,14 +66,15 @@ def test_fresh_keeps_a_link_to_a_folder_on_another_disk(tmp_path):
     assert not [*tmp_path.glob("run.*")]
 
 
-def test_fresh_moves_the_old_run_aside_twice_in_a_second(tmp_path):
-    folder = tmp_path / "run"
+@pytest.mark.parametrize("name", ["run", "é" * 127])
+def test_fresh_moves_the_old_run_aside_twice_in_a_second(tmp_path, name):
+    folder = tmp_path / name
     claim(folder)
     for moved in (1, 2):
         (folder / "metrics.h5").write_text(f"old {moved}")
         assert claim(folder, fresh=True) == [".lock", "run.json"]
         assert len(list(tmp_path.iterdir())) == 1 + moved
-    assert {path.read_text() for path in tmp_path.glob("run.*/metrics.h5")} == {
+    assert {path.read_text() for path in tmp_path.glob("*.*/metrics.h5")} == {
         "old 1",
         "old 2",
     }
