@@ -7,7 +7,7 @@ import pytest
 import torch
 from refusals import expect_refusal
 
-from hpcfl.data import checks, datasets
+from hpcfl.data import datasets
 from hpcfl.data.datasets import Dataset, Owners
 from hpcfl.data.sources.base import Source
 from hpcfl.experiment import config
@@ -56,10 +56,6 @@ def test_a_data_set_that_fits_is_taken():
             {"x": torch.tensor([[0.0, 1], [2, 3], [4, float("nan")], [6, 7]])},
             r"x\[2, 1\] is nan",
         ),
-        (
-            {"x": torch.tensor([[0.0, 1], [2, 3], [-float("inf"), 5], [6, 7]])},
-            r"x\[2, 0\] is -inf",
-        ),
         ({"x": torch.full((4, 2), 9), "vocabulary": 9}, "0 to 9"),
         ({"x": WHOLE.x.numpy()}, "x .*float32.* ndarray"),
         ({"x": WHOLE.x.double()}, r"x .*float32.* torch\.float64"),
@@ -97,7 +93,6 @@ def test_a_source_must_return_a_data_set():
 )
 def test_images_with_their_channels_last_are_noted(shape, is_noted):
     x = torch.zeros(shape, dtype=torch.uint8)
-    assert bool(checks.describe_channels_last(x)) is is_noted
     notes = load(replace(WHOLE, x=x)).notes
     assert any("transpose x" in note for note in notes) is is_noted
 
@@ -107,7 +102,6 @@ def test_images_with_their_channels_last_are_noted(shape, is_noted):
     [
         (("Ann", "ann"), True),
         (("1", "1.0"), True),
-        (("1e2", "100"), True),
         (("1", "2", "nan", "NA"), False),
         (("a1", "a01"), False),
     ],

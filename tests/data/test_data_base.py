@@ -1,16 +1,13 @@
 """Contracts of partition schemes and of sources."""
 
 import numpy as np
-import pytest
 from refusals import expect_refusal
-from test_partition import TOY, dataset, lists
+from test_partition import TOY
 
 from hpcfl.data import partition
 from hpcfl.data.partitions.base import (
     Assignment,
-    Draw,
     MergedScheme,
-    Scheme,
     round_down,
 )
 from hpcfl.data.sources.base import Source
@@ -34,41 +31,6 @@ def test_a_shared_sample_is_refused():
 
     with expect_refusal(r"partition\.scheme = 'greedy'"):
         partition.make(Greedy(clients=2), TOY)
-
-
-def test_a_scheme_may_keep_the_official_splits_apart():
-    class Official(Scheme):
-        scheme: str = "official"
-
-        def draw(self, labels, classes, official_test):
-            end = len(labels) - official_test
-            return Draw(
-                np.array_split(np.arange(end), self.clients),
-                [np.arange(end, len(labels))] * self.clients,
-            )
-
-    split = partition.make(
-        Official(clients=2), dataset(np.arange(12) % 3, official_test=4)
-    )
-    assert lists(split) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
-
-
-@pytest.mark.parametrize(
-    ("train", "told"),
-    [
-        ([0, 120], "client 0: .* 120 "),
-        ([3, 9], "client 0: sample 9 "),
-    ],
-)
-def test_a_scheme_that_draws_no_partition_is_refused(train, told):
-    class Broken(Scheme):
-        scheme: str = "broken"
-
-        def draw(self, labels, classes, official_test):
-            return Draw([np.array(train)], [np.array([9])])
-
-    with expect_refusal(rf"partition\.scheme = 'broken' .*{told}"):
-        partition.make(Broken(clients=1), TOY)
 
 
 class Misread(Source):

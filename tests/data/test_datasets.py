@@ -18,16 +18,6 @@ def load_named(name, **keys):
     return datasets.load(config.Data(dataset=name, **keys))
 
 
-def test_digits_are_built_in(monkeypatch):
-    monkeypatch.delenv("HPCFL_DATA", raising=False)
-    digits = datasets.load(config.Data())
-    assert digits.x.shape == (1797, 1, 8, 8) and digits.x.dtype == torch.uint8
-    assert digits.shape == (1, 8, 8) and digits.official_test == 0
-    assert digits.y.dtype == torch.int64 and digits.classes == 10
-    values = digits.normalise(digits.x)
-    assert values.dtype == torch.float32 and values.min() == -1 and values.max() == 1
-
-
 def test_data_sets_are_listed_by_their_files():
     names = datasets.list_names()
     assert {"digits", "fashion-mnist", "npz-folders", "pfllib"} <= set(names)
@@ -41,12 +31,6 @@ def test_normalise_subtracts_the_mean_and_divides_by_the_deviation(per_channel):
     data = datasets.Dataset("x", x, torch.zeros(4).long(), 2, mean=mean, std=std)
     shift, scale = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
     torch.testing.assert_close(data.normalise(x), (x / 255 - shift) / scale)
-
-
-def test_normalise_leaves_token_ids_alone():
-    x = torch.tensor([[0, 7], [3, 1]])
-    data = datasets.Dataset("x", x, torch.tensor([0, 1]), 2)
-    assert data.normalise(x) is x
 
 
 def test_a_missing_root_is_refused_with_the_download(monkeypatch):
@@ -153,11 +137,6 @@ def test_keys_of_a_data_set_are_keys_of_its_section():
     assert balanced.fingerprint() != letters.fingerprint()
 
 
-def test_a_data_set_without_keys_has_the_sections_alone():
-    resolved = config.parse({"method": {"name": "fedavg"}}).resolved()
-    assert set(resolved["data"]) == set(config.Data.model_fields) - {"options"}
-
-
 def test_keys_that_do_not_fit_the_data_are_refused():
     with expect_refusal(r"data\.dataset = 'npz' .*data\.file"):
         load_named("npz")
@@ -244,9 +223,3 @@ def test_held_out_samples_are_drawn_by_seed_and_client():
     assert np.array_equal(first, again)
     assert not np.array_equal(first[0], other[0])
     assert not np.array_equal(first[0], first[1])
-
-
-def test_a_share_of_zero_holds_out_nothing():
-    train, held_out = hold_out(TRAIN, LABELS, 0.0, seed=1)
-    assert all(map(np.array_equal, train, TRAIN))
-    assert list(map(len, held_out)) == [0, 0, 0, 0]

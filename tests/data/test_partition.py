@@ -52,19 +52,6 @@ def test_twenty_clients_share_the_digits(scheme):
     assert counts.sum(0).tolist() == np.bincount(labels).tolist()
 
 
-def test_the_seed_decides():
-    assert lists(deal()) == lists(deal()) != lists(deal(seed=2))
-
-
-def test_the_share_of_training_samples_is_a_key():
-    assert [len(held) for held in deal(train=0.5).train] == [20, 20, 20]
-
-
-def test_too_many_clients_are_refused():
-    with expect_refusal(r"partition\.clients = 121"):
-        deal(clients=121)
-
-
 @pytest.mark.parametrize(("clients", "train"), [(120, 0.75), (60, 0.25)])
 def test_a_client_without_samples_on_one_side_is_refused(clients, train):
     with expect_refusal(rf"client 0 gets 0 .*{clients} clients .*120 "):

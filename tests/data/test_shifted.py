@@ -212,7 +212,6 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
     [
         ("shift.0.kind='rotatoin'", "shift.0.kind = 'rotatoin' is unknown; did you mean"),
         ("shift.0.angels=[0]", "unknown key 'shift.0.angels'; did you mean 'angles'?"),
-        ("shift.0.angles=[]", "shift.0.angles = []: must"),
         ("shift.0.share=0.0", "shift.0.share = 0.0: must be greater than 0"),
         ("shift.0.who=0.5", "shift.0: who describes a drift, which needs at = [rounds]"),
         ("shift.0.at=[1]", "shift.0.at.0 = 1: must be greater than or equal to 2"),
@@ -300,30 +299,6 @@ def test_scores_can_be_of_the_next_round():
     assert np.array_equal(labels_in(of, 2, part="test"), SWAPPED_1_2[before])
 
 
-TINY_SWAP = {
-    "kind": "labels",
-    "how": "swap",
-    "swaps": [[0, 1]],
-    "at": [3],
-}
-
-
-@pytest.mark.slow
-def test_rounds_before_a_drift_are_those_without_and_swapped_classes_fall(federate):
-    counts = [[20, 20, 20, 20]] * 4
-    plain, drifted = (
-        federate(
-            "fedavg", counts, rounds=4, shift=list(shifts), training={"lr": 0.3}
-        ).values
-        for shifts in ([], [TINY_SWAP])
-    )
-    for name in ("pre/weighted", "post/weighted", "clients/train_loss"):
-        assert np.array_equal(plain[name][:2], drifted[name][:2])
-    assert drifted["pre/weighted"][2] < plain["pre/weighted"][2] - 0.2
-    groups = drifted["clients/recorded/group"]
-    assert groups.shape == (5, 4)
-
-
 def test_images_and_labels_commute_bit_for_bit():
     one, other = prepared(ROTATED, SWAPPED), prepared(SWAPPED, ROTATED)
     for client in range(8):
@@ -353,7 +328,6 @@ class Own(Shift):
     [
         (Concept("own", images=lambda x, _: x[:1]), r"'own' .*uint8 \[\d+, 1, 8, 8\]"),
         (Concept("own", images=lambda x, _: x / 2), r"'own' .*uint8"),
-        (Concept("own", images=lambda x, _: None), r"'own' .*uint8"),
         (Concept("own", labels=np.arange(3)), r"shift\.0\.kind: .*'own' .*10 class"),
         (Concept("own", labels=np.arange(1, 11)), r"'own' .*10 class"),
     ],

@@ -86,12 +86,10 @@ def test_clients_names_are_kept_and_are_as_many(path):
     [
         ([[0, 1], [4, -1], [8]], TEST, "client 1: sample -1 "),
         ([[0, 1], [4, 120], [8]], TEST, "client 1: sample 120 "),
-        (TRAIN, [[2, 3], [6], [2**63 - 1]], "client 2: sample 9223372036854775807"),
         ([[0, 1], [5, 4], [8]], TEST, "client 1: sample numbers"),
         ([[0, 1], [4, 4], [8]], TEST, "client 1: sample numbers"),
         ([[0, 1], [4, 6], [8]], TEST, "client 1: sample 6 "),
         ([[0, 1], [4, 10], [8]], GLOBAL, "client 1: sample 10 "),
-        ([[0, 1], [1, 5], [8]], TEST, "clients 0 and 1 both have sample 1"),
         ([[0, 1], [1, 5], [8]], GLOBAL, "clients 0 and 1 both have sample 1"),
         (TRAIN, [[2, 3], [6], [6]], "clients 1 and 2 both have sample 6"),
         ([[0, 1], [4, 5], [6]], TEST, "clients 1 and 2 both have sample 6"),
@@ -129,9 +127,8 @@ def test_arrays_that_are_no_lists_are_refused(path, name, array, told):
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"samples": 120.0}, "'samples': Input should be a valid integer"),
         ({"samples": -1}, "'samples': Input should be greater than 0"),
-        ({"notes": [3]}, "'notes.0': Input should be a valid string"),
+        ({"samples": 120.0}, "'samples': Input should be a valid integer"),
         ({"labels_sha256": 3}, "'labels_sha256': Input should"),
         ({"colour": "red"}, "'colour': Extra inputs are not permitted"),
         ({"text": "[" * 10_000}, "nested too deeply"),

@@ -53,26 +53,6 @@ def test_every_client_has_one_domain_and_domains_keep_their_sizes(inside, each):
     assert held == SIZES
 
 
-def test_inside_a_domain_clients_are_alike_or_differ_in_classes():
-    alike = plugin(clients=6, clients_per_domain=2).draw_from(data())
-    sizes = [
-        len(train) + len(test)
-        for train, test in zip(alike.train, alike.test, strict=True)
-    ]
-    assert sizes == [50, 50, 102, 101, 29, 28]
-    skewed = plugin(
-        clients=6,
-        clients_per_domain=2,
-        inside="dirichlet",
-        beta=0.1,
-    )
-    shares = []
-    for held in skewed.draw_from(data()).train:
-        counts = np.bincount(LABELS[held], minlength=4)
-        shares.append(counts.max() / counts.sum())
-    assert np.mean(shares) > 0.5
-
-
 @pytest.mark.parametrize("fields", [{}, {"official_test": 90, "merges": False}])
 @pytest.mark.parametrize("inner", [Iid, Dirichlet])
 def test_with_one_domain_it_is_the_inner_scheme_bitwise(inner, fields):

@@ -29,12 +29,6 @@ def test_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
     assert abs(np.mean(held) - reported) <= 2
 
 
-def test_all_samples_go_to_one_client_each_and_none_is_too_small(generator):
-    assignment = Dirichlet().assign(LABELS, 100, generator)
-    assert sorted(np.concatenate(assignment.samples)) == list(range(len(LABELS)))
-    assert min(map(len, assignment.samples)) >= 40
-
-
 def test_a_client_at_the_mean_gets_no_more(generator):
     shares = dirichlet.draw_shares(np.array([True, False, True]), 0.1, generator)
     assert shares[1] == 0 and shares.sum() == pytest.approx(1)

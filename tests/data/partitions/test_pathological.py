@@ -42,17 +42,6 @@ def test_a_class_is_dealt_out_in_stored_order_within_the_bounds():
         assert all(15 <= len(chunk) <= 149 for chunk in chunks) and len(last) > 150
 
 
-def test_cifar_100_has_ten_blocks_of_two():
-    labels = np.repeat(np.arange(100), 600)
-    blocks = [list(range(10 * (i // 2), 10 * (i // 2) + 10)) for i in range(20)]
-    assert held_classes(assign(labels, per_client=10), labels) == blocks
-
-
-def test_ag_news_has_two_blocks_of_ten():
-    labels = np.repeat(np.arange(4), 31_900)
-    assert held_classes(assign(labels), labels) == [[0, 1]] * 10 + [[2, 3]] * 10
-
-
 def test_a_small_class_is_dealt_out_by_the_least_of_a_client():
     """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but the minimum
     per client is ⌊min(40, N/2M)⌋/10 = 4.

@@ -53,7 +53,6 @@ def test_cells_have_exact_sizes_and_the_rest_is_plain(assign):
 @pytest.mark.parametrize(
     ("who", "concepts", "expected"),
     [
-        ("all", 2, [[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]),
         ("all", 3, [[0, 0, 0, 0], [1, 1, 1, 1], [2, 2, 2, 2]]),
         (0.5, 2, [[0, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]]),
         (0.3, 2, [[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]),

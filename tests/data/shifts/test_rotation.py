@@ -22,17 +22,10 @@ SQUARE = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
 
 
 def test_a_quarter_turn_goes_counter_clockwise():
-    assert turned(SQUARE, 90.0).tolist() == [[[[2, 4], [1, 3]]]]
+    quarter = turned(SQUARE, 90.0)
+    assert quarter.tolist() == [[[[2, 4], [1, 3]]]] and quarter.is_contiguous()
     assert turned(SQUARE, 180.0).tolist() == [[[[4, 3], [2, 1]]]]
     assert turned(SQUARE, -90.0).tolist() == turned(SQUARE, 270.0).tolist()
-
-
-def test_four_quarter_turns_are_none():
-    x = torch.randint(0, 256, (3, 2, 5, 5), dtype=torch.uint8)
-    result = x
-    for _ in range(4):
-        result = turned(result, 90.0)
-    assert torch.equal(result, x) and result.is_contiguous()
 
 
 def test_other_angles_keep_the_centre_and_bring_zeros_into_the_corners():

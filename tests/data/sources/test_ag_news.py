@@ -64,7 +64,6 @@ def test_ag_news_is_train_then_test(news):
     [
         (b'"5","C","some"\n', "row 1 "),
         (b'"1","C","some"\nx,y\n', "row 2 "),
-        (b'"1","C"\n\n', "row 2 "),
         (b"\xff\xfe", ""),
         (b'"1","' + b"x" * 200_000 + b'"', ""),
     ],

@@ -34,8 +34,6 @@ def save(folder, **tables):
         (made(x=["a", None]), "'x': row 2 "),
         (made(label=[0, None]), "'label': row 2 "),
         (made(x=[[1.0], [1.0, 2.0]]), "column 'x': "),
-        (made(x=[[1.0], []]), "column 'x': "),
-        (made(x=[[None], [1]]), "'x': list<element: int64> "),
         (made(x=[["a"], ["b"]]), "'x': list<element: string> "),
         (made(x=[b"a", b"b"]), "'x': binary "),
         (made(x=[1.0, float("nan")]), "'x': row 2 holds nan"),
@@ -105,7 +103,6 @@ def test_categories_of_texts_are_matched_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        (labelled([0], NAMES[:2]), "label: cat, dog instead of "),
         (labelled([0], NAMES[::-1]), "label: "),
         (labelled([0], ["cat", "cat", "dog"]), "'cat' occurs 2 "),
         (pa.table({"x": [0.5], "label": [0]}), "none instead of label: "),
@@ -114,7 +111,6 @@ def test_categories_of_texts_are_matched_by_name(tmp_path):
             pa.table({"x": [1], "label": [0]}),
             "x (int64) instead of x (double)",
         ),
-        (pa.table({"x": [0.5], "label": ["cat"]}), "label (string)"),
     ],
 )
 def test_files_that_differ_are_refused(tmp_path, other, told):

@@ -54,5 +54,4 @@ def test_files_that_are_not_whole_are_named(cinic):
     assert f"{path}: " in refusal("cinic-10", cinic)
     path.unlink()
     assert "valid/cat: " in refusal("cinic-10", cinic)
-    line = refusal("cinic-10", path.parent)
-    assert "hpcfl data download cinic-10" in line
+    assert "hpcfl data download cinic-10" in refusal("cinic-10", path.parent)

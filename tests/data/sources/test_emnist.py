@@ -57,17 +57,16 @@ def test_emnist_is_as_torchvision_reads_it_but_upright(emnist_files, torchvision
 
 def test_a_split_is_a_data_set(emnist_files):
     assert load("emnist", emnist_files, split="digits").y.tolist() == [9, 0, 5]
-    line = refusal("emnist", emnist_files, split="letter")
-    assert "data.split = 'letter': " in line
-    line = refusal("emnist", emnist_files, spilt="letters")
-    assert "'data.spilt'; did you mean 'split'" in line
+    assert "data.split = 'letter': " in refusal("emnist", emnist_files, split="letter")
+    assert "'data.spilt'; did you mean 'split'" in refusal(
+        "emnist", emnist_files, spilt="letters"
+    )
 
 
 def test_another_size_is_refused(emnist_files, monkeypatch):
     known = {"letters": emnist.SPLITS["letters"]._replace(train=4)}
     monkeypatch.setattr(emnist, "SPLITS", known)
-    line = refusal("emnist", emnist_files, split="letters")
-    assert "3 + 1" in line
+    assert "3 + 1" in refusal("emnist", emnist_files, split="letters")
 
 
 def test_sizes_are_those_of_the_paper():

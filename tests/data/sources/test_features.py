@@ -8,7 +8,7 @@ from user_data import load, refusal
 from hpcfl.data import datasets
 from hpcfl.data.sources import features
 from hpcfl.data.sources.features import looks_like_identifier
-from hpcfl.experiment import config, experiment_file
+from hpcfl.experiment import config
 
 
 @pytest.fixture
@@ -53,8 +53,7 @@ def test_a_column_of_texts_is_refused_with_both_keys(patients):
 
 def test_too_many_categories_are_refused(patients, monkeypatch):
     monkeypatch.setattr(features, "MOST_CATEGORIES", 1)
-    line = refusal("csv", patients, encode="one-hot")
-    assert "'hospital' has 2 " in line
+    assert "'hospital' has 2 " in refusal("csv", patients, encode="one-hot")
 
 
 def test_numbers_are_standardised_by_the_samples_that_clients_train_on(patients):
@@ -75,19 +74,6 @@ def test_token_ids_are_not_standardised(patients):
     assert "use 'half'" in refusal("csv", patients, **keys)
 
 
-def test_encode_left_out_is_no_part_of_the_identity(patients):
-    table = {
-        "method": {"name": "local"},
-        "data": {"dataset": "csv", "file": str(patients)},
-    }
-    without = config.parse(table).resolved()
-    stored = {**without, "data": {**without["data"]}}
-    del stored["data"]["encode"]
-    assert experiment_file.fingerprint(stored) == experiment_file.fingerprint(without)
-    table["data"]["encode"] = "one-hot"
-    assert config.parse(table).fingerprint() != experiment_file.fingerprint(stored)
-
-
 def test_numbers_that_float32_cannot_tell_apart_are_refused(tmp_path):
     path = tmp_path / "t.csv"
     table = pd.DataFrame({"time": 1_700_000_000 + np.arange(12) * 7 % 11, "a": 0.5})
@@ -106,7 +92,6 @@ WORDS = np.array([f"n{number}" for number in range(12)], object)
 @pytest.mark.parametrize(
     ("name", "values", "files", "expected"),
     [
-        ("row", np.arange(20), (), True),
         ("row", np.arange(20)[::-1], (), True),
         ("row", np.arange(20.0), (), True),
         ("row", np.tile(np.arange(10), 2), (10, 10), True),
@@ -114,9 +99,7 @@ WORDS = np.array([f"n{number}" for number in range(12)], object)
         ("row", np.arange(20) ** 2, (), True),
         ("age", RANDOM.integers(18, 90, 300), (), False),
         ("age", np.array([30, 41, 52]), (), False),
-        ("x", np.sort(RANDOM.random(300)), (), False),
         ("patientID", np.array([7, 3, 7, 5]), (), True),
-        ("user_id", np.array(["u1", "u2", "u3", "u1"], object), (), True),
         ("has_id", np.array([0, 1, 1, 0]), (), False),
         ("id", RANDOM.random(30), (), False),
         ("index", np.array([4, 4, 1, 2]), (), True),

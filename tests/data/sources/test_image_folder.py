@@ -95,7 +95,6 @@ def test_a_csv_file_names_the_clients(tmp_path):
         ("file,client\na/0.png,x\nb/0.png,y\nb/1.png,y\n", "b/1.png"),
         ("file,client\na/0.png,x\na/0.png,x\n", "'a/0.png' occurs 2 "),
         ("file,client\na/0.png,x\nb/0.png,\n", "'client': row 2 "),
-        ("file,client\na/0.png,x,y\n", "owners.csv: "),
         ("file,client\na/0.png, x\n", "' x' "),
         ("a/0.png,x\nb/0.png,y\n", "'file,client'"),
         ("", "owners.csv: "),
@@ -120,7 +119,6 @@ CLIENTS = {"clients": "folder"}
         (["ann/cat/0.png"], {}, "ann: is read as a class, but holds the folder 'cat'"),
         (["ann/cat/x/0.png"], CLIENTS, "cat: is read as a class, but holds the folder 'x'"),
         (["a/0.png", "0.png"], {}, "/0.png: "),
-        (["train/a/0.png", "val/a/0.png"], {}, "train, val; "),
         (["train/a/0.png", "test/a/0.png", "valid/a/0.png"], {}, "train, valid; "),
         (["train/0.png", "test/0.png"], {}, "train/0.png: "),
         (["train/0.png", "bus/0.png"], {}, "bus"),
@@ -130,7 +128,6 @@ CLIENTS = {"clients": "folder"}
         (["a/0.png", "A/0.png"], {}, "'A' and 'a' "),
         (["x/a b/0.png", "y/ab/0.png"], CLIENTS, "differ only in case or spaces"),
         (["x/\u00e9/0.png", "y/e\u0301/0.png"], CLIENTS, "differ only in case"),
-        (["Train/a/0.png", "Test/a/0.png"], {}, "Test, Train; "),
         (["x/Train/0.png", "x/a/0.png"], CLIENTS, "Train, a; "),
         (["a/0.gif"], {}, "a/0.gif: "),
         ([".cache/0.png", "a/0.png"], {}, ".cache: "),
@@ -144,8 +141,7 @@ def test_folders_with_two_meanings_are_refused(tmp_path, files, keys, told):
 
 
 def test_a_folder_of_nothing_is_refused(tmp_path):
-    line = refusal("image-folder", tmp_path)
-    assert "must hold a folder for each class" in line
+    assert "must hold a folder for each class" in refusal("image-folder", tmp_path)
     write(tmp_path, "a/0.png")
     (tmp_path / "b").mkdir()
     assert "classes b" in refusal("image-folder", tmp_path)

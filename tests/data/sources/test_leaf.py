@@ -157,14 +157,11 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
         ({"a": (["short"], ["b"])}, " 80 letters"),
         ({"a": ([PLAY], [1])}, " 80 letters"),
         ({"a": ([PLAY], ["ab"])}, " 80 letters"),
-        ({"a": ([[0.0], [1e39]], [0, 0])}, "x[1, 0] is 1e+39"),
         ({"a": ([[1.0, float("nan")]], [0])}, "x[0, 1] is nan"),
         ({"a": ([[1.0]], [0.5])}, "classes must be integers"),
         ({"a": ([[1.0]], ["b"])}, "classes must be integers"),
         ({"a": ([[1.0], [2.0]], [0, "1"])}, "user_data.a.y"),
-        ({"a": ([[1.0], ["2.0"]], [0, 1])}, "user_data.a.x"),
         ({"a": ([[True]], [0])}, "user_data.a.x"),
-        ({"a": (7, [0])}, "user_data.a.x"),
         ({"a": ([["1", "Mon"]], [0])}, "'Mon'"),
         ({"a": ([[1.0]], [-1])}, "99,999"),
         ({"a": ([[1.0]], [10**30])}, "cannot be read"),
@@ -172,13 +169,7 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
     ],
 )  # fmt: skip
 def test_files_that_are_none_of_leafs_are_refused(tmp_path, users, told):
-    (tmp_path / "train").mkdir()
-    content = {
-        "users": list(users),
-        "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
-    }
-    (tmp_path / "train" / "all_data_0.json").write_text(json.dumps(content))
-    line = refusal("leaf", tmp_path)
+    line = refusal("leaf", as_leaf(tmp_path / "leaf", train=[users]))
     assert told in line and "all_data_0.json" in line
 
 
@@ -190,9 +181,7 @@ USERS = {"a": ([[1.0], [2.0]], [0, 1]), "b": ([[3.0]], [1])}
     [
         ({"users": ["a", "b", "a"]}, "'a' occurs 2 "),
         ({"users": ["a"]}, "'users' and 'user_data' has 'b'"),
-        ({"users": ["a", "b "]}, "'users' and 'user_data' has 'b'"),
-        ({"num_samples": [2, 2]}, "'num_samples'"),
-        ({"num_samples": [2]}, "'num_samples'"),
+        ({"num_samples": [1, 2]}, "'num_samples'"),
     ],
 )
 def test_lists_of_users_and_numbers_fit_the_samples(tmp_path, change, told):

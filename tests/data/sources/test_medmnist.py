@@ -1,7 +1,5 @@
 """Data sets of MedMNIST: heterogeneity.md D4."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from user_data import load, md5, numbers, refusal
@@ -51,17 +49,6 @@ def test_images_of_64_pixels(tmp_path, monkeypatch):
     data = load("bloodmnist", tmp_path, size=64)
     assert data.shape == (3, 64, 64) and data.classes == 8
     assert np.array_equal(data.x[0].numpy(), images[0].transpose(2, 0, 1))
-    line = refusal("bloodmnist", tmp_path, size=32)
-    assert "data.size = 32: " in line
+    assert "data.size = 32: " in refusal("bloodmnist", tmp_path, size=32)
     (tmp_path / "bloodmnist_64.npz").unlink()
-    line = refusal("bloodmnist", tmp_path, size=64)
-    assert "https://zenodo.org/" in line
-
-
-def test_another_size_is_refused(tmp_path, monkeypatch):
-    medmnist_files(tmp_path, "octmnist", monkeypatch)
-    source = medmnist.plugins["octmnist"]
-    other = replace(source, known=source.known._replace(test=1000))
-    monkeypatch.setitem(medmnist.plugins, "octmnist", other)
-    line = refusal("octmnist", tmp_path)
-    assert "3 + 2" in line
+    assert "https://zenodo.org/" in refusal("bloodmnist", tmp_path, size=64)

@@ -7,78 +7,45 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from refusals import expect_refusal
-from user_data import idx, load, md5, numbers, refusal
+from user_data import idx, load, md5, refusal
 
 from hpcfl.data import datasets
 from hpcfl.data.sources import mnist
 from hpcfl.experiment import config
 
 
-def expect_files(monkeypatch, name, folder):
-    """Register the files in a folder as those of a data set."""
-    checksums = {file: md5(folder / file) for file in mnist.plugins[name].checksums}
-    source = replace(mnist.plugins[name], checksums=checksums)
-    monkeypatch.setitem(mnist.plugins, name, source)
-
-
-@pytest.fixture
-def kmnist_files(tmp_path, monkeypatch):
-    """Write three training and two test images, compressed, and unpacked for
-    torchvision.
-    """
-    folder = tmp_path / "KMNIST/raw"
-    folder.mkdir(parents=True)
-    parts = [
-        numbers(0, 3, 28, 28),
-        np.array([3, 0, 9], np.uint8),
-        numbers(1, 2, 28, 28),
-        np.array([1, 1], np.uint8),
-    ]
-    for file, part in zip(mnist.plugins["kmnist"].checksums, parts, strict=True):
-        (folder / file).write_bytes(gzip.compress(idx(part)))
-        (folder / file.removesuffix(".gz")).write_bytes(idx(part))
-    expect_files(monkeypatch, "kmnist", folder)
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_kmnist_is_as_torchvision_reads_it(kmnist_files, torchvision):
-    data = load("kmnist", kmnist_files)
-    assert data.official_test == 2 and data.classes == 10
-    for train, span in ((True, slice(0, 3)), (False, slice(3, 5))):
-        theirs = torchvision.datasets.KMNIST(kmnist_files, train=train)
-        assert data.x[span, 0].equal(theirs.data)
-        assert data.y[span].equal(theirs.targets)
-
-
-def test_the_compressed_files_are_those_that_are_read(kmnist_files):
-    for path in (kmnist_files / "KMNIST/raw").iterdir():
-        if path.suffix != ".gz":
-            path.unlink()
-    assert load("kmnist", kmnist_files).y.tolist() == [3, 0, 9, 1, 1]
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+def write(root, name, monkeypatch, convert=bytes):
     """Write five training and three test images 1×2×3 in MNIST's format."""
-    folder = tmp_path / "MNIST/raw"
+    folder = root / name.upper() / "raw"
     folder.mkdir(parents=True)
     images = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
     labels = np.array([3, 1, 4, 1, 5, 9, 2, 6], dtype=np.uint8)
     parts = [images[:5], labels[:5], images[5:], labels[5:]]
-    for file, part in zip(mnist.plugins["mnist"].checksums, parts, strict=True):
-        (folder / file).write_bytes(idx(part))
-    expect_files(monkeypatch, "mnist", folder)
+    checksums = {}
+    for file, part in zip(mnist.plugins[name].checksums, parts, strict=True):
+        (folder / file).write_bytes(convert(idx(part)))
+        checksums[file] = md5(folder / file)
+    source = replace(mnist.plugins[name], checksums=checksums)
+    monkeypatch.setitem(mnist.plugins, name, source)
     return folder
 
 
-def test_mnist_is_train_then_test(tmp_path, folder, monkeypatch):
-    data = load("mnist", tmp_path)
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    return write(tmp_path, "mnist", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "convert"), [("mnist", bytes), ("kmnist", gzip.compress)]
+)
+def test_images_are_train_then_test(tmp_path, monkeypatch, name, convert):
+    write(tmp_path, name, monkeypatch, convert)
+    data = load(name, tmp_path)
     assert data.x.shape == (8, 1, 2, 3) and data.official_test == 3
     assert data.x.flatten().tolist() == list(range(48))
-    assert data.y.tolist() == [3, 1, 4, 1, 5, 9, 2, 6]
+    assert data.y.tolist() == [3, 1, 4, 1, 5, 9, 2, 6] and data.classes == 10
     monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
-    assert len(datasets.load(config.Data(dataset="mnist")).y) == 8
+    assert len(datasets.load(config.Data(dataset=name)).y) == 8
 
 
 @pytest.mark.parametrize("change", [slice(None, -1), None])

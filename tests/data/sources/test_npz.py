@@ -5,7 +5,6 @@ import os
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from user_data import load, owned, refusal
 
 from hpcfl.data import partition
@@ -60,11 +59,8 @@ NAN = np.array([[0, 0], [0, np.nan], [0, 0]])
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "(0, 2)"),
         ({"y": np.array([0, np.nan, 1])}, "it is float64"),
         ({"y": np.array([0, -1, 2])}, "it is int64 from -1"),
-        ({"y": np.array(["b", "a", "c"])}, "it is <U1 from a"),
-        ({"y": np.array([0, 1, 10**9])}, "1,000,000,000; it must be below 100,000"),
         ({"y": np.array([0, 1, 2**64 - 1], np.uint64)}, "18,446,744,073,709,551,615"),
         ({"x": NAN}, "x[1, 1] is nan"),
-        ({"x": np.full((3, 2), 1e300)}, "x[0, 0] is 1e+300"),
         ({"x": np.full((3, 2), -1)}, "token ids"),
         ({"x": np.full((3, 2), "a")}, "<U1"),
         ({"x": np.full((3, 2), 10**7)}, "10,000,000; "),
@@ -119,7 +115,6 @@ def test_an_array_that_grows_beyond_its_file_is_refused(path, monkeypatch):
             4,
             "class 0 of 0 … 3, ",
         ),
-        ({"y": [0, 3, 9]}, 10, "class 1, 2, 4, 5, 6 and 2 more of 0 … 9"),
         ({"y": [0, 3, 9], "classes": 12}, 12, None),
     ],
 )
@@ -224,11 +219,4 @@ def test_a_client_is_named_by_its_folder_alone(tmp_path):
     assert "data.npz: has an array 'client'" in refusal("npz-folders", root)
     np.savez(root / "loose.npz", **arrays)
     assert "loose.npz: " in refusal("npz-folders", root)
-    line = refusal("npz-folders", root / "loose.npz")
-    assert "loose.npz: " in line
-
-
-def test_a_folder_of_images_is_told_its_reader(tmp_path):
-    (tmp_path / "a").mkdir()
-    Image.new("L", (2, 2)).save(tmp_path / "a" / "0.png")
-    assert "data.dataset = 'image-folder'" in refusal("npz-folders", tmp_path)
+    assert "loose.npz: " in refusal("npz-folders", root / "loose.npz")

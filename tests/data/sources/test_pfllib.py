@@ -101,40 +101,42 @@ def test_pfllibs_split_is_taken_as_it_is(tmp_path, write):
         assert data.y[split.test[client]].tolist() == [1]
 
 
-def test_a_folder_without_config_is_shakespeares(tmp_path):
-    tokens = np.array([[1, 2, 3], [80, 0, 7]])
-    data = load("pfllib", folder(tmp_path / "s", [(tokens, Y)], [(tokens[:1], Y[:1])]))
-    assert data.x.tolist() == [[1, 2, 3], [80, 0, 7], [1, 2, 3]]
-    assert data.vocabulary == 81 and data.official_test == 1
+TOKENS = np.array([[1, 2, 3], [80, 0, 7]])
+TEXTS = np.array([([5, 6, 0], 3), ([7, 0, 0], 3)], dtype=object)  # [n, 2]
+IMAGES = [np.eye(3, dtype=bool)[None], np.zeros((1, 3, 3), dtype=bool)]
 
 
-def test_texts_are_lists_with_their_lengths(tmp_path):
-    """For AG News np.array of (list, length) is an object array [n, 2]."""
-    texts = np.array([([5, 6, 0], 3), ([7, 0, 0], 3)], dtype=object)
-    assert texts.shape == (2, 2)
-    keys = {"num_clients": 1, "num_classes": 4}
-    data = load(
-        "pfllib",
-        folder(tmp_path / "n", [(texts, Y)], [([([9, 1, 1], 3)], [3])], **keys),
-    )
-    assert data.x.tolist() == [[5, 6, 0], [7, 0, 0], [9, 1, 1]]
-    assert data.vocabulary == 10 and data.y.tolist() == [1, 0, 3]
-
-
-def test_omniglot_is_a_list_of_arrays_without_sizes(tmp_path):
-    images = [np.eye(3, dtype=bool)[None], np.zeros((1, 3, 3), dtype=bool)]
-    keys = {
-        "num_clients": 1,
-        "num_classes": 50,
-        SIZES: None,
-    }
-    data = load(
-        "pfllib",
-        folder(tmp_path / "o", [(images, [49, 0])], [(images, [3, 4])], **keys),
-    )
-    assert data.shape == (1, 3, 3) and data.classes == 50
-    assert data.normalise(data.x)[0, 0].tolist() == np.eye(3).tolist()
-    assert data.y.tolist() == [49, 0, 3, 4]
+@pytest.mark.parametrize(
+    ("train", "test", "keys", "expected", "vocabulary"),
+    [
+        # Shakespeare's folder has no config.json
+        (TOKENS, TOKENS[:1], {}, [[1, 2, 3], [80, 0, 7], [1, 2, 3]], 81),
+        # AG News has lists of tokens with their lengths
+        (
+            TEXTS,
+            [([9, 1, 1], 3)],
+            {"num_clients": 1, "num_classes": 4},
+            [[5, 6, 0], [7, 0, 0], [9, 1, 1]],
+            10,
+        ),
+        # Omniglot has a list of arrays, and no sizes
+        (
+            IMAGES,
+            IMAGES[:1],
+            {"num_clients": 1, "num_classes": 50, SIZES: None},
+            np.stack([*IMAGES, IMAGES[0]]).tolist(),
+            None,
+        ),
+    ],
+)
+def test_each_format_of_samples_is_read(
+    tmp_path, train, test, keys, expected, vocabulary
+):
+    root = folder(tmp_path / "s", [(train, [1, 0])], [(test, [1])], **keys)
+    data = load("pfllib", root)
+    assert data.normalise(data.x).tolist() == expected
+    assert data.vocabulary == vocabulary
+    assert data.y.tolist() == [1, 0, 1] and data.official_test == 1
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float64, np.int16])
@@ -164,11 +166,6 @@ class Call:
         return os.system, ("touch made",)
 
 
-def persistent(_):
-    """A pickle with a reference to an external object."""
-    return b"\x80\x03X\x01\x00\x00\x00aQ."
-
-
 def dumped(value):
     return pickle.dumps(value, protocol=3)
 
@@ -190,7 +187,6 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
     ("content", "told"),
     [
         (packed(whole({"x": Call(), "y": Y})), "it names the object posix.system"),
-        (packed(persistent(None)), "persistent"),
         (packed(dumped({"x": X, "y": Y})), ".npz: "),
         (packed(whole([1, 2])), ".npz: "),
         (packed(whole({"x": X})), "'x' and 'y'"),
@@ -206,10 +202,8 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
         (packed(whole({"x": X[:1], "y": Y})), "(1, 1, 2, 2) and y (2,)"),
         (packed(whole({"x": X, "y": Y / 2})), "it is float64"),
         (packed(b""), "Ran out of input"),
-        (packed(whole({"x": X, "y": Y})[:-20]), ".npz: "),
         (packed(b"", FLOATS), "float32 [3]"),
         (b"PK\x03\x04", ".npz: "),
-        (b"", ".npz: "),
     ],
     # A compressed file contains the time, and all processes must name a test equally.
     ids=lambda value: "file" if isinstance(value, bytes) else None,
@@ -300,5 +294,4 @@ def test_files_that_differ_are_named(tmp_path):
 def test_a_folder_of_something_else_is_refused(tmp_path):
     assert "train/K.npz" in refusal("pfllib", tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    line = refusal("pfllib", tmp_path)
-    assert "config.json: " in line
+    assert "config.json: " in refusal("pfllib", tmp_path)

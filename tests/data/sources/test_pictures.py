@@ -61,7 +61,6 @@ def transparent(mode):
             "'I;16'",
         ),
         (transparent("RGB"), {}, "a.file: has transparent"),
-        (transparent("L"), {}, "a.file: has transparent"),
         (Image.fromarray(GREY).convert("P"), {"transparency": 0}, "a.file"),
         (Image.fromarray(GREY), {"transparency": 10}, "a.file: has transparent"),
         (

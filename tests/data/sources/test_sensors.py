@@ -168,8 +168,7 @@ def test_pfllib_takes_the_least_number(tmp_path, pamap2_files):
 
 def test_files_of_pamap2_that_are_not_whole_are_named(tmp_path, pamap2_files):
     recording(pamap2_files / "Protocol/subject102.dat", [0] * 256)
-    line = refusal("pamap2", tmp_path)
-    assert "subject 102 " in line
+    assert "subject 102 " in refusal("pamap2", tmp_path)
     path = pamap2_files / "Optional/subject101.dat"
     path.write_text("1 2 3\n")
     assert f"{path}: 3 " in refusal("pamap2", tmp_path)
