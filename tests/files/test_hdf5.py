@@ -2,7 +2,6 @@
 
 import io
 import os
-import zlib
 
 import h5py
 import numpy as np
@@ -19,19 +18,10 @@ def external_storage(file, folder):
     file.create_dataset("x", (32,), "u1", external=[(str(folder / "secret"), 0, 32)])
 
 
-def external_storage_in_a_pipe(file, folder):
-    os.mkfifo(folder / "pipe")
-    file.create_dataset("x", (32,), "u1", external=[(str(folder / "pipe"), 0, 32)])
-
-
 def external_link(file, folder):
     with h5py.File(folder / "other.h5", "w") as other:
         other["x"] = NUMBERS
     file["x"] = h5py.ExternalLink(str(folder / "other.h5"), "x")
-
-
-def soft_link(file, folder):
-    file["x"] = h5py.SoftLink("/y")
 
 
 def virtual_dataset(file, folder):
@@ -42,22 +32,9 @@ def virtual_dataset(file, folder):
     file.create_virtual_dataset("x", layout)
 
 
-def endless_shape(file, folder):
-    file.create_dataset("x", (1 << 48,), "f8")
-
-
-def shape_without_data(file, folder):
-    file.create_dataset("x", (1000,), "f8")
-
-
 def less_data_than_its_shape(file, folder):
     file["y"] = np.zeros(1000)
     file.create_dataset("x", (10,), "f8")
-
-
-def compressed(file, folder):
-    file.create_dataset("x", (1 << 27,), "u1", chunks=(1 << 27,), compression="gzip")
-    file["x"].id.write_direct_chunk((0,), zlib.compress(bytes(1 << 27)))
 
 
 def chunked(file, folder):
@@ -68,28 +45,12 @@ def texts(file, folder):
     file["x"] = ["a", "b"]
 
 
-def fixed_texts(file, folder):
-    file["x"] = np.array([b"a", b"b"])
-
-
-def ragged(file, folder):
-    file.create_dataset("x", (2,), h5py.vlen_dtype(np.int64))
-
-
 def references(file, folder):
     file.create_dataset("x", data=[file.ref], dtype=h5py.ref_dtype)
 
 
-def compound(file, folder):
-    file["x"] = np.zeros(3, [("a", "f4"), ("b", "i8")])
-
-
-def opaque(file, folder):
-    file["x"] = np.zeros(3, "V7")
-
-
-def complex_numbers(file, folder):
-    file["x"] = np.zeros(3, np.complex64)
+def ragged(file, folder):
+    file.create_dataset("x", (2,), h5py.vlen_dtype(np.int64))
 
 
 def other_byte_order(file, folder):
@@ -125,22 +86,13 @@ def deep_groups(file, folder):
 
 HOSTILE = [
     external_storage,
-    external_storage_in_a_pipe,
     external_link,
-    soft_link,
     virtual_dataset,
-    endless_shape,
-    shape_without_data,
     less_data_than_its_shape,
-    compressed,
     chunked,
     texts,
-    fixed_texts,
-    ragged,
     references,
-    compound,
-    opaque,
-    complex_numbers,
+    ragged,
     other_byte_order,
     nothing,
     named_type,
@@ -176,19 +128,19 @@ def test_only_plain_numbers_in_the_file_itself_are_read(tmp_path, make):
 
 
 @pytest.mark.parametrize(
-    "value", [3, np.bytes_(b"fixed"), ["a", "b"], np.zeros(5), h5py.Empty("f4")]
+    ("attributes", "told"),
+    [
+        ({"a": 3}, "'a'"),
+        ({"a": np.bytes_(b"fixed")}, "'a'"),
+        ({"a": ["a", "b"]}, "'a'"),
+        ({"a": h5py.Empty("f4")}, "'a'"),
+        ({str(number): "x" for number in range(200)}, "100"),
+    ],
 )
-def test_attributes_are_texts(tmp_path, value):
+def test_attributes_are_a_few_texts(tmp_path, attributes, told):
     with h5py.File(tmp_path / "file", "w") as file:
-        file.attrs["a"] = value
-    with pytest.raises(Damaged, match="'a'"):
-        hdf5.decode((tmp_path / "file").read_bytes())
-
-
-def test_attributes_are_few(tmp_path):
-    with h5py.File(tmp_path / "file", "w") as file:
-        file.attrs.update({str(i): "x" for i in range(200)})
-    with pytest.raises(Damaged, match="100"):
+        file.attrs.update(attributes)
+    with pytest.raises(Damaged, match=told):
         hdf5.decode((tmp_path / "file").read_bytes())
 
 
