@@ -4,7 +4,6 @@ from collections import Counter
 import pytest
 from papers import PAPERS, read_paper
 from places import ROOT
-from refusals import expect_refusal
 
 from hpcfl.experiment import config, experiment_file
 
@@ -48,22 +47,6 @@ def parsed(protocol, method="fedavg", dataset="cifar-10", **keys):
 
 def resolved(protocol, **keys):
     return experiment_file.flatten(parsed(protocol, **keys))
-
-
-def test_a_protocol_sets_everything_at_once():
-    found, expected = (
-        resolved("cwfedavg"),
-        {
-            "rounds": 1000,
-            "partition.clients": 20,
-            "partition.scheme": "dirichlet",
-            "training.batch_size": 10,
-            "participation.fraction": 1.0,
-            "evaluation.metric": "weighted",
-            "model.name": "cnn",
-        },
-    )
-    assert {key: found[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -169,11 +152,6 @@ def test_a_protocol_is_no_part_of_a_runs_identity():
     )
     by_hand = by_name.resolved() | {"protocol": None}
     assert config.parse(by_hand).fingerprint() == by_name.fingerprint()
-
-
-def test_unknown_protocols_get_the_nearest():
-    with expect_refusal(r"protocol = 'fedal' .*'fedala'"):
-        config.parse({"protocol": "fedal", "method": {"name": "fedavg"}})
 
 
 @pytest.fixture(scope="module")

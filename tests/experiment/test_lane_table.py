@@ -90,7 +90,6 @@ def change(key, value, place="row"):
     ("given", "words"),
     [
         (change("lane", 4), r"'rows\.0\.lane'; .*lanes"),
-        (change("devise", "x", "table"), "'devise'; .*device"),
         (change("lanes", None), r"'rows\.0\.lanes' "),
         (change("lanes", 0), r"rows\.0\.lanes = 0: "),
         (change("form", "loops"), r"rows\.0\.form = 'loops': .*'grouped' or 'loop'"),

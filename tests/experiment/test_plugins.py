@@ -40,16 +40,10 @@ METHOD = "from hpcfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n"
             2,
             "SyntaxError: ",
         ),
-        ("class Mine:\npass\n", 2, "IndentationError: "),
         (
             "import torch\n\nlayers = undefined\n",
             3,
             "NameError: name 'undefined'",
-        ),
-        (
-            "import torch\nimport a_missing_package\n",
-            2,
-            "ModuleNotFoundError: No module named 'a_missing_package'",
         ),
         ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
         ("raise ValueError('one\\ntwo' + 1000 * 'x')\n", 1, "ValueError: one two"),
@@ -92,7 +86,6 @@ def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
         ),
         (":Mine", "cannot import ''"),
         (".users:Mine", "cannot import '.users'"),
-        ("users:", "'users' has no ''"),
     ],
 )
 def test_what_is_not_there_says_what_is(own, name, words):

@@ -7,10 +7,8 @@ from hpcfl.experiment.sections import Participation
     ("fraction", "clients", "down", "up"),
     [
         (0.5, 5, 2, 3),
-        (0.1, 100, 10, 10),
         (0.3, 10, 3, 3),
         (0.01, 20, 1, 1),
-        (1.0, 7, 7, 7),
     ],
 )
 def test_a_share_of_the_clients_is_rounded(fraction, clients, down, up):

@@ -17,9 +17,8 @@ def test_without_a_sweep_one_cell_with_the_experiments_name():
     assert {name: cell.name for name, cell in cells.items()} == {"mine": "mine"}
 
 
-@pytest.mark.parametrize("more", [{}, {"sweep": {"seed": [0, 1]}}])
-def test_a_file_of_a_search_is_played_by_another_command(more):
-    table = {"rounds": 2, "tune": {"methods": ["fedavg"]}, **more}
+def test_a_file_of_a_search_is_played_by_another_command():
+    table = {"tune": {"methods": ["fedavg"]}, "sweep": {"seed": [0, 1]}}
     words = r"^f\.toml: .* hpcfl tune f\.toml "
     with expect_refusal(words):
         expand(table, "f.toml")
@@ -81,13 +80,6 @@ def test_each_seed_has_its_own_partition_unless_that_has_a_seed(given, expected)
     cells = expand(table, "f.toml").values()
     assert [cell.partition.seed for cell in cells] == expected
     assert [cell.resolved()["partition"]["seed"] for cell in cells] == expected
-
-
-def test_cells_do_not_share_what_they_set():
-    cells = expand(
-        tiny.table("fedavg", sweep={"training": {"lr": [0.1, 0.2]}}), "f.toml"
-    )
-    assert [cell.training.lr for cell in cells.values()] == [0.1, 0.2]
 
 
 def test_mistakes_of_all_cells_are_told_at_once_and_each_once():
