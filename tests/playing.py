@@ -1,5 +1,6 @@
 """A federation on the tiny data in this process, from start to end."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,17 @@ def read_files(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def stamp(folder: Path) -> dict[str, object]:
+    """Return names, types, contents and times of all files in a folder."""
+    return {str(path.relative_to(folder)): _stamp(path) for path in folder.rglob("*")}
+
+
+def _stamp(path: Path) -> object:
+    about = path.lstat()
+    content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return about.st_mode, about.st_mtime_ns if content else 0, content
 
 
 def read_part(

@@ -1,9 +1,7 @@
 """Commands in this process, and requirements for their answers to any input."""
 
-import hashlib
 import io
 from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
 
 from playing import call
 
@@ -44,14 +42,3 @@ def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
         lines = err.getvalue().strip().splitlines()
         assert lines and all(line.startswith("hpcfl: ") for line in lines), said
     return code
-
-
-def stamp(folder: Path) -> dict[str, object]:
-    """Return names, types, contents and times of all files in a folder."""
-    return {str(path.relative_to(folder)): _stamp(path) for path in folder.rglob("*")}
-
-
-def _stamp(path: Path) -> object:
-    about = path.lstat()
-    content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-    return about.st_mode, about.st_mtime_ns if content else 0, content

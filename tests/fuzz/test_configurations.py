@@ -7,6 +7,7 @@ import pytest
 import strange
 from hypothesis import given
 from hypothesis import strategies as st
+from playing import stamp
 
 from hpcfl.experiment import config
 
@@ -38,13 +39,13 @@ def test_text_that_is_not_quite_an_experiment(tmp_path, data):
 @given(st.text(max_size=30), st.text(max_size=10))
 def test_any_override_is_answered_and_changes_nothing(tmp_path, key, value):
     (tmp_path / "file.toml").write_text(asked.EXPERIMENT)
-    before = asked.stamp(tmp_path)
+    before = stamp(tmp_path)
     asked.answer("check", tmp_path / "file.toml", "--set", f"{key}={value}")
-    assert asked.stamp(tmp_path) == before
+    assert stamp(tmp_path) == before
 
 
 def _check(folder, name, content):
     (folder / name).write_bytes(content)
-    before = asked.stamp(folder)
+    before = stamp(folder)
     asked.answer("check", folder / name)
-    assert asked.stamp(folder) == before
+    assert stamp(folder) == before

@@ -15,6 +15,7 @@ import pytest
 import strange
 from hypothesis import given
 from hypothesis import strategies as st
+from playing import stamp
 
 import hpcfl
 from hpcfl.errors import UserError
@@ -48,14 +49,14 @@ def finished(tmp_path_factory) -> Path:
 def test_commands_that_read_a_changed_folder_change_nothing(finished, data):
     with _copy(finished) as place:
         _mutate(data.draw, place / "run")
-        before = asked.stamp(place)
+        before = stamp(place)
         for command in ("show", "status", "table"):
             asked.answer(command, place / "run")
         asked.answer("show", place / "run", "--json")
         asked.answer("report", place / "run", "--out", place.with_name("report.html"))
         with suppress(UserError):
             hpcfl.load(place / "run")
-        assert asked.stamp(place) == before
+        assert stamp(place) == before
 
 
 @given(st.data())
@@ -68,10 +69,10 @@ def test_the_same_command_again(finished, data):
         blocked = any(
             path.is_dir() for path in (place / "run" / "checkpoints").iterdir()
         )
-        before = asked.stamp(place)
+        before = stamp(place)
         code = asked.answer(*command, codes=(0, 1, 2) if blocked else (0, 2))
         if code == 2:
-            assert asked.stamp(place) == before
+            assert stamp(place) == before
         if code != 0:
             # A folder whose lock is a link, or no lock, must not be moved aside.
             lock = place / "run" / ".lock"

@@ -117,21 +117,6 @@ def test_numbers_that_no_run_has(tmp_path, look, names):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [lambda old: old[:-1], lambda old: old[:, None], lambda old: old[:0]],
-)
-def test_clients_of_another_shape(tmp_path, look, wrong):
-    name = "clients/pre/total"
-
-    def change(old: Results) -> Results:
-        columns = dict(old.values.columns)
-        columns[name] = wrong(columns[name])
-        return replace(old, values=replace(old.values, columns=columns))
-
-    look(forged(tmp_path / "run", change))
-
-
-@pytest.mark.parametrize(
     "name", ["clients/pre/total", "test_counts", "train_counts", "seconds/round"]
 )
 def test_numbers_that_are_missing(tmp_path, look, name):

@@ -10,6 +10,7 @@ import pytest
 import strange
 from hypothesis import given
 from hypothesis import strategies as st
+from playing import stamp
 
 from hpcfl.files import hdf5
 
@@ -58,25 +59,16 @@ def test_a_partition_file_with_other_attributes_is_answered(tmp_path, drawn, dat
     _check(tmp_path, arrays, attributes if data.draw(st.integers(0, 9)) else {})
 
 
-def test_an_array_that_is_missing(tmp_path, drawn):
-    for name in drawn[0]:
-        _check(
-            tmp_path,
-            {key: array for key, array in drawn[0].items() if key != name},
-            drawn[1],
-        )
-
-
 def _check(folder, arrays, attributes):
     (folder / "file.toml").write_text(asked.EXPERIMENT)
     (folder / "partition.h5").write_bytes(
         hdf5.seal(KIND, hdf5.encode(arrays, attributes))
     )
-    before = asked.stamp(folder)
+    before = stamp(folder)
     asked.answer(
         "check",
         folder / "file.toml",
         "--set",
         f"partition.file={folder / 'partition.h5'}",
     )
-    assert asked.stamp(folder) == before
+    assert stamp(folder) == before

@@ -186,14 +186,6 @@ def test_unchanged_shards_are_referenced(tmp_path, alone, small_groups):
     )
 
 
-def test_a_referenced_file_that_vanished_is_written_again(tmp_path, alone):
-    _, clients, checkpoints = load(alone, tmp_path)
-    step(checkpoints, alone, clients, 1)
-    os.remove(tmp_path / names(tmp_path, "clients")[0])
-    step(checkpoints, alone, clients, 2, writers=[])
-    assert load(alone, tmp_path)[0].round == 2
-
-
 def test_two_checkpoints_are_kept_and_no_other_file(tmp_path, on_ranks):
     (tmp_path / "notes.txt").touch()
     (tmp_path / ".server.h5.0123.tmp").touch()
@@ -449,23 +441,11 @@ def test_checkpoints_cost_at_most_two_per_cent():
     assert not schedule.is_due(2)
     clock.now += 1
     assert schedule.is_due(3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds_a_round", [0.01, 1.0, 300.0])
-def test_checkpoints_of_a_long_run_cost_less_than_two_per_cent(seconds_a_round):
-    """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, during
-    which training waits.
-    """
-    clock, long = Clock(), 20_000
-    schedule, saved = CheckpointSchedule("auto", clock), 0
-    while clock.now < long:
-        clock.now += seconds_a_round
-        if schedule.is_due(1):
-            wait_and_write(schedule, clock, waits=0.8, writes=0.0)
-            saved += 1
-    assert 0.8 * saved / clock.now < 0.02
-    assert saved >= min(long / seconds_a_round, long / 42) - 2
+    wait_and_write(schedule, clock, waits=0.25, writes=0.75)
+    clock.now += 49
+    assert not schedule.is_due(4)
+    clock.now += 1
+    assert schedule.is_due(5)
 
 
 def test_a_finish_without_a_beginning_changes_nothing():

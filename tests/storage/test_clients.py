@@ -87,7 +87,6 @@ def test_no_clients_and_no_state():
         ([0], {"row": torch.zeros(2, 2)}),
         ([0], {"row": torch.zeros(1, 2, dtype=torch.float64)}),
         ([0], {}),
-        ([0], {"other": torch.zeros(1, 2)}),
     ],
 )
 def test_put_refuses_what_does_not_fit(ids, state):

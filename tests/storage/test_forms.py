@@ -3,18 +3,20 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from hpcfl.experiment import config
 from hpcfl.storage.forms import AnotherRun, FileName, RunFile, Start, check_run
 
-CONFIG = {
-    "name": "n",
-    "seed": 0,
-    "rounds": 3,
-    "data": {"dataset": "digits"},
-    "partition": {},
-    "model": {"name": "mlp"},
-    "method": {"name": "fedavg"},
-    "evaluation": {"score": "pre", "metric": "mean"},
-}
+CONFIG = config.parse({"method": {"name": "fedavg"}}).resolved()
+NEEDED = [
+    "name",
+    "seed",
+    "rounds",
+    "data",
+    "partition",
+    "model",
+    "method",
+    "evaluation",
+]
 
 
 def test_further_keys_are_allowed():
@@ -22,7 +24,7 @@ def test_further_keys_are_allowed():
     assert TypeAdapter(RunFile).validate_python(content) == content
 
 
-@pytest.mark.parametrize("key", CONFIG)
+@pytest.mark.parametrize("key", NEEDED)
 def test_a_configuration_has_every_key_that_readers_need(key):
     lacking = {name: value for name, value in CONFIG.items() if name != key}
     with pytest.raises(ValidationError, match=key):

@@ -65,13 +65,6 @@ def test_what_a_dead_owner_on_another_host_wrote_locks_nothing(tmp_path):
         assert f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
 
 
-def test_can_be_taken_again(tmp_path):
-    for _ in range(2):
-        with FolderLock(tmp_path) as ours:
-            ours.sign()
-            assert f"pid {os.getpid()}" in (tmp_path / lock.NAME).read_text()
-
-
 def test_a_file_with_a_second_name_elsewhere_stays_as_it_is(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("another program's")

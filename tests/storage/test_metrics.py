@@ -103,16 +103,6 @@ def test_newest_record_of_a_round_replaces_all_of_it(tmp_path, writer):
         writer.merge()
 
 
-def test_round_merged_but_not_yet_removed_counts_once(tmp_path, writer):
-    writer.record(1, values(1))
-    left = (tmp_path / "rounds" / "00000001.h5").read_bytes()
-    writer.merge()
-    (tmp_path / "rounds" / "00000001.h5").write_bytes(left)
-    assert results.read(tmp_path).rounds.tolist() == [1]
-    writer.merge()
-    assert results.read(tmp_path).rounds.tolist() == [1]
-
-
 def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     for rounds in (2, 5):
         writer = MetricsWriter(tmp_path, HEADER, STATIC)
@@ -129,8 +119,6 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     "damage",
     [
         lambda data: data[: len(data) // 2],
-        lambda data: b"",
-        lambda data: data[:-1],
         lambda data: bytes(len(data)),
     ],
 )
