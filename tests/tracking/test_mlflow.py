@@ -1,8 +1,6 @@
 """MLflow's runs, in a store of files of the small package."""
 
 import pytest
-import tiny
-from playing import run_alone
 
 pytestmark = [
     pytest.mark.slow,
@@ -11,22 +9,17 @@ pytestmark = [
 ]
 
 
-def test_a_run_has_each_round_once_also_after_an_interruption(tmp_path, monkeypatch):
+def test_a_run_has_each_round_once_also_after_an_interruption(
+    tmp_path, interrupted, monkeypatch
+):
     mlflow = pytest.importorskip("mlflow")  # takes long to import
     address = (tmp_path / "store").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    for rounds in (1, 3):
-        table = tiny.table(
-            "fedavg",
-            rounds=rounds,
-            runtime={"track": ["mlflow"]},
-            checkpoint={"every": 1},
-        )
-        run_alone(table, tmp_path / "run")
+    interrupted("mlflow")
     client = mlflow.MlflowClient(tracking_uri=address)
     [experiment] = client.search_experiments(filter_string="name = 'hpcfl'")
     [found] = client.search_runs([experiment.experiment_id])
-    assert found.info.status == "FINISHED" and found.data.params["rounds"] == "3"
+    assert found.info.status == "FINISHED" and found.data.params["rounds"] == "4"
     history = client.get_metric_history(found.info.run_id, "pre/weighted")
-    assert [metric.step for metric in history] == [1, 2, 3, 4]
+    assert [metric.step for metric in history] == [1, 2, 3, 4, 5]

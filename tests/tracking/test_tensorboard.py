@@ -1,6 +1,4 @@
 import pytest
-import tiny
-from playing import run_alone
 
 from hpcfl.storage import results
 
@@ -20,30 +18,11 @@ def events(folder):
     }
 
 
-def test_tensorboard_reads_each_round_once_also_after_an_interruption(tmp_path):
+def test_tensorboard_reads_each_round_once_also_after_an_interruption(interrupted):
     pytest.importorskip("tensorboard")
-
-    def play(rounds):
-        table = tiny.table(
-            "fedavg",
-            rounds=rounds,
-            checkpoint={"every": 1},
-            runtime={"track": ["tensorboard"]},
-        )
-        run_alone(table, tmp_path)
-
-    play(2)
-    assert [step for step, _ in events(tmp_path / "tensorboard")["pre/weighted"]] == [
-        1,
-        2,
-        3,
-    ]
-    (
-        tmp_path / "checkpoints" / "manifest-00000002.json"
-    ).unlink()  # round 2 is repeated
-    play(4)
-    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
-    found, recorded = events(tmp_path / "tensorboard"), results.read(tmp_path)
+    folder = interrupted("tensorboard")
+    assert len(list((folder / "tensorboard").iterdir())) == 1
+    found, recorded = events(folder / "tensorboard"), results.read(folder)
     assert [step for step, _ in found["post/weighted"]] == [1, 2, 3, 4]
     assert found["pre/weighted"] == [
         (step, pytest.approx(value, rel=1e-6))

@@ -155,13 +155,6 @@ def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tracker_is_not_part_of_a_runs_identity():
-    tracked, plain = (
-        tiny.parse("fedavg", runtime=keys) for keys in ({"track": ["wandb"]}, {})
-    )
-    assert tracked.fingerprint() == plain.fingerprint()
-
-
 def test_a_tracker_writes_nothing_where_a_link_leads(tmp_path):
     """TensorBoard's would also remove the events in that folder."""
     elsewhere = tmp_path / "elsewhere"

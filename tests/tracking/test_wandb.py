@@ -1,8 +1,6 @@
 import struct
 
 import pytest
-import tiny
-from playing import run_alone
 
 from hpcfl.storage import results
 
@@ -46,26 +44,10 @@ def history(folder):
 
 
 def test_an_offline_run_has_each_round_once_also_after_an_interruption(
-    tmp_path, monkeypatch
+    interrupted, monkeypatch
 ):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
-
-    def play(rounds):
-        table = tiny.table(
-            "fedavg",
-            rounds=rounds,
-            runtime={"track": ["wandb"]},
-            checkpoint={"every": 1},
-        )
-        run_alone(table, tmp_path)
-
-    play(2)
-    (
-        tmp_path / "checkpoints" / "manifest-00000002.json"
-    ).unlink()  # round 2 is repeated
-    play(4)
-    numbers = results.read(tmp_path).values["pre/weighted"].tolist()
-    assert history(tmp_path / "wandb") == list(
-        zip([1, 2, 3, 4, 5], numbers, strict=True)
-    )
+    folder = interrupted("wandb")
+    numbers = results.read(folder).values["pre/weighted"].tolist()
+    assert history(folder / "wandb") == list(zip([1, 2, 3, 4, 5], numbers, strict=True))
