@@ -110,14 +110,6 @@ def test_rounds_without_metrics_are_noted_every_time(make_run):
         assert note.startswith(f"{folder}: ") and " 1 of 3 " in note
 
 
-def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
-    folder = make_run()
-    path = folder / "run.json"
-    path.write_text(path.read_text().replace('"rounds": 3', '"rounds": 9'))
-    found = loading.load_run(folder).summary
-    assert (found.finished, found.state, found.rounds) == (False, "stopped", 3)
-
-
 def test_a_score_that_was_not_recorded_is_an_error(make_run):
     run = loading.load_run(make_run())
     assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]
