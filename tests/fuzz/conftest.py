@@ -1,7 +1,10 @@
 """Number of examples: the same few every time, or many new ones with HPCFL_FUZZ=long."""
 
 import os
+from pathlib import Path
 
+import asked
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 COMMON = {
@@ -14,3 +17,12 @@ settings.register_profile(
 )
 settings.register_profile("long", max_examples=5000, print_blob=True, **COMMON)
 settings.load_profile(os.environ.get("HPCFL_FUZZ", "short"))
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Path:
+    """Return a place with an experiment file and the folder of its finished run."""
+    place = tmp_path_factory.mktemp("finished")
+    (place / "file.toml").write_text(asked.EXPERIMENT)
+    assert asked.answer("run", place / "file.toml", "--out", place / "run") == 0
+    return place

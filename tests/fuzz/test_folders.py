@@ -35,15 +35,6 @@ def empty_drawings(monkeypatch):
     )
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    """Return a place with an experiment file and the folder of its finished run."""
-    place = tmp_path_factory.mktemp("finished")
-    (place / "file.toml").write_text(asked.EXPERIMENT)
-    assert asked.answer("run", place / "file.toml", "--out", place / "run") == 0
-    return place
-
-
 @pytest.mark.usefixtures("empty_drawings")
 @given(st.data())
 def test_commands_that_read_a_changed_folder_change_nothing(finished, data):

@@ -60,12 +60,9 @@ def forged(path: Path, change: Callable[[Results], Results]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("last", [40_000, 2**62])
-def test_a_round_of_any_number(tmp_path, look, last):
-    def change(old: Results) -> Results:
-        return replace(old, rounds=np.array([1, 2, 3, 4, last]))
-
-    look(forged(tmp_path / "run", change))
+def test_a_round_of_any_number(tmp_path, look):
+    rounds = np.array([1, 2, 3, 4, 2**62])
+    look(forged(tmp_path / "run", lambda old: replace(old, rounds=rounds)))
 
 
 def test_rounds_with_many_gaps(tmp_path, look):
