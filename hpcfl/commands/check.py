@@ -65,7 +65,7 @@ def check_file(
     prepared = preflight.run_unless_too_large(prepared, communicator)
     gc.collect()  # free the models of the trial
     schedule = make_schedule(prepared, communicator)
-    prepared = start_checks.note_idle_clients(prepared, schedule)
+    prepared = start_checks.add_notes(prepared, schedule)
     of_job = needs.compute_needs(prepared, communicator)
     with agreed(communicator):
         if communicator.is_server:

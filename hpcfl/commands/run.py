@@ -100,7 +100,7 @@ def run(
         prepared = _prepare(config, communicator, clash)
         prepared = preflight.run(prepared, communicator)
         schedule = make_schedule(prepared, communicator)
-        prepared = start_checks.note_idle_clients(prepared, schedule)
+        prepared = start_checks.add_notes(prepared, schedule)
         hosted = prepared.placement.list_clients(communicator.rank).tolist()
         ranks = list_ranks(communicator, prepared.resources.device, hosted)
         introduced = communicator.introduce(ranks)

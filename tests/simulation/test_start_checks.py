@@ -1,9 +1,10 @@
-"""Notes on clients without steps, refusal of runs without any step, and comparison of the
-decisions of two starts of a run.
+"""Notes on clients without steps and on short rounds, refusal of runs without any step,
+and comparison of the decisions of two starts of a run.
 """
 
 import pytest
 import tiny
+from in_threads import on_ranks
 from refusals import expect_refusal
 
 from hpcfl.clock.schedule import make_schedule
@@ -134,6 +135,39 @@ def test_newcomers_are_counted_where_they_train():
     table = tiny.table("fedavg", counts, training=training, newcomers=new)
     table["partition"]["clients"] = 2
     assert idle(try_table(table)) == [1]
+
+
+# 5·6 + 6 + 6·4 + 4 = 64 parameters, 54 samples, two epochs, six operations each
+OPERATIONS = 6 * 64 * 54 * 2
+
+
+def count_notes(ranks, **sections):
+    table = tiny.table("fedavg", COUNTS, **sections)
+
+    def work(communicator):
+        prepared = preflight.run(
+            prepare(config.parse(table), communicator), communicator
+        )
+        noted = start_checks.note_short_rounds(prepared)
+        return len(noted.notes) - len(prepared.notes)
+
+    return on_ranks(ranks, work)
+
+
+@pytest.mark.parametrize(
+    ("limit", "ranks", "expected"),
+    [(OPERATIONS, 3, 1), (OPERATIONS - 1, 3, 0), (OPERATIONS, 1, 0)],
+)
+def test_a_round_of_few_operations_is_noted_on_ranks(
+    monkeypatch, limit, ranks, expected
+):
+    monkeypatch.setattr(start_checks, "SHORT_ROUND", limit)
+    assert count_notes(ranks, training={"epochs": 2}) == expected
+
+
+def test_models_of_other_layers_are_not_judged():
+    model = {"name": "tiny:normalised", "hidden": 6}
+    assert count_notes(3, training={"batch_size": 100}, model=model) == 0
 
 
 BEGAN = {"asked": ["cpu", "auto"], "clients train": "side by side"}
