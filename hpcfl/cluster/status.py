@@ -1,5 +1,6 @@
 """``hpcfl status``: status of the runs in a folder, read without disturbing writers."""
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ class Status:
         rounds: requested number of rounds, or None.
         left: seconds until the run is finished at its pace so far, or None.
         reached: last value of the primary metric, formatted.
+        command: command that continues a stopped run, if a user typed it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Status:
     rounds: int | None = None
     left: float | None = None
     reached: str = ""
+    command: str = ""
 
 
 def list_statuses(folder: Path) -> list[Status]:
@@ -180,7 +183,18 @@ def _find_status(
         rounds=rounds,
         left=pace * left if pace and left and state == "running" else None,
         reached=reached,
+        command=_find_command(run) if state == "stopped" and not job else "",
     )
+
+
+def _find_command(run: Run) -> str:
+    """Return the shell command that last started a run; "" for other programs."""
+    program, *words = run.results.header.get("command") or [""]
+    if Path(program).name != "hpcfl":
+        return ""
+    ranks = run.results.header.get("ranks", 1)
+    launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
+    return shlex.join([*launcher, "hpcfl", *words])
 
 
 def _load_run(folder: Path) -> Run | None:
@@ -251,4 +265,9 @@ def _make_table(cells: list[Status]) -> RenderableType:
     counts = Counter(cell.state for cell in cells)
     more = [f"… and {len(cells) - SHOWN:,} more"] if len(cells) > SHOWN else []
     total = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return Group(table, *more, total)
+    commands = dict.fromkeys(cell.command for cell in cells if cell.command)
+    advice = [
+        literal(f"continue, in the folder where it was begun: {command}")
+        for command in commands
+    ]
+    return Group(table, *more, total, *advice)

@@ -18,6 +18,7 @@ from hpcfl.errors import RunFailure
 from hpcfl.experiment.config import parse
 from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.files import output
+from hpcfl.storage import results
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -155,6 +156,49 @@ def test_stopped_in_the_middle(sweep):
     path.write_text(path.read_text().replace('"rounds": 2', '"rounds": 20'))
     (sweep / "seed=1" / "metrics.h5").unlink()
     assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "argv", "job", "printed"),
+    [
+        (
+            1,
+            ["/usr/bin/hpcfl", "run", "my file.toml"],
+            False,
+            "hpcfl run 'my file.toml'",
+        ),
+        (
+            3,
+            ["hpcfl", "run", "f.toml", "--set", "seed=1"],
+            False,
+            "mpiexec -n 3 hpcfl run f.toml --set seed=1",
+        ),
+        (3, ["hpcfl", "run", "f.toml"], True, None),
+        (1, ["study.py"], False, None),
+    ],
+)
+def test_a_stopped_run_says_what_continues_it(
+    sweep, queue, monkeypatch, capsys, ranks, argv, job, printed
+):
+    """This does not apply to a run in a job, because Slurm started its ranks."""
+    if job:
+        queue("CANCELLED", "None", 0)
+    folder = sweep / "seed=1"
+    monkeypatch.setattr("sys.argv", argv)
+    run(parse(TABLE | {"seed": 1}), folder, OneProcess())
+    found = results.read(folder)
+    found.header["ranks"] = ranks
+    (folder / "metrics.h5").write_bytes(results.encode(found))
+    config = folder / "run.json"
+    config.write_text(config.read_text().replace('"rounds": 2', '"rounds": 20'))
+
+    status.show(sweep, watch=False)
+
+    lines = capsys.readouterr().out.splitlines()
+    said = [line for line in lines if line.startswith("continue")]
+    assert len(said) == (printed is not None)
+    assert all(line.endswith(f": {printed}") for line in said)
 
 
 def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
