@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from pandas import DataFrame, Series
+from rich.measure import Measurement
 
 from hpcfl.errors import UserError
 from hpcfl.files.wording import list_first
@@ -29,6 +30,7 @@ from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
     NAMED,
+    WIDEST,
     format_clients,
     literal,
     make_console,
@@ -71,7 +73,6 @@ EXPLANATION = (
     "test samples; --metric validation shows it on held-out training samples",
     "the best round of a run has the best primary metric on the samples that the title "
     "names; --at last reads the last round, --at tail the mean of the last tenth",
-    "a narrow terminal cuts a wide table; --format markdown and csv print whole tables",
 )
 LOWER_IS_BETTER = (
     "seconds",
@@ -146,6 +147,13 @@ def _print(table: Table, form: str, has_headings: bool = True) -> None:
     cells = table_formats.make_cells(table)
     for part in (literal(table.title), cells, *map(literal, table.notes)):
         console.print(part)
+    boundless = console.options.update(max_width=WIDEST)
+    if Measurement.get(console, boundless, cells).maximum > console.width:
+        note = (
+            f"note: cut to the terminal's {console.width} columns; --format markdown "
+            "and csv print whole tables, --rows and --columns choose the keys"
+        )
+        console.print(literal(note), soft_wrap=True)
 
 
 def compare(arranged: Arrangement, reading: Reading, against: Reference) -> list[Table]:
