@@ -49,14 +49,7 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
         config = parse(base, source)
         return {config.name: config}
     axes = list(_list_axes(sweep, source))
-    swept = set[str]()
-    for axis in axes:
-        keys = set[str]().union(*axis)
-        if repeated := swept & keys:
-            raise UserError(
-                f"{source}: sweep: '{min(repeated)}' is swept twice; leave one list out"
-            )
-        swept |= keys
+    _refuse_repeated(axes, source)
     size = math.prod(map(len, axes))
     if size > MOST_CELLS:
         raise UserError(
@@ -152,3 +145,15 @@ def _shorten(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return f"{name.encode()[: LONGEST - 17].decode(errors='ignore')}-{digest}"
+
+
+def _refuse_repeated(axes: list[list[Setting]], source: str) -> None:
+    """Raise UserError for a key that two axes set."""
+    swept = set[str]()
+    for axis in axes:
+        keys = set[str]().union(*axis)
+        if repeated := swept & keys:
+            raise UserError(
+                f"{source}: sweep: '{min(repeated)}' is swept twice; leave one list out"
+            )
+        swept |= keys
