@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import around
-import beginning
 import damage
 import faults
 import judge
@@ -24,13 +23,10 @@ KINDS = {
     **damage.ALL,
     **strangers.ALL,
     **around.ALL,
-    **beginning.ALL,
 }
 NEEDS_RANKS = (
     "kill -9 of mpiexec",
     "SIGSTOP of a rank",
-    "another configuration on a rank",
-    "rank leaves before the run",
 )
 NEEDS_ROOT = ("full disk", "another user")
 

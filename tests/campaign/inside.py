@@ -10,7 +10,6 @@ folder, truncating a file. ``HPCFL_JOB`` names a folder for the process's report
 import atexit
 import builtins
 import io
-import itertools
 import json
 import os
 import resource
@@ -41,10 +40,8 @@ class Strike:
     counted from the moment when a file whose name contains ``after`` is renamed into
     place.
 
-    act: "kill", "fail" with ``errno``, or "tell" at an operation; before round 1 "fail
-    in the preflight" with ``errno`` at the call ``number`` of Python, "differ" by
-    another configuration, or "leave". limit: maximal bytes of a file. user: user whose
-    rights to take. output: "full" or "closed", for standard output.
+    act: "kill", "fail" with ``errno``, or "tell". limit: maximal bytes of a file. user:
+    user whose rights to take. output: "full" or "closed", for standard output.
     """
 
     folder: str
@@ -104,9 +101,7 @@ def prepare() -> None:
     strike = Strike(**json.loads(os.environ["HPCFL_STRIKE"]))
     if strike.limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (strike.limit, strike.limit))
-    if strike.rank == rank and strike.act in BEFORE:
-        BEFORE[strike.act](strike, place)
-    elif strike.rank == rank:
+    if strike.rank == rank:
         operations = Operations(strike, place)
         atexit.register(operations.say)
         watch(operations)
@@ -119,41 +114,6 @@ def prepare() -> None:
         os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
     elif strike.output == "closed":
         os.close(1)
-
-
-def fail_in_preflight(strike: Strike, place: Path) -> None:
-    """Let a call of Python in the preflight raise an error of the system, once."""
-    from hpcfl.simulation import preflight
-
-    try_round, calls = preflight.try_round, itertools.count(1)
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        if event == "call" and next(calls) == strike.number:
-            sys.setprofile(None)
-            (place / "struck").touch()
-            raise OSError(strike.errno, os.strerror(strike.errno))
-
-    def counted(*arguments: Any) -> Any:
-        sys.setprofile(count)
-        try:
-            return try_round(*arguments)
-        finally:
-            sys.setprofile(None)
-
-    preflight.try_round = counted
-
-
-def differ(strike: Strike, place: Path) -> None:
-    """Give this rank another learning rate."""
-    sys.argv += ["--set", "training.lr=0.06"]
-
-
-def leave(strike: Strike, place: Path) -> None:
-    """Leave before ranks connect."""
-    os._exit(strike.errno)
-
-
-BEFORE = {"fail in the preflight": fail_in_preflight, "differ": differ, "leave": leave}
 
 
 def watch(operations: Operations) -> None:

@@ -46,7 +46,6 @@ class Job:
         arguments: list[str],
         strike: Strike,
         extra: dict[str, str] | None = None,
-        program: Path = STRUCK,
     ) -> None:
         self.ranks = max(1, ranks)
         self._place = Path(tempfile.mkdtemp(dir=zygote.folder))
@@ -57,7 +56,7 @@ class Job:
             open(self._place / "err", "wb") as err,
         ):
             self.process = subprocess.Popen(
-                [*launcher, zygote.python, program, *arguments],
+                [*launcher, zygote.python, STRUCK, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
