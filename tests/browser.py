@@ -6,7 +6,6 @@ The protocol is the Chrome DevTools protocol
 byte.
 """
 
-import base64
 import json
 import os
 import shutil
@@ -102,14 +101,6 @@ class Page:
         )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
-
-    def point(self, x: float, y: float) -> None:
-        """Move the pointer to a position in the window."""
-        self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def print(self, file: Path) -> None:
-        """Write the printed page as a PDF file."""
-        file.write_bytes(base64.b64decode(self.tell("Page.printToPDF")["data"]))
 
     def _next(self) -> dict[str, Any]:
         text = bytearray()

@@ -2,7 +2,7 @@
 clients with a model each.
 
 ``python tests/benchmarks/million.py`` writes ``results/benchmarks/million.json`` and
-the table in ``million.md``. ``--only CLIENTS RANKS`` measures one row.
+the table in ``million.md``.
 
 Ditto trains an MLP of 16-8-10 on four samples per client, in one process and on a
 server with two workers. The seconds of a round are rank 0's processor seconds, because
@@ -41,7 +41,6 @@ COLUMNS = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs=2, type=int, metavar=("CLIENTS", "RANKS"))
     parser.add_argument(
         "--play", help=argparse.SUPPRESS
     )  # option with which each rank is started
@@ -50,8 +49,8 @@ def main() -> None:
         play(Path(arguments.play))
         return
     path = pages.RESULTS / "million.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    for clients, ranks in [arguments.only] if arguments.only else ROWS:
+    found: dict[str, dict[str, float]] = {}
+    for clients, ranks in ROWS:
         found[f"{clients} {ranks}"] = measure(clients, ranks)
         path.write_text(json.dumps(found, indent=1) + "\n")
         write(found)

@@ -1,30 +1,26 @@
 """CPU seconds of a round with each change of updates, as a ratio to the round without
-it: ``python tests/benchmarks/overlays.py [--rounds N] [--only NAME …]``.
+it: ``python tests/benchmarks/overlays.py``.
 
 Two runs in one process with one thread run their rounds in turn, one without and one
 with the change. The first round of each is a warm-up. The table of medians is written
-into ``results/benchmarks/overlays.md`` if all changes are measured.
+into ``results/benchmarks/overlays.md``.
 """
 
-import argparse
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pages
 import workloads
-from round_times import make_federation
+from round_times import prepare_rounds
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare_together
-from hpcfl.simulation.signals import StopRequest
 
 WORKLOAD = "dense"
+ROUNDS = 9  # after one to warm up
 PAGE = pages.RESULTS / "overlays.md"
 CLIENT = ["privacy.unit='client'", "privacy.clip=1.0", "privacy.noise=1.0"]
 SAMPLE = ["privacy.unit='sample'", "privacy.clip=1.0", "privacy.noise=1.0"]
@@ -62,22 +58,11 @@ CHANGES = {
 }
 
 
-class Player:
-    """A run whose rounds are started one by one in a scratch folder."""
-
-    def __init__(self, experiment: config.Config, stack: ExitStack) -> None:
-        communicator = OneProcess()
-        prepared = prepare_together(experiment, communicator)
-        prepared = preflight.run(prepared, communicator)
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        self._request = stack.enter_context(StopRequest(lambda: communicator.abort(1)))
-        self._federation = make_federation(prepared, communicator, folder)
-
-    def time_round(self, number: int) -> float:
-        """Run a round and return its CPU seconds."""
-        begun = time.process_time()
-        self._federation.play_round(number, self._request)
-        return time.process_time() - begun
+def time_round(play_round: Callable[[int], None], number: int) -> float:
+    """Run a round and return its CPU seconds."""
+    begun = time.process_time()
+    play_round(number)
+    return time.process_time() - begun
 
 
 def load(folder: Path, change: Sequence[str]) -> config.Config:
@@ -91,35 +76,31 @@ def load(folder: Path, change: Sequence[str]) -> config.Config:
     return config.load(folder / "experiment.toml", overrides)
 
 
-def measure(folder: Path, change: Sequence[str], rounds: int) -> tuple[float, float]:
+def measure(folder: Path, change: Sequence[str]) -> tuple[float, float]:
     """Return the median CPU seconds of a round without and with a change."""
     plain, changed = [], []
-    with ExitStack() as stack:
-        without = Player(load(folder, []), stack)
-        with_change = Player(load(folder, change), stack)
-        for number in range(1, rounds + 2):
-            plain.append(without.time_round(number))
-            changed.append(with_change.time_round(number))
+    with (
+        prepare_rounds(load(folder, []), OneProcess()) as play_plain,
+        prepare_rounds(load(folder, change), OneProcess()) as play_changed,
+    ):
+        for number in range(1, ROUNDS + 2):
+            plain.append(time_round(play_plain, number))
+            changed.append(time_round(play_changed, number))
     return statistics.median(plain[1:]), statistics.median(changed[1:])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", nargs="+", choices=CHANGES, default=list(CHANGES))
-    options = parser.parse_args()
     rows = []
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / WORKLOAD
         workloads.write(WORKLOAD, folder)
-        for name in options.only:
-            plain, changed = measure(folder, CHANGES[name], options.rounds)
+        for name, change in CHANGES.items():
+            plain, changed = measure(folder, change)
             ratio = f"{changed / plain:.2f}"
             rows.append([name, ratio, f"{plain:.3f}", f"{changed:.3f}"])
             print(*rows[-1], sep="\t", flush=True)
-    if options.only == list(CHANGES):
-        heads = ["change", "ratio", "seconds without", "seconds with"]
-        pages.replace(PAGE, Path(__file__).name, pages.table(heads, rows))
+    heads = ["change", "ratio", "seconds without", "seconds with"]
+    pages.replace(PAGE, Path(__file__).name, pages.table(heads, rows))
 
 
 if __name__ == "__main__":

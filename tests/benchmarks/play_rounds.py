@@ -6,15 +6,11 @@ Rank 0 prints "round N" at the end of each round. All written files are deleted.
 
 import argparse
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from round_times import make_federation
+from round_times import prepare_rounds
 
 from hpcfl.communication.connection import connect
 from hpcfl.experiment import config
-from hpcfl.simulation import preflight
-from hpcfl.simulation.prepare import prepare_together
-from hpcfl.simulation.signals import StopRequest
 
 
 def main() -> None:
@@ -25,19 +21,11 @@ def main() -> None:
     options = parser.parse_args()
     communicator = connect()
     experiment = config.load(options.file, options.overrides)
-    prepared = prepare_together(experiment, communicator)
-    prepared = preflight.run(prepared, communicator)
-    communicator.watch(experiment.runtime.hang_after)
-    with (
-        TemporaryDirectory() as scratch,
-        StopRequest(lambda: communicator.abort(1)) as request,
-    ):
-        federation = make_federation(prepared, communicator, Path(scratch))
+    with prepare_rounds(experiment, communicator) as play_round:
         for number in range(1, options.rounds + 1):
-            federation.play_round(number, request)
+            play_round(number)
             if communicator.is_server:
                 print(f"round {number}", flush=True)
-        federation.record_rounds()
     communicator.end(0)
 
 

@@ -7,9 +7,8 @@ from them. The first round is a warm-up and left out. Of a sweep the first cell 
 timed. All written files are deleted. Values are medians unless stated otherwise.
 
 The report also has the share of the computed lane-steps that trained a client
-(``lane_occupancy``), the number of clients that a step advanced (``lanes_per_step``),
-and the share of the ranks' float32 matrix products that a second of training reaches
-(``share_of_peak``).
+(``lane_occupancy``), and the number of clients that a step advanced
+(``lanes_per_step``).
 """
 
 import argparse
@@ -27,12 +26,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from hpcfl.clients.batch_plan import BatchRun, MiniBatches
-from hpcfl.clients.execution import SerialKernel, Work
 from hpcfl.clients.execution.cuda_graphs import GraphKernel, round_up
-from hpcfl.clients.losses import Batch
 from hpcfl.commands.run import PUBLISH_EVERY, check_world
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.communication.connection import connect
@@ -49,8 +45,6 @@ from hpcfl.storage.metrics import MetricsWriter
 
 # seconds of the slowest worker for train and score, of rank 0 for the rest
 PHASES = ("send", "train", "score", "gather", "aggregate")
-# side of the square float32 matrices whose product measures a device's peak
-MATRIX = {"cpu": 1024, "cuda": 8192}
 
 
 def main() -> None:
@@ -100,14 +94,11 @@ def measure(
     # Ranks wait here and measure together: the ranks of a node share its cores or its
     # GPU.
     communicator.allgather(0)
-    peak, flops = 0.0, 0.0
-    if prepared.store.ids:
-        peak, flops = _peak(prepared.resources.device), _flops(prepared)
     counted = LaneSteps()
     records, cpu = _play(prepared, communicator, numbers, counted)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-    ranks = communicator.gather([peak, flops, asdict(counted), resident, on_gpu, cpu])
+    ranks = communicator.gather([asdict(counted), resident, on_gpu, cpu])
     return None if ranks is None else _report(experiment, records, ranks)
 
 
@@ -191,6 +182,24 @@ def _play(
     return records, cpu
 
 
+@contextmanager
+def prepare_rounds(
+    experiment: Config, communicator: Communicator
+) -> Iterator[Callable[[int], None]]:
+    """Prepare an experiment and give the block a function that plays a round, by its
+    number. Collective.
+    """
+    prepared = preflight.run(prepare_together(experiment, communicator), communicator)
+    communicator.watch(experiment.runtime.hang_after)
+    with (
+        TemporaryDirectory() as scratch,
+        StopRequest(lambda: communicator.abort(1)) as request,
+    ):
+        federation = make_federation(prepared, communicator, Path(scratch))
+        yield lambda number: federation.play_round(number, request)
+        federation.record_rounds()
+
+
 def make_federation(
     prepared: Prepared,
     communicator: Communicator,
@@ -220,7 +229,7 @@ def _report(
     ranks.
     """
     first, *records = played
-    peaks, flops, counted, resident, on_gpu, cpu = zip(*ranks, strict=True)
+    counted, resident, on_gpu, cpu = zip(*ranks, strict=True)
     lane_steps = LaneSteps(
         **{name: sum(steps[name] for steps in counted) for name in counted[0]}
     )
@@ -238,18 +247,15 @@ def _report(
     phases["score"] = statistics.median(scoring) if scoring else 0.0
     # a fraction of the rounds, rounded up, and the final scoring
     scored_rounds = -(-experiment.rounds // experiment.evaluation.every) + 1
-    rate = lane_steps.samples / sum(seconds)
     return {
         "seconds_per_round": statistics.median(seconds),
         "rounds": seconds,
         "cpu": [sum(of_ranks) for of_ranks in zip(*cpu, strict=True)][1:],
         "warm_up": first["seconds/round"],
         "phases": phases,
-        "samples_per_second": rate,
+        "samples_per_second": lane_steps.samples / sum(seconds),
         "lane_occupancy": lane_steps.needed / max(1, lane_steps.computed),
         "lanes_per_step": lane_steps.computed / max(1, lane_steps.batched),
-        "share_of_peak": rate * max(flops) / sum(peaks),
-        "peak_gflops": sum(peaks) / 1e9,
         "memory_mb": [size / 1e6 for size in resident],
         "device_memory_mb": [size / 1e6 for size in on_gpu],
         "projected_seconds": experiment.rounds * unscored
@@ -273,47 +279,9 @@ def text(report: dict[str, Any]) -> str:
         f"samples per second  {report['samples_per_second']:,.0f}\n"
         f"lane-steps          {100 * report['lane_occupancy']:.0f} % did work, "
         f"{report['lanes_per_step']:.3g} lanes a step\n"
-        f"share of peak       {100 * report['share_of_peak']:.1f} % of "
-        f"{report['peak_gflops']:,.0f} GFLOP/s\n"
         f"memory by rank, MB  {memory}{f', on a GPU {on_gpu:,.0f}' if on_gpu else ''}\n"
         f"the whole run       {report['projected_seconds'] / 3600:.2f} h{scoring}"
     )
-
-
-def _peak(device: torch.device) -> float:
-    """Return operations per second of a large float32 matrix product, the fastest of
-    five.
-    """
-    side = MATRIX[device.type]
-    left = right = torch.ones(side, side, device=device)
-    best = float("inf")
-    for _ in range(5):
-        begun = time.perf_counter()
-        (left @ right)[0, 0].item()  # waits for the device
-        best = min(best, time.perf_counter() - begun)
-    return 2 * side**3 / best
-
-
-def _flops(prepared: Prepared) -> float:
-    """Return the number of operations of training on one sample: forward and backward
-    through the model.
-    """
-    kernel = SerialKernel(prepared.setup.build().to(prepared.resources.device))
-    parameters = {
-        name: tensor.detach()[None] for name, tensor in kernel.module.named_parameters()
-    }
-    buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
-    x, y = prepared.resources.samples.take(torch.zeros(8, dtype=torch.int64))
-    work = Work(
-        parameters | buffers,
-        list(parameters),
-        lambda model, batch, lane: model(batch.x).sum(),
-    )
-    session = kernel.begin(work)
-    with FlopCounterMode(display=False) as counter:
-        session.compute_gradients(slice(None), Batch(x[None], y[None]), {})
-    operations: int = counter.get_total_flops()
-    return operations / len(y)
 
 
 if __name__ == "__main__":
