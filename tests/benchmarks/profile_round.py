@@ -1,4 +1,4 @@
-"""Profile of a round: ``python tests/benchmarks/profile_round.py [W1 | W2 | W3 |
+"""Profile of a round: ``python tests/benchmarks/profile_round.py [W1 | W2 |
 dropout]`` writes ``results/benchmarks/profile-w1.txt`` and so on.
 
 One process trains the smaller half of the clients, without scoring, under the torch
@@ -19,7 +19,7 @@ from hpcfl.simulation.prepare import Prepared, prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks"
 # The profiled round, after warm-up rounds: a step is replayed from its 101st call on.
-ROUNDS = {"W1": 2, "W2": 15, "W3": 150, "dropout": 1}
+ROUNDS = {"W1": 2, "W2": 15, "dropout": 1}
 
 
 def main() -> None:

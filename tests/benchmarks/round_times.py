@@ -4,7 +4,8 @@ tests/benchmarks/round_times.py FILE [--set SECTION.KEY=VALUE …] [--rounds N]
 
 A few rounds run on the available ranks, and the duration of the whole run is projected
 from them. The first round is a warm-up and left out. Of a sweep the first cell is
-timed. All written files are deleted. Values are medians unless stated otherwise.
+timed. Rank 0 prints "round N" to standard error after each round. All written files are
+deleted. Values are medians unless stated otherwise.
 
 The report also has the share of the computed lane-steps that trained a client
 (``lane_occupancy``), and the number of clients that a step advanced
@@ -37,7 +38,7 @@ from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.simulation import preflight
 from hpcfl.simulation.federation import Federation, Result, ignore_result
-from hpcfl.simulation.prepare import Prepared, prepare_together
+from hpcfl.simulation.prepare import prepare_together
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
@@ -89,13 +90,22 @@ def measure(
     longer = experiment.model_copy(update={"rounds": last})
     with agreed(communicator):
         check_world(communicator)
-    prepared = preflight.run(prepare_together(longer, communicator), communicator)
-    communicator.watch(experiment.runtime.hang_after)
-    # Ranks wait here and measure together: the ranks of a node share its cores or its
-    # GPU.
-    communicator.allgather(0)
-    counted = LaneSteps()
-    records, cpu = _play(prepared, communicator, numbers, counted)
+    counted, records, cpu = LaneSteps(), [], []
+    playing = prepare_rounds(
+        longer, communicator, lambda result: records.append(result.values)
+    )
+    with count_lane_steps(counted), playing as play_round:
+        # Ranks wait here and measure together: the ranks of a node share its cores or
+        # its GPU.
+        communicator.allgather(0)
+        for number in numbers:
+            if number == numbers[1]:
+                vars(counted).update(asdict(LaneSteps()))
+            begun = time.process_time()
+            play_round(number)
+            cpu.append(time.process_time() - begun)
+            if communicator.is_server:
+                print(f"round {number}", file=sys.stderr, flush=True)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # bytes
     on_gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
     ranks = communicator.gather([asdict(counted), resident, on_gpu, cpu])
@@ -150,44 +160,14 @@ def round_numbers(experiment: Config, rounds: int) -> list[int]:
     return numbers
 
 
-def _play(
-    prepared: Prepared,
-    communicator: Communicator,
-    numbers: list[int],
-    counted: LaneSteps,
-) -> tuple[list[dict[str, Any]], list[float]]:
-    """Run the rounds, and return rank 0's records and this rank's CPU seconds of each
-    round; lane-steps are counted from the second round on.
-    """
-    records: list[dict[str, Any]] = []
-    cpu: list[float] = []
-    with (
-        count_lane_steps(counted),
-        TemporaryDirectory() as scratch,
-        StopRequest(lambda: communicator.abort(1)) as request,
-    ):
-        federation = make_federation(
-            prepared,
-            communicator,
-            Path(scratch),
-            lambda result: records.append(result.values),
-        )
-        for number in numbers:
-            if number == numbers[1]:
-                vars(counted).update(asdict(LaneSteps()))
-            begun = time.process_time()
-            federation.play_round(number, request)
-            cpu.append(time.process_time() - begun)
-        federation.record_rounds()
-    return records, cpu
-
-
 @contextmanager
 def prepare_rounds(
-    experiment: Config, communicator: Communicator
+    experiment: Config,
+    communicator: Communicator,
+    announce: Callable[[Result], None] = ignore_result,
 ) -> Iterator[Callable[[int], None]]:
     """Prepare an experiment and give the block a function that plays a round, by its
-    number. Collective.
+    number. Written files are deleted. Collective.
     """
     prepared = preflight.run(prepare_together(experiment, communicator), communicator)
     communicator.watch(experiment.runtime.hang_after)
@@ -195,31 +175,21 @@ def prepare_rounds(
         TemporaryDirectory() as scratch,
         StopRequest(lambda: communicator.abort(1)) as request,
     ):
-        federation = make_federation(prepared, communicator, Path(scratch))
+        folder, metrics = Path(scratch), None
+        if communicator.is_server:
+            metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
+        federation = Federation(
+            communicator,
+            prepared,
+            prepared.initial_server_state,
+            make_untimed(prepared, communicator),
+            Checkpoints(folder / "checkpoints", communicator),
+            metrics,
+            meta={},
+            announce=announce,
+        )
         yield lambda number: federation.play_round(number, request)
         federation.record_rounds()
-
-
-def make_federation(
-    prepared: Prepared,
-    communicator: Communicator,
-    folder: Path,
-    announce: Callable[[Result], None] = ignore_result,
-) -> Federation:
-    """Return a federation that writes into an empty folder."""
-    metrics = None
-    if communicator.is_server:
-        metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
-    return Federation(
-        communicator,
-        prepared,
-        prepared.initial_server_state,
-        make_untimed(prepared, communicator),
-        Checkpoints(folder / "checkpoints", communicator),
-        metrics,
-        meta={},
-        announce=announce,
-    )
 
 
 def _report(

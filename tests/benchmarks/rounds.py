@@ -70,7 +70,7 @@ class Bench:
     """
 
     def __init__(self, scratch: Path, options: argparse.Namespace):
-        self.scratch, self.cores = scratch, options.cores
+        self.scratch, self.cores = scratch, 2
         self.pfllib: Path | None = options.pfllib
         self.fl_bench: Path | None = options.fl_bench
         self.peers: Path | None = options.peers
@@ -97,13 +97,13 @@ class Bench:
         return {name: statistics.median(rounds) for name, rounds in seconds.items()}
 
     def command(
-        self, script: str, name: str, rounds: int, overrides: Sequence[str], ranks: int
+        self, name: str, rounds: int, overrides: Sequence[str], ranks: int
     ) -> list[object]:
-        """Return the command that runs rounds of a workload by a script."""
+        """Return the command that times rounds of a workload."""
         folder = self.folder(name)
         settings = [f"partition.file={folder}/partition.h5", "runtime.device=cpu"]
         launcher = ["mpiexec", "-n", ranks] if ranks > 1 else []
-        words = [*launcher, sys.executable, HERE / script]
+        words = [*launcher, sys.executable, HERE / "round_times.py"]
         words += [folder / "experiment.toml", "--rounds", rounds]
         for setting in (*settings, *overrides):
             words += ["--set", setting]
@@ -116,15 +116,15 @@ class Bench:
         core and the server.
         """
         ranks = ranks or self.cores + 1
-        words = self.command("round_times.py", name, rounds, overrides, ranks)
+        words = self.command(name, rounds, overrides, ranks)
         return json.loads(self.run(*words, "--json"))
 
     def start(
         self, name: str, rounds: int, *overrides: str, ranks: int
     ) -> turns.Program:
-        """Start ``play_rounds.py`` on a workload without scoring."""
+        """Start ``round_times.py`` on a workload without scoring."""
         settings = [*UNSCORED, *overrides]
-        words = self.command("play_rounds.py", name, rounds, settings, ranks)
+        words = self.command(name, rounds - 1, settings, ranks)
         return turns.Program(
             words, ROUND, environment=make_environment([HERE]), ends=True
         )
@@ -522,7 +522,6 @@ def main() -> None:
         help=", ".join(ROWS),
     )
     parser.add_argument("--quick", action="store_true", help="each contender once")
-    parser.add_argument("--cores", type=int, default=2, help="workers on the CPU")
     parser.add_argument(
         "--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib"
     )
