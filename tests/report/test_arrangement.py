@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from made_up import run, seeds
 from refusals import expect_refusal
 
@@ -82,13 +83,20 @@ def test_two_ends_that_nothing_explains_count_once_and_are_told():
     assert len(found.notes) == 1
 
 
-def test_other_files_of_the_partition_are_other_runs():
-    one, other = ended(run(), "a"), ended(run(), "b")
-    one.config["partition"]["file"], other.config["partition"]["file"] = (
-        "one.h5",
-        "other.h5",
-    )
-    assert arrange([one, other]).rows == ["fedavg file=one.h5", "fedavg file=other.h5"]
+@pytest.mark.parametrize(
+    ("section", "keys", "names"),
+    [
+        ("partition", [{"file": "one.h5"}, {"file": "two.h5"}], ["one.h5", "two.h5"]),
+        # a rule stands before its own keys
+        ("aggregation", [{"rule": "mean"}, {"rule": "krum", "f": 4}], ["mean", "krum"]),
+    ],
+)
+def test_rows_are_called_by_a_files_name_or_a_rule(section, keys, names):
+    runs = [ended(run(), digest) for digest in "ab"]
+    for one, given in zip(runs, keys, strict=True):
+        one.config[section] = one.config.get(section, {}) | given
+    key, *_ = keys[0]
+    assert arrange(runs).rows == [f"fedavg {key}={name}" for name in names]
 
 
 def test_keys_that_end_alike_are_not_mixed_up():
@@ -121,15 +129,6 @@ def test_the_note_on_one_partition_names_the_columns_that_have_one():
     assert notes == [f"mnist iid: {sweep_table.ONE_PARTITION}"]
     shared[0].config["partition"]["seed"] = shared[1].config["partition"]["seed"] = 7
     assert len(sweep_table.make(arrange([*seeds("a", 0.5, 0.6), *shared])).notes) == 2
-
-
-def test_a_rule_names_rows_before_its_own_keys():
-    runs = [run(), run()]
-    for one, given in zip(
-        runs, ({"rule": "mean"}, {"rule": "krum", "f": 4}), strict=True
-    ):
-        one.config["aggregation"] = given
-    assert arrange(runs).rows == ["fedavg rule=mean", "fedavg rule=krum"]
 
 
 def test_the_searches_of_a_method_are_repetitions():

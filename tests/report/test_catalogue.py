@@ -13,26 +13,6 @@ def test_the_stored_catalogue_is_what_the_code_says():
     assert json.loads(stored) == json.loads(catalogue.write_catalogue())
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "models",
-        "partitions",
-        "shifts",
-        "selections",
-        "transforms",
-        "rules",
-        "attacks",
-        "scores",
-        "datasets",
-    ],
-)
-def test_entries_are_what_the_code_says(kind):
-    assert catalogue.list_entries(kind) == json.loads(
-        json.dumps(catalogue.describe_all(kind))
-    )
-
-
 def test_methods_have_keys_with_meanings():
     listed = {method["name"]: method for method in catalogue.list_entries("methods")}
     assert tuple(listed) == plugins.list_names("hpcfl.methods")

@@ -7,7 +7,6 @@ from hpcfl.report.sheet import (
     OKABE_ITO,
     Sheet,
     choose_looks,
-    list_colours,
     set_whole_ticks,
 )
 
@@ -33,11 +32,6 @@ def test_all_built_in_methods_have_colours_and_pairs_of_their_own():
     assert len({(look.linestyle, look.marker) for look in chosen}) == len(EVERYONE)
 
 
-def test_no_two_colours_of_the_palette_are_the_same():
-    palette = [colors.to_hex(colour) for colour in list_colours()]
-    assert len(set(palette)) == len(palette) == 68
-
-
 def test_looks_do_not_depend_on_the_order_of_lines():
     methods = {
         "fedavg lr=0.1": "fedavg",
@@ -46,10 +40,6 @@ def test_looks_do_not_depend_on_the_order_of_lines():
     }
     backwards = dict(reversed(methods.items()))
     assert choose_looks(methods) == choose_looks(backwards)
-
-
-def test_a_users_own_method_has_a_look():
-    assert alone(["mine:Own", "fedavg"])["mine:Own"].color == OKABE_ITO[1]
 
 
 def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alone():

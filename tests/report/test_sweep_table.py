@@ -92,13 +92,8 @@ def test_less_is_better_for_seconds():
         (),
         Reading("seconds/round"),
     )
-    assert entry(grid)[0] == 0.2
-    assert entry(grid, 1) == (
-        0.1,
-        pytest.approx(float("nan"), nan_ok=True),
-        1,
-        True,
-    )
+    assert (entry(grid)[0], entry(grid, 1)[0]) == (0.2, 0.1)
+    assert grid.best.to_numpy().tolist() == [[False], [True]]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +301,6 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     found = make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
     assert not entry(found, 1)[3]
-    assert "| local | – |" in table_formats.write_markdown(found)
 
 
 def test_numbers_of_different_data_stand_in_different_columns():

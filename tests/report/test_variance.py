@@ -83,13 +83,6 @@ def test_scores_that_are_all_alike_have_no_error():
     assert (found.mean, found.half(), found.p) == (0.5, 0.0, 0.0)
 
 
-def test_missing_runs_are_left_out():
-    scores = draw(2, 1.0, 1.0, 1.0)
-    scores[1, 2] = scores[4, 0] = np.nan
-    found = variance.estimate(scores)
-    assert abs(found.mean - np.nanmean(scores)) < 0.1 and found.half() > 0
-
-
 def test_the_bootstrap_confirms_the_standard_error():
     """Over ten draws the mean ratio of both is 1 up to the known excess of the
     bootstrap, at most √(1 + 3/50 + …) < 1.25 for variances of 1.
