@@ -106,9 +106,3 @@ def test_a_sites_lines_are_those_of_a_profile(name):
     started = batch.make_launch_command(profile)
     assert f"--mpi={profile.mpi}" in started
     assert profile.setup[0].startswith("module load ")
-
-
-def test_gpus_are_bound_as_the_page_says():
-    profile = Profile(gpus_per_node=4, ranks_per_node=5)
-    assert "--gpu-bind=none" in batch.make_launch_command(profile)
-    assert "--gpu-bind=none" in PAGE

@@ -114,13 +114,6 @@ def test_a_complete_run_is_left_alone(tmp_path, slurm):
     assert calls(tmp_path) == []
 
 
-def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
-    slurm(scontrol=REQUEUES)
-    code, said = supervise(tmp_path, STOPPING, signal.SIGUSR2)
-    assert code == REQUEUED and "job 7 stopped in time\nhpcfl: job 7 requeued" in said
-    assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
-
-
 def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
     """Slurm signalled them directly."""
     slurm(scontrol=REQUEUES)
@@ -131,6 +124,7 @@ def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
 @pytest.mark.parametrize(
     ("ranks", "warning", "words"),
     [
+        (STOPPING, 60, "job 7 stopped in time\nhpcfl: job 7 requeued"),
         (DEAF, 2, "in the middle of a round"),
         (TOO_EARLY, 60, "(the ranks ended with code 138)"),
         (AT_THE_SECOND, 60, "stopped in time"),
@@ -142,6 +136,7 @@ def test_ranks_are_requeued_for_any_reaction_to_a_warning(
     slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, ranks, signal.SIGUSR2, warning=warning)
     assert code == REQUEUED and words in said
+    assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
 def test_without_scontrol_another_job_follows(tmp_path, slurm):

@@ -75,14 +75,16 @@ def trials(method, rung, numbers):
     return [f"{method},trial={number},seed=7,rung={rung}" for number in numbers]
 
 
-def end_of_rung(folder, method, rung, scores):
-    """Write the files of an ended rung with the score of each trial."""
-    for trial, score in scores.items():
+def end_first_rung(folder):
+    """Write the files of FedAvg's ended first rung, in which trials 1 and 2 are the
+    best.
+    """
+    for trial, score in enumerate((0.1, 0.4, 0.3, 0.2)):
         result = Result(
             rounds=3, whole=6, gradients=9, score=score, rank=score, failure=None
         )
-        cell = f"{method},trial={trial},seed=7"
-        tune_folder.keep(folder, cell, f"rung={rung}", result)
+        cell = f"fedavg,trial={trial},seed=7"
+        tune_folder.keep(folder, cell, "rung=0", result)
 
 
 def test_every_rung_is_an_array_that_waits_for_the_one_before(here, sent, monkeypatch):
@@ -120,17 +122,7 @@ def test_what_stands_is_not_submitted_again(here):
     tuning = plan.read(config.read("t.toml"), "t.toml")
     folder = here / "runs" / "t"
     tune.begin(tuning, folder)
-    end_of_rung(
-        folder,
-        "fedavg",
-        0,
-        {
-            0: 0.1,
-            1: 0.4,
-            2: 0.3,
-            3: 0.2,
-        },
-    )
+    end_first_rung(folder)
     first, second, finals, outcome = list_stages(tuning, folder)
     assert [task.name for task in first.tasks] == [
         "fedavg,untuned,seed=7,rung=0",
@@ -195,17 +187,7 @@ def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, printed_
 def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
     folder = here / "runs" / "t"
     tune.begin(plan.read(config.read("t.toml"), "t.toml"), folder)
-    end_of_rung(
-        folder,
-        "fedavg",
-        0,
-        {
-            0: 0.1,
-            1: 0.4,
-            2: 0.3,
-            3: 0.2,
-        },
-    )
+    end_first_rung(folder)
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert call("tune", "t.toml", *part) == 0
     said = capsys.readouterr().out

@@ -122,9 +122,14 @@ def test_results_of_a_tuning_that_is_not_known_are_refused(again, printed_errors
     assert "delete" in printed_errors()
 
 
+def read_csv(path):
+    """Return the lines of a table as dictionaries."""
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
 def rows(folder):
-    with open(folder / "tuned.csv") as file:
-        return {row["method"]: row for row in csv.DictReader(file)}
+    return {row["method"]: row for row in read_csv(folder / "tuned.csv")}
 
 
 def result(folder, cell, step):
@@ -370,8 +375,7 @@ def repeated(tmp_path_factory):
 
 def test_repeated_searches_from_start_to_end(repeated, monkeypatch, printed):
     folder = repeated / "runs" / "t"
-    with open(folder / "tuned.csv") as file:
-        lines = list(csv.DictReader(file))
+    lines = read_csv(folder / "tuned.csv")
     assert [(line["method"], line["search"]) for line in lines] == [
         (method, search) for method in METHODS for search in "01"
     ]
@@ -401,8 +405,7 @@ def test_repeated_searches_from_start_to_end(repeated, monkeypatch, printed):
     assert len({run.config["seed"] for run in of_entry}) == 4
     chosen = sorted(path.name for path in (folder / "chosen").iterdir())
     assert chosen[0] == "fedavg,search=0.toml" and len(chosen) == 4
-    with open(folder / "searches.csv") as file:
-        found = {line["method"]: line for line in csv.DictReader(file)}
+    found = {line["method"]: line for line in read_csv(folder / "searches.csv")}
     scores = [run.summary.tail["tuned_1"] for run in of_entry]
     assert float(found[METHODS[1]]["mean"]) == pytest.approx(np.mean(scores))
     monkeypatch.chdir(repeated)

@@ -16,7 +16,7 @@ from hpcfl.commands import verify as verifying
 from hpcfl.commands.verify import compare, verify
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted, RunFailure
-from hpcfl.trained import loading, packed
+from hpcfl.trained import packed
 
 OWN = ("tiny:blobs", "tiny:Counts")
 
@@ -149,12 +149,6 @@ def test_what_cannot_be_played_is_one_line(played, here):
         ask(played.folder, own=())
     with expect_refusal(rf"^{here}: "):
         ask(here)
-
-
-def test_packed_runs_keep_their_digest(played, here):
-    packed.write([played], here / "x.tar.xz")
-    (again,) = loading.list_runs(here / "x.tar.xz")
-    assert again.summary.digest == played.summary.digest
 
 
 @pytest.mark.slow

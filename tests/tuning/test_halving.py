@@ -106,10 +106,3 @@ def test_the_expected_best_by_hand():
     """
     assert halving.expect_best([3.0, 1.0]) == [2.0, 0.25 * 1 + 0.75 * 3]
     assert halving.expect_best([]) == []
-
-
-def test_the_expected_best_is_that_of_all_draws():
-    """Compared with all 3³ draws with replacement of equal probability."""
-    scores = [0.2, 0.5, 0.9]
-    draws = [max(a, b, c) for a in scores for b in scores for c in scores]
-    assert halving.expect_best(scores)[2] == pytest.approx(sum(draws) / 27)

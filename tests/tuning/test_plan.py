@@ -95,15 +95,6 @@ def test_draws_are_keyed_by_seed_and_trial():
     assert {draw["b"] for draw in drawn} == {1, 2, 3}
 
 
-def test_all_methods_try_the_same_of_what_they_share():
-    tuning = plan.read(table(methods=["fedavg", "ditto"]), "t.toml")
-    fedavg, ditto = (
-        [trial.setting["training.lr"] for trial in tuning.list_trials(method)]
-        for method in ("fedavg", "ditto")
-    )
-    assert fedavg == ditto and len(set(fedavg)) > 1
-
-
 def test_each_search_has_draws_and_partitions_of_its_own():
     """Except for its first trial, the first search equals that of a tuning with one
     search.

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 
-from hpcfl.errors import RunFailure
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
 from hpcfl.tuning import plan
@@ -81,22 +80,3 @@ def test_halving_of_made_up_results_by_hand(search):
     # the last of each run: trial 0 90, trial 1 30, the others 10, on two seeds
     spent = 2 * (90 + 30 + 10 + 10)
     assert search.sum_gradients("fedavg") == (spent, 0)
-
-
-def test_nobody_goes_on_before_all_are_through(search):
-    keep(
-        search,
-        0,
-        {
-            0: (0.4, 0.6),
-            1: (0.9, 0.3),
-            2: (0.1, 0.1),
-        },
-    )
-    with pytest.raises(RunFailure, match="trial=3,seed=7: rung 1 "):
-        search.select_candidates("fedavg", 1)
-
-
-def test_where_no_run_came_to_an_end_nothing_is_chosen(search):
-    keep(search, 0, dict.fromkeys(range(4), (None, 0.5)))
-    assert search.choose("fedavg") is None
