@@ -5,8 +5,6 @@ floats that each method's docstring states.
 import pytest
 import traffic
 
-from hpcfl.experiment import plugins
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", traffic.FEDALA_TABLE_3)
@@ -25,9 +23,3 @@ def test_every_method_of_fedalas_table_agrees_with_it(method):
 def test_the_methods_page_has_what_is_counted():
     page = traffic.PAGE.read_text(encoding="utf-8")
     assert traffic.insert_table(page) == page
-
-
-def test_the_methods_page_has_every_method():
-    table = traffic.PAGE.read_text(encoding="utf-8").partition(traffic.BEGIN)[2]
-    for method in plugins.list_names("hpcfl.methods"):
-        assert f"\n| `{method}` | " in table.partition(traffic.END)[0]

@@ -194,13 +194,11 @@ def test_a_settings_page_says_what_the_tables_say(writer, packs):
     assert rows.keys() == {"fedavg", "local", "fedrep"}
     assert rows["local"][3] == rows["fedavg"][6] == "+0.00 ± 0.00"
     runs = loading.list_runs(packs / "made.tar.xz")
+    means = means_of(runs, "mean")
     for method, (column, own, _, beside_local, hurt, *_) in rows.items():
         of_method = [one for one in runs if one.config["method"]["name"] == method]
-        values = [
-            metric_values.read_value(one, "mean", "tail").value for one in of_method
-        ]
         assert column == of_method[0].score
-        assert float(own) == pytest.approx(100 * fmean(values), abs=0.006)
+        assert float(own) == pytest.approx(means[method], abs=0.006)
         gain = float(own) - float(rows["local"][1])
         assert hurt.startswith(f"{100 * share_hurt(runs, method):.0f} ± ")
         assert float(beside_local.split(" ")[0]) == pytest.approx(gain, abs=0.011)
@@ -261,8 +259,10 @@ def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkey
     assert changed.startswith(
         "* With twice the rounds 0 of 3 methods are more accurate"
     )
-    before = percentages(loading.list_runs(packs / "made.tar.xz"))
-    after = percentages(first)
+    runs = loading.list_runs(packs / "made.tar.xz")
+    of_first_seed = [run for run in runs if run.config["seed"] == 0]
+    before = means_of(of_first_seed, "mean")
+    after = means_of(first, "mean")
     for method in ("fedavg", "local"):
         assert f"{method} {after[method] - before[method]:+.1f}" in changed
     ranked = sorted(after, key=after.get, reverse=True)
@@ -270,16 +270,6 @@ def test_a_settings_page_says_what_twice_the_rounds_change(writer, packs, monkey
     assert best.endswith(f" are {order}.")
     gains = [before["fedavg"] - before["local"], after["fedavg"] - after["local"]]
     assert f"fedavg {gains[0]:+.1f} and {gains[1]:+.1f}" in ahead
-
-
-def percentages(runs):
-    """Return the mean score at the tail of each method's run with the first seed, in %."""
-    return {
-        one.config["method"]["name"]: 100
-        * metric_values.read_value(one, "mean", "tail").value
-        for one in runs
-        if one.config["seed"] == 0
-    }
 
 
 @pytest.mark.slow
@@ -293,22 +283,23 @@ def test_settings_side_by_side_say_what_their_tables_say(across, packs):
         assert rows.pop("method") == ["made", "made-untuned", "mean rank"]
         assert rows.keys() == {"fedavg", "fedrep"}
         for column, setting in enumerate(["made", "made-untuned"]):
-            means = means_of(packs / f"{setting}.tar.xz", metric)
+            runs = loading.list_runs(packs / f"{setting}.tar.xz")
+            means = means_of(runs, metric)
             for method, values in rows.items():
                 gain = float(values[column].strip("*").split(" ")[0])
-                beside = 100 * (means[method] - means["local"])
+                beside = means[method] - means["local"]
                 assert gain == pytest.approx(beside, abs=0.006)
         assert "of 2 methods: made " in part
         assert "between settings: made and made-untuned " in part
 
 
-def means_of(pack, metric):
-    """Return the mean score at the tail of each method's runs."""
+def means_of(runs, metric):
+    """Return the mean score at the tail of each method's runs, in %."""
     of_method = {}
-    for one in loading.list_runs(pack):
+    for one in runs:
         value = metric_values.read_value(one, metric, "tail").value
         of_method.setdefault(one.config["method"]["name"], []).append(value)
-    return {method: fmean(values) for method, values in of_method.items()}
+    return {method: 100 * fmean(values) for method, values in of_method.items()}
 
 
 def test_the_rounds_of_a_chosen_file_are_doubled(tmp_path):
