@@ -123,10 +123,6 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
             marks=pytest.mark.mpi,
         ),
         ("hpcfl check wrong.toml", "training.lr"),
-        (
-            "hpcfl run wrogn.toml",
-            "wrogn.toml: ",
-        ),
         ("hpcfl rnu both.toml", "'rnu'"),
         (
             "hpcfl data dwnload mnist --root .",

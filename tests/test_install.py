@@ -22,35 +22,8 @@ def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
     package = tmp_path / "hpcfl" / "hpcfl"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    installed = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("PYTHONPATH", "PYTHONSAFEPATH")
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", "import hpcfl; print(hpcfl.run.__module__)"],
-        cwd=tmp_path,
-        env=installed,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.stdout, done.stderr) == ("hpcfl.api\n", "")
-
-
-def test_an_installed_package_has_every_file():
-    """Files other than modules are installed only if ``package-data`` names them."""
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
-        "setuptools"
-    ]["package-data"]["*"]
-    files = [
-        path
-        for path in (ROOT / "hpcfl").rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc")
-    ]
-    assert files
-    assert [
-        path for path in files if not any(path.match(pattern) for pattern in patterns)
-    ] == []
+    code = "import hpcfl; print(hpcfl.run.__module__)"
+    assert finished([sys.executable, "-c", code], tmp_path) == "hpcfl.api\n"
 
 
 def test_a_source_archive_makes_a_wheel_that_runs_in_an_environment_of_its_own(

@@ -7,7 +7,6 @@ sections and items.
 """
 
 import re
-import tomllib
 from itertools import chain
 from pathlib import Path
 
@@ -152,10 +151,3 @@ def test_references_within_the_specification_lead_to_a_section_and_item():
 )
 def test_a_reference_that_leads_nowhere_is_found(text):
     assert not THERE.issuperset(cited(text))
-
-
-def test_the_specification_is_installed_with_the_package():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
-        "setuptools"
-    ]["package-data"]["*"]
-    assert all(any(book.match(pattern) for pattern in patterns) for book in BOOKS)

@@ -80,34 +80,32 @@ def find_headless(texts: Iterator[tuple[str, str]]) -> list[str]:
 
     texts: place and text of each.
     """
-    return [
-        f"{place}: {text[:70]}"
-        for place, text in texts
-        if HEADLESS.match(text) and not text.endswith("?")
-    ]
+    found = []
+    for place, text in texts:
+        line = text.partition("\n")[0]
+        if HEADLESS.match(line) and not line.endswith("?"):
+            found.append(f"{place}: {line[:70]}")
+    return found
 
 
 def list_docstrings() -> Iterator[tuple[str, str]]:
-    """Yield the place and the first line of each docstring of CODE."""
+    """Yield the place and the text of each docstring of CODE."""
     for path, nodes in list_modules(*CODE):
         for node in nodes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 text = ast.get_docstring(node)
                 line = getattr(node, "lineno", 1)
                 if text:
-                    yield f"{shorten(path)}:{line}", text.splitlines()[0]
+                    yield f"{shorten(path)}:{line}", text
 
 
 def list_nounless() -> list[str]:
     """Return the place of each description of an argument that begins without a noun."""
     found = []
-    for path, nodes in list_modules(*CODE):
-        for node in nodes:
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                for text in DESCRIPTION.findall(ast.get_docstring(node) or ""):
-                    if NOUNLESS.match(text):
-                        line = getattr(node, "lineno", 1)
-                        found.append(f"{shorten(path)}:{line}: {text[:70]}")
+    for place, docstring in list_docstrings():
+        for text in DESCRIPTION.findall(docstring):
+            if NOUNLESS.match(text):
+                found.append(f"{place}: {text[:70]}")
     return found
 
 
