@@ -9,7 +9,7 @@ import torch
 from refusals import expect_refusal
 
 import hpcfl
-from hpcfl.errors import Interrupted, RankFailure, UserError
+from hpcfl.errors import Interrupted, RankFailure, RunFailure, UserError
 from hpcfl.experiment import config
 
 TABLE = {
@@ -159,6 +159,11 @@ def test_mistakes_in_python_are_one_line(tmp_path, monkeypatch, arguments, said)
     with expect_refusal(said):
         hpcfl.run(**{"config": TABLE, **arguments})
     assert not list(tmp_path.iterdir())
+
+
+def test_errors_have_names_at_the_top_level():
+    assert hpcfl.UserError is UserError and hpcfl.Interrupted is Interrupted
+    assert hpcfl.RunFailure is RunFailure
 
 
 @pytest.mark.slow
