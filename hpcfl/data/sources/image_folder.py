@@ -244,14 +244,8 @@ def _list_classes(root: Path, images: list[Image]) -> tuple[list[str], tuple[str
             f"{root}: no training image has the class {wording.list_names(untrained)} of test/; "
             f"classes in train/: {wording.list_names(trained)}"
         )
-    by_spelling: dict[str, str] = {}
-    for word in trained:
-        other = by_spelling.setdefault(wording.fold(word), word)
-        if other != word:
-            raise UserError(
-                f"{root}: the classes '{other}' and '{word}' differ only in case or "
-                "spaces; use one spelling"
-            )
+    if spellings := checks.describe_spellings("classes", trained):
+        raise UserError(f"{root}: {spellings}; use one spelling")
     untested = [word for word in trained if tested and word not in tested]
     notes = [f"{root}: test/ has no image of {wording.list_names(untested)}"]
     return trained, tuple(notes) if untested else ()
