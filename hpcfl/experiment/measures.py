@@ -55,20 +55,9 @@ def find_scores(evaluation: "Evaluation") -> "dict[str, Score]":
     name = parse_score(evaluation.metric)
     if ":" in name:
         scores[name] = _make_score("evaluation.metric", name)
-    known = list_built_in(_list_possible(evaluation.metric)) | scores
+    known = list_built_in() | scores
     best_by = find_measure(evaluation, known)
     return scores | {best_by.score: known[best_by.score]}
-
-
-def _list_possible(metric: str) -> list[str]:
-    """Return the built-in scores that a metric may belong to: the scores whose names
-    begin the metric's name, and the accuracy, whose metrics have other names.
-    """
-    return [
-        name
-        for name in plugins.list_names(PACKAGE)
-        if name == "accuracy" or metric.startswith(name)
-    ]
 
 
 def find_measure(evaluation: "Evaluation", scores: "Mapping[str, Score]") -> Measure:
