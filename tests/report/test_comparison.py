@@ -1,5 +1,7 @@
 """Comparison of rows with a reference, on synthetic runs."""
 
+from dataclasses import replace
+
 import made_up
 import numpy as np
 import pytest
@@ -98,6 +100,16 @@ def test_repetitions_that_only_one_has_are_left_out():
     gains = gains_of([same(0.6, 0), same(0.9, 5)], [same(0.5, 0)])
     assert gains.interval.mean == pytest.approx(0.1)
     assert gains_of([same(0.6, 3)], [same(0.5)]) is None
+
+
+def test_a_run_without_the_score_is_named():
+    lost = same(0.6, 1)
+    values = made_up.sparse({"pre/mean": np.full(1, np.nan)})
+    lost.run.results = replace(lost.run.results, values=values)
+    lost.run.label = "lost"
+    gains = gains_of([same(0.7, 0), lost], [same(0.5, 0), same(0.5, 1)])
+    assert gains.missing == ["lost"]
+    assert gains.interval.mean == pytest.approx(0.2)
 
 
 def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
