@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from hpcfl.experiment.sections import Privacy
-from hpcfl.updates.clipping import clip_updates, move_clip, split_noise
+from hpcfl.updates.clipping import clip_updates, split_noise
 
 WHOLE = [slice(0, 2)]
 
@@ -28,22 +27,6 @@ def test_layers_are_clipped_by_themselves():
     bound = 5 / math.sqrt(2)
     torch.testing.assert_close(clipped, torch.tensor([[0.6 * bound, 0.8 * bound, 1.0]]))
     assert norms.item() == pytest.approx(math.sqrt(101))
-
-
-@pytest.mark.parametrize(
-    ("clip", "expected", "below", "following"),
-    [
-        (2.5, 4, 2, 2.5),
-        (3.5, 4, 3, 3.329303),
-        (0.5, 4, 0, 0.552585),
-        (3.5, 5, 3, 3.362763),
-    ],
-)
-def test_the_adaptive_clip_by_hand(clip, expected, below, following):
-    """Four clients, of which ``below`` have a norm within the clip."""
-    privacy = Privacy(unit="client", clip=2.0, adaptive_clip=True)
-    moved = move_clip(clip, (below - 2) / expected + 0.5, privacy)
-    assert moved == pytest.approx(following, abs=1e-6)
 
 
 def test_the_noise_is_split_so_that_both_releases_cost_the_multiplier():

@@ -2,7 +2,6 @@
 
 import torch
 
-from hpcfl.rows import mixing
 from hpcfl.updates import columns
 
 
@@ -17,15 +16,6 @@ def test_close_rows_keep_the_digits_of_their_distances():
 def test_equal_rows_have_no_distance():
     squares = columns.compute_squares(torch.full((3, 5000), 0.1))
     assert torch.equal(squares, torch.zeros(3, 3, dtype=torch.float64))
-
-
-def test_bits_do_not_depend_on_the_number_of_cores():
-    rows = torch.randn(7, 3 * columns.COLUMNS + 5)
-    one = columns.compute_squares(rows), columns.compute_mean(rows)
-    mixing.use_device(torch.device("cpu"), cores=3)
-    several = columns.compute_squares(rows), columns.compute_mean(rows)
-    mixing.use_device(torch.device("cpu"))
-    assert all(map(torch.equal, one, several))
 
 
 def test_blocks_are_joined_in_the_order_of_columns():

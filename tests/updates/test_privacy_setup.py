@@ -13,7 +13,6 @@ CLIENT = {"unit": "client"}
     ("sections", "words"),
     [
         ({"privacy": {}}, "'privacy.unit'"),
-        ({"privacy": {"unit": "clients"}}, "privacy.unit = 'clients'"),
         ({"privacy": {**CLIENT, "noise": 1.0}}, "privacy: noise .*clip"),
         (
             {"privacy": {**CLIENT, "clip_rate": 1.0}},

@@ -47,10 +47,6 @@ def test_the_mean_of_many_rounds_is_the_mean_of_the_updates():
     assert (drawn.std(dim=0) > 0).all()
 
 
-def test_18_bits_suffice_for_100_updates_of_norm_1_in_steps_of_a_thousandth():
-    assert count_sufficient_bits(100, 1.0, 1e-3) == 18
-
-
 def test_a_run_is_near_the_plain_one_and_the_same_elsewhere(tmp_path):
     section = {"secure": True, "clip": 100.0, "step": 1e-6}
     table = tiny.table(UNIFORM, aggregation=section, participation=PART)
@@ -116,10 +112,6 @@ def describe(**sections):
     [
         ({"aggregation": {"secure": True}}, "aggregation: secure .*clip"),
         ({"aggregation": {"step": 0.1}}, "aggregation: step .*secure = true"),
-        (
-            {"aggregation": {"secure": True, "clip": 1.0, "bits": 64}},
-            "aggregation.bits",
-        ),
         (
             {"aggregation": {"secure": True, "clip": 1.0, "step": 1e-16}},
             "step = 1e-16: .* 57 bits, .* 48 ",

@@ -1,10 +1,8 @@
 """Bounded norms, compared with values computed by hand, and in whole runs."""
 
-import tiny
 import torch
-from playing import play_on
+from playing import play
 
-from hpcfl.communication.communicator import OneProcess
 from hpcfl.updates.rules.norm_bound import NormBound
 
 
@@ -17,8 +15,8 @@ def test_updates_are_clipped():
 def test_the_server_moves_by_no_more_than_the_bound(tmp_path):
     def move(bound):
         rule = {"rule": "norm-bound", "bound": bound}
-        table = tiny.table("fedavg", rounds=1, aggregation=rule)
-        played = play_on(OneProcess(), tmp_path / str(bound), table)
+        folder = tmp_path / str(bound)
+        played = play(folder, "fedavg", rounds=1, aggregation=rule)
         initial = played.prepared.setup.initial()
         return (played.server["model"] - initial).norm().item()
 
