@@ -95,26 +95,16 @@ def test_the_last_batch_is_dropped_unless_it_is_full(
 ):
     training = Training(batch_size=size, drop_last=drop_last)
     assert find_fewest_samples(training, batch_norm) == fewest
-    if drop_last and not batch_norm:
-        assert [count_epoch_samples(n, size, fewest, None) for n in (3, 4, 11)] == [
-            0,
-            4,
-            8,
-        ]
 
 
-@pytest.fixture
-def batches(make_fleet):
-    """Return two lanes, of which the second uses four of its six samples."""
+def test_each_sample_is_used_once_and_epochs_differ(make_fleet):
+    """There are two lanes, of which the second uses four of its six samples."""
     resources = make_fleet([[8, 0, 0, 0], [6, 0, 0, 0]]).resources
     lanes = []
     for client, length in ((0, 8), (1, 4)):
         pool = resources.samples.train[client]
         lanes.append(LaneClient(client, 1, pool, length, 2))
-    return MiniBatches(resources.kernel, resources.samples, 3, "train", 4, lanes)
-
-
-def test_each_sample_is_used_once_and_epochs_differ(batches):
+    batches = MiniBatches(resources.kernel, resources.samples, 3, "train", 4, lanes)
     orders, size = batches.draw(0)
     assert size == 4 and list(map(len, orders)) == [8, 4]
     for order, lane in zip(orders, batches.lanes, strict=True):
@@ -122,17 +112,3 @@ def test_each_sample_is_used_once_and_epochs_differ(batches):
     again, later = batches.draw(0)[0], batches.draw(1)[0]
     assert all(map(np.array_equal, orders, again))
     assert not np.array_equal(orders[0], later[0])
-
-
-def test_a_lane_draws_the_same_beside_any_other(batches):
-    orders, _ = batches.draw(0)
-    batches.lanes, batches.keys = batches.lanes[1:], batches.keys[1:]
-    assert np.array_equal(batches.draw(0)[0][0], orders[1])
-
-
-def test_gradients_are_counted_by_lane(batches):
-    orders, _ = batches.draw(0)
-    batches.count(BatchRun([0, 1], [0, 0], 4, 1), orders, [1], 4)
-    batches.count(BatchRun([0], [4], 4, 1), orders, [2], 8)
-    assert batches.sample_gradients.tolist() == [12, 4]
-    assert not batches.noisy_batches.any()

@@ -2,7 +2,6 @@
 
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -58,15 +57,6 @@ def test_a_client_whose_model_is_nan_has_no_numbers(make_fleet, rows_of, lanes):
         assert sums[3].isnan().all()
         others = [0, 1, 2, 4]
         assert torch.equal(sums[others], fleet.results.scores["all"][name][others])
-
-
-@every_kernel
-def test_one_row_stands_for_all_clients(make_fleet, rows_of, lanes):
-    fleet = make_fleet(lanes=lanes)
-    row = rows_of(fleet)[0]
-    fleet.score("one", row)
-    fleet.score("all", row.repeat(5, 1))
-    assert torch.equal(losses(fleet, "one"), losses(fleet, "all"))
 
 
 @every_kernel
@@ -148,21 +138,6 @@ def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
 
 
 @every_kernel
-def test_class_means_of_a_function_that_reads_variables(make_fleet, rows_of, lanes):
-    """Multiplied by a number of each client, the means are its multiples."""
-    fleet = make_fleet(lanes=lanes)
-    rows = rows_of(fleet)
-    factor = 2.0 ** torch.arange(5)[:, None]  # so that no value is rounded
-    plain = fleet.class_means(rows, features)
-    times = fleet.class_means(
-        rows,
-        lambda model, x, lane: lane.factor * model.features(x),
-        variables={"factor": factor},
-    )
-    assert torch.equal(times, plain * factor[:, None])
-
-
-@every_kernel
 @pytest.mark.parametrize("block", [4, 128])
 def test_outputs_against_a_loop(make_fleet, rows_of, monkeypatch, lanes, block):
     monkeypatch.setattr(scoring, "BLOCK", block)
@@ -203,8 +178,3 @@ def test_a_limit_of_outputs_is_drawn_anew_in_each_round(make_fleet, rows_of):
     again, other = inputs(1, most=5)[0], inputs(2, most=5)[0]
     assert torch.equal(found, again) and not torch.equal(found, other)
     assert inputs(1, most=30)[0].shape == (3, 30, 5)
-
-
-def test_positions_are_padded_with_minus_one():
-    padded = scoring.pad_positions([np.array([7, 9]), np.array([], np.int64)], 3)
-    assert padded.tolist() == [[7, 9, -1], [-1, -1, -1]]

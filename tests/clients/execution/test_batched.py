@@ -29,31 +29,6 @@ def test_how_many_lanes_there_are_unless_told(model, device, lanes):
     assert choose_kernel(model, torch.device(device), "auto").widest == lanes
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 10])
-@pytest.mark.parametrize(
-    ("outputs", "inputs"),
-    [(6, 5), (10, 30), (7, 33), (100, 61), (10, 50), (64, 785), (13, 17)],
-)
-def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(
-    outputs, inputs, batch
-):
-    """With these sizes the lanes of one tensor have different alignments for the
-    processor's vectors: forward and both backward products.
-    """
-    weights, x, gradients = (
-        torch.randn(20, outputs, inputs),
-        torch.randn(20, batch, inputs),
-        torch.randn(20, batch, outputs),
-    )
-    chosen = torch.tensor([1, 2, 5, 7, 8, 13, 16])
-    for product in (
-        lambda lanes: x[lanes] @ weights[lanes].transpose(1, 2),
-        lambda lanes: gradients[lanes] @ weights[lanes],
-        lambda lanes: gradients[lanes].transpose(1, 2) @ x[lanes],
-    ):
-        assert torch.equal(product(chosen), product(torch.arange(20))[chosen])
-
-
 LANES, BATCH = 3, 5
 SHAPE = (2, 3)
 
@@ -85,7 +60,11 @@ def mini_batch():
     "trained", ["", "head", "hidden1", "weight", "bias"], ids=lambda part: part or "all"
 )
 def test_gradients_have_the_bits_of_autograd(hidden, trained):
-    module = MLP(SHAPE, 4, hidden=hidden)
+    assert_bits_of_autograd(MLP(SHAPE, 4, hidden=hidden), trained)
+
+
+def assert_bits_of_autograd(module, trained=""):
+    """Compare the gradients of the trained parameters and the losses."""
     tensors, batch = lanes_of(module), mini_batch()
     names = [name for name in tensors if trained in name] or list(tensors)
     quick, plain = (
@@ -114,14 +93,8 @@ class Doubled(MLP):
 
 @pytest.mark.parametrize("module", [Curved(), Doubled(SHAPE, 4)], ids=["curved", "mlp"])
 def test_other_models_have_the_bits_of_autograd(module):
-    tensors, batch = lanes_of(module), mini_batch()
     assert batched.find_linear_layers(module) is None
-    quick, plain = (
-        gradients(module, loss, tensors, list(tensors), batch)
-        for loss in (CROSS_ENTROPY, by_autograd)
-    )
-    for one, other in zip(quick, plain, strict=True):
-        assert torch.equal(one, other)
+    assert_bits_of_autograd(module)
 
 
 def test_predictions_have_the_bits_of_the_model():

@@ -6,6 +6,7 @@ import copy
 import errno
 
 import pytest
+import tiny
 import torch
 from torch import nn
 from torch.func import vmap
@@ -42,33 +43,16 @@ HOW = [
 ]
 
 
-class Convolutional(nn.Module):
-    """A convolution with batch norm over the five features as a 1×5 image."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(1, 4, (1, 3))
-        self.norm = nn.BatchNorm2d(4)
-        self.head = nn.Linear(12, 4)
-
-    def forward(self, x):
-        return self.head(
-            torch.relu(self.norm(self.conv(x.view(-1, 1, 1, 5)))).flatten(1)
-        )
-
-
-def convolutional(shape, classes):
-    return Convolutional()
+CONVOLUTIONAL = {"name": "tiny:layered", "kind": "convolution"}
 
 
 def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training):
     """Return a fleet with one client without samples."""
-    name = "test_kernel:convolutional"
     fleet = make_fleet(
         COUNTS,
         lanes=10_000_000 if lanes == "all" else lanes,
         dtype=dtype,
-        model={"name": name} if convolves else None,
+        model=CONVOLUTIONAL if convolves else None,
         **training,
     )
     fleet.resources.samples.train[EMPTY] = fleet.resources.samples.train[EMPTY][:0]
@@ -134,7 +118,8 @@ def test_a_stacked_lane_has_the_same_bits_beside_any_others(
 
 def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
     _, _, buffers = train(make_fleet, rows_of, "all", torch.float32, True)
-    before = make_row(lay_out_buffers(Convolutional()), Convolutional())
+    module = tiny.layered(None, 4, kind="convolution")
+    before = make_row(lay_out_buffers(module), module)
     still = (buffers == before).all(dim=1).nonzero()[:, 0].tolist()
     assert still == [EMPTY] and len(buffers.unique(dim=0)) == len(COUNTS)
 
@@ -195,11 +180,6 @@ def test_no_lane_is_computed_for_a_client_that_has_finished(
     assert sum(lane * size for lane, size in given) == 17
 
 
-def keep_last(x):
-    x.data.mul_(2)
-    return x
-
-
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(context, x):
@@ -223,17 +203,12 @@ LIMITED = {
     "item": lambda x: x * x.sum().item(),
     "branch": lambda x: x if x.sum() > 0 else -x,
     "numpy": lambda x: x * float(x.detach().numpy().sum()),
-    "list": lambda x: x * sum(x[0].tolist()),
-    "mask": lambda x: x[x > 0].sum(),
     "unique": lambda x: x.unique().sum(),
-    "nonzero": lambda x: x.nonzero().sum(),
     "repeats": lambda x: torch.repeat_interleave(x[0], (x[0] > 0).long()).sum(),
     "random": lambda x: nn.functional.dropout(x),
     "in place": add_in_place,
-    "filled": lambda x: torch.zeros(4, 5).copy_(x),
     "own function": lambda x: Doubled.apply(x),
     "gradient inside": gradient_inside,
-    "data": keep_last,
     "equal": lambda x: x * float(torch.equal(x, x)),
     "copy": lambda x: copy.deepcopy(x.detach()),
     "sparse": lambda x: x.to_sparse() @ x.T,
@@ -256,12 +231,8 @@ def test_what_runs_for_one_client_only_is_a_limit_of_batching(name):
     [
         OSError(errno.ESTALE, "Stale file handle: torch._functorch.vmap"),
         MemoryError("vmap"),
-        ImportError("torch._functorch.vmap"),
-        RuntimeError("can't start new thread"),
         RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x63 and 64x10)"),
         torch.OutOfMemoryError("vmap: out of memory"),
-        ValueError("vmap"),
-        KeyboardInterrupt(),
     ],
 )
 def test_any_other_error_is_none(error):

@@ -69,6 +69,27 @@ def groups_of_convolutions(work):
     return groups
 
 
+def make_batch(**how):
+    """Return a mini-batch of images for each lane."""
+    x = torch.randn(LANES, BATCH, 3, 8, 8, **how)
+    return Batch(x, torch.randint(4, (LANES, BATCH)))
+
+
+def compute(kernel, tensors, batch, lanes):
+    """Return logits, gradients and losses of some lanes."""
+    own = {key: value[lanes].clone() for key, value in tensors.items()}
+    part = Batch(batch.x[lanes], batch.y[lanes])
+    logits = kernel.predict(own, part.x, {}, default_prediction)
+    trained = [key for key, _ in kernel.module.named_parameters()]
+    session = kernel.begin(Work(own, trained, CROSS_ENTROPY))
+    width = slice(0, lanes.stop - lanes.start)
+    gradients, losses = session.compute_gradients(width, part, {})
+    return [logits, *gradients.values(), losses]
+
+
+EVERYONE = slice(0, LANES)
+
+
 def test_a_kernel_has_two_forms_with_the_same_numbers():
     module = nn.Sequential(
         nn.Conv2d(3, 4, 3),
@@ -81,27 +102,16 @@ def test_a_kernel_has_two_forms_with_the_same_numbers():
     tensors = lanes_of(module)
     for key, value in module.named_buffers():
         tensors[key] = value.double().expand(LANES, *value.shape).clone()
-    trained = [key for key, _ in module.named_parameters()]
-    x = torch.randn(LANES, BATCH, 3, 8, 8, dtype=torch.float64)
-    batch = Batch(x, torch.randint(4, (LANES, BATCH)))
-
-    def run(kernel, lanes):
-        own = {key: value[lanes].clone() for key, value in tensors.items()}
-        logits = kernel.predict(own, x[lanes], {}, default_prediction)
-        session = kernel.begin(Work(own, trained, CROSS_ENTROPY))
-        of_lanes = Batch(batch.x[lanes], batch.y[lanes])
-        width = lanes.stop - lanes.start
-        gradients, losses = session.compute_gradients(slice(0, width), of_lanes, {})
-        return [logits, *gradients.values(), losses]
-
-    everyone = slice(0, LANES)
+    batch = make_batch(dtype=torch.float64)
     loop = BatchedKernel(module, LANES, "loop")
-    found = run(loop, everyone)
-    compare(found, run(BatchedKernel(module, LANES), everyone))
+    found = compute(loop, tensors, batch, EVERYONE)
+    compare(found, compute(BatchedKernel(module, LANES), tensors, batch, EVERYONE))
     for lane in range(LANES):
-        alone = run(SerialKernel(module), slice(lane, lane + 1))
-        compare([part[lane : lane + 1] for part in found], alone)
-    assert set(groups_of_convolutions(lambda: run(loop, everyone))) == {1}
+        place = slice(lane, lane + 1)
+        alone = compute(SerialKernel(module), tensors, batch, place)
+        compare([part[place] for part in found], alone)
+    groups = groups_of_convolutions(lambda: compute(loop, tensors, batch, EVERYONE))
+    assert set(groups) == {1}
 
 
 def test_batch_norm_follows_a_convolution_in_autocast_on_a_cpu():
@@ -112,19 +122,12 @@ def test_batch_norm_follows_a_convolution_in_autocast_on_a_cpu():
         name: value.expand(LANES, *value.shape).clone()
         for name, value in [*module.named_parameters(), *module.named_buffers()]
     }
-    trained = [name for name, _ in module.named_parameters()]
-    x = torch.randn(LANES, BATCH, 3, 8, 8)
-    batch = Batch(x, torch.randint(4, (LANES, BATCH)))
-    kernel = BatchedKernel(module, LANES, "loop")
-    session = kernel.begin(Work(tensors, trained, CROSS_ENTROPY))
-    found, losses = session.compute_gradients(slice(0, LANES), batch, {})
-    first = {name: value[:1] for name, value in tensors.items()}
-    alone = SerialKernel(module).begin(Work(first, trained, CROSS_ENTROPY))
-    own = Batch(batch.x[:1], batch.y[:1])
-    expected, own_losses = alone.compute_gradients(slice(0, 1), own, {})
-    torch.testing.assert_close(losses[:1], own_losses, rtol=0.05, atol=0.05)
-    for name, slope in expected.items():
-        torch.testing.assert_close(found[name][:1], slope, rtol=0.1, atol=0.05)
+    batch = make_batch()
+    kernel, first = BatchedKernel(module, LANES, "loop"), slice(0, 1)
+    found = compute(kernel, tensors, batch, EVERYONE)
+    alone = compute(SerialKernel(module), tensors, batch, first)
+    for part, own in zip(found, alone, strict=True):
+        torch.testing.assert_close(part[first], own, rtol=0.1, atol=0.05)
 
 
 def test_a_loss_may_convolve_and_differentiate_by_itself():
