@@ -29,12 +29,6 @@ class TakesAnother(FedAvg):
         self.x = x
 
 
-class Remembers(FedAvg):
-    def __init__(self, **keys):
-        super().__init__(**keys)
-        self.counter = 0
-
-
 class VectorLoss(FedAvg):
     def loss(self, model, batch, lane):
         return functional.cross_entropy(model(batch.x), batch.y, reduction="none")
@@ -69,11 +63,6 @@ class MeanUpload(FedAvg):
         return {"model": super().update(fleet, inbox)["model"].tensor.mean(dim=0)}
 
 
-class BareUpload(FedAvg):
-    def update(self, fleet, inbox):  # not a dictionary
-        return super().update(fleet, inbox)["model"].tensor
-
-
 class ShortUpload(FedAvg):
     def update(self, fleet, inbox):
         whole = super().update(fleet, inbox)["model"]
@@ -93,22 +82,9 @@ class WrongState(FedAvg):
         fleet.state["last"] = trained
 
 
-class NoRows(FedAvg):
-    def client_state(self, setup):
-        return {"last": torch.zeros(setup.layout.width)}
-
-    def store_state(self, fleet, trained):
-        fleet.state["last"] = trained[0]
-
-
 class Counting(FedAvg):
     def store_state(self, fleet, trained):
         self.calls = fleet.round
-
-
-class NoModelLeft(FedAvg):
-    def aggregate(self, server, cohort, uplink):
-        server["model"] = uplink["model"].sum(dim=0)
 
 
 class MisspeltUpload(FedAvg):
@@ -174,12 +150,6 @@ class Image(nn.Module):
         return self.linear(x.flatten(1))
 
 
-class Forwardless(nn.Module):
-    def __init__(self, shape, classes):
-        super().__init__()
-        self.head = nn.Linear(64, classes)
-
-
 class Unbatched(Image):
     def forward(self, x):
         return super().forward(x)[0]
@@ -187,13 +157,6 @@ class Unbatched(Image):
 
 def sequential(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(63, classes))
-
-
-class Dropping(Image):
-    """A model that draws random numbers outside of layers."""
-
-    def forward(self, x):
-        return super().forward(functional.dropout(x, training=self.training))
 
 
 def of_shape_alone(shape):
@@ -208,13 +171,6 @@ class Recurrent(nn.Module):
 
     def forward(self, x):
         return self.head(self.cell(x[:, 0])[0][:, -1])
-
-
-class InPlace(Image):
-    def forward(self, x):
-        summed = torch.zeros(len(x), 64)
-        summed += x.flatten(1)
-        return self.linear(summed)
 
 
 class Reversed(Image):
@@ -240,14 +196,3 @@ class Undrawable(Scheme):
 
 
 unreadable = Unreadable()
-
-
-class MisspeltVariable(FedAvg):
-    def local_train(self, fleet, rows, inbox):
-        def step(context):
-            context.optimizer_step(context.gradient())
-
-        given = {"steps": torch.zeros(len(fleet.ids), 1)}
-        trained, after = fleet.train_by(step, rows, variables=given)
-        after["stesp"]
-        return trained

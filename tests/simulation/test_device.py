@@ -200,12 +200,6 @@ def test_a_gpu_is_shared_by_those_who_see_the_same_one(gpus, host, number, shari
     assert found.kinds[0].startswith("NVIDIA H200, CUDA")
 
 
-def test_cpus_have_no_kind():
-    assert device.share_device_facts(
-        torch.device("cpu"), OneProcess(), "exact"
-    ) == device.Device(torch.device("cpu"))
-
-
 @pytest.mark.parametrize(
     ("numbers", "text"),
     [

@@ -9,16 +9,7 @@ import torch
 from hpcfl.errors import RunFailure
 from hpcfl.methods.fedavg import FedAvg
 
-EXCLUDE = {
-    "batch_size": 4,
-    "lr": 0.1,
-    "on_divergence": "exclude",
-}
-
-
-def test_a_diverged_client_is_named_with_its_round(federate):
-    with pytest.raises(RunFailure, match=r"^round 2: client 1 diverged"):
-        federate({"name": "tiny:Diverges", "client": 1})
+EXCLUDE = {"on_divergence": "exclude"}
 
 
 class Divides(FedAvg):
@@ -68,7 +59,6 @@ def test_a_round_in_which_everyone_diverges_leaves_the_server_as_it_is(federate)
     assert before.digest == after.digest
 
 
-@pytest.mark.parametrize("method", ["fedala", "cwfedavg", "diversifed", "local"])
-def test_a_learning_rate_beyond_all_bounds_is_found(federate, method):
+def test_a_learning_rate_beyond_all_bounds_is_found(federate):
     with pytest.raises(RunFailure, match="diverged"):
-        federate(method, rounds=5, training={"lr": 1e30, "batch_size": 2})
+        federate("cwfedavg", rounds=5, training={"lr": 1e30, "batch_size": 2})

@@ -7,7 +7,6 @@ import io
 import json
 import math
 
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -26,26 +25,12 @@ from hpcfl.trained import loading
 from hpcfl.trained.models import predict_classes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
-def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
-    """With one full batch per round momentum has no effect, and every step of Adam has
-    the length of the first, lr.
-    """
+def test_the_state_of_optimisers_is_reset_every_round(federate):
+    """With one full batch per round momentum has no effect."""
     whole = {"batch_size": 100, "lr": 0.01}
-    played = federate("local", rounds=4, training={**whole, **optimizer})
-    moved = (
-        played.clients["model"]
-        - federate("local", rounds=3, training={**whole, **optimizer}).clients["model"]
-    )
-    if "momentum" in optimizer:
-        assert (
-            played.clients["model"]
-            == federate("local", rounds=4, training=whole).clients["model"]
-        ).all()
-    else:
-        trained = moved != 0
-        np.testing.assert_allclose(moved[trained].abs(), 0.01, rtol=0.05)
+    played = federate("local", training={**whole, "momentum": 0.9})
+    plain = federate("local", training=whole)
+    assert torch.equal(played.clients["model"], plain.clients["model"])
 
 
 def test_a_rank_without_room_for_what_the_server_sends_ends_the_job(

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 import tiny
-from playing import prepare_tiny, run_table
+from playing import prepare_tiny
 from refusals import expect_refusal
 
-from hpcfl.api import load, load_all
 from hpcfl.experiment import measures
-from hpcfl.report import sweep_table, tables
-from hpcfl.report.metric_values import Reading
+from hpcfl.report import tables
 from hpcfl.storage.manifest import find_latest
 
 HELD_OUT = {"lr": 0.5, "validation": 0.25}
@@ -81,39 +79,6 @@ def test_test_samples_decide_where_they_are_asked_to(played):
     assert run.summary.best_by == "test"
     assert "chosen on test samples" in tables.write_legend([run]).replace("\n", " ")
     assert run.summary.best_validation != run.summary.best["pre"]
-
-
-@pytest.mark.slow
-def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(tmp_path, printed):
-    """Ditto's models count after local training, FedAvg's before it."""
-    rates = [0.5, 0.01]
-    table = tiny.table(
-        "ditto",
-        rounds=2,
-        training=HELD_OUT,
-        sweep={"method.name": ["ditto", "fedavg"], "training.lr": rates},
-    )
-    run_table(table, tmp_path / "rates")
-    printed()
-    rows, columns = ["training.lr"], ["method"]
-    sweep_table.show(
-        [tmp_path / "rates"], rows, columns, Reading("validation"), "markdown"
-    )
-    said = printed()
-    found = load_all(tmp_path / "rates")
-    assert "held-out" in said.splitlines()[0]
-    lines = [line for line in said.splitlines() if line.startswith("| lr")]
-    assert [line.split(" | ")[0] for line in lines] == ["| lr=0.01", "| lr=0.5"]
-    for method, of_method in found.groupby("method.name"):
-        run = load(of_method.index[0])
-        chosen = of_method.loc[of_method["best_validation"].idxmax()]
-        series = load(chosen.name).results.values[f"validation/{run.score}/weighted"]
-        assert chosen["best_validation"] == np.nanmax(series)
-        assert set(of_method["best_by"]) == {"validation"}
-        place = ["ditto", "fedavg"].index(method)
-        [best] = [line for line in lines if "**" in line.split(" | ")[place + 1]]
-        assert f"lr={chosen['training.lr']} " in best
-        assert f"**{100 * chosen['best_validation']:.2f}**" in best
 
 
 def test_a_client_with_one_sample_trains_on_it_and_has_nothing_to_choose_on(federate):

@@ -14,8 +14,7 @@ from refusals import expect_refusal
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.report import sweep_table, tables
-from hpcfl.report.metric_values import Reading
+from hpcfl.report import tables
 from hpcfl.simulation import preflight, round
 from hpcfl.storage import results
 
@@ -67,17 +66,6 @@ def test_fedavg_by_hand(federate, warmup):
             assert found == pytest.approx(loss.item(), rel=1e-5)
 
 
-def test_newcomers_without_epochs_are_only_scored(federate):
-    """Before training a newcomer has the same scores of the global model as any client
-    with the same samples.
-    """
-    played = federate("fedavg", [*TRAINED, *TRAINED[:2]], **sections(0))
-    assert "newcomers/after/weighted" not in played.values
-    losses = played.values["clients/pre/loss"][-1, :2]
-    np.testing.assert_array_equal(newcomers(played, "before", "loss"), losses)
-    assert played.values["newcomers/before/clients"][-1] == 2
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BARRED])
 def test_newcomers_leave_no_trace_in_any_method(federate, name):
@@ -106,6 +94,8 @@ def test_a_personal_model_begins_as_the_global_one(federate, name):
     round.
     """
     played = federate(name, COUNTS, rounds=2, **sections(0))
+    assert "newcomers/after/weighted" not in played.values
+    assert played.values["newcomers/before/clients"][-1] == 2
     setup, samples = played.prepared.setup, played.prepared.resources.samples
     model, shared = setup.build(), setup.layout.split(played.server["model"])
     for client, loss in zip((3, 4), newcomers(played, "before", "loss"), strict=True):
@@ -182,6 +172,3 @@ def test_newcomers_are_in_tables_and_frames(played, monkeypatch, printed):
     lines = [line.split() for line in printed().splitlines()]
     assert ["new", f"{100 * before:.2f}"] in [line[:2] for line in lines]
     assert ["tuned", f"{100 * after:.2f}"] in [line[:2] for line in lines]
-    reading = Reading("newcomers/after/weighted", "last")
-    sweep_table.show([found.folder], reading=reading)
-    assert f"{100 * after:.2f}" in printed()

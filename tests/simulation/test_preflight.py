@@ -69,7 +69,6 @@ def hpcfl(hpcfl, tmp_path):
 
 MISTAKES = [
     ("method.name=mistakes:Nothing", "class Nothing", "hpcfl.methods.base.Method"),
-    ("method.name=mistakes:number", None, "hpcfl.methods.base.Method"),
     (
         "method.name=mistakes:Unfinished",
         "class Unfinished",
@@ -80,13 +79,7 @@ MISTAKES = [
         "class TakesAnother",
         "TypeError: TakesAnother.__init__() ",
     ),
-    ("method.name=mistakes:Remembers", "self.counter = 0", "self.counter = …: "),
     ("method.name=mistakes:VectorLoss", "class VectorLoss", "float32 [2]; "),
-    (
-        "method.name=mistakes:VectorLoss runtime.lanes=1",
-        "class VectorLoss",
-        "float32 [2]; ",
-    ),
     ("method.name=mistakes:NumberLoss", "class NumberLoss", "is a float; "),
     ("method.name=mistakes:FreeLoss", "class FreeLoss", "'mistakes:FreeLoss'"),
     (
@@ -101,11 +94,6 @@ MISTAKES = [
         "'update' returns 'model' of shape [4810]",
     ),
     (
-        "method.name=mistakes:BareUpload",
-        "# not a dictionary",
-        "'update' returns float32",
-    ),
-    (
         "method.name=mistakes:ShortUpload",
         "ShortUpload",
         "server['model'] became float32 [4809]; server_state declared float32 [4810]",
@@ -116,26 +104,11 @@ MISTAKES = [
         'fleet.state["last"] = trained',
         "fleet.state['last'] became float32 [1, 4810]; client_state declared float32 [1, 3]",
     ),
-    (
-        "method.name=mistakes:NoRows",
-        'fleet.state["last"] = trained[0]',
-        "fleet.state['last'] became float32 [4810]; client_state declared float32 [1, 4810]",
-    ),
     ("method.name=mistakes:Counting", "self.calls =", "self.calls = …: "),
-    (
-        "method.name=mistakes:NoModelLeft",
-        'uplink["model"].sum(dim=0)',
-        "server['model'] became float32 []; server_state declared float32 [4810]",
-    ),
     (
         "method.name=mistakes:MisspeltUpload",
         'uplink["modle"]',
         "uplink['modle'] is unknown; did you mean 'model'?",
-    ),
-    (
-        "method.name=mistakes:MisspeltVariable",
-        'after["stesp"]',
-        "variables['stesp'] is unknown; did you mean 'steps'?",
     ),
     ("method.name=mistakes:ChangesInPlace", None, "server['model']"),
     ("method.name=mistakes:NoisyServer", "class NoisyServer", "setup.normal"),
@@ -156,8 +129,6 @@ MISTAKES = [
         "class Image",
         "[2, 5]; expected [2, 10]",
     ),
-    ("model.name=mistakes:Unbatched", "class Unbatched", "[10]; expected [2, 10]"),
-    ("model.name=mistakes:Forwardless", "class Forwardless", '"forward"'),
     (
         "model.name=mistakes:sequential",
         "def sequential",
@@ -181,19 +152,9 @@ MISTAKES = [
         "IndexError: index 1797 ",
     ),
     (
-        "model.name=mistakes:Recurrent runtime.lanes=4",
-        "self.cell(x[:, 0])",
-        "(RuntimeError: Batching rule",
-    ),
-    (
         "method.name=mistakes:Item runtime.lanes=4",
         "value.item()",
         "set runtime.lanes = 1",
-    ),
-    (
-        "model.name=mistakes:Dropping runtime.lanes=4",
-        "functional.dropout(x",
-        "(RuntimeError: vmap: called random",
     ),
 ]
 
@@ -218,23 +179,18 @@ def test_a_model_is_tried_even_if_a_round_is_too_large(hpcfl, monkeypatch):
 @pytest.mark.slow
 def test_an_option_prints_the_traceback(hpcfl):
     mistake = "method.name=mistakes:UnknownVariable"
-    for name in ("run", "check"):
-        assert len(hpcfl(name, mistake)[2]) == 1
-        code, _, said = hpcfl(name, mistake, options=["--traceback"])
-        assert code == 2 and said[0] == "Traceback (most recent call last):"
-        assert any("lane.recieved" in line for line in said)
-        assert said[-1].startswith(f"hpcfl: {FILE}")
+    code, _, said = hpcfl("check", mistake, options=["--traceback"])
+    assert code == 2 and said[0] == "Traceback (most recent call last):"
+    assert any("lane.recieved" in line for line in said)
+    assert said[-1].startswith(f"hpcfl: {FILE}")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "fragment"),
     [
-        ("method.name=mistakes:Item", "value.item()"),
         ("method.name=mistakes:Branch", "if value > 1"),
         ("model.name=mistakes:Recurrent", "self.cell(x[:, 0])"),
-        ("model.name=mistakes:InPlace", "summed += x.flatten(1)"),
-        ("model.name=mistakes:Dropping", "functional.dropout(x"),
     ],
 )
 def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
@@ -342,21 +298,9 @@ def everything(prepared) -> list[object]:
 @pytest.mark.parametrize(
     ("method", "sections"),
     [
-        *(
-            (name, {"model": {"name": "resnet8"}})
-            for name in ("cwfedavg", "creff", "fedproto")
-        ),
-        ("fedavg", {"model": {"name": "cnn"}}),
+        ("fedproto", {"model": {"name": "resnet8"}}),
         (
-            {
-                "name": "fedprox",
-                "ala": True,
-                "aggregation": "class-wise",
-            },
-            {},
-        ),
-        (
-            {"name": "fedavg", "aggregation": "class-wise"},
+            {"name": "fedprox", "ala": True, "aggregation": "class-wise"},
             {"participation": {"fraction": 0.5}},
         ),
         ("fedavg", {"model": {"name": "resnet8"}, "training": {"buffers": "average"}}),
@@ -385,7 +329,6 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
 
 
 STALE = OSError(errno.ESTALE, "Stale file handle: torch.fx")
-FULL = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
 
 
 @pytest.fixture
@@ -411,13 +354,9 @@ def failing(monkeypatch):
     "error",
     [
         STALE,
-        FULL,
-        MemoryError(),
         RuntimeError("can't start new thread"),
-        RuntimeError("could not create a primitive"),
         torch.OutOfMemoryError("CUDA out of memory"),
         ValueError("a timer"),
-        ImportError("torch._functorch.vmap"),
     ],
     ids=repr,
 )
@@ -433,9 +372,8 @@ def test_a_passing_failure_ends_the_run_and_is_no_bad_input(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("error", [STALE, FULL, MemoryError()], ids=repr)
-def test_a_lasting_lack_of_memory_is_a_failure_too(hpcfl, failing, error):
-    failing(error, calls=range(99))
+def test_a_lasting_lack_of_memory_is_a_failure_too(hpcfl, failing):
+    failing(MemoryError(), calls=range(99))
     code, _, said = hpcfl("run", "runtime.lanes=1")
     assert code == 1 and len(said) == 1 and "method.name" not in said[0]
 

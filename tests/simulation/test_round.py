@@ -57,14 +57,8 @@ class ChangesInSend(FedAvg):
         return super().send(server, audience)
 
 
-class ChangesInAggregate(FedAvg):
-    def aggregate(self, server, cohort, uplink):
-        server["model"].lerp_(uplink["model"], 0.5)
-
-
-@pytest.mark.parametrize("method", ["ChangesInSend", "ChangesInAggregate"])
-def test_a_change_of_the_server_in_place_ends_a_round(method):
-    round, stages = rounds(OneProcess(), f"test_round:{method}")[0]
+def test_a_change_of_the_server_in_place_ends_a_round():
+    round, stages = rounds(OneProcess(), "test_round:ChangesInSend")[0]
     with pytest.raises(RankFailure, match=r"^round 1, .*:ChangesIn.*server\['model'\]"):
         play(round, stages)
 
@@ -141,11 +135,8 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
     play(first, stages, [see])
     result = conclude(first, {})
     play(final, final_stages)
-    assert (result.vote, result.is_final, conclude(final, {}).is_final) == (
-        2,
-        False,
-        True,
-    )
+    assert result.vote == 2 and not result.is_final
+    assert conclude(final, {}).is_final
     assert result.values["floats_down"] == first.prepared.setup.layout.width
     assert "send" in seen[0] and "train" not in seen[0]
     assert not first.stopwatch.seconds  # they belong to the next round

@@ -105,9 +105,7 @@ def test_a_selection_of_a_user_in_one_file(federate, time):
     ("participation", "time", "line"),
     [
         ({"select": "oort"}, "none", "'oort': .*time.mode, .*'synchronous'"),
-        ({"select": "fastest"}, "none", "'fastest': .*time.mode, .*'synchronous'"),
         ({"select": "oort"}, "asynchronous", "time.mode = 'asynch.* .*'fastest'"),
-        ({"select": "ort"}, "none", "select = 'ort' .*'oort'"),
         ({"candidates": 2.0}, "none", "'participation.candidates'"),
         ({"select": "tiny:zero_head"}, "none", "select = 'tiny:zero_head' .*Selection"),
     ],

@@ -4,9 +4,7 @@ import contextlib
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
-from hpcfl.errors import Diverged, RankFailure
 from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, play
 
 
@@ -25,13 +23,6 @@ def make_round():
     return SimpleNamespace(name="round 7", stopwatch=Stopwatch(), work=[])
 
 
-def fail_with(error):
-    def run(round):
-        raise error
-
-    return Stage("fails", "send", "the message", run)
-
-
 def test_stages_run_in_order_and_observers_see_the_round_after_each():
     round, seen = make_round(), []
     stages = [
@@ -41,16 +32,6 @@ def test_stages_run_in_order_and_observers_see_the_round_after_each():
     play(round, stages, [lambda stage, round: seen.append((stage, *round.work))])
     assert seen == [("add", 1), ("double", 1, 2)]
     assert round.stopwatch.begun == ["send", "train"]
-
-
-def test_a_failure_of_one_rank_names_the_stage():
-    with pytest.raises(RankFailure, match=r"^round 7, the message.*ZeroDivisionError"):
-        play(make_round(), [fail_with(ZeroDivisionError("a bug"))])
-
-
-def test_diverged_clients_are_no_failure_of_one_rank():
-    with pytest.raises(Diverged):
-        play(make_round(), [fail_with(Diverged("round 7: client 1 diverged"))])
 
 
 def test_a_plan_of_some_clients_keeps_their_shares():
