@@ -59,16 +59,13 @@ TIMES = "client '0': 'active' and 'inactive' "
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"active": [5, 3]}, TIMES),
         ({"inactive": [10, 40]}, TIMES),
         ({"active": [0, 10]}, TIMES),
         ({"active": [20, 0], "inactive": [30, 10]}, TIMES),
         ({"inactive": [30]}, "entry 1 "),
         ({"inactive": []}, "2 times in 'active' and 0 "),
-        ({"active": [0, "x"]}, r"'0\.active\.1': .*, not 'x'"),
         ({"active": [0, -1]}, r"'0\.active\.1': .*, not -1"),
         ({"active": [0, True]}, r"'0\.active\.1': .*, not True"),
-        ({"active": [0, None]}, r"'0\.active\.1': .*, not None"),
     ],
     ids=str,
 )

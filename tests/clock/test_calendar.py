@@ -13,6 +13,15 @@ from hpcfl.simulation.stages import RoundPlan, play
 pytestmark = pytest.mark.slow
 
 SYNCHRONOUS = {"mode": "synchronous"}
+# a second for each sample, and no time for messages
+EQUAL = {
+    **SYNCHRONOUS,
+    "devices": "equal",
+    "sample_ms": 1000.0,
+    "down_sigma": 0.0,
+    "up_sigma": 0.0,
+    "latency": 0.0,
+}
 
 
 @pytest.mark.parametrize("method", ["ditto", "scaffold"])
@@ -25,15 +34,6 @@ def test_where_nobody_is_late_the_clock_changes_no_bit(federate, method):
     assert (np.diff(with_clock.values["time/seconds"]) >= 0).all()
 
 
-def test_lanes_and_threads_change_no_time(federate):
-    runs = [
-        federate("ditto", time=SYNCHRONOUS, runtime={"lanes": lanes}).values
-        for lanes in (1, 3)
-    ]
-    for name in ("time/seconds", "time/idle", "clients/updates"):
-        np.testing.assert_array_equal(runs[0][name], runs[1][name])
-
-
 def test_who_misses_the_deadline_changes_nothing(federate):
     """Equal devices; the clients differ only in their samples. Ditto trains three
     epochs in total, so they take 6, 27, 12 and 24 seconds. With a deadline between the
@@ -41,15 +41,7 @@ def test_who_misses_the_deadline_changes_nothing(federate):
     is that before round 1.
     """
     counts = [[2, 0, 0, 0], [0, 9, 0, 0], [4, 0, 0, 0], [0, 0, 8, 0]]
-    time = {
-        "mode": "synchronous",
-        "devices": "equal",
-        "sample_ms": 1000.0,
-        "down_sigma": 0.0,
-        "up_sigma": 0.0,
-        "latency": 0.0,
-        "deadline": 15.0,
-    }
+    time = {**EQUAL, "deadline": 15.0}
     played = federate("ditto", counts, rounds=1, time=time)
     initial = federate("ditto", counts, rounds=1, time={**time, "deadline": 1e-3})
     assert played.values["time/seconds"][0] == 15.0
@@ -78,14 +70,7 @@ def test_a_round_of_nobody_where_only_the_cohort_is_scored(federate):
 def test_part_of_the_epochs_is_what_stragglers_do(federate):
     """Three epochs of 2, 9 and 6 seconds, of which 3, 0 and 1 fit into 6.1 seconds."""
     counts = [[2, 0, 0, 0], [0, 9, 0, 0], [6, 0, 0, 0]]
-    time = {
-        "mode": "synchronous",
-        "devices": "equal",
-        "sample_ms": 1000.0,
-        "latency": 0.0,
-        "deadline": 6.1,
-        "late": "partial",
-    }
+    time = {**EQUAL, "deadline": 6.1, "late": "partial"}
     keys = {"rounds": 1, "training": {"epochs": 3}}
     played = federate("fedavg", counts, **keys, time=time)
     prepared = prepare_tiny("fedavg", counts, **keys)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from refusals import expect_refusal
 from timetables import synchronous
 
 from hpcfl.clock.availability import Traced
@@ -96,11 +95,6 @@ def test_who_goes_off_before_its_end_is_lost_and_the_clock_jumps_to_who_comes_on
     third = timetable.step()
     assert third.begun == 3 * S and third.ended == 12.5 * S
     assert [job.begun for job in third.jobs] == [10 * S]
-
-
-def test_nobody_ever_on_is_refused():
-    with expect_refusal(r"time\.availability: .* round 1 "):
-        synchronous([S], when=Traced([([], S)])).step()
 
 
 def test_how_evenly_clients_take_part_by_hand():

@@ -2,8 +2,6 @@
 on the method, not on failures.
 """
 
-import errno
-
 import pytest
 import tiny
 import torch
@@ -51,16 +49,7 @@ def test_a_method_that_expects_one_model_says_no(monkeypatch, prepared):
     assert not trial.can_mix(prepared)
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError(errno.ESTALE, "Stale file handle"),
-        MemoryError(),
-        RuntimeError("can't start new thread"),
-        ValueError("a timer"),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("a timer")], ids=repr)
 def test_a_passing_failure_is_raised(monkeypatch, prepared, error):
     fail_together(monkeypatch, error)
     with pytest.raises(type(error)):
