@@ -114,10 +114,6 @@ def test_ranks_that_disagree_about_a_message_are_found():
     assert exchange.find_common([nothing, nothing]) == nothing
 
 
-def test_a_single_rank_hosts_all_clients():
-    assert place([3, 1, 2], 1).owner.tolist() == [0, 0, 0]
-
-
 def test_place_gives_the_largest_client_to_the_least_loaded_worker():
     # 9 → rank 1; 7 → rank 2; 6 → rank 2 has 7, rank 1 has 9: rank 2 (13); 5 → rank 1
     # (14); 4 → rank 2 (17); 1 → rank 1 (15)

@@ -53,7 +53,6 @@ def test_floats_are_what_a_clients_rows_hold_or_what_is_declared():
         ((3,), (3,)),
         ((3, 2), (2,)),
         ((3, 4, 2), (3,)),
-        ((3, 2), ()),
         ((3, 4, 2), (3, 5)),
         ((3, 2), (3, 1, 1)),
     ],
