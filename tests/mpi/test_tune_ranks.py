@@ -4,9 +4,10 @@ trial.
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
-from playing import call
+from playing import call, read_files
 
 pytestmark = pytest.mark.mpi
 
@@ -35,13 +36,9 @@ def ended(folder):
 def test_killed_and_continued_on_other_ranks_the_choice_is_the_same(
     start, experiment, tmp_path, chance
 ):
-    file = experiment("")
-    with open(file) as opened:
-        text = opened.read()
-    text = text.replace("[training]\nlr = 0.1\nbatch_size = 4\n", TUNE)
-    text = text.replace("seed = 3\nrounds = 3", "rounds = 30")
-    with open(file, "w") as opened:
-        opened.write(text)
+    file = Path(experiment(""))
+    text = file.read_text().replace("[training]\nlr = 0.1\nbatch_size = 4\n", TUNE)
+    file.write_text(text.replace("seed = 3\nrounds = 3", "rounds = 30"))
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     assert call("tune", file, "--out", calm) == 0
     for moment, ranks in zip(MOMENTS, [2, 3], strict=True):
@@ -57,8 +54,4 @@ def test_killed_and_continued_on_other_ranks_the_choice_is_the_same(
     assert call("tune", file, "--out", disturbed) == 0
     for name in OUTCOME:
         assert (disturbed / name).read_bytes() == (calm / name).read_bytes(), name
-    results = sorted(path.name for path in calm.glob("results/*.json"))
-    assert results == sorted(path.name for path in disturbed.glob("results/*.json"))
-    for name in results:
-        of_both = [(one / "results" / name).read_bytes() for one in (calm, disturbed)]
-        assert of_both[0] == of_both[1], name
+    assert read_files(calm / "results") == read_files(disturbed / "results")
