@@ -9,7 +9,7 @@ buffer does not start again before the step, so that no client counts twice in a
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 
 import numpy as np
@@ -219,10 +219,7 @@ class AsynchronousTimetable(Timetable):
             begun=self._begun,
             ended=self._tick,
             jobs=jobs,
-            busy=done.busy,
-            wasted=done.wasted,
-            present=done.present,
-            lost=done.lost,
+            **asdict(done),
             awaited=self._list_awaited(),
         )
         self._begun = self._tick
