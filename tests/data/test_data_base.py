@@ -2,12 +2,14 @@
 
 import numpy as np
 from refusals import expect_refusal
-from test_partition import TOY
+from test_partition import TOY, dataset, lists
 
 from hpcfl.data import partition
 from hpcfl.data.partitions.base import (
     Assignment,
+    Draw,
     MergedScheme,
+    Scheme,
     round_down,
 )
 from hpcfl.data.sources.base import Source
@@ -31,6 +33,23 @@ def test_a_shared_sample_is_refused():
 
     with expect_refusal(r"partition\.scheme = 'greedy'"):
         partition.make(Greedy(clients=2), TOY)
+
+
+def test_a_scheme_may_keep_the_official_splits_apart():
+    class Official(Scheme):
+        scheme: str = "official"
+
+        def draw(self, labels, classes, official_test):
+            end = len(labels) - official_test
+            return Draw(
+                np.array_split(np.arange(end), self.clients),
+                [np.arange(end, len(labels))] * self.clients,
+            )
+
+    split = partition.make(
+        Official(clients=2), dataset(np.arange(12) % 3, official_test=4)
+    )
+    assert lists(split) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
 
 
 class Misread(Source):
