@@ -92,11 +92,11 @@ WORDS = np.array([f"n{number}" for number in range(12)], object)
 @pytest.mark.parametrize(
     ("name", "values", "files", "expected"),
     [
-        ("row", np.arange(20)[::-1], (), True),
+        ("x", np.arange(20)[::-1], (), True),
         ("row", np.arange(20.0), (), True),
         ("row", np.tile(np.arange(10), 2), (10, 10), True),
         ("row", np.tile(np.arange(10), 2), (), False),
-        ("row", np.arange(20) ** 2, (), True),
+        ("x", np.arange(20) ** 2, (), True),
         ("age", RANDOM.integers(18, 90, 300), (), False),
         ("age", np.array([30, 41, 52]), (), False),
         ("patientID", np.array([7, 3, 7, 5]), (), True),
