@@ -328,22 +328,6 @@ class DivergesInRows(Diverges):
         server["model"] = (cohort.weights @ uplink["model"].double()).float()
 
 
-class Fades(FedAvg):
-    """FedAvg whose loss reads a number that changes in each round and is no variable of
-    the lane.
-    """
-
-    def local_train(self, fleet, rows, inbox):
-        ROUND[0] = fleet.round
-        return super().local_train(fleet, rows, inbox)
-
-    def loss(self, model, batch, lane):
-        return super().loss(model, batch, lane) / ROUND[0]
-
-
-ROUND = [1]
-
-
 class Raises(FedAvg):
     """FedAvg in which the rank of one client fails in round 2."""
 

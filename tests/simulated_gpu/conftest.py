@@ -38,10 +38,8 @@ class Epoch:
     Launches during a capture are not counted, since a graph is captured once.
     """
 
-    waits: dict[str, int]
     launches: int
     steps: int
-    copies: list
 
 
 @dataclass
@@ -134,21 +132,10 @@ def observed(seen, epoch):
     """Wrap ``Chunk.train_epoch`` to record its cost."""
 
     def run(chunk, *arguments):
-        ledger, steps = seen.gpu.ledger, seen.steps
-        waits, launches, copies = (
-            ledger.waits.copy(),
-            ledger.launched,
-            len(ledger.copies),
-        )
+        launches, steps = seen.gpu.ledger.launched, seen.steps
         result = epoch(chunk, *arguments)
-        seen.epochs.append(
-            Epoch(
-                dict(ledger.waits - waits),
-                ledger.launched - launches,
-                seen.steps - steps,
-                ledger.copies[copies:],
-            )
-        )
+        done = Epoch(seen.gpu.ledger.launched - launches, seen.steps - steps)
+        seen.epochs.append(done)
         return result
 
     return run

@@ -165,16 +165,6 @@ def test_another_memory_layout_is_read_by_the_same_graph(gpu, monkeypatch):
     assert gpu.ledger.captures == 1
 
 
-def test_a_round_with_such_a_loss_ends_as_without_graphs(on_gpu, monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "SOON", 1)
-    played = [
-        on_gpu("tiny:Fades", [[4, 4, 0, 0]] * 2, rounds=4, runtime={"replay": replay})
-        for replay in (True, False)
-    ]
-    digests = [seen.played.digest for seen in played]
-    assert digests[0] == digests[1]
-
-
 def test_a_table_may_choose_lanes_that_convolve_one_after_the_other(
     on_gpu, on_cpu, samples
 ):

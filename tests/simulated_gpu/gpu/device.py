@@ -137,7 +137,7 @@ class GPU(TorchDispatchMode):
         if not isinstance(values, Tensor) or isinstance(values, OnGPU):
             return values
         made = OnGPU(values, self)
-        self.memory.hold(made, line())
+        self.memory.hold(made)
         return made
 
     def _on_host(self, operation, args, kwargs):
@@ -186,20 +186,19 @@ class GPU(TorchDispatchMode):
 
     def _launched(self, operation, args, inner, inner_keywords, result) -> None:
         """Record a launch, on the tape of the current capture if there is one."""
-        kernels = operations.kernels(operation, args)
         if self._captured is not None:
             if not operations.launches_nothing(operation):
-                self._captured.note(operation, inner, inner_keywords, result, kernels)
+                self._captured.note(operation, inner, inner_keywords, result)
             return
+        kernels = operations.kernels(operation, args)
         if kernels:
-            name, where = operations.name_of(operation), line()
+            name = operations.name_of(operation)
             self.ledger.launches[name] += kernels
-            self.ledger.lines[where] += kernels
             if (
                 name in operations.UNORDERED
                 and not torch.are_deterministic_algorithms_enabled()
             ):
-                self.ledger.unordered[f"{name} at {where}"] += 1
+                self.ledger.unordered[f"{name} at {line()}"] += 1
 
     def _returned(self, operation, args, kwargs, result):
         """Return the results as tensors on the device; for an operation in place these
@@ -275,16 +274,9 @@ class GPU(TorchDispatchMode):
         pinned = self._is_pinned(host)
         what = f"a {'page-locked' if pinned else 'pageable'} copy {'to' if to_gpu else 'from'} the device"
         self._refuse_in_capture(what)
+        shape = tuple(host.shape)
         self.ledger.copies.append(
-            Copy(
-                to_gpu,
-                tuple(host.shape),
-                host.dtype,
-                host.nbytes,
-                pinned,
-                converts,
-                line(),
-            )
+            Copy(to_gpu, shape, host.nbytes, pinned, converts, line())
         )
         if waits:
             self.wait(what)

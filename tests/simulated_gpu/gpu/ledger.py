@@ -19,7 +19,6 @@ class Copy:
 
     to_gpu: bool
     shape: tuple[int, ...]
-    dtype: object
     bytes: int
     pinned: bool
     converts: bool
@@ -36,15 +35,11 @@ class Ledger:
     """
 
     launches: Counter = field(default_factory=Counter)
-    lines: Counter = field(default_factory=Counter)  # of launches
     waits: Counter = field(default_factory=Counter)
     copies: list[Copy] = field(default_factory=list)
     unordered: Counter = field(default_factory=Counter)
     captures: int = 0
     replays: int = 0
-    in_graphs: Counter = field(
-        default_factory=Counter
-    )  # kernels of replays, by operation
 
     @property
     def launched(self) -> int:

@@ -1,7 +1,6 @@
 """Memory of the device: allocated bytes by storage, and memory pools of graphs."""
 
 import weakref
-from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +20,6 @@ class Pool:
 class _Block:
     tensors: int  # tensors that use it
     bytes: int
-    line: str
     pool: Pool | None
 
 
@@ -46,21 +44,14 @@ class Memory:
         self.peak = self.used
         return self.peak
 
-    def by_line(self) -> Counter:
-        """Return allocated bytes by the line that allocated them."""
-        found = Counter()
-        for block in self._blocks.values():
-            found[block.line] += block.bytes
-        return found
-
-    def hold(self, tensor, line: str) -> None:
+    def hold(self, tensor) -> None:
         """Register a tensor on the device. Raise CUDA's error if the memory is full."""
         storage = tensor.values.untyped_storage()
         key = storage.data_ptr()
         if not key:
             return
         if key not in self._blocks:
-            self._blocks[key] = self._new(storage.nbytes(), line)
+            self._blocks[key] = self._new(storage.nbytes())
         self._blocks[key].tensors += 1
         weakref.finalize(tensor, self._let_go, key)
 
@@ -68,10 +59,10 @@ class Memory:
         """Return whether a tensor on the device uses this storage."""
         return values.untyped_storage().data_ptr() in self._blocks
 
-    def _new(self, size: int, line: str) -> _Block:
+    def _new(self, size: int) -> _Block:
         if self.used + size > self.capacity:
             raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size} bytes at {line}; "
+                f"CUDA out of memory. Tried to allocate {size} bytes; "
                 f"{self.used} of {self.capacity:.0f} are in use"
             )
         if self.pool is None:
@@ -81,7 +72,7 @@ class Memory:
             self.pool.now += size
             self.pool.most = max(self.pool.most, self.pool.now)
         self.peak = max(self.peak, self.used)
-        return _Block(0, size, line, self.pool)
+        return _Block(0, size, self.pool)
 
     def _let_go(self, key: int) -> None:
         block = self._blocks[key]

@@ -46,29 +46,6 @@ NO_KERNEL = {
     "is_pinned",
     "_has_compatible_shallow_copy_type",
 }
-# Operations that write or add at indices, which the deterministic kernels sort first;
-# the number is a guess.
-AT_INDICES = {
-    "scatter_add",
-    "scatter_add_",
-    "index_add",
-    "index_add_",
-    "index_copy",
-    "index_copy_",
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "_unsafe_index_put",
-}
-SORTED = 30
-SEVERAL = {
-    "convolution": 2,
-    "convolution_backward": 4,
-    "native_batch_norm": 2,
-    "native_batch_norm_backward": 2,
-    "sort": 3,
-    "topk": 2,
-}
 # sums in the order of atomic additions, unless torch uses its deterministic kernels
 UNORDERED = {
     "scatter_add",
@@ -134,17 +111,15 @@ def why_it_waits(operation, args) -> str | None:
 
 
 def kernels(operation, args) -> int:
-    """Return an estimate of the number of kernels from torch's sources: one, except for
-    listed operations and for lists of tensors.
+    """Return an estimate of the number of kernels: one, except for the patches of
+    images and for lists of tensors.
     """
     if launches_nothing(operation):
         return 0
     name = name_of(operation)
     if name == "im2col":  # one for each image
         return len(args[0])
-    if name in AT_INDICES and torch.are_deterministic_algorithms_enabled():
-        return SORTED
-    return _of_lists(args) if name.startswith("_foreach") else SEVERAL.get(name, 1)
+    return _of_lists(args) if name.startswith("_foreach") else 1
 
 
 def _of_lists(args) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu import operations
 from gpu.memory import Pool
 from gpu.tensor import each, tensors_in
 
@@ -20,7 +19,6 @@ class Entry:
     args: Any
     kwargs: Any
     results: list[Tensor]
-    kernels: int
 
 
 class Tape:
@@ -35,7 +33,7 @@ class Tape:
     def pool(self) -> Pool:
         return self.memory
 
-    def note(self, operation, args, kwargs, result, kernels: int) -> None:
+    def note(self, operation, args, kwargs, result) -> None:
         """Add an operation. Its tensors are wrapped again, because an operation such as
         ``unsqueeze_`` may change the shape of the existing ones later.
         """
@@ -43,7 +41,7 @@ class Tape:
             args, kwargs, results = each(
                 _shown_anew, (args, kwargs, tensors_in(result))
             )
-        self._entries.append(Entry(operation, args, kwargs, results, kernels))
+        self._entries.append(Entry(operation, args, kwargs, results))
 
     def keep(self, tensors: list[Tensor]) -> None:
         """Save tensors that may be written during the capture, since a capture on a GPU
@@ -62,8 +60,6 @@ class Tape:
     def replay(self) -> None:
         gpu = self._gpu
         gpu.ledger.replays += 1
-        for entry in self._entries:
-            gpu.ledger.in_graphs[operations.name_of(entry.operation)] += entry.kernels
         if gpu.replayed is not None:
             gpu.replayed.spoil()
         gpu.replayed = self
