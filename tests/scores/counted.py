@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -49,12 +48,3 @@ def check(name, expected, where_all_is_right=1):
     block.mask = torch.zeros_like(block.mask)
     empty = Block(block.logits, block.labels, block.mask, CLASSES)
     assert math.isnan(number(name, empty)[0])
-
-
-def draw(seed):
-    """Return labels and predictions [40] of five classes, of which the last does not
-    occur.
-    """
-    labels, predicted = np.random.default_rng(seed).integers(0, 5, (2, 40))
-    labels[labels == 4] = 0
-    return labels, predicted
