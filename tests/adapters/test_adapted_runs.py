@@ -102,19 +102,19 @@ def test_keys_that_are_not_read_are_said_and_those_of_other_kinds_refused():
         prepared_with({"kind": "bias", "rank": 4})
 
 
-def test_a_model_taken_out_is_of_torchs_own_layers_and_the_one_that_was_scored(played):
-    run = played("fedavg", adapter={**LORA, "alpha": 8.0}, rounds=2)
+@pytest.mark.parametrize("precision", ["exact", "bf16"])
+def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played, precision):
+    adapter, runtime = {**LORA, "alpha": 8.0}, {"precision": precision}
+    run = played("fedavg", adapter=adapter, rounds=2, runtime=runtime)
     module = run.model("global")
-    assert type(module.hidden1) is torch.nn.Linear
-    assert list(module.state_dict()) == [
-        "hidden1.weight",
-        "hidden1.bias",
-        "head.weight",
-        "head.bias",
-    ]
-    assert not torch.equal(
-        module.hidden1.weight, prepared_with(LORA).setup.build().hidden1.weight
-    )
+    assert type(module.hidden1) is type(module.head) is nn.Linear
+    names = ["hidden1.weight", "hidden1.bias", "head.weight", "head.bias"]
+    assert list(module.state_dict()) == names
+    base = base_of(prepared_with(adapter, runtime=runtime))
+    assert torch.equal(module.hidden1.bias, base["hidden1.bias"])
+    assert not torch.equal(module.hidden1.weight, base["hidden1.weight"])
+    for value in module.state_dict().values():
+        assert value.dtype == torch.float32
 
 
 class Reads(nn.Module):

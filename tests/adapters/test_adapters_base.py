@@ -107,16 +107,8 @@ def test_short_types_become_the_models_and_a_folder_is_one_base(saved, tmp_path)
             r"hidden1\.bias; .*: b; .* adapter\.names",
         ),
         (
-            {"net.0.bias": torch.ones(5)},
-            r"'net.0.bias' .* \[5\] .*'hidden1.bias' float32 \[6\]",
-        ),
-        (
             {"net.0.weight": BODY["net.0.weight"].index_fill(1, ONE, float("nan"))},
             r"'net\.0\.weight': .*'hidden1\.weight'\[0, 1\] is nan",
-        ),
-        (
-            {"net.0.bias": BODY["net.0.bias"].index_fill(0, ONE, -float("inf"))},
-            r"'net\.0\.bias': .*'hidden1\.bias'\[1\] is -inf",
         ),
         (
             {"net.0.bias": BODY["net.0.bias"].half().index_fill(0, ONE, float("inf"))},
@@ -168,32 +160,10 @@ def test_of_tied_parameters_a_file_has_one(saved):
     assert torch.equal(module.hidden1.weight, torch.ones(6, 6))
 
 
-def header(text, body=b""):
-    data = text.encode()
-    return len(data).to_bytes(8, "little") + data + body
-
-
-def entry(shape=(1,), start=0, end=4):
-    return {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
-
-
-BROKEN = {
-    "empty": b"",
-    "text": b"no tensors at all",
-    "a header of an exabyte": (1 << 60).to_bytes(8, "little") + b"{}",
-    "no JSON": header("{" * 9),
-    "a gap": header(json.dumps({"a": entry(start=4, end=8)}), b"\0" * 8),
-    "an overlap": header(json.dumps({"a": entry(), "b": entry()}), b"\0" * 4),
-    "more than there is": header(json.dumps({"a": entry((1 << 40,), 0, 4 << 40)})),
-    "a size that no number holds": header(json.dumps({"a": entry((1 << 62, 8))})),
-    "numbers left over": header(json.dumps({"a": entry()}), b"\0" * 8),
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_file_is_one_line(tmp_path, kind):
+@pytest.mark.parametrize("content", [b"", b"no tensors at all"])
+def test_a_broken_file_is_one_line(tmp_path, content):
     path = tmp_path / "base.safetensors"
-    path.write_bytes(BROKEN[kind])
+    path.write_bytes(content)
     with expect_refusal(r"adapter\.base: .*base\.safetensors: "):
         read(path, names={})
 

@@ -49,17 +49,6 @@ def test_features_and_heads_that_methods_call_themselves_are_mixed(federate, met
     assert any(not torch.equal(played[name], value) for name, value in plain.items())
 
 
-@pytest.mark.slow
-def test_a_model_taken_out_is_of_torchs_own_layers_in_float32(played):
-    run = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
-    module = run.model("global")
-    assert type(module.hidden1) is type(module.head) is torch.nn.Linear
-    base = constants.collect(prepared(rounds=1).resources.kernel.module)
-    assert torch.equal(module.hidden1.bias, base["hidden1.bias"])
-    for value in module.state_dict().values():
-        assert value.dtype == torch.float32
-
-
 def test_a_run_does_not_go_on_in_another_precision(played):
     began = played("fedavg", adapter=LORA, rounds=1, runtime={"precision": "bf16"})
     with expect_refusal(r"runtime\.precision"):

@@ -66,7 +66,6 @@ def test_a_matrix_is_transposed_and_numbers_get_another_shape_where_a_rule_says_
     [
         ("brt", "adapter.names = 'brt'; .*'bert'"),
         ({"w*": "a"}, r"adapter\.names: 'w\*': "),
-        ({r"w\.(.*)": "a"}, r"adapter\.names: 'w\\\.\(\.\*\)': "),
         ({"**.**": "a"}, r"adapter\.names: '\*\*\.\*\*': "),
         ({"w": r"b\1"}, r"'b\\1' .* 0 "),
         ({"*": r"b\0"}, r"'b\\0' .* 1 "),
