@@ -75,7 +75,6 @@ def test_what_is_behind_the_padding_changes_no_bit():
 @pytest.mark.parametrize(
     ("plugin", "keys", "words"),
     [
-        (Bert, {"positions": 4}, "model.positions = 4 of .*'bert': .* 5 "),
         (
             Bert,
             {"positions": 6, "first_position": 2},

@@ -65,21 +65,15 @@ def own_data(tmp_path_factory):
     folder, generator = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
 
     def make(shape):
-        path, size = (
-            folder / f"{len(shape)}-{shape[-1]}.npz",
-            (CLIENTS * EACH * 4 // 3, *shape),
-        )
-        x = {
-            3: lambda: generator.integers(0, 256, size, np.uint8),
-            2: lambda: generator.standard_normal(size),
-            1: lambda: (
-                generator.integers(0, 500, size)
-                if shape[0] > 2
-                else generator.standard_normal(size)
-            ),
-        }[len(shape)]()
-        if not path.exists():
-            np.savez(path, x=x, y=np.arange(size[0]) % CLASSES)
+        path = folder / f"{len(shape)}-{shape[-1]}.npz"
+        size = CLIENTS * EACH * 4 // 3, *shape
+        if len(shape) == 3:
+            x = generator.integers(0, 256, size, np.uint8)
+        elif shape == (2,):
+            x = generator.standard_normal(size)
+        else:
+            x = generator.integers(0, 500, size)
+        np.savez(path, x=x, y=np.arange(size[0]) % CLASSES)
         return str(path)
 
     return make

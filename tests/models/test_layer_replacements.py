@@ -15,7 +15,6 @@ from hpcfl.models.layer_replacements import (
     FILES,
     is_fast_channels_last,
     replace_layers,
-    restore_layers,
 )
 from hpcfl.models.random import keyed, list_random_layers
 
@@ -71,7 +70,7 @@ def test_attention_is_torchs(keys, unbatched):
     for masks in (
         {},
         {"key_padding_mask": hidden[0] if unbatched else hidden},
-        {"attn_mask": added > 1, "average_attn_weights": False},
+        {"attn_mask": added > 1, "average_attn_weights": False, "is_causal": True},
         {"attn_mask": by_head, "need_weights": False},
         {"attn_mask": added, "key_padding_mask": added[0] if unbatched else added[:2]},
     ):
@@ -121,24 +120,6 @@ def test_replaced_of_transformers_are_torchs(name, keys):
     for masks in ({}, {whole: mask}, {f"{what}_key_padding_mask": torch.eye(2, 5) > 0}):
         with torch.no_grad():  # torch then uses one operator for all of it
             equal(ours(*given, **masks), theirs(*given, **masks))
-
-
-@NESTED
-def test_a_whole_transformer_is_torchs():
-    theirs, ours = pair(nn.Transformer(WIDTH, HEADS, 1, 1, 7, batch_first=True))
-    x, y = torch.randn(2, BATCH, TOKENS, WIDTH)
-    equal(
-        ours(x, y, tgt_is_causal=True, tgt_mask=causal()),
-        theirs(x, y, tgt_mask=causal()),
-    )
-    restored = restore_layers(ours)
-    assert [type(part) for part in restored.modules()] == [
-        type(part) for part in theirs.modules()
-    ]
-
-
-def causal():
-    return nn.Transformer.generate_square_subsequent_mask(TOKENS)
 
 
 def test_dropped_weights_are_those_of_a_key():

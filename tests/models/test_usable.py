@@ -94,12 +94,7 @@ def weight_norm():
     ("make", "place"),
     [
         (lambda: nn.Linear(5, 5).double(), "'1.weight' is torch.float64"),
-        (
-            lambda: nn.Linear(5, 5, dtype=torch.complex64),
-            "'1.weight' is torch.complex64",
-        ),
         (lambda: nn.LazyLinear(5), "'1.weight' has no shape"),
-        (lambda: nn.LazyBatchNorm1d(), "'1.weight' has no shape"),
         (lambda: nn.Linear(5, 5, device="meta"), "'1.weight' has no values"),
         (lambda: reading(nn.Parameter(torch.eye(5))), "'1.1.weight' shares .*'1.0.0'"),
         (weight_norm, r"'1' \(Linear\) has torch.nn.utils.weight_norm"),
@@ -109,7 +104,6 @@ def weight_norm():
             r"'1' \(BatchNorm1d\) keeps no statistics",
         ),
         (lambda: torch.ao.nn.quantized.ReLU6(), r"'1' \(ReLU6\) is quantised"),
-        (lambda: holding([nn.Linear(5, 5)]), "'1' .* in the plain list 'held'"),
         (lambda: holding({"a": [(nn.Linear(5, 5), 1)]}), "in the plain dict 'held'"),
         (lambda: holding((nn.Parameter(torch.ones(3)),)), "in the plain tuple 'held'"),
         (lambda: holding([nn.BatchNorm1d(5, affine=False)]), "the plain list 'held'"),
@@ -141,7 +135,7 @@ def test_frozen_parameters_may_have_any_type():
 
 @pytest.mark.parametrize(
     ("how", "changed"),
-    [("in place", {"mean", "count"}), ("remembered", set()), ("never", set())],
+    [("in place", {"mean", "count"}), ("remembered", set())],
 )
 def test_statistics_are_the_buffers_that_training_changes(how, changed):
     x = torch.randn(2, 5)
@@ -167,7 +161,6 @@ def test_state_that_would_be_lost_or_shared_is_refused(how, place):
     "draw",
     [
         lambda hidden: functional.dropout(hidden, 0.001),
-        lambda hidden: hidden * np.random.rand(),
         lambda hidden: hidden * np.random.default_rng().random(),
     ],
 )
