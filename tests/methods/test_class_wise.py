@@ -222,19 +222,6 @@ def test_class_models_travel_without_a_change_of_what_arrives(
         assert torch.equal(starts_of(cw, server, audience), starts[few])
 
 
-def test_equal_distributions_train_like_fedavg(federate):
-    counts = [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]]
-    average = federate("fedavg", counts)
-    keys = {"name": "cwfedavg", "distribution": "true", "layers": "all"}
-    cw = federate(keys, counts)
-    everyone = cw.prepared.make_cohort(np.arange(3), 4)
-    starts = starts_of(cw.prepared.method, cw.server, everyone)
-    expected = average.server["model"].expand(3, -1)
-    torch.testing.assert_close(starts, expected, rtol=0, atol=1e-6)
-    losses, plain = (run.values["clients/pre/loss"] for run in (cw, average))
-    np.testing.assert_allclose(losses, plain, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)]
 )

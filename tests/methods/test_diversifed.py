@@ -64,30 +64,6 @@ def test_weights_stay_finite_for_far_equal_few_and_no_other_models():
     assert torch.equal(same, torch.eye(4).double())
 
 
-def test_trains_from_its_own_model_towards_the_anchor(federate):
-    """With full batches w ← w − γ(∇F + (λ/α)(w − z)). The comparison cancels lr·∇F in
-    the first step of an epoch.
-    """
-    whole = {"batch_size": 100, "lr": 0.1}
-    first = federate("diversifed", rounds=1, training=whole)
-    free = federate({"name": "diversifed", "lam": 0.0}, rounds=2, training=whole)
-    pulled = federate(
-        {
-            "name": "diversifed",
-            "lam": 2.0,
-            "alpha": 0.5,
-        },
-        rounds=2,
-        training=whole,
-    )
-    w = first.clients["model"].double()
-    z = full(w, alpha=0.5)[0] @ w
-    expected = free.clients["model"].double() - 0.1 * (2.0 / 0.5) * (w - z)
-    torch.testing.assert_close(
-        pulled.clients["model"].double(), expected, rtol=0, atol=1e-6
-    )
-
-
 def test_others_are_the_last_uploads_and_absent_clients_use_their_stored_model(
     cohort,
 ):

@@ -5,6 +5,7 @@ import pytest
 # compared state: the server's model, or the models of the clients
 MODEL, OWN = {}, {"server": (), "clients": ("model",)}
 UPLOADS = {"server": ("model", "uploads")}
+FIRST = {"rounds": 1}
 SCORED = {"columns": ("pre", "post")}
 ALL_SCORED = {"columns": ("pre", "post", "global")}
 ROUNDED = {"exact": False}
@@ -18,6 +19,9 @@ def of(name, **keys):
 
 CREFF = of("creff", features_each=5, match_steps=3, head_epochs=4)
 CLASS_WISE = of("fedavg", aggregation="class-wise")
+UNIFORM = of("fedavg", weights="uniform")
+LOCAL = of("methods.test_partialfed:Loads", warmup=0, strategy_share=0.0, own=1)
+EQUAL_TRACES = of("methods.test_fedas:Equal", align_epochs=0)
 CASES = [
     (of("fedprox", mu=0.0), "fedavg", MODEL),
     (of("fedlc", tau=0.0), "fedavg", MODEL),
@@ -44,7 +48,25 @@ CASES = [
     (CREFF, "fedavg", {"columns": ("post",)}),
     ("fednova", "fedavg", PLAIN | EQUAL),
     ("fednova", "fedavg", FAST | EQUAL),
-    (of("q-ffl", q=0.0), of("fedavg", weights="uniform"), ROUNDED),
+    # the first round begins without a correction
+    ("fedavgm", "fedavg", FIRST | ROUNDED),
+    ("moon", "fedavg", FIRST | ROUNDED),
+    ("scaffold", UNIFORM, FIRST | ROUNDED),
+    (of("q-ffl", q=0.0), UNIFORM, ROUNDED),
+    (
+        of("methods.test_feddbe:Frozen", kappa=0.0),
+        "fedavg",
+        ALL_SCORED | {"server": ()},
+    ),
+    (
+        of("cwfedavg", distribution="true", layers="all"),
+        "fedavg",
+        {
+            "counts": [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]],
+            "columns": ("pre",),
+            **ROUNDED,
+        },
+    ),
     (CLASS_WISE, "cwfedavg", UPLOADS),
     (of("methods.test_options:Knowing", aggregation="class-wise"), CLASS_WISE, UPLOADS),
     (
@@ -52,6 +74,14 @@ CASES = [
         of("cwfedavg", distribution="norm"),
         UPLOADS,
     ),
+    (EQUAL_TRACES, of("fedper", weights="uniform"), SCORED | ROUNDED),
+    ("methods.test_gpfl:Open", "fedper", SCORED | {"server": (), "clients": ("head",)}),
+    (
+        of("fedpac", lam=0.0, collaborate=False),
+        of("fedrep", head_epochs=1),
+        ALL_SCORED,
+    ),
+    (of("fedrep", head_epochs=0), "fedbabu", MODEL),
     (of("fedprox-c", tune_epochs=0), "fedprox", MODEL),
     (of("fedprox-c", mu=0.0, tune_epochs=2), of("fedavg-c", tune_epochs=2), MODEL),
     (of("diversifed", lam=0.0), "local", OWN | SCORED),
@@ -59,6 +89,10 @@ CASES = [
     (of("fedamp", lam=0.0), "local", OWN),
     (of("fedproto", lam=0.0), "local", OWN),
     (of("fedtgp", lam=0.0, server_epochs=1), "local", OWN),
+    ("fedproto", "local", OWN | FIRST),
+    (of("fedtgp", server_epochs=1), "local", OWN | FIRST),
+    (LOCAL | {"draw": "round"}, "local", OWN | ROUNDED),
+    (LOCAL | {"draw": "batch"}, "local", OWN | ROUNDED),
     # without candidates, and with zero losses, so that no model is better
     (of("fedfomo", validation=0.0, received=0), "local", OWN),
     (of("fedfomo", validation=0.0), "local", OWN),

@@ -46,23 +46,6 @@ def test_anchors_of_three_models_by_hand(cohort):
     assert anchor[:, 0].tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_term_is_squared(make_fleet, rows_of):
-    """With one full batch the step differs from Local's by lr·(λ/α)·(w − u)."""
-    rows, anchors = (
-        rows_of(make_fleet(dtype=torch.float64)),
-        rows_of(make_fleet(dtype=torch.float64), seed=2),
-    )
-
-    def trained(keys, inbox):
-        fleet = make_fleet(dtype=torch.float64, batch_size=100, lr=0.1)
-        fleet.state["model"] = rows.clone()
-        return method(**keys).update(fleet, inbox)["model"]
-
-    pulled = trained({"alpha": 2.0, "lam": 0.5}, {"anchor": anchors})
-    expected = trained({}, {}) - 0.1 * 0.25 * (rows - anchors)
-    torch.testing.assert_close(pulled, expected, rtol=1e-12, atol=1e-14)
-
-
 def test_alpha_zero_needs_a_strength():
     with expect_refusal(r"method: alpha = 0 .*'proximal'"):
         config.parse({"method": {"name": "fedamp", "alpha": 0.0}})

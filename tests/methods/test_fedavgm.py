@@ -32,15 +32,6 @@ def test_nesterov_by_hand():
     assert found == pytest.approx([1.5, 4.75])
 
 
-def test_the_first_mean_counts(federate):
-    """Round 1 equals FedAvg's."""
-    first = federate("fedavgm", rounds=1).server
-    torch.testing.assert_close(
-        first["model"], federate("fedavg", rounds=1).server["model"]
-    )
-    assert first["step"].any()
-
-
 def test_a_round_without_uploads_changes_nothing(federate):
     """All clients diverge in round 2 and are left out."""
     method = {"name": "methods.test_fedavgm:Diverges"}

@@ -23,6 +23,7 @@ def test_batch_norm_stays_with_its_client(federate):
     assert (played.server["model"][~own] != initial[~own]).any()
     assert len(played.clients["norm"].unique(dim=0)) == 5
     assert len(played.clients["buffers.model"].unique(dim=0)) == 5
+    assert (played.floats == int((~own).sum())).all()
 
 
 @pytest.mark.slow
@@ -31,19 +32,8 @@ def test_the_first_rounds_other_layers_are_fedavgs(federate):
     fedbn, fedavg = (federate(name, rounds=1, **NORMED) for name in ("fedbn", "fedavg"))
     shared = ~columns(fedbn)
     assert torch.equal(fedbn.server["model"][shared], fedavg.server["model"][shared])
-    other = [
-        federate(name, rounds=2, **NORMED).server["model"][shared]
-        for name in ("fedbn", "fedavg")
-    ]
-    assert not torch.allclose(*other)
 
 
 def test_without_batch_norm_it_is_fedavg_and_says_so(equal_runs):
     played, _ = equal_runs("fedbn", "fedavg", columns=("pre",))
     assert any("FedAvg" in note for note in played.prepared.notes)
-
-
-def test_batch_norm_does_not_travel(federate):
-    played = federate("fedbn", rounds=1, **NORMED)
-    travels = int((~columns(played)).sum())
-    assert (played.floats == travels).all()

@@ -1,8 +1,11 @@
 """FedDyn: methods-3.md §2."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
+from by_hand import Quadratics
 
 from hpcfl.methods.feddyn import FedDyn
 
@@ -15,38 +18,11 @@ EXACT = {
 }  # steps until the minimum
 
 
-class Quadratic(FedDyn):
-    """FedDyn in which clients minimise f_i = (a_i/2)(θ − c_i)² in each parameter, from
-    w = 0.
-    """
+class Two(Quadratics, FedDyn):
+    """FedDyn with ½θ² and 3/2·(θ − 4)²."""
 
-    curvature: list[float]
-    centre: list[float]
-
-    def server_state(self, setup):
-        state = super().server_state(setup)
-        return {**state, "model": torch.zeros_like(state["model"])}
-
-    def loss_variables(self, fleet, inbox):
-        ids = torch.from_numpy(fleet.ids)
-        return {
-            "curvature": torch.tensor(self.curvature)[ids],
-            "centre": torch.tensor(self.centre)[ids],
-        }
-
-    def loss(self, model, batch, lane):
-        squares = [(p - lane.centre).square().sum() for p in model.parameters()]
-        return lane.curvature / 2 * sum(squares)
-
-
-def quadratic(curvature, centre, **keys):
-    name = "methods.test_feddyn:Quadratic"
-    return {
-        "name": name,
-        "curvature": curvature,
-        "centre": centre,
-        **keys,
-    }
+    curvatures: ClassVar = (1.0, 3.0)
+    centres: ClassVar = (0.0, 4.0)
 
 
 def test_the_uploads_of_round_1_are_fedproxs(make_fleet):
@@ -96,7 +72,7 @@ def test_it_finds_the_true_optimum_and_stays(federate):
     least: θ + 3(θ − 4) = 0. Then h = (0, 3): θ₁ = (w − h₁)/2 = 3/2, θ₂ = (12 + w −
     h₂)/4 = 3; h = (−3/2, 3), h̄ = 3/4 and w = 9/4 + 3/4 = 3 again.
     """
-    method = quadratic([1.0, 3.0], [0.0, 4.0], alpha=1.0)
+    method = {"name": "methods.test_feddyn:Two", "alpha": 1.0}
     for rounds in (1, 2):
         played = federate(method, SAME, rounds=rounds, training=EXACT)
         np.testing.assert_allclose(played.server["model"], 3, rtol=1e-6)

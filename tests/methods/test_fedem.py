@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from by_hand import build_model, train_samples
 from torch import nn
 
 from hpcfl.clients.losses import Batch, Lane
@@ -78,12 +79,11 @@ def test_the_mixture_is_the_mean_of_q_over_a_clients_samples(federate):
     scored with the old mixture.
     """
     played = federate({"name": "fedem", "components": 3}, rounds=1)
-    setup, samples = played.prepared.setup, played.prepared.resources.samples
+    setup = played.prepared.setup
     received = played.prepared.method.server_state(setup)["model"]
-    module = setup.build()
-    module.load_state_dict(setup.layout.split(received))
+    module = build_model(setup, received)
     for client in range(5):
-        x, y = samples.take(samples.train[client])
+        x, y = train_samples(played.prepared, client)
         fits = [
             part(x).softmax(dim=1)[torch.arange(len(y)), y]
             for part in module.components

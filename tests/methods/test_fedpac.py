@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,14 +21,6 @@ def some():
     means = torch.randn(5, 6, generator=generator)
     variances = torch.rand(5, generator=generator).double()
     return means, variances
-
-
-def test_without_both_its_ideas_it_is_fedrep(equal_runs):
-    """The server stores each client's trained head, which then does not change."""
-    alone = {"name": "fedpac", "lam": 0.0, "collaborate": False}
-    fedrep = {"name": "fedrep", "head_epochs": 1}
-    found, other = equal_runs(alone, fedrep, columns=("pre", "post", "global"))
-    assert torch.equal(found.server["heads"], other.clients["head"])
 
 
 def test_two_clients_by_hand():
@@ -123,15 +114,3 @@ def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
     assert server["heads"][0].eq(2).all() and server["heads"][2].eq(4).all()
     for absent in (1, 3, 4):
         assert torch.equal(server["heads"][absent], setup.initial()[private])
-
-
-def test_prototypes_and_variances_of_held_classes_travel_beside_the_body(federate):
-    """Down P and d for each prototype, up P + 1 and 2d for each class of the client."""
-    counts = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 0, 0]]
-    played = federate("fedpac", counts, rounds=3)
-    width = played.prepared.setup.layout.width
-    down = played.values["floats_down"]
-    assert down[:3].tolist() == [width, width + 3 * 6, width + 3 * 6]
-    up = played.values["clients/floats_up"][:3]
-    expected = [[width + 1 + 2 * held * 6 for held in (2, 2, 1)]] * 3
-    np.testing.assert_array_equal(up, expected)

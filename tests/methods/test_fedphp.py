@@ -9,6 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from hpcfl.clients.losses import Batch, Lane
 from hpcfl.methods.fedphp import FedPHP, compute_discrepancy
+from hpcfl.models.mlp import MLP
+from hpcfl.rows.layout import lay_out_parameters, make_row
 
 ONE = [[6, 3, 2, 1]]
 
@@ -58,56 +60,39 @@ def test_momentum_counts_participations(make_fleet):
 
 def test_inherits_by_hand(federate):
     """λ = 0, one client: θ_r is the server's model after round r, q_1 = θ_1, q_2 =
-    0.45·q_1 + 0.55·θ_2 at μ = 0.9, T = 2.
+    0.45·q_1 + 0.55·θ_2 at μ = 0.9, T = 2, also for the statistics of batch norm.
+
+    The supervised training of both runs is the same in round 1, since m depends on T
+    only in round 2.
     """
     free = {"name": "fedphp", "lam": 0.0}
-    first, second = (federate(free, ONE, rounds=rounds) for rounds in (1, 2))
-    assert torch.equal(first.clients["inherited"][0], first.server["model"])
-    expected = 0.45 * first.server["model"] + 0.55 * second.server["model"]
-    torch.testing.assert_close(second.clients["inherited"][0], expected)
-    assert second.clients["count"].tolist() == [[2]]
-
-
-def test_loss_by_hand(make_fleet, rows_of):
-    """(1 − λ)·CE(θ) + λ·MMD² of the features of θ and of the inherited model."""
-    fleet = make_fleet()
-    module, layout = fleet.resources.kernel.module, fleet.layout
-    own, inherited = (layout.split(rows_of(fleet, seed)[0]) for seed in (1, 2))
-    x, y = fleet.resources.samples.take(fleet.resources.samples.train[0])
-    module.load_state_dict(own)
-    lane = Lane(inherited=rows_of(fleet, 2)[0], statistics=None)
-    loss = FedPHP(name="fedphp", lam=0.3).loss(module, Batch(x, y), lane)
-    features = [
-        (x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu()
-        for named in (own, inherited)
-    ]
-    expected = 0.7 * cross_entropy(
-        features[0] @ own["head.weight"].T + own["head.bias"], y
-    ) + 0.3 * compute_discrepancy(*features)
-    torch.testing.assert_close(loss, expected)
-
-
-def test_inherits_batch_norm_statistics_like_parameters(federate):
-    """One client, two rounds: the statistics are computed as the parameters above, and
-    q_i is scored with them.
-    """
-    normed = {"model": {"name": "tiny:normalised"}}
     first, second = (
-        federate("fedphp", ONE, rounds=rounds, **normed) for rounds in (1, 2)
+        federate(free, ONE, rounds=rounds, model={"name": "tiny:normalised"})
+        for rounds in (1, 2)
     )
-    assert torch.equal(
-        first.clients["buffers.inherited"], first.clients["buffers.model"]
-    )
-    # the supervised training of both runs is the same in round 1, since m depends on T
-    # only in round 2
-    expected = (
-        0.45 * first.clients["buffers.model"] + 0.55 * second.clients["buffers.model"]
-    )
-    torch.testing.assert_close(second.clients["buffers.inherited"], expected)
-    assert not torch.equal(
-        second.clients["buffers.inherited"], second.clients["buffers.model"]
-    )
+    statistics, inherited = "buffers.model", "buffers.inherited"
+    for found, one, other in (
+        ("inherited", first.server["model"], second.server["model"]),
+        (inherited, first.clients[statistics][0], second.clients[statistics][0]),
+    ):
+        assert torch.equal(first.clients[found][0], one)
+        expected = 0.45 * one + 0.55 * other
+        torch.testing.assert_close(second.clients[found][0], expected)
+    assert second.clients["count"].tolist() == [[2]]
     assert (
         second.values["clients/post/loss"][1]
         != second.values["clients/trained/loss"][1]
     )
+
+
+def test_loss_by_hand():
+    """(1 − λ)·CE(θ) + λ·MMD² of the features of θ and of the inherited model."""
+    own, inherited = (MLP((5,), 4, hidden=(6,)) for _ in range(2))
+    batch = Batch(torch.randn(8, 5), torch.arange(8) % 4)
+    row = make_row(lay_out_parameters(inherited), inherited)
+    lane = Lane(inherited=row, statistics=None)
+    loss = FedPHP(name="fedphp", lam=0.3).loss(own, batch, lane)
+    features = own.features(batch.x), inherited.features(batch.x)
+    expected = 0.7 * cross_entropy(own(batch.x), batch.y)
+    expected += 0.3 * compute_discrepancy(*features)
+    torch.testing.assert_close(loss, expected)

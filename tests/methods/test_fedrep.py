@@ -56,17 +56,6 @@ def test_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
     assert torch.equal(played.clients["head"], calls[-1][1][:, head])
 
 
-def test_without_head_epochs_it_walks_with_fedbabu(federate):
-    part = {"participation": {"fraction": 0.6}}
-    played, other = (
-        federate({"name": "fedrep", "head_epochs": 0}, **part),
-        federate("fedbabu", **part),
-    )
-    head = played.prepared.setup.layout.columns("head")
-    assert (played.clients["head"] == played.prepared.setup.initial()[head]).all()
-    assert torch.equal(played.server["model"], other.server["model"])
-
-
 def test_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
     """The only step of the body's phase uses the received body, so its statistics do
     not depend on the length of the head's phase.

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tiny import COUNTS
 
 from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedtgp import FedTGP, compute_contrast, generate_prototypes
@@ -21,18 +20,6 @@ def network_of(server):
         for name, tensor in server.items()
         if name.startswith("network.")
     }
-
-
-def test_no_term_in_round_1_and_every_class_afterwards(federate):
-    """Clients have no prototype in round 1, and afterwards also those of classes that
-    no client has.
-    """
-    counts = COUNTS[:2]
-    short = {"name": "fedtgp", "server_epochs": 1}
-    played = federate(short, counts, rounds=1)
-    local = federate("local", counts, rounds=1)
-    torch.testing.assert_close(played.clients["model"], local.clients["model"])
-    assert played.server["present"].all()
 
 
 def test_the_margin_is_the_largest_gap_to_the_nearest_class():
@@ -93,12 +80,4 @@ def test_a_step_of_the_network_by_autograd(make_fleet):
     for (name, start), gradient in zip(before.items(), gradients, strict=True):
         torch.testing.assert_close(after[name], start - 0.5 * gradient)
     assert torch.equal(server["prototypes"], generate_prototypes(after))
-
-
-def test_prototypes_of_held_classes_and_a_mask_travel(federate):
-    played = federate({"name": "fedtgp", "server_epochs": 1}, rounds=2)
-    down = played.values["floats_down"]
-    assert down.tolist()[:2] == [4 / 32, 4 * 6 + 4 / 32]
-    held = (played.prepared.setup.counts > 0).sum(dim=1)
-    expected = (held * 6 + 4 / 32).tolist()
-    np.testing.assert_allclose(played.values["clients/floats_up"][0], expected)
+    assert server["present"].all()  # also a class that no client has

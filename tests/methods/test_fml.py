@@ -103,11 +103,3 @@ def test_own_models_never_leave(federate):
     width = played.clients["head"].shape[1]
     assert torch.equal(played.server["model"][width:], setup.initial()[width:])
     assert setup.layout.width == 2 * width
-    assert (played.floats == width).all()
-
-
-def test_says_that_averaged_statistics_are_shared(federate):
-    part = {"rounds": 1, "model": {"name": "tiny:normalised"}}
-    played = federate("fml", **part, training={"buffers": "average"})
-    assert any("training.buffers" in note for note in played.prepared.notes)
-    assert federate("fml", **part).prepared.notes != played.prepared.notes

@@ -98,31 +98,6 @@ class Open(GPFL):
         return fleet.train(rows, params=("hidden1", "head"), variables=variables)
 
 
-@pytest.mark.slow
-def test_with_an_open_valve_and_no_other_term_it_is_fedper(equal_runs):
-    found, other = equal_runs(
-        "methods.test_gpfl:Open",
-        "fedper",
-        server=(),
-        clients=("head",),
-        columns=("pre", "post"),
-    )
-    body = other.prepared.setup.layout.columns("body")
-    assert torch.equal(found.server["model"][body], other.server["model"][body])
-
-
-def test_no_head_travels(federate):
-    """Down and up are the body, K·d embeddings and a valve of 2d² + 6d."""
-    played = federate("gpfl", rounds=2)
-    layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
-    head = layout.columns("head")
-    assert torch.equal(played.server["model"][head], initial[head])
-    assert (played.clients["head"] != initial[head]).any(dim=1).all()
-    width = head.start
-    assert width == (5 * 6 + 6) + 4 * 6 + (2 * 6**2 + 6 * 6)
-    assert (played.floats == width).all()
-
-
 def test_contexts_may_lag_by_a_round(federate):
     """The contexts use the client's embeddings at the end of its last round, and zeros
     in its first round.

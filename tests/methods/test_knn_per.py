@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from by_hand import build_model, train_samples
 
 from hpcfl.methods.knn_per import KNNPer
 
@@ -74,9 +75,8 @@ def test_the_mix_is_of_probabilities(make_fleet, rows_of):
     fleet.score("mixed", rows, model.predict, variables=model.variables)
     assert fleet.state == state
     samples, client = fleet.resources.samples, 0
-    module = fleet.setup.build()
-    module.load_state_dict(fleet.layout.split(rows[client]))
-    x, y = samples.take(samples.train[client])
+    module = build_model(fleet.setup, rows[client])
+    x, y = train_samples(fleet, client)
     test, labels = samples.take(samples.test[client])
     with torch.no_grad():
         store, found = module.features(x), module.features(test)

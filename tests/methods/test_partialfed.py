@@ -35,13 +35,6 @@ def method(**keys):
     return PartialFed(**WITHOUT_WARMUP, **keys)
 
 
-@pytest.mark.parametrize("draw", ["round", "batch"])
-def test_keeping_everything_is_local_training(federate, draw):
-    played = federate({**CERTAIN, "own": 1, "draw": draw})
-    local = federate("local")
-    torch.testing.assert_close(played.clients["model"], local.clients["model"])
-
-
 def test_loading_everything_keeps_only_the_last_step(federate):
     """With one batch per epoch θ = w − η∇f(w) for any number of epochs."""
     whole = {"batch_size": 100}

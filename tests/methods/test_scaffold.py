@@ -1,7 +1,6 @@
 """SCAFFOLD: Karimireddy et al., Algorithm 1, option II."""
 
 import numpy as np
-import pytest
 import torch
 from by_hand import quadratic
 
@@ -46,18 +45,6 @@ def test_the_servers_step_by_hand(cohort):
         server, some, {"model": torch.tensor([3.0]), "control": torch.tensor([0.5])}
     )
     assert server == {"model": torch.tensor([2.0]), "control": torch.tensor([1.25])}
-
-
-@pytest.mark.slow
-def test_without_controls_the_first_round_is_fedavgs(federate):
-    uniform = {"name": "fedavg", "weights": "uniform"}
-    torch.testing.assert_close(
-        federate("scaffold", rounds=1).server["model"],
-        federate(uniform, rounds=1).server["model"],
-    )
-    assert not torch.allclose(
-        federate("scaffold").server["model"], federate(uniform).server["model"]
-    )
 
 
 def test_the_servers_control_is_the_mean_of_the_clients(federate):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import build_model, train_samples
 from refusals import expect_refusal
 
 from hpcfl.clients.losses import Fit
@@ -52,9 +53,8 @@ def test_tuning_minimises_the_prediction_that_is_scored(make_fleet, rows_of):
         rows, loss=Fit(half), variables={"factor": torch.full((4,), 0.5)}
     )
     client = 2
-    model = fleet.setup.build()
-    torch.nn.utils.vector_to_parameters(rows[client].clone(), model.parameters())
-    x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
+    model = build_model(fleet.setup, rows[client])
+    x, y = train_samples(fleet, client)
     torch.nn.functional.cross_entropy(0.5 * model(x), y).backward()
     step = [parameter - 0.1 * parameter.grad for parameter in model.parameters()]
     expected = torch.cat([part.flatten() for part in step])

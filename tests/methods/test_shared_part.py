@@ -1,5 +1,5 @@
-"""Shared parameters of FedPer and FedRep, named by patterns; ``test_fedper.py`` tests
-the case of all parameters.
+"""Private parameters of each client, and shared parameters of FedPer and FedRep, named
+by patterns; ``test_equal_methods.py`` tests the case of all parameters.
 """
 
 import numpy as np
@@ -19,6 +19,33 @@ P_A, P_B, P_HEAD = 2 * 5, 6 * 2, 4 * 6 + 4  # of an MLP 5-6-4
 
 def fedper(shared, name="fedper"):
     return {"name": name, "shared": shared}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fedper",
+        "fedrep",
+        "fedcp",
+        "fml",
+        "gpfl",
+        {"name": "fedrod", "personal": "linear"},
+    ],
+)
+def test_private_parameters_stay_with_the_clients_that_trained(federate, method):
+    """The server has the initial ones, and each client begins with these."""
+    played = federate(method, rounds=1, participation={"fraction": 0.4})
+    prepared, model = played.prepared, played.server["model"]
+    initial = prepared.setup.initial()
+    private = prepared.method.find_private_columns(prepared.setup.layout)
+    shared = slice(private.start)
+    assert torch.equal(model[private], initial[private])
+    assert not torch.equal(model[shared], initial[shared])
+    own = played.clients[prepared.method.kept]
+    moved = (own != initial[private]).any(dim=1)
+    assert moved.sum() == 2
+    assert len(own[moved].unique(dim=0)) == 2
+    assert (played.values["floats_down"][0] == private.start).all()
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
