@@ -303,9 +303,6 @@ def test_what_is_trained_travels_alone_and_models_come_out_whole(
         assert np.nanmax(run.results.values[name]) == P[adapter["kind"]]
     out, given = tmp_path / "out", (None, "last", ["tiny:Counts"])
     kind = adapter["kind"]
-    with expect_refusal(rf"adapter.kind = '{kind}', but --adapter .*'lora'"):
-        export(run.folder, [0], False, *given, out, True)
-    assert not out.exists()
     export(run.folder, [0], False, *given, out)
     tensors = load_file(out / "client-0.safetensors")
     added = {"bottleneck": "block1.W_up", "prompt": "prompt"}[kind]

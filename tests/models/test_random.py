@@ -104,7 +104,6 @@ def test_everything_is_dropped_with_probability_one(kind):
         (nn.Dropout1d, (200, 5), 1),
         (nn.Dropout2d, (8, 30, 3, 5), 2),
         (nn.Dropout3d, (8, 30, 2, 3, 5), 2),
-        (nn.Dropout3d, (200, 2, 3, 5), 1),
     ],
 )
 def test_channels_are_dropped_whole(kind, shape, channels):
