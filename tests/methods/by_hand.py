@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import torch
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 
 def quadratic(centre=0.0, curvature=1.0):
@@ -54,3 +54,16 @@ def loss_of(fleet, client, row, part="train"):
     x, y = samples.take(samples.parts[part][client])
     named = fleet.layout.split(row)
     return cross_entropy(functional_call(fleet.resources.kernel.module, named, x), y)
+
+
+def take_softmax_steps(setup, x, y, rate, steps):
+    """Return the row [P] after full-batch gradient descent on softmax regression from
+    the initial model, computed in float64: ∇W = (1/N) Σ (p − e_y) xᵀ.
+    """
+    weight, bias = setup.layout.split(setup.initial().double()).values()
+    x = x.double()
+    for _ in range(steps):
+        p = (x @ weight.T + bias).softmax(dim=1)
+        error = (p - one_hot(y, len(bias))) / len(y)
+        weight, bias = weight - rate * error.T @ x, bias - rate * error.sum(dim=0)
+    return torch.cat([weight.flatten(), bias])

@@ -16,15 +16,7 @@ OPPOSITE = torch.tensor([[1.0, 0.1], [-1.0, 0.1], [-1.0, -0.1], [1.0, 0.0]])
 
 
 def method(**keys):
-    return CFL(
-        **{
-            "name": "cfl",
-            "eps1": 0.5,
-            "eps2": 0.5,
-            "quiet_rounds": 0,
-            **keys,
-        }
-    )
+    return CFL(name="cfl", **{"eps1": 0.5, "eps2": 0.5, "quiet_rounds": 0, **keys})
 
 
 def server(clients=4):

@@ -3,13 +3,11 @@ validation samples."""
 
 import numpy as np
 import pytest
-import tiny
 import torch
+from playing import prepare_tiny
 
-from hpcfl.communication.communicator import Process
 from hpcfl.communication.message import Pool
 from hpcfl.methods.fedfomo import FedFomo
-from hpcfl.simulation.prepare import prepare
 
 
 def method(**keys):
@@ -36,8 +34,7 @@ def judged(fleet, losses):
 
 
 def test_a_change_of_one_first_model_leaves_the_other_as_it_is():
-    prepared = prepare(tiny.parse("fedfomo"), Process(0, 1))
-    state = method().client_state(prepared.setup)
+    state = method().client_state(prepare_tiny("fedfomo").setup)
     state["base"].zero_()
     assert state["model"].any()
 
@@ -90,23 +87,16 @@ def test_without_a_better_model_of_others_the_own_model_stays(one, own):
     assert bool(opened["omega"][0, 0] > 0) == (own < 1)
 
 
-def test_validation_samples_are_not_trained_on_nor_counted(federate):
+def test_validation_samples_are_not_trained_on_nor_counted():
     counts = [[10, 5, 0, 0], [0, 20, 5, 5], [1, 0, 0, 1], [0, 0, 0, 1]]
-    prepared = federate(
-        {"name": "fedfomo", "validation": 0.2}, counts, rounds=1
-    ).prepared
-    samples = prepared.resources.samples
-    for client, expected in enumerate(
-        ([8, 4, 0, 0], [0, 16, 4, 4], [1, 0, 0, 1], [0, 0, 0, 1])
-    ):
-        train, held_out = (
-            set(samples.parts[part][client].tolist())
-            for part in ("train", "validation")
-        )
-        assert not train & held_out and len(train | held_out) == sum(counts[client])
-        if sum(counts[client]) > 2:
-            assert prepared.setup.counts[client].tolist() == expected
-    assert prepared.setup.counts[2].sum() == 1 and prepared.setup.counts[3].sum() == 1
+    prepared = prepare_tiny({"name": "fedfomo", "validation": 0.2}, counts)
+    parts, counted = prepared.resources.samples.parts, prepared.setup.counts
+    for client, own in enumerate(counts):
+        train = set(parts["train"][client].tolist())
+        held_out = set(parts["validation"][client].tolist())
+        assert not train & held_out and len(train | held_out) == sum(own)
+    assert counted[:2].tolist() == [[8, 4, 0, 0], [0, 16, 4, 4]]
+    assert counted[2:].sum(dim=1).tolist() == [1, 1]
 
 
 def test_sends_the_most_useful_uploaded_models_of_others(cohort):

@@ -86,7 +86,7 @@ def test_mean_and_variance_by_hand():
     torch.testing.assert_close(found["variance"], variances)
 
 
-def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
+def test_prototypes_and_heads_of_the_cohort_alone(make_fleet, cohort):
     """Only client 1 has class 2, and no client class 3; for class 1 the mean is (3·1 +
     1·5)/4 = 2.
 
@@ -94,7 +94,7 @@ def test_prototypes_and_heads_of_the_cohort_alone(federate, cohort, arrived):
     head.
     """
     method = FedPAC(name="fedpac")
-    setup = federate("fedpac", rounds=1).prepared.setup
+    setup = make_fleet().setup
     private = method.find_private_columns(setup.layout)
     width = private.stop - private.start
     server = method.server_state(setup)

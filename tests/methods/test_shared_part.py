@@ -22,22 +22,22 @@ def fedper(shared, name="fedper"):
 
 
 @pytest.mark.parametrize(
-    "method",
+    ("method", "group"),
     [
-        "fedper",
-        "fedrep",
-        "fedcp",
-        "fml",
-        "gpfl",
-        {"name": "fedrod", "personal": "linear"},
+        ("fedper", "head"),
+        ("fedrep", "head"),
+        ("fedcp", "personal"),
+        ("fml", "mine"),
+        ("gpfl", "head"),
+        ({"name": "fedrod", "personal": "linear"}, "personal"),
     ],
 )
-def test_private_parameters_stay_with_the_clients_that_trained(federate, method):
+def test_private_parameters_stay_with_the_clients_that_trained(federate, method, group):
     """The server has the initial ones, and each client begins with these."""
     played = federate(method, rounds=1, participation={"fraction": 0.4})
     prepared, model = played.prepared, played.server["model"]
     initial = prepared.setup.initial()
-    private = prepared.method.find_private_columns(prepared.setup.layout)
+    private = prepared.setup.layout.columns(group)
     shared = slice(private.start)
     assert torch.equal(model[private], initial[private])
     assert not torch.equal(model[shared], initial[shared])

@@ -56,8 +56,7 @@ def test_a_global_test_set_gives_personalised_accuracies(spiral):
     samples, module = prepared.resources.samples, prepared.setup.build().eval()
     x, y = samples.take(samples.test[0])
     for client, row in enumerate(models):
-        for name, parameter in module.named_parameters():
-            parameter.data = prepared.setup.layout.split(row)[name]
+        module.load_state_dict(prepared.setup.layout.split(row))
         right = module(x).argmax(1) == y
         recall = torch.stack([right[y == c].double().mean() for c in range(6)])
         share = prepared.setup.counts[client] / prepared.setup.counts[client].sum()
@@ -88,13 +87,8 @@ def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
         )[1],
     )
     values = spiral("fedavg").values
-    assert counted == [
-        1,
-        6,
-        1,
-        6,
-        1,
-    ]  # global model, trained models; at the end the last global model
+    # global model, trained models; at the end the last global model
+    assert counted == [1, 6, 1, 6, 1]
     for name in ("correct", "loss", "pm_v"):
         column = values[f"clients/global/{name}"][-1]
         assert len(column) == 6 and (name == "pm_v" or len(set(column)) == 1)
