@@ -34,6 +34,7 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(
 
 def test_costs_that_a_run_lacks_are_refused(made_runs):
     found = made_runs(fedavg=[0.1])
+    assert line(draw(found, x="floats")) == [[0, 50], [150, 60]]
     del found[0].results.values.of_rounds["floats_down"]
     with expect_refusal("fedavg,seed=0: --x floats: "):
         draw(found, x="floats")
