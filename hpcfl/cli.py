@@ -249,25 +249,15 @@ def run(communicator: Communicator, **options: Any) -> None:
 @click.option("--cell", default="", hidden=True, help="Run of the stage.")
 @quietly
 @traced
-def tune(
-    communicator: Communicator,
-    file: Path,
-    overrides: tuple[str, ...],
-    out: Path | None,
-    stage: str | None,
-    cell: str,
-) -> None:
+def tune(communicator: Communicator, **options: Any) -> None:
     """Tune every method in FILE with the same budget.
 
     The same command continues a stopped search.
     """
     signals.remember()  # before imports that take seconds
-    from hpcfl.commands.tune import Part, tune_file
+    from hpcfl.commands.tune import tune_file
 
-    part = None if stage is None else Part(stage, cell)
-    tune_file(
-        file=file, overrides=overrides, out=out, communicator=communicator, part=part
-    )
+    tune_file(communicator=communicator, **options)
 
 
 @cli.command()

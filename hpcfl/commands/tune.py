@@ -42,19 +42,6 @@ ADDED = {"at": "method", "searches": 1, "hard_cap": None}
 
 
 @dataclass(frozen=True)
-class Part:
-    """Part of a tuning that one of several jobs plays.
-
-    Attributes:
-        stage: Number of a rung, "final", or "outcome".
-        cell: Name of a run in the stage; "" for "outcome".
-    """
-
-    stage: str
-    cell: str
-
-
-@dataclass(frozen=True)
 class Step:
     """A run that all ranks play up to the rounds of its configuration."""
 
@@ -79,33 +66,34 @@ def tune_file(
     overrides: Iterable[str],
     out: Path | None,
     communicator: Communicator,
-    part: Part | None = None,
+    stage: str | None = None,
+    cell: str = "",
 ) -> None:
-    """Tune an experiment, or play a part of its tuning. Collective.
+    """Tune an experiment, or play the part of one of several jobs. Collective.
 
     Args:
         file: Experiment file.
         overrides: Assignments ``section.key=value`` that override keys of the file.
         out: Folder of the tuning; by default ``runs/NAME``.
         communicator: Communicator of all ranks.
-        part: Part to play; None for the whole tuning.
+        stage: Number of a rung, "final" or "outcome"; None for the whole tuning.
+        cell: Name of a run in the stage; "" for "outcome".
 
     Raises:
         UserError, RunFailure, Interrupted: On all ranks.
     """
     with agreed(communicator):
         check_world(communicator)
-        cell = part.cell if part else ""
         tuning = plan.read(config.read(file, overrides), str(file), cell)
         folder = find_folder(tuning, out)
         first = tuning.make_untuned(tuning.section.methods[0])
         communicator.watch(find_allowed_silence([tuning.make_config(first, 0, 1)]))
         if communicator.is_server:
-            begin(tuning, folder, unchecked=part is None)
-            if part is None:
+            begin(tuning, folder, unchecked=stage is None)
+            if stage is None:
                 record_cells(tuning, folder)
     player = Player(tuning, folder)
-    steps = player.play_all() if part is None else player.play_part(part)
+    steps = player.play_all() if stage is None else player.play_part(stage, cell)
     play_steps(steps, communicator)
 
 
@@ -209,28 +197,32 @@ class Player(SearchResults):
                         yield from player.play_finals(sweep, cells)
         self.write_outcome()
 
-    def play_part(self, part: Part) -> Steps[None]:
+    def play_part(self, stage: str, name: str) -> Steps[None]:
         """Play the part of one of several jobs.
+
+        Args:
+            stage: Number of a rung, "final" or "outcome".
+            name: Name of a run in the stage; "" for "outcome".
 
         Raises:
             UserError: If this tuning does not have the part.
         """
-        if part.stage == "outcome":
+        if stage == "outcome":
             self.write_outcome()
             return
-        method = self.plan.find_method(part.cell)
+        method = self.plan.find_method(name)
         for search in self.plan.searches:
             player = replace(self, plan=search)
             for sweep, cells in list_cells(search, method).items():
-                named = [cell for cell in cells if cell.name == part.cell]
-                if not named or (sweep == run_folder.SEARCH) == (part.stage == "final"):
+                named = [cell for cell in cells if cell.name == name]
+                if not named or (sweep == run_folder.SEARCH) == (stage == "final"):
                     continue
-                if part.stage == "final":
+                if stage == "final":
                     yield from player.play_finals(sweep, named)
                 else:
-                    yield from player.play_rung_of(named[0], int(part.stage))
+                    yield from player.play_rung_of(named[0], int(stage))
                 return
-        raise UserError(f"{self.folder}: this tuning has no run '{part.cell}'")
+        raise UserError(f"{self.folder}: this tuning has no run '{name}'")
 
     # The search
 
