@@ -17,7 +17,6 @@ import torch
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
-from hpcfl.files import wording
 from hpcfl.simulation import torch_settings
 
 LISTS = (
@@ -270,4 +269,5 @@ def describe_ranges(numbers: Iterable[int]) -> str:
     texts = []
     for first, last in parts:
         texts.append(str(first) if first == last else f"{first}-{last}")
-    return wording.list_first(texts, SHOWN)
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more
