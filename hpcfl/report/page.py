@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pandas import DataFrame, MultiIndex, Series
 
 from hpcfl import __version__
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import UserError
 from hpcfl.experiment import experiment_file
 from hpcfl.files import atomic, wording
 from hpcfl.report import comparison, figures, lines, sweep_table
@@ -62,15 +62,13 @@ def write(folders: Sequence[Path], out: Path) -> None:
         out: Path of the page.
 
     Raises:
-        UserError: If there is no run or the file cannot be written.
+        UserError: If there is no run or ``out`` cannot name a file.
+        RunFailure: If the file cannot be written.
     """
     figures.check_out(out)
     runs, notes = loading.load_runs_below(folders)
     page = render(runs, [*notes, *_list_waiting(folders)])
-    try:
-        atomic.write(out, page.encode())
-    except RunFailure as error:
-        raise UserError(f"{error}; choose another --out") from None
+    atomic.write(out, page.encode())
 
 
 def render(runs: list[Run], notes: Sequence[str] = ()) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import atomic
@@ -41,8 +41,9 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
         Lines for the user.
 
     Raises:
-        UserError: No run is finished, two runs have one name, or the file cannot be
-            written.
+        UserError: No run is finished, two runs have one name, or ``out`` cannot name a
+            file.
+        RunFailure: The file cannot be written.
     """
     atomic.check_file(out)
     if not out.name.endswith(SUFFIX):
@@ -59,10 +60,7 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
             config = _cut_paths(run.config)
             _add(archive, f"{name}/{run_folder.RUN}", run_folder.encode_run(config))
             _add(archive, f"{name}/{MERGED}", results.encode(_keep_read(run, config)))
-    try:
-        atomic.write(out, content.getvalue())
-    except RunFailure as error:
-        raise UserError(f"{error}; choose another --out") from None
+    atomic.write(out, content.getvalue())
     lines = []
     if len(finished) < len(runs):
         lines.append(f"left out, not finished: {len(runs) - len(finished)} runs")

@@ -1,5 +1,6 @@
 """Runs in one file: tables do not change, and nothing else is read from an archive."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from made_up import folder
+from playing import call
 from refusals import expect_refusal
 
 from hpcfl.api import run
@@ -46,6 +48,22 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
     assert again[0].folder == out / "fedavg-0" and again[0].notes == []
     # the best round, and the last tenth of 12 rounds with the scoring after them
     assert len(again[0].results.rounds) <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [("pack", "a.tar.xz"), ("report", "a.html")])
+def test_a_full_disk_is_a_failure_that_leaves_no_file(
+    runs, tmp_path, monkeypatch, printed_errors, arguments
+):
+    def fail(descriptor):
+        raise OSError(errno.ENOSPC, "full")
+
+    command, name = arguments
+    out = tmp_path / "new" / name
+    out.parent.mkdir()
+    monkeypatch.setattr(os, "fsync", fail)
+    assert call(command, runs, "--out", out) == 1
+    assert name in printed_errors() and not list(out.parent.iterdir())
 
 
 @pytest.mark.slow
