@@ -8,12 +8,10 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import gpu_rows
-import round_times
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setitem(round_times.MATRIX, "cuda", 64)
+def place(tmp_path):
     found = gpu_rows.Place(tmp_path, "cuda", is_small=True)
     gpu_rows.write_data(found)
     return found
