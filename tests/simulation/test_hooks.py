@@ -1,6 +1,7 @@
 """Overlays that change the messages of methods."""
 
-from dataclasses import dataclass, replace
+import copy
+from dataclasses import dataclass, field, replace
 from numbers import Real
 
 import numpy as np
@@ -11,6 +12,7 @@ from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Mean, wrap_entries
 from hpcfl.errors import RankFailure
 from hpcfl.methods.base import Overlay
 from hpcfl.simulation import preflight
@@ -19,6 +21,7 @@ from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
 from hpcfl.simulation.stages import RoundPlan, play
 
 NORMALISED = {"name": "tiny:Normalised", "hidden": 6}
+BUFFERS = "buffers.model"
 
 
 def prepared_with(*overlays, method="fedavg", **sections):
@@ -36,6 +39,48 @@ def play_round(prepared):
     round = Round(plan, OneProcess(), prepared, prepared.initial_server_state)
     play(round, TRAINING)
     return round
+
+
+@dataclass(frozen=True)
+class Clip(Overlay):
+    """Overlay that clips the change of all uploaded numbers to a norm, and adds the
+    same noise to each.
+    """
+
+    norm: float
+    noise: float
+    norms: list = field(default_factory=list)
+
+    def upload(self, fleet, inbox, message):
+        entries = wrap_entries(message)
+        changes = {name: entry.tensor - inbox[name] for name, entry in entries.items()}
+        norms = torch.cat([*changes.values()], dim=1).norm(dim=1, keepdim=True)
+        factor = self.norm / norms.clamp(min=self.norm)
+        self.norms.append((sorted(entries), norms[:, 0]))
+        sent = {}
+        for name, change in changes.items():
+            clipped = inbox[name] + factor * change + self.noise
+            sent[name] = Mean(clipped, entries[name].weights)
+        return sent
+
+
+def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
+    training = {"buffers": "average"}
+    plain = prepared_with(model=NORMALISED, training=training)
+    before = copy.deepcopy(dict(plain.initial_server_state))
+    play_round(plain)
+    statistics = (plain.initial_server_state[BUFFERS] - before[BUFFERS]).norm()
+    assert statistics > 0.1
+
+    overlay = Clip(norm=1e-3, noise=0.5)
+    clipped = prepared_with(overlay, model=NORMALISED, training=training)
+    play_round(clipped)
+    [(names, norms)] = overlay.norms
+    assert names == [BUFFERS, "model"]
+    assert (norms >= statistics / 2).all()
+    for name in names:
+        change = clipped.initial_server_state[name] - before[name] - 0.5
+        assert change.norm() < 2e-3
 
 
 @dataclass(frozen=True)
@@ -88,16 +133,6 @@ def test_overlays_go_outwards_up_and_inwards_down():
     ]
     state = prepared.initial_server_state
     assert state["inner"] == state["outer"] == 2
-
-
-def test_the_outermost_overlay_sees_averaged_batch_norm_statistics():
-    log, training = [], {"buffers": "average"}
-    overlays = Logged("inner", log), Logged("outer", log)
-    play_round(prepared_with(*overlays, model=NORMALISED, training=training))
-    uploads = [
-        names for step, name, names in log if (step, name) == ("upload", "outer")
-    ]
-    assert uploads == [{"model", "buffers.model", "inner"}]
 
 
 @pytest.mark.parametrize("epochs", [0, 1])
@@ -239,3 +274,9 @@ class Answering(Overlay):
 def test_an_overlays_answer_of_another_type_is_refused(hook, kind, facts, returned):
     with expect_refusal(rf"Answering\.{hook} returns"):
         call_hook(Answering(returned), hook, kind, *facts)
+
+
+def test_a_valid_answer_is_returned():
+    size = np.int64(4)
+    assert call_hook(Answering(size), "count_server_bytes", Real, 1, {}) == 4
+    assert call_hook(Answering(["a note"]), "notes", list) == ["a note"]

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from hpcfl.updates.accounting import Guarantee
+from hpcfl.updates.accounting import Guarantee, import_library
+from hpcfl.updates.clipping import split_noise
 
 DELTA = 1e-5
 POISSON = Guarantee("poisson", 1000, 100, "rdp", DELTA)
@@ -46,6 +47,17 @@ def test_a_calibrated_multiplier_costs_what_was_asked_for():
     assert sigma == pytest.approx(0.993726, abs=1e-5)
     assert POISSON.compute_epsilon(sigma, 100) == pytest.approx(8.0, abs=1e-3)
     assert POISSON.compute_epsilon(sigma, 100) <= 8.0
+
+
+def test_model_and_count_together_cost_the_multiplier():
+    """σ = 1 and σ_b = 5 give σ_Δ = 1.005038; the multiplier of the count is 10."""
+    library = import_library()
+    releases = [library.GaussianDpEvent(split_noise(1.0, 5.0))]
+    releases.append(library.GaussianDpEvent(10.0))
+    together = library.ComposedDpEvent(releases)
+    accountant = POISSON.make_accountant()
+    accountant.compose(library.PoissonSampledDpEvent(0.1, together), 100)
+    assert accountant.get_epsilon(DELTA) == pytest.approx(7.903850, rel=1e-6)
 
 
 def test_excluded_orders_are_in_the_debug_log_alone(caplog):
