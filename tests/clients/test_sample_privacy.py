@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from playing import play, prepare_tiny
 from torch.nn import functional
@@ -91,10 +92,18 @@ def test_terms_without_data_come_after_the_noise(tmp_path):
         torch.testing.assert_close(model, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_are_counted_by_mini_batch(tmp_path):
-    """APFL takes two gradients of each mini-batch, in three rounds."""
-    played = play(tmp_path, "apfl", privacy={**SAMPLE, "clip": 1.0, "noise": 1.0})
+@pytest.mark.parametrize(
+    ("method", "gradients"), [("local", 1), ("ditto", 1), ("apfl", 2)]
+)
+def test_gradients_are_counted_by_mini_batch(tmp_path, method, gradients):
+    """Ditto's personal steps count in addition to the global ones, and APFL takes two
+    gradients of each mini-batch.
+    """
+    keys = {"name": "ditto", "personal_epochs": 2} if method == "ditto" else method
+    played = play(tmp_path, keys, privacy={**SAMPLE, "clip": 1.0, "noise": 1.0})
     steps = played.clients["privacy.noisy_batches"]
-    expected = 3 * torch.ceil(played.prepared.setup.samples / 4)
-    assert steps[:, 2].tolist() == expected.tolist()
+    samples = played.prepared.setup.samples
+    epochs = 3 if method == "ditto" else 1
+    expected = 3 * epochs * torch.ceil(samples / 4)
+    assert steps[:, gradients].tolist() == expected.tolist()
     assert int(steps.sum()) == int(expected.sum())

@@ -57,8 +57,14 @@ class ChangesInSend(FedAvg):
         return super().send(server, audience)
 
 
-def test_a_change_of_the_server_in_place_ends_a_round():
-    round, stages = rounds(OneProcess(), "test_round:ChangesInSend")[0]
+class ChangesInAggregate(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"].lerp_(uplink["model"], 0.5)
+
+
+@pytest.mark.parametrize("method", ["ChangesInSend", "ChangesInAggregate"])
+def test_a_change_of_the_server_in_place_ends_a_round(method):
+    round, stages = rounds(OneProcess(), f"test_round:{method}")[0]
     with pytest.raises(RankFailure, match=r"^round 1, .*:ChangesIn.*server\['model'\]"):
         play(round, stages)
 

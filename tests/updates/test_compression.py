@@ -136,6 +136,19 @@ def test_whole_updates_have_the_bits_of_a_plain_run(tmp_path, compression):
         assert (bits[:2] == 32 * width).all()
 
 
+def test_a_memory_survives_rounds_without_its_client(tmp_path):
+    sections = {"participation": PART, "compression": {"kind": "top-k", "k": 5}}
+    first = play_alone(tmp_path / "a", UNIFORM, rounds=1, **sections)
+    second = play_alone(tmp_path / "b", UNIFORM, rounds=2, **sections)
+    early, late = (played.clients["update.0.error"] for played in (first, second))
+    began, next_cohort = (second.schedule.get_cohort(round) for round in (1, 2))
+    absent = np.setdiff1d(began, next_cohort)
+    assert len(absent) and torch.equal(early[absent], late[absent])
+    assert early[absent].any(dim=1).all()
+    took_part = np.intersect1d(began, next_cohort)
+    assert (early[took_part] != late[took_part]).any()
+
+
 def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
     compression = {"kind": "top-k", "k": 5, "feedback": "ef21"}
     keys = {"participation": PART, "compression": compression}

@@ -29,6 +29,31 @@ def test_how_many_lanes_there_are_unless_told(model, device, lanes):
     assert choose_kernel(model, torch.device(device), "auto").widest == lanes
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3, 10])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"),
+    [(6, 5), (10, 30), (7, 33), (100, 61), (10, 50), (64, 785), (13, 17)],
+)
+def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(
+    outputs, inputs, batch
+):
+    """With these sizes the lanes of one tensor have different alignments for the
+    processor's vectors: forward and both backward products.
+    """
+    weights, x, gradients = (
+        torch.randn(20, outputs, inputs),
+        torch.randn(20, batch, inputs),
+        torch.randn(20, batch, outputs),
+    )
+    chosen = torch.tensor([1, 2, 5, 7, 8, 13, 16])
+    for product in (
+        lambda lanes: x[lanes] @ weights[lanes].transpose(1, 2),
+        lambda lanes: gradients[lanes] @ weights[lanes],
+        lambda lanes: gradients[lanes].transpose(1, 2) @ x[lanes],
+    ):
+        assert torch.equal(product(chosen), product(torch.arange(20))[chosen])
+
+
 LANES, BATCH = 3, 5
 SHAPE = (2, 3)
 

@@ -1,8 +1,9 @@
-"""The bits of a lane do not depend on other lanes: in layers of torch, and for every
+"""The bits of a lane do not depend on other lanes: in every layer of torch, for every
 operator that is computed for several lanes at once.
 """
 
 import pytest
+import tiny
 import torch
 import torch.nn.functional as functional
 from torch import nn
@@ -22,47 +23,68 @@ from hpcfl.models.random import draw_words
 LANES, WIDTH, CLASSES = 5, 54, 3
 # 54 features, so that lanes end at different positions in a processor's vectors
 SHAPES = {"1d": (3, 18), "2d": (3, 3, 6), "3d": (3, 2, 3, 3)}
-# Layers of torch with their arguments: with operators that are computed for several
-# lanes at once, and with those for which lanes run one after the other.
+PLAIN = (
+    "CELU ELU Flatten GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh Identity "
+    "LeakyReLU LogSigmoid Mish PReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax2d Softplus "
+    "Softshrink Softsign Tanh Tanhshrink"
+)
+# arguments of torch.nn's layers
 ARGUMENTS = {
-    "AdaptiveAvgPool2d": (2,),
-    "AvgPool3d": (2,),
-    "BatchNorm1d": (3,),
-    "BatchNorm2d": (3,),
+    **{f"AdaptiveAvgPool{d}": (2,) for d in SHAPES},
+    **{f"AdaptiveMaxPool{d}": (2,) for d in SHAPES},
+    **{f"AvgPool{d}": (2,) for d in SHAPES},
+    **{f"BatchNorm{d}": (3,) for d in SHAPES},
+    **{f"CircularPad{d}": (1,) for d in SHAPES},
+    **{f"ConstantPad{d}": (1, 0.5) for d in SHAPES},
+    **{f"Conv{d}": (3, 2, 2) for d in SHAPES},
+    **{f"ConvTranspose{d}": (3, 2, 2) for d in SHAPES},
+    **{f"Dropout{d}": (0.0,) for d in SHAPES},
+    **{f"InstanceNorm{d}": (3, 1e-5, 0.1, True) for d in SHAPES},
+    **{f"LPPool{d}": (2, 2) for d in SHAPES},
+    **{f"MaxPool{d}": (2,) for d in SHAPES},
+    **{f"ReflectionPad{d}": (1,) for d in SHAPES},
+    **{f"ReplicationPad{d}": (1,) for d in SHAPES},
+    **{f"ZeroPad{d}": (1,) for d in SHAPES},
+    **dict.fromkeys(("AlphaDropout", "Dropout", "FeatureAlphaDropout"), (0.0,)),
     "Bilinear": (WIDTH, WIDTH, 7),
-    "CircularPad2d": (1,),
-    "Conv2d": (3, 2, 2),
-    "ConvTranspose1d": (3, 2, 2),
-    "Dropout": (0.0,),
+    "ChannelShuffle": (3,),
     "Embedding": (20, 4),
     "EmbeddingBag": (20, 4),
-    "GELU": (),
     "GroupNorm": (3, WIDTH),
-    "InstanceNorm1d": (3, 1e-5, 0.1, True),
     "LayerNorm": (WIDTH,),
-    "LeakyReLU": (),
     "Linear": (WIDTH, 13),
     "LocalResponseNorm": (2,),
-    "LPPool1d": (2, 2),
-    "MaxPool2d": (2,),
+    "LogSoftmax": (1,),
     "MultiheadAttention": (18, 2),
-    "PReLU": (),
+    "PixelShuffle": (1,),
     "PixelUnshuffle": (3,),
-    "ReLU6": (),
-    "ReflectionPad1d": (1,),
     "RMSNorm": (WIDTH,),
-    "Sigmoid": (),
-    "Softmax2d": (),
+    "Softmax": (1,),
+    "Softmin": (1,),
+    "Threshold": (0.1, 0.0),
     "TransformerDecoderLayer": (18, 2, 8, 0.0),
     "TransformerEncoderLayer": (18, 2, 8, 0.0),
     "Unfold": (2,),
+    "Unflatten": (1, (3, 18)),
     "Upsample": (None, 2),
+    "UpsamplingBilinear2d": (None, 2),
+    "UpsamplingNearest2d": (None, 2),
+    **dict.fromkeys(PLAIN.split(), ()),
 }
 # shape of a sample for layers whose name does not show it
-IMAGES = "Softmax2d PixelUnshuffle Unfold Upsample"
+IMAGES = "Softmax2d PixelShuffle PixelUnshuffle Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d"
 SEQUENCES = (
-    "LocalResponseNorm TransformerDecoderLayer TransformerEncoderLayer "
-    "MultiheadAttention"
+    "LocalResponseNorm ChannelShuffle TransformerDecoderLayer "
+    "TransformerEncoderLayer MultiheadAttention"
+)
+# Layers that draw random numbers, cannot be batched, contain other layers or need two
+# inputs, and classes that are no layers.
+NOT_HERE = (
+    "RReLU GRU GRUCell LSTM LSTMCell RNN RNNBase RNNCell RNNCellBase FractionalMaxPool2d "
+    "FractionalMaxPool3d Container DataParallel Module ModuleDict ModuleList "
+    "ParameterDict ParameterList Sequential Transformer TransformerDecoder "
+    "TransformerEncoder CosineSimilarity PairwiseDistance MaxUnpool1d MaxUnpool2d "
+    "MaxUnpool3d SyncBatchNorm CrossMapLRN2d Fold AdaptiveLogSoftmaxWithLoss"
 )
 
 
@@ -176,7 +198,9 @@ FUNCTIONS = {
     "larger": lambda x: x.maximum(-x) + x.minimum(2 * x) + x.clamp_max(1).clamp_min(-1),
     "distances": lambda x: (x.var(1) + x.mean(1) + x.norm(dim=1))[:, None] * x,
     "along the batch": along_the_batch,
+    "ends": lambda x: x.amax(1, keepdim=True) - x.amin(1, keepdim=True) + x,
     "of lists": lambda x: torch.cat([one + 1 for one in x.split([3, 4], dim=1)], dim=1),
+    "normalised": lambda x: functional.normalize(x, dim=1),
     "products": lambda x: torch.baddbmm(
         *[x[:, :6].view(-1, 2, 3)] * 2, torch.eye(3).expand(len(x), 3, 3)
     ).flatten(1),
@@ -188,6 +212,16 @@ FUNCTIONS = {
     "placed": placed,
     "compared": compared,
 }
+
+
+class Seen(OperatorObserver):
+    """Names of all operators that are called."""
+
+    def __init__(self):
+        self.names = set()
+        super().__init__(
+            lambda operator, *_: self.names.add(lane_independence._name(operator))
+        )
 
 
 def loss(model, batch, lane):
@@ -245,10 +279,22 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+def test_every_layer_of_torch_is_known_here():
+    layers = {
+        name
+        for name, kind in vars(nn).items()
+        if isinstance(kind, type)
+        and issubclass(kind, nn.Module)
+        and "Lazy" not in name
+        and not name.endswith(("Loss", "Loss2d"))
+    }
+    assert layers - set(NOT_HERE.split()) == ARGUMENTS.keys()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_lane_has_the_same_bits_beside_any_others_in_layers(name):
+def test_a_lane_has_the_same_bits_beside_any_others_in_every_layer(name):
     kernel = BatchedKernel(Around(name), LANES, keeps_bits=True)
     assert not depends_on_lanes(kernel)
 
@@ -278,22 +324,21 @@ def test_layers_that_come_in_the_place_of_torchs_run_side_by_side(name):
     assert not depends_on_lanes(kernel) and not kernel.dependent
 
 
-# layers with further operators of this kind
-BESIDE = ["ReLU6", "LeakyReLU", "LayerNorm", "GroupNorm", "Embedding", "BatchNorm1d"]
+LAYERS_OF_LIST = "ReLU6 LeakyReLU LayerNorm GroupNorm Embedding BatchNorm1d"
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_every_operator_that_runs_side_by_side_is_compared_here():
-    seen = set()
-    observer = OperatorObserver(
-        lambda operator, *_: seen.add(lane_independence._name(operator))
-    )
-    for module in [*map(Through, FUNCTIONS.values()), *map(Around, BESIDE)]:
+    seen = Seen()
+    for module in [
+        *map(Through, FUNCTIONS.values()),
+        *map(Around, LAYERS_OF_LIST.split()),
+    ]:
         kernel = BatchedKernel(module, 1)
-        with observer:
+        with seen:
             computed(kernel, models(module), 3, [0])
-    assert not lane_independence.INDEPENDENT - seen
+    assert not lane_independence.INDEPENDENT - seen.names
 
 
 def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
@@ -305,14 +350,69 @@ def test_a_lane_with_one_sample_has_the_same_bits_alone_as_beside_others():
     assert not depends_on_lanes(kernel, batches=(1,))
 
 
+def dense_normalised(shape, classes):
+    """Return batch norm between two dense layers."""
+    layers = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)
+    return nn.Sequential(*layers)
+
+
+def squashed(shape, classes):
+    return nn.Sequential(nn.Linear(5, 7), nn.Sigmoid(), nn.Linear(7, classes))
+
+
+def padded(shape, classes):
+    return Padded(classes)
+
+
+class Padded(nn.Module):
+    """An embedding with padding token 0, the second token of each sample."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 4, padding_idx=0)
+        self.head = nn.Linear(4, classes)
+
+    def forward(self, x):
+        tokens = (4 * x).long().clamp(1, 19)
+        tokens = torch.cat([tokens[:, :1], 0 * tokens[:, 1:]], dim=1)
+        return self.head(self.embedding(tokens).mean(dim=1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [5, 7])
+@pytest.mark.parametrize("name", ["dense_normalised", "squashed", "padded"])
+def test_clients_on_fewer_ranks_have_the_same_bits(
+    make_fleet, rows_of, name, batch_size
+):
+    """Five clients on one rank in one batch, and as on three ranks."""
+    how = {
+        "model": {"name": f"test_lane_independence:{name}"},
+        "batch_size": batch_size,
+    }
+    fleet = make_fleet(**how)
+    rows = rows_of(fleet)
+    fleet.score("pre", rows)
+    whole, losses = fleet.train(rows, epochs=3), fleet.results.losses
+    for few in ([0], [1, 2], [3, 4]):
+        part = make_fleet(**how)
+        chosen = torch.isin(torch.arange(5), torch.tensor(few))
+        assert torch.equal(part.train(rows, epochs=3, only=chosen)[few], whole[few])
+        assert torch.equal(part.results.losses[few], losses[few])
+    first = make_fleet(tiny.COUNTS[:1], **how)
+    first.score("pre", rows[:1])
+    one, many = (scored.results.scores["pre"]["loss"] for scored in (first, fleet))
+    assert torch.equal(one, many[:1])
+    kernel = fleet.resources.kernel
+    assert kernel.widest > 1 and bool(kernel.dependent) == (name != "padded")
+
+
 def test_the_embedding_of_padding_stays_as_it_is_in_every_lane(make_fleet, rows_of):
-    """The padding is token 10."""
-    fleet = make_fleet(model={"name": "tiny:layered", "kind": "embedding"})
+    fleet = make_fleet(model={"name": "test_lane_independence:padded"})
     rows = rows_of(fleet)
     trained = fleet.train(rows)
-    before, after = (fleet.layout.split(some)["1.weight"] for some in (rows, trained))
-    moved = (after != before).any(dim=2)
-    assert not moved[:, 10].any() and moved.any(dim=1).all()
+    before, after = (fleet.layout.split(some) for some in (rows, trained))
+    moved = (after["embedding.weight"] != before["embedding.weight"]).any(dim=2)
+    assert not moved[:, 0].any() and moved[:, 1:].any(dim=1).all()
 
 
 def test_a_number_of_lanes_is_obeyed(make_fleet, rows_of):

@@ -185,18 +185,29 @@ def test_methods_that_need_whole_rounds_are_refused(method):
         make_schedule(prepared, OneProcess())
 
 
-def test_the_fastest_free_clients_start():
-    """With one upload in a step the three fastest clients start again and again."""
+def test_the_fastest_free_clients_start(federate):
+    """A client is free unless it is training or its upload is in the buffer."""
+    counts, rounds = [[2, 2, 2, 2]] * 8, 4
+    # rounds after which all clients that started in these rounds have arrived
+    later = 20
     keys = {
         # among all free clients
         "participation": {"select": "fastest", "candidates": 8.0},
-        "time": {"mode": "asynchronous", "concurrency": 3, "buffer": 1, "sigma": 1.0},
+        "time": {"mode": "asynchronous", "concurrency": 3, "buffer": 2, "sigma": 1.0},
+        "rounds": rounds,
     }
-    prepared = prepare_tiny("fedavg", [[2, 2, 2, 2]] * 8, **keys)
-    calendar = make_schedule(prepared, OneProcess())
-    ticks = [calendar.duration.count_ticks(client, 1) for client in range(8)]
-    jobs = []
-    for number in range(1, 20):
-        jobs += calendar.step(number).jobs
-    fastest = np.argsort(ticks)[:3]
-    assert sorted({job.client for job in jobs}) == sorted(fastest)
+    calendar = federate("fedavg", counts, **keys).schedule
+    ticks = np.array([calendar.duration.count_ticks(client, 1) for client in range(8)])
+    steps = [calendar.step(number) for number in range(1, later)]
+    starts = {job.begun for step in steps[:rounds] for job in step.jobs}
+    assert len(starts) > rounds
+    for tick in starts:
+        chosen, busy = [], []
+        for step in steps:
+            for job in step.jobs:
+                if job.begun == tick:
+                    chosen.append(job.client)
+                elif job.begun < tick < step.ended:
+                    busy.append(job.client)
+        left = np.setdiff1d(np.arange(8), [*chosen, *busy])
+        assert ticks[chosen].max() < ticks[left].min()

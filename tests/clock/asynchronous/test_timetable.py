@@ -36,6 +36,21 @@ def test_two_clients_by_hand():
     assert all(step.compute_numbers()["time/idle"] == 0 for step in found)
 
 
+def test_equally_fast_clients_give_synchronous_cohorts():
+    """Five of ten clients in flight and five arrivals per step give the cohorts of
+    ``choose``.
+    """
+    timetable = asynchronous(
+        [S] * 10, buffer=5, participation={"fraction": 0.5, "dropout": 0.0}
+    )
+    draws = timetable._draws
+    everybody = np.ones(10, bool)
+    for number, step in enumerate(steps(timetable, 6), start=1):
+        drawn = np.sort(draws.choose(everybody, 5, (number,)))
+        assert step.cohort.tolist() == drawn.tolist()
+        assert set(step.staleness) == {0} and step.ended == number * S
+
+
 def test_ties_go_to_the_lower_clients():
     """At tick 1 s clients 0, 1 and 2 arrive and client 3 is lost. With K = 2 the lower
     two make a step, the third begins the next buffer, and all four places are filled
