@@ -2,9 +2,10 @@
 transforms, rules, attacks, scores and data sets.
 
 Entries are read from the plugins' docstrings and fields. Importing the plugins imports
-torch, so the entries are stored in ``catalogue.json``. ``python -m
-hpcfl.report.catalogue`` rewrites ``catalogue.json`` and the tables of methods and data
-sets; tests fail if they are outdated.
+torch, so the entries are stored in ``catalogue.json``. A plugin that the file lacks is
+imported when its entry is requested. ``python -m hpcfl.report.catalogue`` rewrites
+``catalogue.json`` and the tables of methods and data sets; tests fail if they are
+outdated.
 """
 
 import inspect
@@ -74,17 +75,21 @@ def list_entries(kind: str) -> list[Entry]:
     Args:
         kind: Key of PACKAGES.
     """
-    entries: list[Entry] = json.loads(STORED.read_text(encoding="utf-8"))[kind]
-    return entries
+    stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
+    by_name = {entry["name"]: entry for entry in stored}
+    in_order = []
+    for name in plugins.list_names(PACKAGES[kind]):
+        in_order.append(
+            by_name[name] if name in by_name else _describe_built_in(kind, name)
+        )
+    return in_order
 
 
 def describe_all(kind: str) -> list[Entry]:
     """Return the built-in entries of a kind, read from the code."""
-    entries = []
-    for name in plugins.list_names(PACKAGES[kind]):
-        plugin, text = plugins.find_built_in(PACKAGES[kind], name)
-        entries.append(_make_entry(kind, name, plugin, text))
-    return entries
+    return [
+        _describe_built_in(kind, name) for name in plugins.list_names(PACKAGES[kind])
+    ]
 
 
 @user_code.locate_errors()
@@ -131,6 +136,11 @@ def _write_row(kind: str, entry: Entry) -> str:
         return f"| `{entry['name']}` | {text} | {entry['licence']} |"
     idea = text.partition(": ")[2]
     return f"| `{entry['name']}` | {entry['reference']} | {idea} |"
+
+
+def _describe_built_in(kind: str, name: str) -> Entry:
+    plugin, text = plugins.find_built_in(PACKAGES[kind], name)
+    return _make_entry(kind, name, plugin, text)
 
 
 def _make_entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:

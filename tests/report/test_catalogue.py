@@ -47,3 +47,15 @@ def test_what_may_be_searched_is_allowed_and_has_a_source():
                 table = {"name": method["name"], key: value}
                 config.parse({"method": table})
     assert searched > 20
+
+
+def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(
+    tmp_path, monkeypatch
+):
+    stored = json.loads(catalogue.STORED.read_text(encoding="utf-8"))
+    stored["scores"].pop()
+    monkeypatch.setattr(catalogue, "STORED", tmp_path / "catalogue.json")
+    catalogue.STORED.write_text(json.dumps(stored))
+    assert tuple(
+        score["name"] for score in catalogue.list_entries("scores")
+    ) == plugins.list_names("hpcfl.scores")
