@@ -560,8 +560,9 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
             pairs, key=lambda pair: not plugins.is_selector(pair[0])
         ):
             section, _, swept = key.partition(".")
-            if section == "sweep" and isinstance(table.get(section), dict):
-                table[section].pop(swept, None)  # a key in quotes
+            in_file = table.get(section)
+            if section == "sweep" and "." in swept and isinstance(in_file, dict):
+                in_file.pop(swept, None)  # its key may be in quotes
             choose(table, key, value)
             check_plain(table, key)
     except UserError as error:

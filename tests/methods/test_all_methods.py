@@ -110,12 +110,7 @@ def common_draws(monkeypatch):
     def draw(seed, *key):
         return generator(seed, *(part for part in key if isinstance(part, str)))
 
-    def permute(sizes, seed, keys):
-        for size, key in zip(sizes, keys, strict=True):
-            yield randomness.permutation(size, seed, *key)
-
     monkeypatch.setattr(randomness, "generator", draw)
-    monkeypatch.setattr(randomness, "permutations", permute)
 
 
 @pytest.mark.parametrize("name", NAMES)

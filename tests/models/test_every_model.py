@@ -73,7 +73,8 @@ def own_data(tmp_path_factory):
             x = generator.standard_normal(size)
         else:
             x = generator.integers(0, 500, size)
-        np.savez(path, x=x, y=np.arange(size[0]) % CLASSES)
+        if not path.exists():
+            np.savez(path, x=x, y=np.arange(size[0]) % CLASSES)
         return str(path)
 
     return make
