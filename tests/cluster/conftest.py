@@ -270,9 +270,6 @@ def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
             **os.environ,
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": zygote.path,
-            # Ranks are on this machine. The address of each network interface, which
-            # other tests add, can make a message too long for Slurm's PMI2.
-            "UCX_TLS": "self,sm",
         }
     finally:
         subprocess.run([TESTBED / "stop", folder], check=True)
