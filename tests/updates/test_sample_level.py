@@ -44,6 +44,40 @@ def test_epsilon_of_a_client(case):
     assert of_opacus * (1 - 1e-6) <= found <= of_opacus * 1.004
 
 
+def integrate_divergence(rate, sigma, order):
+    """Return the Rényi divergence of a mixture of two Gaussians from one, by
+    quadrature.
+    """
+    x = np.linspace(-12, 12, 100_001)
+    log_one = -(x**2) / 2 / sigma**2
+    log_other = -((x - 1) ** 2) / 2 / sigma**2
+    log_mixture = np.logaddexp(math.log1p(-rate) + log_one, math.log(rate) + log_other)
+    density = np.exp(order * log_mixture + (1 - order) * log_one)
+    integral = density.sum() * (x[1] - x[0]) / (sigma * math.sqrt(2 * math.pi))
+    return math.log(integral) / (order - 1)
+
+
+def test_epsilon_is_not_below_that_of_the_integral():
+    """The bound of Balle et al. at order 2.2, with steps, σ and q of the third case."""
+    order, steps, delta = 2.2, 50, 1e-5
+    divergence = steps * integrate_divergence(0.32, 1.0, order)
+    conversion = math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    exact = divergence + conversion
+    assert exact == pytest.approx(17.821423, abs=1e-5)
+    found = find_epsilon(make_guarantee(100, 32, delta), 1.0, [0, steps])
+    assert exact < found < 1.004 * exact
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", EPSILONS)
+def test_epsilon_is_that_of_opacus(case):
+    accountants = pytest.importorskip("opacus.accountants")
+    samples, size, sigma, steps, _, of_opacus = case
+    accountant = accountants.RDPAccountant()
+    accountant.history.append((sigma, min(1.0, size / samples), steps))
+    assert accountant.get_epsilon(1e-5) == pytest.approx(of_opacus, rel=1e-6)
+
+
 def test_two_gradients_of_a_mini_batch_are_one_release():
     """Opacus gives 5.353090 for 100 steps of σ = 1.5 and 50 of 1.5/√2."""
     guarantee = make_guarantee(600, 50, 1e-5)

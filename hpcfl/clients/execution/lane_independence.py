@@ -15,7 +15,7 @@ The list is closed. It applies to the operators of a call, in layers, functions 
 user's ``forward``, losses and predictions alike. A trial with example numbers could
 succeed by chance, because the second formula applies only for some sizes.
 ``tests/clients/execution/test_lane_independence.py`` compares bits for every operator
-here and for layers of torch.
+here and for all layers of torch.
 
 ``OperatorObserver`` imports a private module of torch. Torch has no public way to
 observe the operators of a backward pass with their arguments: ``TorchFunctionMode``

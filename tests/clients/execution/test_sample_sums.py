@@ -1,4 +1,4 @@
-"""Sums of clipped gradients of samples, computed by hand."""
+"""Sums of clipped gradients of samples, computed by hand and by Opacus."""
 
 import copy
 import math
@@ -120,6 +120,20 @@ def test_convolutions_and_attention_sample_by_sample(make):
     held = torch.arange(PIECE)[None] < 3
     found, _ = sums_of(module, x, y, held, 0.3)
     check_sums(found, clipped_by_hand(module, samples, labels, 0.3))
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook")
+def test_opacus_computes_the_same_gradient():
+    """Opacus' clip adds 1e-6 to the norm."""
+    opacus = pytest.importorskip("opacus.grad_sample")
+    module, samples, labels = made()
+    wrapped = opacus.GradSampleModule(copy.deepcopy(module), loss_reduction="sum")
+    functional.cross_entropy(wrapped(samples), labels, reduction="sum").backward()
+    of_samples = [parameter.grad_sample for parameter in wrapped.parameters()]
+    norms = torch.cat([part.flatten(1) for part in of_samples], dim=1).norm(dim=1)
+    factors = (0.3 / (norms + 1e-6)).clamp(max=1.0)
+    found, _ = sums_of(module, *padded(samples, labels), 0.3)
+    check_sums(found, [torch.einsum("i,i...", factors, part) for part in of_samples])
 
 
 def test_bits_do_not_depend_on_padding_or_on_other_lanes():
