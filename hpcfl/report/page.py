@@ -103,7 +103,8 @@ def _name_experiment(run: Run) -> str:
     name = str(run.config["name"])
     without_seed = run.label.rpartition(",")[0]
     for suffix in (run.label, without_seed):
-        name = name.removesuffix(f"-{suffix}")
+        if suffix and name.endswith(f"-{suffix}"):
+            return name.removesuffix(f"-{suffix}")
     return name
 
 
