@@ -69,15 +69,18 @@ class MixedAnchor(Anchored):
     )
 
     @abstractmethod
-    def compute_attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
+    def compute_attraction(
+        self, models: Tensor, receivers: Tensor, senders: Tensor
+    ) -> Tensor:
         """Return the weights β [m, n], float64, of the last n uploads in the anchors of
-        m receivers.
+        m receivers; 0 for a receiver's own upload.
+
+        A row must not depend on the other receivers.
 
         Args:
-            distances: Euclidean distances, float64 [m, n], of each receiver's model
-                from each upload.
-            itself: Mask of the receivers' own uploads, bool [m, n], for which β must be
-                0.
+            models: Each client's last upload [M, P].
+            receivers: The numbers of the receivers [m].
+            senders: The numbers of the clients with an upload in the last round [n].
         """
 
     def server_state(self, setup: Setup) -> State:
@@ -92,8 +95,7 @@ class MixedAnchor(Anchored):
             return {}  # round 1: no anchor yet
         receivers = torch.from_numpy(audience.ids)
         models = server["models"]
-        distances = mixing.compute_distances_within(models, receivers, senders)
-        beta = self.compute_attraction(distances, receivers[:, None] == senders)
+        beta = self.compute_attraction(models, receivers, senders)
         matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64)
         matrix = matrix.index_copy(1, senders, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
@@ -105,5 +107,5 @@ class MixedAnchor(Anchored):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
         server["models"] = mixing.replace(server["models"], ids, uplink["model"])
-        nobody = torch.zeros_like(server["uploaded"])
-        server["uploaded"] = nobody.index_fill(0, ids, True)
+        uploaded = torch.zeros_like(server["uploaded"])
+        server["uploaded"] = uploaded.index_fill(0, ids, True)

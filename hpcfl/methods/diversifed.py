@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.methods.base import search
+from hpcfl.rows import mixing
 
 COINCIDE = 1e-12  # closer models have no effect: 0 is a subgradient of the norm at 0
 
@@ -27,7 +28,12 @@ def compute_forces(
     """Return β [m, n], float64, with positive and negative entries; 0 with a single
     other client or none.
 
-    The first two arguments are those of ``MixedAnchor.attraction``.
+    Args:
+        distances: Euclidean distances, float64 [m, n], of m receivers' models from n
+            uploads.
+        itself: Mask of the receivers' own uploads, bool [m, n], for which β is 0.
+        alpha: The step size α.
+        tau: The temperature τ.
     """
     # The inverse of an integer would be float32.
     others = (~itself).sum(dim=1, keepdim=True).double()
@@ -71,7 +77,11 @@ class DiversiFed(MixedAnchor):
     def compute_strength(self) -> float:
         return self.lam / self.alpha
 
-    def compute_attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
+    def compute_attraction(
+        self, models: Tensor, receivers: Tensor, senders: Tensor
+    ) -> Tensor:
+        distances = mixing.compute_distances_within(models, receivers, senders)
+        itself = receivers[:, None] == senders
         return compute_forces(distances, itself, self.alpha, self.tau)
 
 

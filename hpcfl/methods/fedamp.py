@@ -10,11 +10,13 @@ PFLlib's code computes the proximal term's gradient from detached tensors, so it
 and the code trains Local. Here the term acts, and is squared (methods-1.md §9, item 9).
 """
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from hpcfl.methods._anchored import MixedAnchor
 from hpcfl.methods.base import search
+from hpcfl.rows import mixing
 
 
 class FedAMP(MixedAnchor):
@@ -69,19 +71,32 @@ class FedAMP(MixedAnchor):
     def compute_strength(self) -> float:
         return self.lam / self.alpha if self.proximal is None else self.proximal
 
-    def compute_attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
-        squares = distances.square()
-        width = self.sigma
-        if self.relative and (~itself).any():
-            width = self.sigma * float(squares[~itself].median().clamp(min=1e-300))
-        attention = (self.alpha / width * (-squares / width).exp()).masked_fill(
-            itself, 0
-        )
-        return (
-            attention / attention.sum(dim=1, keepdim=True).clamp(min=1)
-            if self.cap
-            else attention
-        )
+    def compute_attraction(
+        self, models: Tensor, receivers: Tensor, senders: Tensor
+    ) -> Tensor:
+        distances = mixing.compute_distances_within(models, receivers, senders)
+        itself = receivers[:, None] == senders
+        width = self.compute_width(models, senders)
+        attention = self.alpha / width * (-distances.square() / width).exp()
+        attention = attention.masked_fill(itself, 0)
+        if self.cap:
+            attention = attention / attention.sum(dim=1, keepdim=True).clamp(min=1)
+        return attention
+
+    def compute_width(self, models: Tensor, senders: Tensor) -> float:
+        """Return the width of the attention: σ, with ``relative`` times the median
+        squared distance between two uploads, if this median is positive.
+
+        Args:
+            models: Each client's last upload [M, P].
+            senders: The numbers of the clients with an upload in the last round [n].
+        """
+        if not self.relative or len(senders) < 2:
+            return self.sigma
+        distances = mixing.compute_distances_within(models, senders, senders)
+        is_pair = ~torch.eye(len(senders), dtype=torch.bool)
+        median = float(distances.square()[is_pair].median())
+        return self.sigma * median if median > 0 else self.sigma
 
 
 plugin = FedAMP

@@ -11,7 +11,6 @@ from refusals import expect_refusal
 
 from hpcfl.experiment import config
 from hpcfl.methods.fedamp import FedAMP
-from hpcfl.rows import mixing
 
 
 def method(**keys):
@@ -19,10 +18,8 @@ def method(**keys):
 
 
 def attention(models, **keys):
-    return method(**keys).compute_attraction(
-        mixing.compute_distances(models, models),
-        torch.eye(len(models), dtype=torch.bool),
-    )
+    everyone = torch.arange(len(models))
+    return method(**keys).compute_attraction(models, everyone, everyone)
 
 
 def draw():
@@ -75,3 +72,27 @@ def test_relative_width_does_not_depend_on_the_scale():
         for scale in (1, 100)
     )
     torch.testing.assert_close(xi, larger)
+
+
+@pytest.mark.parametrize("keys", [{}, {"relative": True}])
+def test_an_anchor_does_not_depend_on_the_other_receivers(cohort, keys):
+    """Otherwise the frequency of scoring would change the results, because scored rounds
+    have more receivers. Clients 0 and 1 uploaded in the last round, so the median squared
+    distance is 1.
+    """
+    server = {
+        "models": torch.tensor([[0.0], [1.0], [9.0]]),
+        "uploaded": torch.tensor([True, True, False]),
+    }
+    fedamp = method(alpha=0.5, sigma=2.0, **keys)
+    everyone = fedamp.send(server, cohort(np.ones((3, 2))))["anchor"]
+    for client in range(3):
+        alone = cohort(np.ones((1, 2)), ids=[client])
+        assert torch.equal(fedamp.send(server, alone)["anchor"][0], everyone[client])
+    assert everyone[0].item() == pytest.approx(0.25 * math.exp(-0.5), rel=1e-6)
+
+
+def test_relative_width_of_equal_models_is_sigma():
+    """The median squared distance is 0, so it gives no scale."""
+    models = draw()[:1].repeat(3, 1)
+    assert torch.equal(attention(models, relative=True), attention(models))
