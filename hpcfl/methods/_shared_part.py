@@ -19,6 +19,7 @@ from hpcfl.methods.base import (
     ClientModel,
     Cohort,
     Fleet,
+    Group,
     Inbox,
     Layout,
     Mean,
@@ -38,7 +39,7 @@ class SharedBody(ServerModel):
 
     family = "a shared body"
     # Upper layer of the body (methods-1.md §6).
-    blended_layers = "neck"
+    blended_layers: ClassVar[Group] = "neck"
     trains = {
         "body": "nothing would be shared",
         "head": "nothing would be personal",

@@ -10,24 +10,14 @@ that a comparison isolates the method (methods-2.md §12). ``weights = "uniform"
 the paper's mean.
 """
 
+import torch
 from torch import Tensor
 
-from hpcfl.methods.base import (
-    Audience,
-    ClientModel,
-    Cohort,
-    Fleet,
-    Inbox,
-    Mean,
-    Message,
-    Sent,
-    Setup,
-    State,
-)
-from hpcfl.methods.fedavg import ServerModel
+from hpcfl.methods._shared_part import PrivatePart
+from hpcfl.methods.base import Layout, Setup
 
 
-class FedBN(ServerModel):
+class FedBN(PrivatePart):
     """State and traffic of FedBN; P_n parameters are batch norm's.
 
     Server: ``model`` [P], with the initial batch norm. Client: ``norm`` [P_n]. Down P −
@@ -35,8 +25,10 @@ class FedBN(ServerModel):
     shift.
     """
 
-    family = "a shared body"
     reference = "Li et al., ICLR 2021"
+    trains = {}  # a model may freeze any layer
+    kept = "norm"
+    blended_layers = 1
 
     def notes(self, setup: Setup) -> list[str]:
         lines = []
@@ -50,45 +42,27 @@ class FedBN(ServerModel):
             )
         return lines
 
-    def client_state(self, setup: Setup) -> State:
-        return {
-            **super().client_state(setup),
-            "norm": setup.initial()[setup.layout.batch_norm],
-        }
+    def cut_shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        columns = find_averaged_columns(layout).to(rows.device)
+        return rows.index_select(-1, columns)
 
-    def send(self, server: State, audience: Audience) -> Message:
-        layout = audience.layout
-        # Clients compute the initial batch norm from the seed, so it counts no floats.
-        floats = layout.width - len(layout.batch_norm)
-        return {"model": Sent(server["model"], floats=floats)}
+    def cut_private_part(self, layout: Layout, rows: Tensor) -> Tensor:
+        columns = layout.batch_norm.to(rows.device)
+        return rows.index_select(-1, columns)
 
-    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        columns = fleet.layout.batch_norm.to(inbox["model"].device)
-        rows = fleet.rows(inbox["model"])
-        return rows.index_copy(1, columns, fleet.state["norm"])
+    def join_parts(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
+        device = shared.device
+        rows = shared.new_empty(*shared.shape[:-1], layout.width)
+        rows.index_copy_(-1, find_averaged_columns(layout).to(device), shared)
+        rows.index_copy_(-1, layout.batch_norm.to(device), private)
+        return rows
 
-    def other_models(
-        self,
-        fleet: Fleet,
-        inbox: Inbox,
-        rows: Tensor,
-        trained: bool,
-    ) -> dict[str, ClientModel]:
-        return {} if trained else {"global": ClientModel(inbox["model"])}
 
-    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
-        columns = fleet.layout.batch_norm.to(trained.device)
-        fleet.state["norm"] = trained[:, columns]
-
-    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        layout = fleet.layout
-        floats = layout.width - len(layout.batch_norm)
-        return {"model": Mean(trained, self.shares(fleet), floats=floats)}
-
-    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        columns = cohort.layout.batch_norm.to(uplink["model"].device)
-        initial_norm = server["model"][columns]
-        server["model"] = uplink["model"].index_copy(0, columns, initial_norm)
+def find_averaged_columns(layout: Layout) -> Tensor:
+    """Return the columns of all layers except batch norm, int64 ascending."""
+    is_averaged = torch.ones(layout.width, dtype=torch.bool)
+    is_averaged[layout.batch_norm] = False
+    return is_averaged.nonzero()[:, 0]
 
 
 plugin = FedBN

@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+from hpcfl.communication.message import wrap_entries
+from hpcfl.methods.fedbn import FedBN
+
 NORMED = {"model": {"name": "test_fedrep:Normed"}}
 
 
@@ -24,6 +27,22 @@ def test_batch_norm_stays_with_its_client(federate):
     assert len(played.clients["norm"].unique(dim=0)) == 5
     assert len(played.clients["buffers.model"].unique(dim=0)) == 5
     assert (played.floats == int((~own).sum())).all()
+
+
+def test_an_upload_does_not_depend_on_the_clients_batch_norm(make_fleet, rows_of):
+    """It would otherwise count in the norms and distances of ``[privacy]`` and of
+    aggregation rules.
+    """
+    fleet = make_fleet(**NORMED)
+    trained = rows_of(fleet)
+    other = trained.index_fill(1, fleet.layout.batch_norm, 9.0)
+    assert not torch.equal(trained, other)
+    method = FedBN(name="fedbn")
+    uploads = [
+        wrap_entries(method.upload(fleet, {}, rows)) for rows in (trained, other)
+    ]
+    for one, same in zip(*(upload.values() for upload in uploads), strict=True):
+        assert torch.equal(one.tensor, same.tensor)
 
 
 @pytest.mark.slow
