@@ -48,7 +48,8 @@ from hpcfl.methods.base import (
 from hpcfl.methods.fedproto import compute_features
 from hpcfl.rows import mixing
 
-NONE = 1e-30  # weight that is negligible compared with any nonzero trace
+# Weight of a sample without a trace, negligible compared with any positive float32.
+NEGLIGIBLE = 2.0**-300
 
 
 class FedAS(SharedBody):
@@ -94,10 +95,12 @@ class FedAS(SharedBody):
         features.
         """
         means = fleet.class_means(fleet.state["model"], compute_features)
+
+        def descend(body: Tensor, gradient: Tensor) -> None:
+            body -= self.align_lr * gradient
+
         aligned, _ = fleet.train_by(
-            lambda context: context.apply_elementwise(
-                lambda rows, gradient: rows.sub_(self.align_lr * gradient)
-            ),
+            lambda context: context.apply_elementwise(descend),
             rows,
             loss=self.compute_distance,
             params=("body",),
@@ -146,8 +149,9 @@ class FedAS(SharedBody):
         fleet.record("fisher_trace", traces)
         shares = self.shares(fleet).to(traces.device)
         # float64, because traces may differ by many powers of ten.
-        weights = torch.where(traces > 0, traces.double(), NONE * shares)[:, None]
-        bodies = trained[:, : self.find_private_columns(fleet.layout).start]
+        weights = torch.where(traces > 0, traces.double(), NEGLIGIBLE * shares)
+        weights = weights[:, None]
+        bodies = self.cut_shared_part(fleet.layout, trained)
         equally = torch.ones(len(trained))
         return {
             "body": Mean(weights * bodies, equally),

@@ -1,12 +1,10 @@
 """FedAS: methods-3.md §10."""
 
-import numpy as np
 import pytest
 import torch
 from by_hand import build_model, train_samples
 
 from hpcfl.clients.losses import Batch, Lane
-from hpcfl.methods.base import Cohort
 from hpcfl.methods.fedas import FedAS
 from hpcfl.models.mlp import MLP
 from hpcfl.rows.layout import make_row
@@ -21,20 +19,6 @@ class Equal(FedAS):
 
     def compute_traces(self, fleet, rows):
         return torch.full((len(rows),), 0.3)
-
-
-class Fitting(FedAS):
-    """FedAS in which the clients fit their data perfectly."""
-
-    def compute_traces(self, fleet, rows):
-        return torch.zeros(len(rows))
-
-
-def test_clients_without_a_trace_weigh_by_samples(federate):
-    fitting = federate({"name": "test_fedas:Fitting", "align_epochs": 0})
-    torch.testing.assert_close(
-        fitting.server["model"], federate("fedper").server["model"]
-    )
 
 
 def test_the_alignments_loss_by_hand():
@@ -92,18 +76,28 @@ def test_traces_by_hand(make_fleet, rows_of, kind):
     assert fleet.state == state and fleet.results.losses is None
 
 
-def test_bodies_weigh_by_traces(make_fleet):
-    """t = (3, 1), bodies (1, …) and (5, …): the mean is 2. By 10 d this holds for any
-    scale of the traces, also far beyond single precision.
+@pytest.mark.parametrize(
+    ("traces", "expected"),
+    [
+        ([3.0, 1.0], 2),
+        ([3 * 2.0**60, 2.0**60], 2),
+        ([3 * 2.0**-60, 2.0**-60], 2),
+        ([1.0, 0.0], 1),
+        ([0.0, 1e-35], 5),
+        ([0.0, 0.0], 2),
+    ],
+)
+def test_bodies_weigh_by_traces(
+    make_fleet, cohort, arrived, monkeypatch, traces, expected
+):
+    """The bodies are (1, …) and (5, …); t = (3, 1) gives 2 for any scale of the traces.
+    Without a positive trace clients weigh by samples, 6 and 2.
     """
-    setup = make_fleet().setup
-    cohort = Cohort(np.arange(2), setup.counts[:2], setup, 1)
-    body = setup.layout.columns("body").stop
-    bodies = torch.tensor([1.0, 5.0]).double()[:, None].expand(2, body)
-    for scale in (1.0, 2.0**60, 2.0**-60):
-        weights = scale * torch.tensor([3.0, 1.0]).double()[:, None]
-        server = {"model": setup.initial()}
-        uplink = {"body": (weights * bodies).mean(dim=0), "trace": weights.mean(dim=0)}
-        method().aggregate(server, cohort, uplink)
-        assert (server["model"][:body] == 2).all()
-        assert server["model"].dtype == torch.float32
+    monkeypatch.setattr(FedAS, "compute_traces", lambda *_: torch.tensor(traces))
+    fleet = make_fleet([[6, 0, 0, 0], [0, 2, 0, 0]])
+    layout, server = fleet.layout, {"model": fleet.setup.initial()}
+    rows = torch.tensor([[1.0], [5.0]]).expand(2, layout.width)
+    uplink = arrived(method().upload(fleet, {}, rows))
+    method().aggregate(server, cohort(fleet.counts, layout), uplink)
+    assert (server["model"][layout.columns("body")] == expected).all()
+    assert server["model"].dtype == torch.float32
