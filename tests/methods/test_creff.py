@@ -44,23 +44,15 @@ def test_the_batch_behind_a_gradient_matches_it(biased):
             for i in range(2)
         ]
     )
-    size = classes * width
-    squares = [
-        wanted[:, :size].view(2, classes, width).square().sum(dim=2),
-        *([wanted[:, size:].square().sum(dim=1)] * biased),
-    ]
-    squares = torch.cat([part.flatten() for part in squares])
-    # a scaled gradient has the same direction; the rest is the constant added to each
-    # row's squares
+    # Each row's cosine is 1 or −1, up to the constant that is added to the lengths. A
+    # scaled gradient has the same direction.
+    rows = 2 * (classes + biased)
     for scale in (1, 10):
-        guard = (1e-6 / (scale * squares + 1e-6)).sum()
-        assert compute_mismatch(
-            features, labels, classes, head, scale * wanted
-        ) == pytest.approx(guard.item(), abs=1e-5)
-        opposed = 2 * len(squares) - guard.item()
-        assert compute_mismatch(
-            features, labels, classes, head, -scale * wanted
-        ) == pytest.approx(opposed, abs=1e-5)
+        for sign, expected in ((1, 0), (-1, 2 * rows)):
+            found = compute_mismatch(
+                features, labels, classes, head, sign * scale * wanted
+            )
+            assert found == pytest.approx(expected, abs=0.03)
     other = torch.randn(2, each, width, generator=generator)
     assert compute_mismatch(other, labels, classes, head, wanted) > 0.1
 

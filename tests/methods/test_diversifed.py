@@ -11,13 +11,12 @@ from hpcfl.methods.diversifed import DiversiFed, compute_forces
 from hpcfl.rows import mixing
 
 
-def full(models, alpha=1.0, tau=1.0):
-    """Return A [M, M] at full participation, and β, D."""
+def full(models):
+    """Return A [M, M] at full participation, and β, for α = τ = 1."""
     distances = mixing.compute_distances(models, models)
-    beta = compute_forces(
-        distances, torch.eye(len(models), dtype=torch.bool), alpha, tau
-    )
-    return beta + torch.diag(1 - beta.sum(1)), beta, distances
+    itself = torch.eye(len(models), dtype=torch.bool)
+    beta = compute_forces(distances, itself, alpha=1.0, tau=1.0)
+    return beta + torch.diag(1 - beta.sum(1)), beta
 
 
 def draw(clients=6, spread=1.0):
@@ -36,7 +35,7 @@ def test_weights_of_three_models_by_hand():
     # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³),
     # e³/(e+e³)) = (0.1192, 0.8808), n = 2: β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ −
     # 0.8808)/3 = −0.1269; z_0 = 0.3808·1 − 0.1269·3 = 0.0000 (they cancel).
-    a, beta, _ = full(torch.tensor([[0.0], [1.0], [3.0]]).double())
+    a, beta = full(torch.tensor([[0.0], [1.0], [3.0]]).double())
     s = math.e / (math.e + math.e**3)
     assert beta[0].tolist() == pytest.approx([0, 0.5 - s, (s - 0.5) / 3])
     assert a[0].tolist() == pytest.approx(
@@ -48,11 +47,11 @@ def test_weights_of_three_models_by_hand():
 
 
 def test_weights_stay_finite_for_far_equal_few_and_no_other_models():
-    far, _, _ = full(draw(spread=1e4))  # without the subtracted maximum exp overflows
+    far, _ = full(draw(spread=1e4))  # without the subtracted maximum exp overflows
     assert far.isfinite().all()
     twins = draw()
     twins[1] = twins[0]
-    a, beta, _ = full(twins)
+    a, beta = full(twins)
     assert (
         a.isfinite().all() and beta[0, 1] == beta[1, 0] == 0
     )  # equal models do not attract or repel each other
@@ -60,7 +59,7 @@ def test_weights_stay_finite_for_far_equal_few_and_no_other_models():
     assert torch.equal(full(draw(2))[0], torch.eye(2).double())
     # no other client: z = w
     assert torch.equal(full(draw(1))[0], torch.eye(1).double())
-    same, _, _ = full(draw(1).repeat(4, 1))
+    same, _ = full(draw(1).repeat(4, 1))
     assert torch.equal(same, torch.eye(4).double())
 
 
@@ -82,14 +81,11 @@ def test_others_are_the_last_uploads_and_absent_clients_use_their_stored_model(
     )
     assert torch.equal(server["models"], models)
     anchors = method.send(server, cohort([[1]] * 2, ids=[0, 2]))["anchor"]
-    for client, others in ((0, [1, 2, 3]), (2, [1, 3])):
+    for anchor, client, others in zip(
+        anchors, (0, 2), ([1, 2, 3], [1, 3]), strict=True
+    ):
         own = models[client].double().requires_grad_()
-        (slope,) = torch.autograd.grad(
-            diversity(own, models[others].double(), 0.8), own
-        )
-        torch.testing.assert_close(
-            anchors[[0, 2].index(client)],
-            (own - 0.5 * slope).detach().float(),
-            rtol=1e-5,
-            atol=1e-6,
-        )
+        loss = diversity(own, models[others].double(), 0.8)
+        (slope,) = torch.autograd.grad(loss, own)
+        expected = (own - 0.5 * slope).detach().float()
+        torch.testing.assert_close(anchor, expected, rtol=1e-5, atol=1e-6)

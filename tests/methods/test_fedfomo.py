@@ -107,14 +107,13 @@ def test_sends_the_most_useful_uploaded_models_of_others(cohort):
             [[9, 1, 5, 2, 1], [1, 9, 5, 1, 1], [0, 0, 9, 0, 3.0]]
         ).double(),
     }
-    server["affinity"] = torch.cat([server["affinity"], torch.zeros(2, 5).double()])
-    message = method(received=2).send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))
-    pool = message["models"]
+    receivers = cohort(np.ones((3, 2)))
+    pool = method(received=2).send(server, receivers)["models"]
     received = [[float(pool.rows[pick, 0]) for pick in picks] for picks in pool.picks]
     # neither the client's own model nor client 2's, which was never uploaded; ties to
     # the lower id
     assert received == [[3, 1], [0, 3], [4, 0]]
-    everything = method().send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))["models"]
+    everything = method().send(server, receivers)["models"]
     assert (everything.picks >= 0).sum(1).tolist() == [3, 3, 4]
     assert everything.count_floats().tolist() == [3, 3, 4]
 
@@ -129,7 +128,7 @@ def test_affinity_sums_signed_usefulness(cohort):
         "model": torch.ones(2, 2),
         "usefulness": torch.tensor([[0.5, -2, 0], [1, 0, -1]]).double(),
     }
-    method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
-    method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
+    for _ in range(2):
+        method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
     assert server["affinity"].tolist() == [[2, -4, 0], [0, 1, 0], [2, 0, -1]]
     assert server["uploaded"].tolist() == [True, False, True]
