@@ -7,10 +7,12 @@ one cluster. Let Δ_i = w_i − w_c be the update of a client of cluster c. The 
 split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂. The split minimises the largest cosine
 similarity of two updates across the cut. Then every new cluster averages its own
 models, so that CFL with one cluster is FedAvg bit for bit. A cluster is split only in a
-round with all of its clients.
+round with all of its clients, only if it has at least three, and only after
+``quiet_rounds`` rounds; the last two conditions come from the published codes.
 
 The cut is single linkage as in the paper; the published codes use complete linkage
-(methods-1.md §12, item 9). Averages are weighted by samples.
+(methods-1.md §12, item 9). Averages of models are weighted by samples. As in these
+codes, mean Δ is the plain mean of the cluster's clients.
 """
 
 from typing import Literal
@@ -113,19 +115,19 @@ class CFL(ServerModel):
             present = cluster[ids] == c
             if not present.any():
                 continue
-            products = update_products(uplink["model"], present, models[c])
+            products = multiply_updates(uplink["model"], present, models[c])
             lengths = products.diagonal().sqrt()  # all ‖Δ_i‖, then ‖mean Δ‖
             norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
-            groups = [present]
+            groups = {c: present}
             is_complete = present.sum() == (cluster == c).sum()
             if is_complete and self.is_split(norms[c], len(lengths) - 1, cohort.round):
                 cut = split_in_two(products[:-1, :-1], self.linkage)
                 second = torch.zeros_like(present).masked_scatter(present, cut)
-                groups = [present & ~second, second]
+                groups = {c: present & ~second, len(models): second}
                 cluster[ids[second]] = len(models)
                 models.append(models[c])
                 norms.append(norms[c])
-            for group, number in zip(groups, (c, len(models) - 1), strict=False):
+            for number, group in groups.items():
                 shares = torch.where(group, cohort.shares, 0)
                 models[number] = sums.compute_mean(uplink["model"], shares)
         server["models"] = torch.stack(models)
@@ -148,9 +150,9 @@ class CFL(ServerModel):
         )
 
 
-def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
-    """Return the inner products of k updates and, last, of their mean, float64 [k + 1,
-    k + 1].
+def multiply_updates(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
+    """Return the inner products of k updates and, last, of their plain mean, float64
+    [k + 1, k + 1].
 
     Args:
         models: The uploaded models [n, P].
