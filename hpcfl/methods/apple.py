@@ -85,7 +85,7 @@ class Apple(Method):
         return {"cores": mixing.repeat(setup.initial(), setup.clients)}
 
     def client_state(self, setup: Setup) -> State:
-        return {"relations": shares(setup)}
+        return {"relations": compute_shares(setup)}
 
     def send(self, server: State, audience: Audience) -> Message:
         everyone = torch.arange(len(server["cores"]))
@@ -125,7 +125,7 @@ class Apple(Method):
         cores = inbox["cores"].rows
         rate = self.relation_lr
         own = self.start(fleet, inbox)
-        target = shares(fleet.setup).to(own)
+        target = compute_shares(fleet.setup).to(own)
         penalty = self.mu * self.compute_fading(fleet)
         gain = len(cores) if self.times_clients else 1
         self.score(fleet, inbox, own)
@@ -199,7 +199,7 @@ def compute_slopes(
     return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)
 
 
-def shares(setup: Setup) -> Tensor:
+def compute_shares(setup: Setup) -> Tensor:
     """Return p [M], every client's share of the training samples."""
     return (setup.samples / setup.samples.sum()).float()
 

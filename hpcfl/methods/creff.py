@@ -155,9 +155,9 @@ class CReFF(ServerModel):
         fitted = descend(start, objective, self.features_lr, self.match_steps)
         features[present] = fitted["features"]
         server["features"] = features.flatten(0, 1)
-        server["head"] = self.retrained(cohort, server["features"])
+        server["head"] = self.train_head(cohort, server["features"])
 
-    def retrained(self, cohort: Cohort, features: Tensor) -> Tensor:
+    def train_head(self, cohort: Cohort, features: Tensor) -> Tensor:
         """Return the row [P_h] of a fresh head, trained on the synthetic ``features``
         [K·n_z, d].
         """

@@ -6,7 +6,7 @@ import torch
 from by_hand import quadratic
 
 from hpcfl.communication.message import Pool
-from hpcfl.methods.apple import Apple, combine, shares
+from hpcfl.methods.apple import Apple, combine, compute_shares
 
 CLIENTS = 5
 
@@ -29,7 +29,9 @@ def started(make_fleet, rows_of):
     def make(relations=None, **keys):
         fleet = make_fleet(**keys)
         fleet.state["relations"] = (
-            shares(fleet.setup).repeat(CLIENTS, 1) if relations is None else relations
+            compute_shares(fleet.setup).repeat(CLIENTS, 1)
+            if relations is None
+            else relations
         )
         return fleet, rows_of(fleet)
 

@@ -109,11 +109,11 @@ def test_fresh_head_learns_the_synthetic_features(make_fleet):
     first, second = (Cohort(fleet.ids, fleet.counts, setup, round) for round in (1, 2))
     labels = torch.arange(4).repeat_interleave(10)
     features = 5 * one_hot(labels, 6).float() + 0.1 * setup.normal(40, 6, key=("test",))
-    head = method.retrained(first, features)
+    head = method.train_head(first, features)
     weight, bias = head[:24].view(4, 6), head[24:]
     assert torch.equal((features @ weight.T + bias).argmax(dim=1), labels)
-    assert torch.equal(head, method.retrained(first, features))
-    assert not torch.equal(head, method.retrained(second, features))
+    assert torch.equal(head, method.train_head(first, features))
+    assert not torch.equal(head, method.train_head(second, features))
 
 
 def test_the_body_is_scored_under_the_retrained_head(federate):
