@@ -58,9 +58,9 @@ class FedAvgC(FedAvg):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        return ClientModel(
-            rows if trained or self.tuned_upload else self.fine_tune(fleet, rows, inbox)
-        )
+        if trained or self.tuned_upload:
+            return ClientModel(rows)
+        return ClientModel(self.fine_tune(fleet, rows, inbox))
 
 
 plugin = FedAvgC
