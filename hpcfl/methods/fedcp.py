@@ -13,8 +13,8 @@ is private and starts as g.
 Deviations (methods-3.md §8, item 9): the authors' code adds Gumbel noise before the
 softmax of the gate, also in tests, so that its accuracy is random. Here there is no
 noise, or with ``noise`` only in training. Its first u_i is random; here it comes from
-g. φ_w is computed in evaluation mode. The biases of both heads count, so that r_i = g
-gives Wφ + 2b.
+g. φ_w is computed in evaluation mode, with the batch-norm statistics of the model in
+training. The biases of both heads count, so that r_i = g gives Wφ + 2b.
 """
 
 import copy
