@@ -39,7 +39,7 @@ class Section(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False
     )
 
-    readers: ClassVar[Mapping[str, Mapping[str, tuple[str, ...]]]] = {}
+    readers: ClassVar[Mapping[str, Mapping[Any, tuple[str, ...]]]] = {}
     # Larger sizes would exhaust the memory before any check.
     largest: ClassVar[int] = 10_000_000
 

@@ -32,6 +32,7 @@ class CwFedAvg(FedAvg):
     family = "mixed on the server"
     reference = "Lee & Choi, ICCV 2025"
     short = {"layers": "all", "wdr": 1.0}
+    readers = {"distribution": {"wdr": ("wdr", "wdr_half")}}
     aggregation: Literal["average", "class-wise"] = Field(
         "class-wise", description="average is FedAvg"
     )

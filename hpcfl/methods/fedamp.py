@@ -27,6 +27,7 @@ class FedAMP(MixedAnchor):
     """
 
     reference = "Huang et al., AAAI 2021"
+    readers = {"proximal": {None: ("lam",)}}
     alpha: float = Field(
         1000.0,
         ge=0,

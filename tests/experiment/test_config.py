@@ -348,6 +348,14 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
         ({"newcomers": {"epochs": 2}}, "with newcomers.clients = 0"),
         ({"data": {"imbalance_order": "random"}}, "with data.imbalance = 1.0"),
         ({"model": {"head_scale": 3.0}}, "with model.head = 'linear'"),
+        (
+            {"method": {"name": "fedamp", "proximal": 0.5, "lam": 2.0}},
+            "with method.proximal = 0.5",
+        ),
+        (
+            {"method": {"name": "cwfedavg", "distribution": "norm", "wdr": 2.0}},
+            "with method.distribution = 'norm'",
+        ),
     ],
 )
 def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
