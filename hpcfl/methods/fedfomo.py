@@ -63,13 +63,14 @@ class FedFomo(Method):
     family = "mixed by clients"
     reference = "Zhang et al., ICLR 2021"
     received: NonNegativeInt | Literal["all"] = Field(
-        "all", description="maximal number of other clients' models sent to a client"
+        "all",
+        description="maximal number of other clients' models sent to a client; 0 is Local",
     )
     validation: float = Field(
         0.2,
         ge=0,
         lt=1,
-        description="share of the training samples held out for validation",
+        description="share of the training samples held out for validation; 0 is Local",
         json_schema_extra=search(
             [0.1, 0.2, 0.4], "no range in the paper: half and twice the default"
         ),
