@@ -8,7 +8,8 @@ after training. Let g = ∇F_i(v̄_i). On each mini-batch w_i takes a step of th
 experiment's optimiser along ∇F_i(w_i). v_i takes the step v_i ← v_i − ηα_i g, with the
 gradient of F_i(v̄_i) by v_i. The weight takes the step α_i ← α_i − η⟨v_i − w_i, g⟩,
 clipped to [0, 1]. All three steps use the values before the step. v_i and α_i take
-plain steps with every optimiser. The server averages w_i.
+plain steps with every optimiser. Both gradients of a step update the client's one set
+of batch-norm statistics. The server averages w_i.
 
 Deviations (methods-2.md §12): the authors' code moves α_i only in the first step of a
 round, to save time. It also adds 0.02·α_i to its gradient, which favours the global
