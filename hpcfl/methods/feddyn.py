@@ -91,15 +91,18 @@ class FedDyn(ServerModel):
         if self.alpha_by == "equal":
             trained = super().local_train(fleet, rows, inbox)
         else:
-            trained = self.train_by_samples(fleet, rows, inbox)
+            trained = self.train_by_samples(fleet, rows, inbox, anchor)
         fleet.state["dual"] = trained - anchor
         fleet.record("dual_norm", fleet.state["dual"].norm(dim=1))
         return trained
 
-    def train_by_samples(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def train_by_samples(
+        self, fleet: Fleet, rows: Tensor, inbox: Inbox, anchor: Tensor
+    ) -> Tensor:
         """Train the clients with different α_i, which a proximal term does not support.
 
-        The arguments and the result are those of ``local_train``.
+        The first three arguments and the result are those of ``local_train``;
+        ``anchor`` [n, P] is the result of ``compute_anchors``.
         """
         mean_samples = fleet.setup.samples.sum() / fleet.setup.clients
         alpha = self.alpha * mean_samples / fleet.samples.clamp(min=1)
@@ -111,7 +114,6 @@ class FedDyn(ServerModel):
             distances = mixing.sum_rows(away.square())
             context.regulariser(alpha[:, 0] / 2 * distances)
 
-        anchor = self.compute_anchors(fleet, inbox)
         trained, _ = fleet.train_by(
             step,
             rows,
