@@ -123,10 +123,9 @@ class FedCP(PrivatePart):
         shared one.
         """
         head = fleet.layout.columns("head")
+        personal = self.cut_private_part(fleet.layout, trained)
         sent = trained.clone()
-        sent[:, head] = (
-            trained[:, head] + trained[:, self.find_private_columns(fleet.layout)]
-        ) / 2
+        sent[:, head] = (trained[:, head] + personal) / 2
         return super().upload(fleet, inbox, sent)
 
     def client_model(

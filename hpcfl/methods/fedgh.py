@@ -79,10 +79,8 @@ class FedGH(SharedHead):
         key = "head", cohort.round
         order = draw_batches(setup, len(labels), self.server_epochs, *key)
         fitted = descend_by_batches(start, objective, self.server_lr, order)
-        body = server["model"][layout.columns("body")]
-        server["model"] = torch.cat(
-            [body, *(part.flatten() for part in fitted.values())]
-        )
+        trained_head = torch.cat([part.flatten() for part in fitted.values()])
+        super().aggregate(server, cohort, {"head": trained_head})
 
 
 plugin = FedGH
