@@ -61,7 +61,6 @@ class FedALA(FedAvg):
         description="first activation in round 2, as in Algorithm 1, or in the second round "
         "of each client",
     )
-
     adaptation: Adaptation = Field(
         "always",
         description="rounds that learn Ω: all, or only the first activation",
