@@ -11,12 +11,7 @@ every_name = pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"
 @pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
 def test_a_constant_second_moment_makes_it_fedavg(federate, name):
     """β₂ = 1 keeps v = τ², and with β₁ = 0 and η = 2τ the step is 2τ·Δ/(τ + τ) = Δ."""
-    keys = {
-        "beta1": 0.0,
-        "beta2": 1.0,
-        "tau": 0.25,
-        "server_lr": 0.5,
-    }
+    keys = {"beta1": 0.0, "beta2": 1.0, "tau": 0.25, "server_lr": 0.5}
     for part in ({}, {"participation": {"fraction": 0.6}}):
         torch.testing.assert_close(
             federate({"name": name, **keys}, **part).server["model"],

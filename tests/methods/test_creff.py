@@ -100,12 +100,7 @@ def test_fresh_head_learns_the_synthetic_features(make_fleet):
     """
     fleet = make_fleet()
     setup = fleet.setup
-    method = CReFF(
-        name="creff",
-        features_each=10,
-        head_epochs=20,
-        head_lr=0.1,
-    )
+    method = CReFF(name="creff", features_each=10, head_epochs=20, head_lr=0.1)
     first, second = (Cohort(fleet.ids, fleet.counts, setup, round) for round in (1, 2))
     labels = torch.arange(4).repeat_interleave(10)
     features = 5 * one_hot(labels, 6).float() + 0.1 * setup.normal(40, 6, key=("test",))

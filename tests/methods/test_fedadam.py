@@ -16,13 +16,7 @@ def test_two_rounds_by_hand(name, second, later):
     1.1875, FedYogi's 0.25 + 0.25·4, w = 1 + 0.1·1/(√v + 0.5). Round 2, mean model w: Δ
     = 0, m = 0.5, FedAdam's v = 0.890625, and FedYogi's v is unchanged.
     """
-    method = kind(name)(
-        name=name,
-        beta1=0.5,
-        beta2=0.75,
-        tau=0.5,
-        server_lr=0.1,
-    )
+    method = kind(name)(name=name, beta1=0.5, beta2=0.75, tau=0.5, server_lr=0.1)
     server = {
         "model": torch.tensor([1.0]),
         "first": torch.zeros(1),

@@ -17,14 +17,10 @@ def aggregated(arrived, cohort):
     """
 
     def make(counts, rows, **keys):
-        method, server = (
-            FedAvg(name="fedavg", **keys),
-            {"model": torch.zeros(rows.shape[1])},
-        )
+        method, server = FedAvg(name="fedavg", **keys), {}
         fleet = SimpleNamespace(samples=torch.tensor(counts).double().sum(dim=1))
-        method.aggregate(
-            server, cohort(counts), arrived(method.upload(fleet, {}, rows))
-        )
+        message = method.upload(fleet, {}, rows)
+        method.aggregate(server, cohort(counts), arrived(message))
         return server["model"]
 
     return make

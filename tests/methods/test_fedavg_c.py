@@ -37,11 +37,7 @@ def test_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(
 @pytest.mark.slow
 @pytest.mark.parametrize("uploaded", [True, False])
 def test_stragglers_tune_less_for_their_work_and_not_for_a_score(federate, uploaded):
-    method = {
-        "name": "fedavg-c",
-        "tune_epochs": 4,
-        "tuned_upload": uploaded,
-    }
+    method = {"name": "fedavg-c", "tune_epochs": 4, "tuned_upload": uploaded}
     pre, slow = (
         federate(
             method,

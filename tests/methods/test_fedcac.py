@@ -98,16 +98,11 @@ def test_clients_outside_keep_their_marked_entries(cohort):
     """Clients 0 and 2 upload. Client 1 has no upload so far and receives the average in
     all entries.
     """
-    models, masks = (
-        torch.tensor([[1.0, 1.0], [5.0, 5.0]]),
-        torch.tensor([[True, False], [False, True]]),
-    )
+    models = torch.tensor([[1.0, 1.0], [5.0, 5.0]])
+    masks = torch.tensor([[True, False], [False, True]])
     method, state = FedCAC(name="fedcac"), server(3, 2)
-    method.aggregate(
-        state,
-        cohort(torch.ones(2, 1), ids=[0, 2], round=200),
-        {"model": models, "mask": masks},
-    )
+    both = cohort(torch.ones(2, 1), ids=[0, 2], round=200)
+    method.aggregate(state, both, {"model": models, "mask": masks})
     everyone = cohort(torch.ones(3, 1))
     before = method.send(state, everyone)["model"]
     assert (

@@ -38,11 +38,7 @@ def test_the_uploads_of_round_1_are_fedproxs(make_fleet):
 def test_the_first_step_goes_twice_as_far(federate):
     """With all clients w¹ = θ̄ + (θ̄ − w⁰)."""
     played = federate({"name": "feddyn", "alpha": 0.3}, rounds=1)
-    prox = {
-        "name": "fedprox",
-        "mu": 0.3,
-        "weights": "uniform",
-    }
+    prox = {"name": "fedprox", "mu": 0.3, "weights": "uniform"}
     average = federate(prox, rounds=1).server["model"]
     initial = played.prepared.setup.initial()
     torch.testing.assert_close(played.server["model"], 2 * average - initial)
