@@ -201,6 +201,17 @@ class StepContext:
         self._restore_models()
         self._optimizer.step(self._lanes, self._split(direction))
 
+    def descend(self, rate: float, batch: int = 0) -> None:
+        """Take a plain step of gradient descent, without the optimiser.
+
+        Args:
+            rate: size of the step.
+            batch: index of the mini-batch within the step.
+        """
+        self.apply_elementwise(
+            lambda rows, gradient: rows.sub_(rate * gradient), batch=batch
+        )
+
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
         """Return the gradient of the loss on a mini-batch, ``[a, width]``.
 

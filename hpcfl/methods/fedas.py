@@ -95,12 +95,8 @@ class FedAS(SharedBody):
         features.
         """
         means = fleet.class_means(fleet.state["model"], compute_features)
-
-        def descend(body: Tensor, gradient: Tensor) -> None:
-            body -= self.align_lr * gradient
-
         aligned, _ = fleet.train_by(
-            lambda context: context.apply_elementwise(descend),
+            lambda context: context.descend(self.align_lr),
             rows,
             loss=self.compute_distance,
             params=("body",),

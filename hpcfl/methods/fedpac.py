@@ -185,13 +185,7 @@ class FedPAC(SharedBody):
         rate = self.head_lr
         if rate is None:
             return fleet.train(rows, **how)
-
-        def descend(head: Tensor, gradient: Tensor) -> None:
-            head.sub_(rate * gradient)
-
-        fitted, _ = fleet.train_by(
-            lambda context: context.apply_elementwise(descend), rows, **how
-        )
+        fitted, _ = fleet.train_by(lambda context: context.descend(rate), rows, **how)
         return fitted
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:

@@ -164,9 +164,7 @@ class FedRoD(PrivatePart):
             variables=variables,
         )
         trained, _ = fleet.train_by(
-            lambda context: context.apply_elementwise(
-                lambda rows, gradient: rows.sub_(rate * gradient)
-            ),
+            lambda context: context.descend(rate),
             generic,
             params=("personal",),
             phase="personal",

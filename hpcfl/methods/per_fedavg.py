@@ -14,7 +14,6 @@ Deviations (methods-2.md §1): the reference code adapts on test data, and twice
 relative to ‖g‖, because δg underflows for tiny gradients.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -51,23 +50,21 @@ class PerFedAvg(FedAvg):
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         batches = 2 if self.variant == "first-order" else 3
-        inner, beta = (
-            self.make_adaptation_step(fleet),
-            fleet.learning_rate if self.beta is None else self.beta,
-        )
+        alpha = self.choose_alpha(fleet)
+        beta = fleet.learning_rate if self.beta is None else self.beta
 
         def outer(rows: Tensor, gradient: Tensor, theta: Tensor) -> None:
             torch.sub(theta, beta * gradient, out=rows)
 
         def step(context: StepContext) -> None:
             theta = context.rows()
-            context.apply_elementwise(inner, batch=0)  # to θ′
+            context.descend(alpha, batch=0)  # to θ′
             if self.variant == "first-order":
                 context.apply_elementwise(outer, theta, batch=1)
                 return
             direction = context.gradient(batch=1)
-            bent = self._alpha(fleet) * self.curvature(context, theta, direction)
-            context.set_rows(theta - beta * (direction - bent))
+            product = self.compute_hessian_product(context, theta, direction)
+            context.set_rows(theta - beta * (direction - alpha * product))
 
         trained, _ = fleet.train_by(
             step,
@@ -78,7 +75,7 @@ class PerFedAvg(FedAvg):
         )
         return trained
 
-    def curvature(
+    def compute_hessian_product(
         self, context: StepContext, theta: Tensor, direction: Tensor
     ) -> Tensor:
         """Return c = ∇²f(θ; D″)·g [a, P] by a central difference.
@@ -109,9 +106,9 @@ class PerFedAvg(FedAvg):
         """Return the models [n, P] after one step of size α from ``rows``, on one
         random training mini-batch.
         """
-        step = self.make_adaptation_step(fleet)
+        alpha = self.choose_alpha(fleet)
         adapted, _ = fleet.train_by(
-            lambda context: context.apply_elementwise(step),
+            lambda context: context.descend(alpha),
             rows,
             epochs=1,
             steps=1,
@@ -119,16 +116,8 @@ class PerFedAvg(FedAvg):
         )
         return adapted
 
-    def make_adaptation_step(self, fleet: Fleet) -> Callable[[Tensor, Tensor], None]:
-        """Return the step of size α, for ``StepContext.apply_elementwise``."""
-        alpha = self._alpha(fleet)
-
-        def step(rows: Tensor, gradient: Tensor) -> None:
-            rows -= alpha * gradient
-
-        return step
-
-    def _alpha(self, fleet: Fleet) -> float:
+    def choose_alpha(self, fleet: Fleet) -> float:
+        """Return the size α of the inner step."""
         return fleet.learning_rate if self.alpha is None else self.alpha
 
 

@@ -37,7 +37,7 @@ def reads(context):
 
 
 def moves(context):
-    context.apply_elementwise(lambda rows, gradient: rows.sub_(gradient))
+    context.descend(0.1)
     return context.rows()
 
 
