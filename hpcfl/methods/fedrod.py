@@ -25,7 +25,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.methods._shared_part import PrivatePart
-from hpcfl.methods.base import Batch, ClientModel, Fleet, Inbox, Layout, head_of, parts
+from hpcfl.methods.base import (
+    Batch,
+    ClientModel,
+    Fleet,
+    Inbox,
+    Layout,
+    State,
+    head_of,
+    parts,
+)
 
 FLOOR = 1e-12  # smallest share, for absent classes
 
@@ -132,7 +141,7 @@ class FedRoD(PrivatePart):
         """Return loss (ii), the cross-entropy of the sum of both heads' logits, with
         constant features and generic logits.
 
-        The arguments are those of ``generic``.
+        The arguments are those of ``compute_generic_term``.
         """
         features = features.detach()
         generic = parts(model).head(features).detach()
@@ -150,12 +159,21 @@ class FedRoD(PrivatePart):
         )
         return logits
 
+    def predict_by_both_heads(self, model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+        """Return the sum of both heads' logits, (g + r_i)·φ [batch, K]."""
+        features = parts(model).features(x)
+        generic = parts(model).head(features)
+        return generic + self.predict_residual(model, features, lane)
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        """Return the client's ``distribution`` π [n, K]."""
+        distribution = compute_floored_distribution(fleet.counts)
+        return {"distribution": distribution.float().to(fleet.resources.device)}
+
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        variables = {
-            "distribution": compute_floored_distribution(fleet.counts).to(rows)
-        }
         if self.order == "together":
-            return fleet.train(rows, variables=variables)
+            return super().local_train(fleet, rows, inbox)
+        variables = self.loss_variables(fleet, inbox)
         rate = fleet.learning_rate
         generic = fleet.train(
             rows,
@@ -180,16 +198,8 @@ class FedRoD(PrivatePart):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-            features = parts(model).features(x)
-            return parts(model).head(features) + self.predict_residual(
-                model, features, lane
-            )
-
         return ClientModel(
-            rows,
-            both,
-            {"distribution": compute_floored_distribution(fleet.counts).to(rows)},
+            rows, self.predict_by_both_heads, self.loss_variables(fleet, inbox)
         )
 
 

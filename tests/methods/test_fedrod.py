@@ -53,9 +53,12 @@ def test_generic_loss_by_hand(case):
 def test_personal_loss_adds_both_heads(case):
     method, model, batch, lane = case
     features = model.features(batch.x)
-    logits = model(batch.x) + method.predict_residual(model, features, lane)
+    logits = method.predict_by_both_heads(model, batch.x, lane)
     found = method.compute_residual_term(model, features, batch.y, lane)
     torch.testing.assert_close(found, cross_entropy(logits, batch.y))
+    assert torch.equal(
+        logits, model(batch.x) + method.predict_residual(model, features, lane)
+    )
 
 
 def test_distributions_have_a_floor_and_no_infinity():
