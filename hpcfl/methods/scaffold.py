@@ -72,7 +72,7 @@ class Scaffold(ServerModel):
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained, change = self.train_corrected(
-            fleet, fleet.rows(start), fleet.rows(inbox["control"])
+            fleet, fleet.rows(start), inbox["control"]
         )
         fleet.state["control"] = fleet.state["control"] + change
         self.remember(fleet, trained)
@@ -90,10 +90,12 @@ class Scaffold(ServerModel):
         Args:
             fleet: The n clients.
             start: The models x, [n, P].
-            control: The server's control c, [n, P].
+            control: The server's control c, [P].
 
         Returns:
-            The trained models y and the changes c_i⁺ − c_i, [n, P] each.
+            The trained models y and the changes c_i⁺ − c_i, [n, P] each; no change for
+            a client without a step, such as one without a full mini-batch under
+            ``drop_last``.
         """
         rate = fleet.learning_rate
 
@@ -114,7 +116,9 @@ class Scaffold(ServerModel):
                 "steps": torch.zeros_like(start[:, :1]),
             },
         )
-        return trained, (start - trained) / (rate * after["steps"]) - control
+        steps = after["steps"]
+        change = (start - trained) / (rate * steps) - control
+        return trained, torch.where(steps > 0, change, 0)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         share = cohort.share_of_clients
