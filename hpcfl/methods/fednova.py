@@ -64,11 +64,13 @@ class FedNova(ServerModel):
     )
 
     def notes(self, setup: Setup) -> list[str]:
-        lines = [
-            "fednova: if the clients' numbers of steps are proportional to their samples, as "
-            "without participation.stragglers, the method equals FedAvg with uniform weights "
-            "and a larger step of the server"
-        ]
+        lines = []
+        if self.weights == "samples":
+            lines.append(
+                "fednova: if the clients' numbers of steps are proportional to their samples, as "
+                "without participation.stragglers, the method equals FedAvg with uniform weights "
+                "and a larger step of the server"
+            )
         if setup.training.optimizer != "sgd":
             lines.append(
                 "fednova: the effective number of steps is unknown for training.optimizer = "
@@ -84,7 +86,8 @@ class FedNova(ServerModel):
         )
         self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
-        # A client without samples takes no step and has no weight.
+        # A client may take no step, such as one without a full mini-batch under
+        # ``drop_last``. Its change is zero.
         divisor = torch.where(steps > 0, effective, 1.0)
         shares = self.shares(fleet)
         return {

@@ -62,7 +62,9 @@ class PartialFed(FedAvg):
         20, description="number of first rounds with the complete shared model"
     )
     temperature: float = Field(
-        5.0, gt=0, description="temperature T of the first round after the warm-up"
+        5.0,
+        gt=0,
+        description="temperature T of the first round after the warm-up; values below 0.05 act as 0.05",
     )
     decay: float = Field(
         0.965, gt=0, le=1, description="factor of the temperature in each round"
@@ -79,6 +81,14 @@ class PartialFed(FedAvg):
     strategy_lr: float | None = Field(
         None, ge=0, description="learning rate η_a of the strategy; default: plain_lr"
     )
+
+    def notes(self, setup: Setup) -> list[str]:
+        if setup.rounds > self.warmup:
+            return []
+        return [
+            f"partialfed: all {setup.rounds} rounds belong to the warm-up, so training is "
+            f"FedAvg's; set method.warmup = {self.warmup} below the number of rounds"
+        ]
 
     def client_state(self, setup: Setup) -> State:
         return {

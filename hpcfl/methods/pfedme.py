@@ -86,15 +86,14 @@ class PFedMe(ServerModel):
         return self
 
     def notes(self, setup: Setup) -> list[str]:
-        factor = setup.plain_rate(1) * self.lam
-        return (
-            [
-                f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; it "
-                "diverges above 2"
-            ]
-            if factor > 1
-            else []
-        )
+        largest_rate = max(map(setup.plain_rate, range(1, setup.rounds + 1)))
+        factor = largest_rate * self.lam
+        if factor <= 1:
+            return []
+        return [
+            f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; it "
+            "diverges above 2"
+        ]
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate * self.lam

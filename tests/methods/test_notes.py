@@ -16,7 +16,8 @@ def list_notes(method, sections):
     [
         ("moon", {}, "μ = 5 "),
         ("fml", AVERAGED, "training.buffers"),
-        ("pfedme", {"training": {"lr": 0.1}}, "lr · lam"),
+        ("pfedme", {"training": {"lr": 0.1, "warmup": 3}}, "lr · lam"),
+        ("partialfed", {}, "method.warmup"),
         ("fednova", {}, "FedAvg with uniform weights"),
         ("fednova", {"training": {"optimizer": "adam"}}, "training.optimizer"),
     ],
@@ -31,6 +32,7 @@ def test_a_method_notes(method, sections, words):
         ({"name": "moon", "mu": 5.0}, {}),
         ("fml", {"model": {"name": "tiny:normalised"}}),
         ("pfedme", {"training": {"lr": 0.05}}),
+        ({"name": "fednova", "weights": "uniform"}, {}),
     ],
 )
 def test_a_method_notes_nothing(method, sections):
