@@ -112,21 +112,15 @@ class FedPAC(SharedBody):
         return {**state, **make_empty_prototypes(setup), "heads": heads}
 
     def send(self, server: State, audience: Audience) -> Message:
-        heads = mixing.pick(server["heads"], torch.from_numpy(audience.ids))
-        return {**self.make_common_message(server, audience), "head": heads}
-
-    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
-        """Send newcomers the initial head, which they train like all clients in round
-        1.
-        """
-        initial_head = self.cut_private_part(audience.layout, server["model"])
-        heads = initial_head.repeat(len(audience.ids), 1)
-        return {**self.make_common_message(server, audience), "head": heads}
-
-    def make_common_message(self, server: State, audience: Audience) -> Message:
-        """Return the part of the message that is the same for all clients."""
+        if audience.are_newcomers:
+            # Newcomers train the initial head, like all clients in round 1.
+            initial_head = self.cut_private_part(audience.layout, server["model"])
+            heads = initial_head.repeat(len(audience.ids), 1)
+        else:
+            heads = mixing.pick(server["heads"], torch.from_numpy(audience.ids))
         return {
             **super().send(server, audience),
+            "head": heads,
             "prototypes": select_prototypes(server),
             # The prototypes in the message imply this field.
             "present": Sent(server["present"], floats=0),
