@@ -19,7 +19,6 @@ constant and g·φ is part of the sum; each of these is missing in one known cod
 import copy
 from typing import Any, Literal
 
-import torch
 import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
@@ -35,6 +34,7 @@ from hpcfl.methods.base import (
     head_of,
     parts,
 )
+from hpcfl.methods.overlays.class_wise import compute_true_distribution
 
 FLOOR = 1e-12  # smallest share, for absent classes
 
@@ -208,8 +208,7 @@ def compute_floored_distribution(counts: Tensor) -> Tensor:
 
     A client without samples has uniform shares.
     """
-    shares = torch.where(counts.sum(dim=1, keepdim=True) > 0, counts, 1.0)
-    shares = (shares / shares.sum(dim=1, keepdim=True)).clamp(min=FLOOR)
+    shares = compute_true_distribution(counts).clamp(min=FLOOR)
     return shares / shares.sum(dim=1, keepdim=True)
 
 
