@@ -34,12 +34,11 @@ class FedRep(FedPer):
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         shared = self.list_shared_names(fleet.layout)
         private = self.list_private_names(fleet.layout)
-        if not private:
-            return fleet.train(rows, params=shared)
-        fitted = fleet.train(
-            rows, params=private, epochs=self.head_epochs, phase="head"
-        )
-        return fleet.train(fitted, params=shared)
+        if private:
+            rows = fleet.train(
+                rows, params=private, epochs=self.head_epochs, phase="head"
+            )
+        return fleet.train(rows, params=shared)
 
 
 plugin = FedRep

@@ -111,12 +111,12 @@ class FedTGP(FedProto):
             labels: Their classes [count].
         """
         present = labels.unique()
-        means = torch.stack([uploads[labels == label].mean(dim=0) for label in present])
-        gaps = (means[:, None] - means).norm(dim=2).fill_diagonal_(torch.inf)
-        nearest = gaps.amin(dim=1)
         if len(present) < 2:
             return 0.0
-        return min(float(nearest.max()), self.margin_cap)
+        means = torch.stack([uploads[labels == label].mean(dim=0) for label in present])
+        distances = (means[:, None] - means).norm(dim=2).fill_diagonal_(torch.inf)
+        gaps = distances.amin(dim=1)
+        return min(float(gaps.max()), self.margin_cap)
 
 
 def generate_prototypes(network: State) -> Tensor:

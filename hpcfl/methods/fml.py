@@ -77,13 +77,12 @@ class FML(PrivatePart):
     )
 
     def notes(self, setup: Setup) -> list[str]:
-        lines = super().notes(setup)
-        if setup.training.buffers == "average":
-            lines.append(
-                "fml: training.buffers = 'average' also shares the batch-norm statistics of the "
-                "private models"
-            )
-        return lines
+        if setup.training.buffers != "average":
+            return []
+        return [
+            "fml: training.buffers = 'average' also shares the batch-norm statistics of the "
+            "private models"
+        ]
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)

@@ -81,17 +81,20 @@ class KNNPer(FedAvg):
         )
         width = found.shape[2] - fleet.setup.classes
         features, logits = found[:, :, :width], found[:, :, width:]
-        shares = []
-        for client in range(len(fleet.ids)):
-            if self.share == "tuned":
-                store = features[client], labels[client], held[client]
-                shares.append(self.choose_share(*store, logits[client]))
+        if self.share == "tuned":
+            shares = []
+            for store in zip(features, labels, held, logits, strict=True):
+                shares.append(self.choose_share(*store))
                 heartbeat.beat()
-            else:
-                shares.append(self.share)
-        share = torch.tensor(shares).to(found)[:, None]
-        store_of_all: State = {"features": features, "labels": labels, "held": held}
-        return ClientModel(rows, self.predict, {**store_of_all, "share": share})
+        else:
+            shares = [self.share] * len(found)
+        variables: State = {
+            "features": features,
+            "labels": labels,
+            "held": held,
+            "share": torch.tensor(shares).to(found)[:, None],
+        }
+        return ClientModel(rows, self.predict, variables)
 
     def predict(self, model: nn.Module, x: Tensor, lane: Any) -> Tensor:
         """Return the logarithms of the mixed probabilities, [batch, K]."""

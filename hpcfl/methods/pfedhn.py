@@ -98,15 +98,14 @@ class PFedHN(ServerModel):
         return layout.columns("all" if self.head == "generated" else "body")
 
     def notes(self, setup: Setup) -> list[str]:
-        lines = super().notes(setup)
         # Four bytes for each number, and four for its momentum.
         size = 8.0 * (self.hidden + 1) * setup.layout.width
-        if size >= MUCH:
-            lines.append(
-                f"pfedhn: the hypernetwork and its momentum are {size / 1e9:.1f} GB on rank 0; "
-                "reduce method.hidden to save memory"
-            )
-        return lines
+        if size < MUCH:
+            return []
+        return [
+            f"pfedhn: the hypernetwork and its momentum are {size / 1e9:.1f} GB on rank 0; "
+            "reduce method.hidden to save memory"
+        ]
 
     def server_state(self, setup: Setup) -> State:
         width = self.embedding or 1 + setup.clients // 4

@@ -60,6 +60,7 @@ class PFedSim(ServerModel):
     uploads_rows = "its clients upload a row each after the warm-up"
     needs_rounds: ClassVar[bool] = True
     short = {"warmup": 0.34}
+    varying = ("models", "similarity")
     warmup: float = Field(
         0.5,
         ge=0,
@@ -67,8 +68,6 @@ class PFedSim(ServerModel):
         description="share of the rounds with FedAvg (FL-bench 0.5); 1 is FedAvg",
         json_schema_extra=search([0.25, 0.5, 0.75], "around FL-bench"),
     )
-
-    varying = ("models", "similarity")
 
     def warms_up(self, setup: Setup, round: int) -> bool:
         """Return whether a round belongs to the warm-up."""
