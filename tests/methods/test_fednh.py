@@ -37,14 +37,7 @@ def test_prototypes_by_hand():
 
 @pytest.mark.parametrize("learn", [True, False])
 def test_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
-    played = federate(
-        {
-            "name": "fednh",
-            "learn_scale": learn,
-            "rho": 0.5,
-        },
-        rounds=1,
-    )
+    played = federate({"name": "fednh", "learn_scale": learn}, rounds=1)
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     trained = played.clients["model"]
     mean = trained.double().mean(dim=0).float()

@@ -49,10 +49,8 @@ def test_mean_over_clients_that_hold_the_class(arrived, cohort, weights, first):
 
 
 def test_predicts_the_nearest_present_prototype():
-    model, x = (
-        MLP((2,), 3, hidden=(2,)),
-        torch.randn(6, 2, generator=torch.Generator().manual_seed(1)),
-    )
+    model = MLP((2,), 3, hidden=(2,))
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(1))
     found = model.features(x)
     lane = Lane(
         prototypes=torch.stack([found[0], found[1] + 0.01, found[2]]),

@@ -69,20 +69,12 @@ def test_the_median_takes_part_in_the_gradient_unless_detached():
 
 
 def test_loss_is_the_sum_of_its_parts():
-    model, x, y = (
-        MLP((5,), 4, hidden=(6,)).double(),
-        draw(8, 5),
-        torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]),
-    )
+    model = MLP((5,), 4, hidden=(6,)).double()
+    x, y = draw(8, 5), torch.arange(8) % 4
     features = model.features(x)
     parts = cross_entropy(model(x), y) + 2 * compute_variance_gap(model(x).softmax(1))
     for sphere in (False, True):
-        method = FedUV(
-            name="feduv",
-            lam=2.0,
-            mu=3.0,
-            normalise=sphere,
-        )
+        method = FedUV(name="feduv", lam=2.0, mu=3.0, normalise=sphere)
         seen = normalize(features, dim=1) if sphere else features
         torch.testing.assert_close(
             method.loss(model, Batch(x, y), Lane()),
@@ -91,10 +83,8 @@ def test_loss_is_the_sum_of_its_parts():
 
 
 def test_a_batch_of_one_has_no_regularisers():
-    model, batch = (
-        MLP((5,), 4, hidden=(6,)),
-        Batch(draw(1, 5).float(), torch.tensor([2])),
-    )
+    model = MLP((5,), 4, hidden=(6,))
+    batch = Batch(draw(1, 5).float(), torch.tensor([2]))
     assert FedUV(name="feduv").loss(model, batch, Lane()) == cross_entropy(
         model(batch.x), batch.y
     )

@@ -38,14 +38,7 @@ BATCH = Batch(
 
 @pytest.mark.slow
 def test_labels_alone_are_fedavg_and_local(federate):
-    played = federate(
-        {
-            "name": "fml",
-            "alpha": 1.0,
-            "beta": 1.0,
-        },
-        **PART,
-    )
+    played = federate({"name": "fml", "alpha": 1.0, "beta": 1.0}, **PART)
     width = played.clients["head"].shape[1]
     average, local = federate(UNIFORM, **PART), federate("local", **PART)
     assert torch.equal(played.server["model"][:width], average.server["model"])

@@ -14,7 +14,7 @@ from hpcfl.models.mlp import MLP
 
 @pytest.fixture
 def model():
-    return GPFL(name="gpfl").adapt(MLP((5,), 4, hidden=(6,)))
+    return adapted((5,), 4)
 
 
 def test_the_valve_by_hand():

@@ -55,10 +55,8 @@ def test_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort, arrived):
         "models": torch.tensor([[9.0], [8.0], [7.0]]),
         "chosen": torch.full((4,), -1),
     }
-    counts, trained = (
-        torch.tensor([[1, 0], [0, 5], [1, 2]]),
-        torch.tensor([[1.0], [2.0], [4.0]]),
-    )
+    counts = torch.tensor([[1, 0], [0, 5], [1, 2]])
+    trained = torch.tensor([[1.0], [2.0], [4.0]])
     uplink = method(clusters=3).upload(
         SimpleNamespace(samples=counts.sum(dim=1)),
         {"cluster": torch.tensor([2, 0, 2])},

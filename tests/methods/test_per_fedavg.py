@@ -14,9 +14,7 @@ def test_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows_of):
         fleet, rows_of(fleet), {}
     )
     expected, _ = plain.train_by(
-        lambda context: context.set_rows(
-            context.rows() - 0.2 * context.gradient(batch=1)
-        ),
+        lambda context: context.descend(0.2, batch=1),
         rows_of(plain),
         batches=2,
         epochs=2,

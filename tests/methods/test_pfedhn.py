@@ -51,17 +51,14 @@ def test_one_number_by_hand(setup):
     """e = h = 1 without a further layer, so θ = W e + b; thus ∇W = Δ e, ∇b = Δ and ∇e =
     ⟨W, Δ⟩, with rate ½ and without momentum and decay.
     """
-    keys = {
-        "hyper_decay": 0.0,
-        "hyper_momentum": 0.0,
-        "hyper_lr": 0.5,
-    }
     own = method(
         hidden=1,
         hidden_layers=0,
         embedding=1,
+        hyper_lr=0.5,
+        hyper_momentum=0.0,
+        hyper_decay=0.0,
         hyper_clip=1e9,
-        **keys,
     )
     server = own.server_state(setup)
     server["layer0.weight"], server["layer0.bias"] = torch.ones(1, 1), torch.zeros(1)
@@ -99,14 +96,7 @@ def test_a_step_is_torchs_of_the_clipped_gradient(setup):
 
 
 def test_a_private_head_stays_with_its_client(federate):
-    played = federate(
-        {
-            "name": "pfedhn",
-            **SMALL,
-            "head": "private",
-        },
-        rounds=1,
-    )
+    played = federate({"name": "pfedhn", **SMALL, "head": "private"}, rounds=1)
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     body = layout.columns("body").stop
     assert played.server["output"].shape == (5, body)

@@ -29,12 +29,7 @@ def test_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     fleet = make_fleet([[8, 0, 0, 0]], lanes=1, lr=0.5)
     fleet.loss = quadratic()
     fleet.state["personal"] = torch.full((1, fleet.layout.width), 77.0)
-    method = PFedMe(
-        name="pfedme",
-        inner_steps=1,
-        personal_lr=0.1,
-        lam=1.0,
-    )
+    method = PFedMe(name="pfedme", inner_steps=1, personal_lr=0.1, lam=1.0)
     message = method.update(fleet, {"model": torch.ones(fleet.layout.width)})
     np.testing.assert_allclose(fleet.state["personal"], 0.815, rtol=1e-6)
     np.testing.assert_allclose(message["model"].tensor, 0.8825, rtol=1e-6)
