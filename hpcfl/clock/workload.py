@@ -23,8 +23,8 @@ from hpcfl.errors import UserError
 from hpcfl.simulation.dry_round import AFTER_WORK, shrink
 from hpcfl.simulation.message_trial import Messages, play_on_clients
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import COMPOSE, SEND, Round, work
-from hpcfl.simulation.stages import RoundPlan, Stage
+from hpcfl.simulation.round import Round, RoundPlan
+from hpcfl.simulation.stages import COMPOSE, SEND, Stage, work
 
 # samples of the training client, enough for methods that divide a mini-batch by 2 or 3
 SAMPLES = 6

@@ -469,17 +469,18 @@ def _report_rounds(
     with Progress(folder, federation.communicator, prepared) as progress:
 
         def announce(result: Result) -> None:
-            progress.round(result.number, result.values)
+            number = result.plan.number
+            progress.round(number, result.values)
             if result.divergence and not divergences:
                 divergences.append(result.divergence)
                 progress.tell([f"{result.divergence}; {EXCLUDED}"])
-            tracking.round(result.number, result.values)
+            tracking.round(number, result.values)
             progress.tell(tracking.notes)
             if on_round is not None:
                 clients = result.numbers.clients
                 of_clients = {name: clients[name][0] for name in clients}
                 values = result.values | of_clients
-                _call_user(on_round, config.name, result.number, values)
+                _call_user(on_round, config.name, number, values)
 
         federation.announce = announce
         progress.start(done, lines, [*notes, *metrics.notes])

@@ -274,7 +274,7 @@ def name_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def select(inbox: Inbox, clients: Tensor) -> Inbox:
+def select_clients(inbox: Inbox, clients: Tensor) -> Inbox:
     """Return the part of an inbox for the clients at positions ``clients`` [k]."""
     return {
         name: value
@@ -284,7 +284,7 @@ def select(inbox: Inbox, clients: Tensor) -> Inbox:
     }
 
 
-def move(inbox: Inbox, device: torch.device, pool_bytes: float) -> Inbox:
+def move_inbox(inbox: Inbox, device: torch.device, pool_bytes: float) -> Inbox:
     """Return an inbox on a device.
 
     Args:

@@ -37,16 +37,16 @@ from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
 from hpcfl.simulation.hooks import Hooks, find_called_hook
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import (
+from hpcfl.simulation.round import Round
+from hpcfl.simulation.stages import (
     COLLECT,
     COMPOSE,
     SEND,
     STORE,
     WORK,
-    Round,
+    Stage,
     take_step,
 )
-from hpcfl.simulation.stages import Stage
 from hpcfl.storage.clients import ClientStore
 
 SAMPLES = 2  # number of samples of each client

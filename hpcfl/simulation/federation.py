@@ -19,10 +19,10 @@ from hpcfl.files import output
 from hpcfl.methods.base import State
 from hpcfl.scores.metric_names import Measure, MetricName
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import FINAL_SCORING, Result, Round, conclude
+from hpcfl.simulation.round import Result, Round, on_this_rank
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
-from hpcfl.simulation.stages import on_this_rank, play
+from hpcfl.simulation.stages import FINAL_SCORING, conclude, play
 from hpcfl.storage.checkpoint import Best, Checkpoints, CheckpointSchedule, Restored
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.metrics import MetricsWriter
@@ -263,12 +263,11 @@ class Federation:
         if self.metrics is None:
             return
         for result in results:
-            final = result.is_final
-            name = "after the last round" if final else f"round {result.number}"
-            with on_this_rank(f"{name}, metrics"):
-                record = self.metrics.conclude if final else self.metrics.record
-                record(result.number, result.values, result.numbers.clients)
-            with on_this_rank(f"{name}, report"):
+            plan = result.plan
+            with on_this_rank(f"{plan.name}, metrics"):
+                record = self.metrics.conclude if plan.is_final else self.metrics.record
+                record(plan.number, result.values, result.numbers.clients)
+            with on_this_rank(f"{plan.name}, report"):
                 self.announce(result)
 
     def save_metrics(self, number: int) -> None:

@@ -23,8 +23,8 @@ from hpcfl.simulation.dry_round import (
     shrink,
 )
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import Round
-from hpcfl.simulation.stages import Observer, RoundPlan, Stage, play
+from hpcfl.simulation.round import Round, RoundPlan
+from hpcfl.simulation.stages import Observer, Stage, play
 
 
 def skip_training(task: Task) -> Task:

@@ -32,8 +32,8 @@ from hpcfl.simulation.diagnosis import (
 )
 from hpcfl.simulation.hooks import find_called_hook
 from hpcfl.simulation.prepare import Prepared, Tried
-from hpcfl.simulation.round import FINAL_SCORING, Round
-from hpcfl.simulation.stages import RoundPlan, no_clients, on_this_rank, play
+from hpcfl.simulation.round import Round, RoundPlan, no_clients, on_this_rank
+from hpcfl.simulation.stages import FINAL_SCORING, play
 
 # Errors of hooks that are not reported as errors of the user. In a dry round all
 # clients' messages are equal, and a method may fail on such input. Torch documents

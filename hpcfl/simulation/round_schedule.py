@@ -26,8 +26,8 @@ from hpcfl.selection.base import Known, LossReports, Selection
 from hpcfl.selection.uniform import Uniform
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.record import Gathered
-from hpcfl.simulation.round import TRAINING, Round
-from hpcfl.simulation.stages import RoundPlan, Stage, no_clients
+from hpcfl.simulation.round import Round, RoundPlan, no_clients
+from hpcfl.simulation.stages import TRAINING, Stage
 
 LOSS = "data_loss"  # metric of a client that selections read
 REHEARSED = 3  # number of rounds that are rehearsed before round 1

@@ -22,9 +22,9 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.simulation import preflight, start_checks, torch_settings
 from hpcfl.simulation.prepare import Prepared, prepare, set_up_process
-from hpcfl.simulation.round import FINAL_SCORING, Round
+from hpcfl.simulation.round import Round, RoundPlan
 from hpcfl.simulation.round_schedule import RoundSchedule
-from hpcfl.simulation.stages import RoundPlan, play
+from hpcfl.simulation.stages import FINAL_SCORING, play
 from hpcfl.storage import checkpoint, server_state
 from hpcfl.storage import manifest as manifests
 from hpcfl.storage.clients import ClientStore

@@ -12,9 +12,9 @@ from pathlib import Path
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
 from hpcfl.simulation.prepare import Prepared, prepare
-from hpcfl.simulation.round import TRAINING, Round, conclude
+from hpcfl.simulation.round import Round
 from hpcfl.simulation.round_schedule import make_untimed
-from hpcfl.simulation.stages import play
+from hpcfl.simulation.stages import TRAINING, conclude, play
 
 PAGE = Path(__file__).parents[2] / "hpcfl" / "methods" / "README.md"
 BEGIN = "<!-- traffic: written by python launch/papers/traffic.py -->\n"

@@ -7,8 +7,8 @@ from playing import prepare_tiny
 from recorded import assert_alike
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.simulation.round import TRAINING, Round
-from hpcfl.simulation.stages import RoundPlan, play
+from hpcfl.simulation.round import Round, RoundPlan
+from hpcfl.simulation.stages import TRAINING, play
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from hpcfl.errors import RankFailure
 from hpcfl.methods.base import Overlay
 from hpcfl.simulation import preflight
 from hpcfl.simulation.hooks import MessageError, call_hook, find_called_hook
-from hpcfl.simulation.round import FINAL_SCORING, TRAINING, Round
-from hpcfl.simulation.stages import RoundPlan, play
+from hpcfl.simulation.round import Round, RoundPlan
+from hpcfl.simulation.stages import FINAL_SCORING, TRAINING, play
 
 NORMALISED = {"name": "tiny:Normalised", "hidden": 6}
 BUFFERS = "buffers.model"

@@ -15,7 +15,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import tables
-from hpcfl.simulation import preflight, round
+from hpcfl.simulation import preflight, stages
 from hpcfl.storage import results
 
 TRAINED = tiny.COUNTS[:3]
@@ -145,7 +145,7 @@ def test_newcomers_are_scored_again_after_a_kill(tmp_path, monkeypatch):
         assert not list((tmp_path / "hit").glob("checkpoints/m*"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(round, "train_newcomers", fail_after_a_checkpoint)
+        patch.setattr(stages, "train_newcomers", fail_after_a_checkpoint)
         with pytest.raises(RankFailure, match="after the last round, clients 3, 4"):
             play(tmp_path / "hit")
     again = play(tmp_path / "hit")

@@ -1,11 +1,51 @@
-"""Lists of stages: their order, their seconds, and their errors."""
+"""Stages of a round: their order, seconds and errors, and collective ones."""
 
 import contextlib
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
+import tiny
+import torch
 
-from hpcfl.simulation.stages import RoundPlan, Stage, describe_clients, play
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Field, Mean
+from hpcfl.errors import RankFailure, RunFailure
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.simulation.hooks import MessageError, check_message
+from hpcfl.simulation.prepare import prepare
+from hpcfl.simulation.round import Round, vote_to_continue
+from hpcfl.simulation.round_schedule import make_untimed
+from hpcfl.simulation.stages import FINAL_SCORING, TRAINING, Stage, conclude, play
+from hpcfl.storage.clients import ClientStore
+
+EXCHANGES = (
+    "bcast",
+    "bcast_row",
+    "scatter_rows",
+    "allgather",
+    "gather_rows",
+    "allreduce_max_array",
+    "reduce_sum",
+)
+
+
+def rounds(communicator, method="ditto", vote=vote_to_continue, **sections):
+    """Run round 1 of a federation on the tiny data and its final scoring, and return
+    the stages of each.
+    """
+    experiment = tiny.parse(method, **sections)
+    prepared = prepare(experiment, communicator)
+    schedule = make_untimed(prepared, communicator)
+    first = schedule.plan(1)
+    final = schedule.plan_final(prepared.newcomer_ids)
+    played = []
+    for plan, stages in ((first, TRAINING), (final, FINAL_SCORING)):
+        round = Round(
+            plan, communicator, prepared, prepared.initial_server_state, vote=vote
+        )
+        played.append((round, stages))
+    return played
 
 
 class Stopwatch:
@@ -34,15 +74,162 @@ def test_stages_run_in_order_and_observers_see_the_round_after_each():
     assert round.stopwatch.begun == ["send", "train"]
 
 
-def test_a_plan_of_some_clients_keeps_their_shares():
-    everyone = np.arange(4)
-    cohort, shares = np.array([0, 2, 3]), np.array([0.1, 0.2, 0.3])
-    plan = RoundPlan(1, cohort, everyone, is_scored=False, shares=shares)
-    part = plan.select(np.array([1, 2, 3]))
-    assert part.cohort.tolist() == [2, 3] and part.shares.tolist() == [0.2, 0.3]
-    assert part.audience.tolist() == [1, 2, 3] and part.is_scored
+class ChangesInSend(FedAvg):
+    def send(self, server, audience):
+        server["model"].add_(1)
+        return super().send(server, audience)
 
 
-def test_only_some_clients_are_listed():
-    assert describe_clients(np.array([3])) == "client 3"
-    assert describe_clients(np.arange(11)).endswith("8, 9 …")
+class ChangesInAggregate(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"].lerp_(uplink["model"], 0.5)
+
+
+@pytest.mark.parametrize("method", ["ChangesInSend", "ChangesInAggregate"])
+def test_a_change_of_the_server_in_place_ends_a_round(method):
+    round, stages = rounds(OneProcess(), f"test_stages:{method}")[0]
+    with pytest.raises(RankFailure, match=r"^round 1, .*:ChangesIn.*server\['model'\]"):
+        play(round, stages)
+
+
+MEETINGS = "send", "collect", "upload", "newcomers"
+
+
+def test_ranks_meet_in_some_stages_and_in_no_others(monkeypatch):
+    met = []
+    alone = OneProcess()
+    for name in EXCHANGES:
+        exchange = getattr(alone, name)
+
+        def exchanging(*arguments, exchange=exchange):
+            met.append("")
+            return exchange(*arguments)
+
+        monkeypatch.setattr(alone, name, exchanging)
+    counts = {"partition": {"clients": 4}, "newcomers": {"clients": 1}}
+    for round, stages in rounds(alone, **counts):
+        for stage in stages:
+            met.clear()
+            play(round, [stage])
+            assert bool(met) == (stage.name in MEETINGS), stage.name
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "place"),
+    [
+        (FedAvg, "send", "round 1, the server's message"),
+        (FedAvg, "update", "round 1, clients 0, 1, 2, 3, 4"),
+        (FedAvg, "aggregate", "round 1, aggregation"),
+        (FedAvg, "finish", "after the last round, clients 0, 1, 2, 3, 4"),
+        (ClientStore, "put", "round 1, the clients' private state"),
+        (OneProcess, "allgather", "round 1, the clients' numbers"),
+    ],
+)
+def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, place):
+    def fail(*arguments):
+        raise ZeroDivisionError("a bug")
+
+    played = rounds(OneProcess(), "fedavg")
+    monkeypatch.setattr(owner, name, fail)
+    with pytest.raises(RankFailure) as caught:
+        for round, stages in played:
+            play(round, stages)
+    said = str(caught.value)
+    assert said.startswith(f"{place}, ") and "test_stages.py:" in said
+    assert said.endswith(": ZeroDivisionError: a bug")
+
+
+def test_what_all_ranks_know_alike_fails_on_all_of_them():
+    diverging = {
+        "name": "tiny:Diverges",
+        "everyone": True,
+        "since": 1,
+    }
+    (first, stages), _ = rounds(OneProcess(), diverging)
+    before = {name: rows.clone() for name, rows in first.server.items()}
+    with pytest.raises(RunFailure, match=r"^round 1: clients 0, 1, 2, 3, 4 diverged"):
+        play(first, stages)
+    assert all(torch.equal(first.server[name], rows) for name, rows in before.items())
+
+
+def test_a_round_tells_what_it_cost_and_the_highest_vote():
+    played = rounds(OneProcess(), "fedavg", vote=lambda: 2)
+    (first, stages), (final, final_stages) = played
+    seen = []
+
+    def see(stage, round):
+        if stage == "send":
+            seen.append(dict(round.stopwatch.seconds))
+
+    play(first, stages, [see])
+    result = conclude(first, {})
+    play(final, final_stages)
+    assert result.vote == 2 and not result.plan.is_final
+    assert conclude(final, {}).plan.is_final
+    assert result.values["floats_down"] == first.prepared.setup.layout.width
+    assert "send" in seen[0] and "train" not in seen[0]
+    assert not first.stopwatch.seconds  # they belong to the next round
+
+
+@pytest.mark.parametrize(
+    ("message", "down", "words"),
+    [
+        (torch.zeros(3, 2), True, "float32 [3, 2]; "),
+        ({"a": torch.zeros(())}, True, "an invalid message: message field 'a' "),
+        (
+            {"a": torch.zeros(2, 4)},
+            True,
+            "'a' of shape [2, 4]; ",
+        ),
+        ({"a": torch.zeros(4)}, False, "'a' of shape [4]; "),
+        (
+            {"a": Mean(torch.zeros(3, 4), torch.ones(3))},
+            True,
+            "'a' as a Mean",
+        ),
+    ],
+)
+def test_what_cannot_travel_is_refused_with_the_name_of_its_hook(message, down, words):
+    with pytest.raises(MessageError) as caught:
+        check_message("hook", message, 3, down)
+    assert str(caught.value).startswith(f"'hook' returns {words}")
+    assert caught.value.hook == "hook"
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_what_can_travel_is_passed_on_as_it_is(down):
+    message = {"a": torch.zeros(3, 2), "b": Field(torch.zeros(3, 1), floats=0)}
+    message |= {"c": torch.zeros(5)} if down else {}
+    message |= {} if down else {"d": Mean(torch.zeros(3, 4), torch.ones(3))}
+    assert check_message("hook", message, 3, down) is message
+
+
+def test_a_message_of_a_later_round_is_checked_too(federate):
+    told = "^round 2, clients 0, 1, 2, 3, 4: MessageError: 'update' .*'model'"
+    with pytest.raises(RankFailure, match=told):
+        federate(f"{__name__}:Forgetful", rounds=2)
+
+
+class Forgetful(FedAvg):
+    """FedAvg that sends one row for all clients in round 2."""
+
+    def update(self, fleet, inbox):
+        message = super().update(fleet, inbox)
+        if fleet.round == 2:
+            return {"model": message["model"].tensor.mean(dim=0)}
+        return message
+
+
+def test_observers_are_scored_and_their_state_is_forgotten():
+    (first, stages), _ = rounds(OneProcess(), participation={"fraction": 0.4})
+    kept = first.prepared.store.snapshot()
+    play(first, stages)
+    columns = conclude(first, {}).numbers.clients.columns
+    trained = np.isin(np.arange(5), first.plan.cohort)
+    assert 0 < trained.sum() < 5
+    assert np.isfinite(columns["clients/pre/loss"]).all()
+    assert (np.isfinite(columns["clients/post/loss"]) == trained).all()
+    after = first.prepared.store.snapshot()
+    assert [
+        after[client] is not kept[client] for client in range(5)
+    ] == trained.tolist()

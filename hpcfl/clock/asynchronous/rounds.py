@@ -36,7 +36,9 @@ from hpcfl.methods.base import State
 from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, SCORING_GRADIENTS
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import (
+from hpcfl.simulation.round import LocalWork, Round
+from hpcfl.simulation.round_schedule import is_scored
+from hpcfl.simulation.stages import (
     AGGREGATE,
     COLLECT,
     COMPOSE,
@@ -45,12 +47,9 @@ from hpcfl.simulation.round import (
     STORE,
     UPLOAD,
     WORK,
-    LocalWork,
-    Round,
+    Stage,
     observe,
 )
-from hpcfl.simulation.round_schedule import is_scored
-from hpcfl.simulation.stages import Stage
 
 # field of an upload with the client's weight in each mean, sorted by name
 WEIGHTS = "weights of arrivals"
