@@ -7,7 +7,7 @@ $TMPDIR. Digests are SHA-256 in hexadecimal digits.
 import hashlib
 import json
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -144,8 +144,8 @@ class RowMemory:
 
 
 @dataclass(frozen=True)
-class Snapshot(Mapping[int, Row]):
-    """Rows of one rank's clients at one moment, by ascending id.
+class Snapshot:
+    """Rows of one rank's clients at one moment.
 
     Attributes:
         ids: ids of the clients, int64 [n], ascending.
@@ -162,17 +162,6 @@ class Snapshot(Mapping[int, Row]):
         """Return the digests of all rows; each is computed once."""
         written = {client: row.digest for client, row in self.written.items()}
         return ClientDigests(self.ids, self.template.digest, written)
-
-    def __getitem__(self, client: int) -> Row:
-        if not _are_among(np.array([client]), self.ids).all():
-            raise KeyError(client)
-        return self.written.get(client, self.template)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.ids.tolist())
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class ClientStore:

@@ -44,14 +44,13 @@ def test_rows_that_do_not_fit_go_to_memory(gpu):
     store = ClientStore(range(4), ROW, gpu_memory=2 * SIZE)
     for client in range(3):
         store.put([client], state(client + 1))
-    assert [row.on_gpu for row in store.snapshot().values()] == [
+    assert [row.on_gpu for row in store.snapshot().written.values()] == [
         True,
         True,
-        False,
         False,
     ]
     store.put([0, 1, 2], state(4, 5, 6))  # too many for the device: none of them stays
-    assert not any(row.on_gpu for row in store.snapshot().values())
+    assert not any(row.on_gpu for row in store.snapshot().written.values())
     store.put([3], state(8))
     assert same(store.get([3, 1, 0, 2], torch.device("cuda")), 8, 5, 4, 6)
     assert all(
@@ -65,7 +64,7 @@ def test_rows_that_do_not_fit_go_to_memory(gpu):
 def test_a_snapshot_is_of_its_moment_wherever_its_rows_lie(gpu):
     store = ClientStore([0], ROW, gpu_memory=SIZE)
     store.put([0], state(1))
-    [row] = store.snapshot().values()
+    [row] = store.snapshot().written.values()
     store.put([0], state(2))
     assert row.tensors["row"].tolist() == [1.0] * 4 and not row.tensors["row"].is_cuda
     assert row.digest == on_the_cpu(1).digest
@@ -75,7 +74,7 @@ def on_the_cpu(value):
     """Return the row of a client whose state was stored from the CPU."""
     store = ClientStore([0], ROW)
     store.put([0], {name: tensor.cpu() for name, tensor in state(value).items()})
-    return store.snapshot()[0]
+    return store.snapshot().written[0]
 
 
 @pytest.mark.parametrize("share", [STATE_SHARE, 0])

@@ -283,7 +283,7 @@ def everything(prepared) -> list[object]:
     module = dict(resources.kernel.module.state_dict())
     return [
         digest_tensors(prepared.initial_server_state),
-        {client: row.digest for client, row in store.snapshot().items()},
+        (store.snapshot().template.digest, store.snapshot().digests.written),
         digest_tensors(module),
         [module.training for module in resources.kernel.module.modules()],
         dict(resources.stopwatch.seconds),

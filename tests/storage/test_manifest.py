@@ -126,7 +126,7 @@ def test_a_clients_state_is_fetched_once_for_a_file(tmp_path, monkeypatch):
     }
     store = ClientStore([3, 5], {name: tensor[0] for name, tensor in state.items()})
     store.put([3, 5], state)
-    rows = store.snapshot()
+    rows = store.snapshot().written
     assert [row.digest for row in rows.values()]  # also takes the state
     fetched = []
     tensors = Row.tensors.fget
