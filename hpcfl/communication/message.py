@@ -220,15 +220,13 @@ def select_sound(message: Message, sound: Tensor) -> Message:
     """
     if sound.all():
         return message
-    return {
-        name: Field(entry.tensor[sound.to(entry.tensor.device)])
-        if isinstance(entry, Field)
-        else Mean(
-            entry.tensor[sound.to(entry.tensor.device)],
-            entry.weights[sound.to(entry.weights.device)],
-        )
-        for name, entry in wrap_entries(message).items()
-    }
+    kept: dict[str, Entry] = {}
+    for name, entry in wrap_entries(message).items():
+        rows = entry.tensor[sound.to(entry.tensor.device)]
+        kept[name] = Field(rows)
+        if isinstance(entry, Mean):
+            kept[name] = Mean(rows, entry.weights[sound.to(entry.weights.device)])
+    return kept
 
 
 def describe_composed(message: Message) -> dict[str, list[Any]]:
