@@ -1109,3 +1109,8 @@ class Runtime(Section):
         le=1e7,
         description="seconds without a heartbeat after which a rank counts as lost",
     )
+
+    @property
+    def form(self) -> Form:
+        """The form of convolutions over lanes if no table chooses it."""
+        return "grouped" if self.convolutions == "auto" else self.convolutions

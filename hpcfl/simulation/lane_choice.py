@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hpcfl.clients.resources import LaneChoice, count_lanes, fit_clients
 from hpcfl.communication.exchange import Placement
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.sections import PRECISIONS, Form, LaneRow
+from hpcfl.experiment.sections import PRECISIONS, LaneRow
 from hpcfl.models.layer_replacements import has_convolutions
 from hpcfl.storage import provenance
 
@@ -85,7 +85,7 @@ def choose_lanes(
         fits: number of lanes that fit into the GPU's memory.
     """
     notes = list[str]()
-    form: Form = "loop" if config.runtime.convolutions == "loop" else "grouped"
+    form = config.runtime.form
     row = find_row(config, device, fits, notes)
     if row is not None:
         return LaneChoice(row.lanes, fits, row.form, notes)

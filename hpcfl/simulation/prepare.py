@@ -38,7 +38,6 @@ from hpcfl.communication.exchange import Placement
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, user_code
 from hpcfl.experiment.config import Config
-from hpcfl.experiment.sections import Form
 from hpcfl.files.scratch import Scratch, keep_freed_memory
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, OwnOverlay, State
 from hpcfl.methods.options import refuse_without_effect
@@ -486,8 +485,7 @@ def _choose_lanes(parts: Parts, rank_device: Device, samples: Samples) -> LaneCh
     """Return the choice of lanes for this rank."""
     config, dataset = parts.config, parts.data.dataset
     runtime = config.runtime
-    form: Form = "loop" if runtime.convolutions == "loop" else "grouped"
-    asked = LaneChoice(runtime.lanes, runtime.lanes, form)
+    asked = LaneChoice(runtime.lanes, runtime.lanes, runtime.form)
     if rank_device.device.type != "cuda":
         return asked
     from hpcfl.simulation.lane_choice import fit_lanes
