@@ -287,20 +287,10 @@ class Resources:
             )
             return reduce(blocks, chunk)
 
-        waiting = order
-        while waiting:
-            chunk = waiting[: self.kernel.widest]
-            try:
+        for attempt in self.kernel.attempt(order):
+            with attempt as chunk:
                 results.append(run(chunk))
-            except RuntimeError as error:
-                if len(chunk) == 1 or not is_full(error):
-                    raise
-            else:
-                waiting = waiting[len(chunk) :]
                 heartbeat.beat()
-                continue
-            # Outside the handler, whose error keeps the chunk's tensors in memory.
-            self.kernel.narrow(len(chunk))
         return results, torch.tensor(order).argsort()
 
     def compute_outputs(

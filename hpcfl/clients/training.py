@@ -29,7 +29,7 @@ from hpcfl.clients.batch_plan import (
     order_by_length,
     plan_epoch,
 )
-from hpcfl.clients.execution import Kernel, Work, is_full
+from hpcfl.clients.execution import Kernel, Work
 from hpcfl.clients.losses import (
     Batch,
     Frozen,
@@ -180,19 +180,10 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
         RunFailure: The model has changed a constant buffer.
     """
     training = LocalTraining(task, resources, start)
-    for waiting in training.list_groups():
-        while waiting:
-            chunk = waiting[: training.kernel.widest]
-            try:
+    for group in training.list_groups():
+        for attempt in training.kernel.attempt(group):
+            with attempt as chunk:
                 training.train_chunk(chunk)
-            except RuntimeError as error:
-                if len(chunk) == 1 or not is_full(error):
-                    raise
-            else:
-                waiting = waiting[len(chunk) :]
-                continue
-            # Outside the handler, whose error keeps the chunk's tensors in memory.
-            training.kernel.narrow(len(chunk))
     constants.refuse_changed(resources.kernel.module)
     return training.trained
 

@@ -8,7 +8,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -152,6 +152,24 @@ class Kernel(ABC):
         """Return models ``[L, …]`` by name in the memory layout of the kernel."""
         return tensors
 
+    def attempt(self, clients: list[int]) -> Iterator["Attempt"]:
+        """Yield attempts to compute chunks of clients, until every chunk has succeeded.
+
+        A chunk has at most ``widest`` clients. After a failure the kernel is narrowed
+        and the chunk's clients are attempted again.
+
+        Args:
+            clients: positions of the clients, in the order of computation.
+        """
+        while clients:
+            attempt = Attempt(clients[: self.widest])
+            yield attempt
+            if attempt.failed:
+                # Outside the block, whose error keeps the chunk's tensors in memory.
+                self.narrow(len(attempt.chunk))
+            else:
+                clients = clients[len(attempt.chunk) :]
+
     def narrow(self, failed: int) -> None:
         """Limit the kernel to half of ``failed``, a number of lanes that did not fit."""
         self.widest = failed // 2
@@ -208,6 +226,29 @@ class Session(ABC):
         if self.work.keys is not None:
             given[KEYS] = self.work.keys(lanes)
         return given
+
+
+class Attempt:
+    """A block that computes a chunk of clients side by side.
+
+    The block ends without an exception, as a failure, if a GPU was full and the chunk
+    has several clients.
+
+    Attributes:
+        chunk: positions of the clients.
+        failed: whether the block has failed.
+    """
+
+    def __init__(self, chunk: list[int]) -> None:
+        self.chunk, self.failed = chunk, False
+
+    def __enter__(self) -> list[int]:
+        return self.chunk
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
+        several = len(self.chunk) > 1
+        self.failed = several and isinstance(error, RuntimeError) and is_full(error)
+        return self.failed
 
 
 class SerialKernel(Kernel):
