@@ -35,7 +35,7 @@ from hpcfl.storage.clients import (
 from hpcfl.storage.manifest import FileLimits, Manifest, Part, Shard
 from hpcfl.storage.server_state import ReadShare, Share
 
-# largest share of a run's time that checkpoints with ``every = "auto"`` may take
+# Largest share of a run's time that checkpoints with ``every = "auto"`` may take.
 SHARE = 0.02
 
 
@@ -95,8 +95,8 @@ class Pending:
     report: Future[dict[str, Any]]
 
 
-# (this rank's share of the server's state, state of its clients)
-State = tuple[Share, Snapshot]
+# The state that one rank writes: its share of the server's state, and its clients.
+RankState = tuple[Share, Snapshot]
 
 
 @dataclass
@@ -120,22 +120,20 @@ class Checkpoints:
     limits: FileLimits = manifest.AUTO
 
     def __post_init__(self) -> None:
-        self._kept: list[
-            Manifest
-        ] = []  # rank 0: the checkpoints in the folder, oldest first
-        self._best: Manifest | None = (
-            None  # rank 0: the best state in the newest checkpoint
-        )
-        # files of the newest checkpoint by content: those of this rank, or all files
-        # after ``restore``
+        # On rank 0, the checkpoints in the folder, oldest first.
+        self._kept: list[Manifest] = []
+        # On rank 0, the best state in the newest checkpoint.
+        self._best: Manifest | None = None
+        # Files of the newest checkpoint by content: those of this rank, or all files
+        # after ``restore``.
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
-        # rank 0: the ids of each rank's clients, which do not change; None before the
-        # first checkpoint, in which ranks send them
+        # On rank 0, the ids of each rank's clients, which do not change. Ranks send
+        # them in the first checkpoint; before it the value is None.
         self._hosted: list[np.ndarray] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        # seconds in which the last checkpoint was written in the background; on rank 0
-        # the maximum over ranks
+        # Seconds in which the last checkpoint was written in the background; on rank 0
+        # the maximum over ranks.
         self.written_in = 0.0
 
     def start(
@@ -236,7 +234,7 @@ class Checkpoints:
         )
 
     def _write(
-        self, states: list[State], beside_training: AbstractContextManager[object]
+        self, states: list[RankState], beside_training: AbstractContextManager[object]
     ) -> dict[str, Any]:
         """Write this rank's files of states, in the background.
 
@@ -252,7 +250,7 @@ class Checkpoints:
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
-            # parents are not created: a missing run folder is a failure
+            # Parents are not created: a missing run folder is a failure.
             self.folder.mkdir(exist_ok=True)
         with beside_training:
             written = [self._write_state(server, rows) for server, rows in states]
@@ -313,7 +311,7 @@ class Checkpoints:
             pending: the checkpoint.
             reports: results of ``_write`` on all ranks.
         """
-        # by state, the parts of all ranks
+        # The parts of all ranks, by state.
         parts = list(zip(*(report["states"] for report in reports), strict=True))
         if pending.best is not None:
             round, number = pending.best
@@ -389,7 +387,7 @@ class Checkpoints:
                 older = manifest.read_all(reversed(paths[position + 1 :]), self.run)
                 self._kept = [*older, newest]
             self._best = newest.best
-            # a damaged best state does not prevent the run from continuing
+            # A damaged best state does not prevent the run from continuing.
             if newest.best and (damage := self._find_damage(newest.only_of_best)):
                 notes.append(
                     f"{path}: the state before the best round is damaged and ignored ({damage})"
@@ -495,12 +493,11 @@ class CheckpointSchedule:
         self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._every, self._clock = every, clock
-        # cost of the last checkpoint in seconds; at first 0, so that the first round
-        # ends with a checkpoint, which measures the cost
+        # Cost of the last checkpoint in seconds. It is 0 at first, so that the first
+        # round ends with a checkpoint, which measures the cost.
         self._cost = 0.0
-        self._waited = (
-            0.0  # seconds that training has waited for the current checkpoint
-        )
+        # Seconds that training has waited for the current checkpoint.
+        self._waited = 0.0
         self._under_way = False
         self._finished = clock()  # time at which the last checkpoint finished
 
@@ -536,10 +533,7 @@ class CheckpointSchedule:
         """
         if not self._under_way:
             return False
-        self._cost, self._waited, self._under_way = (
-            self._waited + written_in,
-            0.0,
-            False,
-        )
+        self._cost = self._waited + written_in
+        self._waited, self._under_way = 0.0, False
         self._finished = self._clock()
         return True
