@@ -171,7 +171,7 @@ def compute_gpu_needs(prepared: Prepared, pools: int = 0) -> GpuNeeds | None:
     resources, hosted = prepared.resources, len(prepared.store.ids)
     if resources.device.type == "cpu":
         return None
-    module, private = resources.kernel.module, count_client_bytes(prepared)
+    module, private = resources.kernel.module, count_state_bytes(prepared)
     clients = min(hosted, resources.clients_on_device)
     lane_count = min(
         clients, count_concurrent_clients(prepared), resources.kernel.widest
@@ -196,7 +196,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     The estimate assumes the largest possible number of its clients in a round.
     """
     config, resources = prepared.config, prepared.resources
-    model, client = FLOAT * prepared.setup.layout.width, count_client_bytes(prepared)
+    model, client = FLOAT * prepared.setup.layout.width, count_state_bytes(prepared)
     hosted = len(prepared.store.ids)
     participants = count_concurrent_clients(prepared)
     limit = int(config.runtime.memory * 1e6)
@@ -222,7 +222,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
 def count_clients_in_file(prepared: Prepared) -> int:
     """Return the largest number of clients in a file of a checkpoint."""
     limits = manifest.make_limits(prepared.config)
-    return limits.count_clients(count_client_bytes(prepared))
+    return limits.count_clients(count_state_bytes(prepared))
 
 
 def compute_server_needs(prepared: Prepared) -> ServerNeeds:
@@ -340,7 +340,7 @@ def count_file_bytes(prepared: Prepared, needs: Needs, rank: int) -> int:
     ``runtime.memory`` each, and a large file of a checkpoint.
     """
     limit = int(prepared.config.runtime.memory * 1e6)
-    private = max(0, needs.ranks[rank].clients * count_client_bytes(prepared) - limit)
+    private = max(0, needs.ranks[rank].clients * count_state_bytes(prepared) - limit)
     private += needs.ranks[rank].file - count_file_in_memory(needs.ranks[rank])
     if rank == 0:
         return private + needs.server.files
@@ -390,7 +390,7 @@ def count_kept_bytes(prepared: Prepared) -> int:
     return versions * FLOAT * prepared.setup.layout.width
 
 
-def count_client_bytes(prepared: Prepared) -> int:
+def count_state_bytes(prepared: Prepared) -> int:
     """Return the bytes of the private state of one client."""
     return sum(tensor.nbytes for tensor in prepared.store.template.values())
 
@@ -398,7 +398,7 @@ def count_client_bytes(prepared: Prepared) -> int:
 def count_checkpoint_bytes(prepared: Prepared, server: ServerNeeds) -> int:
     """Return the bytes of one checkpoint."""
     clients = prepared.config.partition.clients
-    return server.state + clients * count_client_bytes(prepared)
+    return server.state + clients * count_state_bytes(prepared)
 
 
 def count_checkpoint_files(prepared: Prepared, workers: int) -> int:
@@ -408,7 +408,7 @@ def count_checkpoint_files(prepared: Prepared, workers: int) -> int:
         prepared: Prepared experiment.
         workers: Number of ranks with clients.
     """
-    if not count_client_bytes(prepared):
+    if not count_state_bytes(prepared):
         return 1
     clients = prepared.config.partition.clients
     in_file = count_clients_in_file(prepared)
