@@ -255,8 +255,8 @@ class Hooks:
         state.update(server)
 
     @property
-    def act_on_empty_cohorts(self) -> bool:
-        """Return whether the server takes its step in a round without uploads."""
+    def acts_on_empty_cohorts(self) -> bool:
+        """Whether the server takes its step in a round without uploads."""
         return any(overlay.acts_on_empty_cohorts() for overlay in self.overlays)
 
     def notes(self, setup: Setup) -> list[str]:

@@ -290,7 +290,7 @@ def aggregate(round: Round) -> None:
     There is no step without uploads, unless an overlay acts on empty cohorts.
     """
     uploads = round.uploads
-    if uploads is None and round.prepared.hooks.act_on_empty_cohorts:
+    if uploads is None and round.prepared.hooks.acts_on_empty_cohorts:
         uploads = exchange.make_empty_uplink(round.prepared.tried.uploads)
     if uploads is not None and round.communicator.is_server:
         take_step(round, round.cohort, uploads)
