@@ -50,20 +50,20 @@ def resume(
     Raises:
         UserError: The schedule cannot continue from the checkpoint.
     """
-    done, server, simulator = 0, State(), State()
+    done, server, of_schedule = 0, State(), State()
     if restored is None:
         with agreed(communicator):
             server = prepared.initial_server_state
     else:
         done = restored.round
         if restored.server is not None:
-            server, simulator = schedule.split_state(restored.server)
+            server, of_schedule = schedule.split_state(restored.server)
     schedule.begin(
         prepared=prepared,
         communicator=communicator,
         done=done,
         last=prepared.config.rounds,
-        state=simulator,
+        state=of_schedule,
     )
     return server
 

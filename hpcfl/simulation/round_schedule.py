@@ -371,13 +371,13 @@ class RoundSchedule:
 
     def split_state(self, stored: State) -> tuple[State, State]:
         """Split the state in a checkpoint into the states of server and schedule."""
-        server, simulator = State(), State()
+        server, of_schedule = State(), State()
         for name, tensor in stored.items():
             if name.startswith(self.stored_as):
-                simulator[name.removeprefix(self.stored_as)] = tensor
+                of_schedule[name.removeprefix(self.stored_as)] = tensor
             else:
                 server[name] = tensor
-        return server, simulator
+        return server, of_schedule
 
     def rehearse(self) -> None:
         """Choose the clients of the rounds, to find errors before round 1.

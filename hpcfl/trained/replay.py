@@ -60,7 +60,7 @@ class RoundReplay:
         """Set the folder of the checkpoints; no file is read yet."""
         self.checkpoints = self.folder / CHECKPOINTS
         self.run = fingerprint(self.config)
-        # by round: the preceding checkpoint with the states of server and simulator
+        # by round: the preceding checkpoint with the states of server and schedule
         self._states: dict[int, tuple[Manifest | None, State, State]] = {}
 
     @cached_property
@@ -138,10 +138,8 @@ class RoundReplay:
             ids = np.array(clients[start : start + TOGETHER])
             store = self._read_clients(number, ids.tolist())
             prepared = replace(self.prepared, store=store, fleet_type=fleet_type)
-            alone, (_, server, simulator) = (
-                OneProcess(),
-                self._read_state_before(number),
-            )
+            alone = OneProcess()
+            _, server, of_schedule = self._read_state_before(number)
             plan = RoundPlan(number, ids[:0], ids, is_scored=True, is_final=True)
             if not is_final:
                 self.schedule.begin(
@@ -149,7 +147,7 @@ class RoundReplay:
                     communicator=alone,
                     done=number - 1,
                     last=number,
-                    state=simulator,
+                    state=of_schedule,
                 )
                 plan = self.schedule.plan(number).select(ids)
             round = Round(plan, alone, prepared, server)
@@ -176,15 +174,15 @@ class RoundReplay:
     @with_gradients
     def _read_state_before(self, number: int) -> tuple[Manifest | None, State, State]:
         """Return the checkpoint before a round, None before the first, and its states
-        of server and simulator.
+        of server and schedule.
         """
         if number not in self._states:
             manifest = self._find_manifest(number)
-            server, simulator = self.prepared.initial_server_state, State()
+            server, of_schedule = self.prepared.initial_server_state, State()
             if manifest is not None:
                 stored = server_state.read(self.checkpoints, manifest)
-                server, simulator = self.schedule.split_state(stored)
-            self._states[number] = manifest, server, simulator
+                server, of_schedule = self.schedule.split_state(stored)
+            self._states[number] = manifest, server, of_schedule
         return self._states[number]
 
     def _find_manifest(self, number: int) -> Manifest | None:

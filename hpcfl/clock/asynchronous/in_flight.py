@@ -1,7 +1,7 @@
 """Updates in flight between the rounds of an asynchronous server (time.md §6).
 
 Clients start from older models of the server. Messages are retained while any client
-still trains on them. Rank 0 stores them in the simulator's state, so that checkpoints
+still trains on them. Rank 0 stores them in the schedule's state, so that checkpoints
 contain them. Every rank has them as inboxes.
 
 A client's update depends only on the message, its private state and random keys, which
