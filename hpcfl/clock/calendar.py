@@ -174,7 +174,7 @@ class Calendar(RoundSchedule):
 
     def get_epoch_shares(self, number: int) -> np.ndarray | None:
         """Return the share of the epochs that each client of a round's cohort trains."""
-        return list_shares(self.step(number).jobs)
+        return list_epoch_shares(self.step(number).jobs)
 
     def get_times(self, number: int) -> dict[str, Any]:
         """Return the recorded times of a round; entries ``clients/NAME`` are [clients]."""
@@ -216,7 +216,7 @@ class Calendar(RoundSchedule):
         }
 
 
-def list_shares(jobs: Sequence[Job]) -> np.ndarray | None:
+def list_epoch_shares(jobs: Sequence[Job]) -> np.ndarray | None:
     """Return the share of the epochs of each job, [n]; None if all are 1."""
     shares = np.array([job.share for job in jobs])
     return None if (shares == 1).all() else shares

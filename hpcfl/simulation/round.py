@@ -52,7 +52,7 @@ class RoundPlan:
         is_scored: whether models are scored.
         newcomers: ids of clients that never took part in training and are scored after
             the last round.
-        shares: fraction of the epochs of each local training that each client of the
+        epoch_shares: fraction of the epochs of each local training that each client of the
             cohort completes, [n]; None if all clients complete all epochs.
         is_final: whether this is the scoring after the last aggregation.
     """
@@ -62,7 +62,7 @@ class RoundPlan:
     audience: np.ndarray
     is_scored: bool
     newcomers: np.ndarray = field(default_factory=no_clients)
-    shares: np.ndarray | None = None
+    epoch_shares: np.ndarray | None = None
     is_final: bool = False
 
     @property
@@ -70,11 +70,11 @@ class RoundPlan:
         """The name of the round in messages."""
         return "after the last round" if self.is_final else f"round {self.number}"
 
-    def select_shares(self, ids: np.ndarray) -> np.ndarray | None:
-        """Return ``shares`` for some clients of the cohort, [k], or None."""
-        if self.shares is None:
+    def select_epoch_shares(self, ids: np.ndarray) -> np.ndarray | None:
+        """Return ``epoch_shares`` for some clients of the cohort, [k], or None."""
+        if self.epoch_shares is None:
             return None
-        return self.shares[np.searchsorted(self.cohort, ids)]
+        return self.epoch_shares[np.searchsorted(self.cohort, ids)]
 
     def select(self, ids: np.ndarray) -> "RoundPlan":
         """Return the plan for some clients only, all of which are scored."""
@@ -84,7 +84,7 @@ class RoundPlan:
             cohort=trained,
             audience=ids,
             is_scored=True,
-            shares=self.select_shares(trained),
+            epoch_shares=self.select_epoch_shares(trained),
         )
 
 

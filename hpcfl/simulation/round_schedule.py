@@ -250,7 +250,7 @@ class RoundSchedule:
         if scored and self.config.evaluation.clients == "all":
             audience = np.arange(self.draws.clients)
         shares = self.get_epoch_shares(number)
-        return RoundPlan(number, chosen, audience, scored, shares=shares)
+        return RoundPlan(number, chosen, audience, scored, epoch_shares=shares)
 
     def plan_final(self, newcomers: np.ndarray) -> RoundPlan:
         """Return the plan of the scoring after the last aggregation, as round R + 1.

@@ -95,7 +95,7 @@ def work(round: Round) -> None:
     joined = JoinedWork(sum(map(len, groups)))
     for ids in groups:
         fleet = round.make_fleet(ids)
-        fleet.pace = plan.select_shares(ids)
+        fleet.pace = plan.select_epoch_shares(ids)
         message: Message = {}
         if len(ids):
             with round.name_clients(fleet):

@@ -75,6 +75,6 @@ def test_part_of_the_epochs_is_what_stragglers_do(federate):
     played = federate("fedavg", counts, **keys, time=time)
     prepared = prepare_tiny("fedavg", counts, **keys)
     cohort, shares = np.array([0, 2]), np.array([1.0, 0.3])
-    plan = RoundPlan(1, cohort, np.arange(3), is_scored=True, shares=shares)
+    plan = RoundPlan(1, cohort, np.arange(3), is_scored=True, epoch_shares=shares)
     play(Round(plan, OneProcess(), prepared, prepared.initial_server_state), TRAINING)
     assert torch.equal(played.server["model"], prepared.initial_server_state["model"])

@@ -8,9 +8,9 @@ from hpcfl.simulation.round import RoundPlan, describe_clients
 def test_a_plan_of_some_clients_keeps_their_shares():
     everyone = np.arange(4)
     cohort, shares = np.array([0, 2, 3]), np.array([0.1, 0.2, 0.3])
-    plan = RoundPlan(1, cohort, everyone, is_scored=False, shares=shares)
+    plan = RoundPlan(1, cohort, everyone, is_scored=False, epoch_shares=shares)
     part = plan.select(np.array([1, 2, 3]))
-    assert part.cohort.tolist() == [2, 3] and part.shares.tolist() == [0.2, 0.3]
+    assert part.cohort.tolist() == [2, 3] and part.epoch_shares.tolist() == [0.2, 0.3]
     assert part.audience.tolist() == [1, 2, 3] and part.is_scored
 
 

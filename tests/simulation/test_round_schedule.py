@@ -185,7 +185,7 @@ def stragglers(share, **keys):
 
 def shares_of_cohort(experiment, number):
     """Return the share of the epochs that each client of a round's cohort trains."""
-    return schedule_of(experiment).plan(number).shares
+    return schedule_of(experiment).plan(number).epoch_shares
 
 
 def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
@@ -211,7 +211,7 @@ def test_stragglers_follow_seed_round_and_client_alone():
     other_seed = shares_of_cohort(stragglers(0.5, seed=1), 1)
     assert not np.array_equal(first, second) and not np.array_equal(first, other_seed)
     plan = schedule_of(experiment).plan(1)
-    alone = [plan.select_shares(np.array([client]))[0] for client in plan.cohort]
+    alone = [plan.select_epoch_shares(np.array([client]))[0] for client in plan.cohort]
     assert alone == first.tolist()
     assert shares_of_cohort(stragglers(0.0), 1) is None
 

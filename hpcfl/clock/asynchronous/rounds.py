@@ -27,7 +27,7 @@ from hpcfl.clock.asynchronous.in_flight import InFlight
 from hpcfl.clock.asynchronous.staleness import Staleness
 from hpcfl.clock.asynchronous.timetable import AsynchronousTimetable
 from hpcfl.clock.asynchronous.trial import stack_inboxes
-from hpcfl.clock.calendar import Calendar, Job, list_shares
+from hpcfl.clock.calendar import Calendar, Job, list_epoch_shares
 from hpcfl.clock.clients import Clients
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
@@ -226,7 +226,7 @@ class Arrivals:
             started = versions.tolist()
             inbox = stack_inboxes([self.flights.inboxes[one] for one in started])
         fleet.scoring.scores_starts = False
-        fleet.pace = list_shares(jobs)
+        fleet.pace = list_epoch_shares(jobs)
         with round.name_clients(fleet):
             message = self.prepared.hooks.update(fleet, inbox)
         self.flights.keep_results(fleet, message)
