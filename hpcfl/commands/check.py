@@ -128,7 +128,9 @@ def _is_of_user(kind: type) -> bool:
 
 def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
     """Return lines that describe the overlays of a run."""
-    uploads = {name: shape[-1] for name, (shape, _) in prepared.tried.uploads.items()}
+    uploads = {
+        name: shape[-1] for name, (shape, _) in prepared.findings.uploads.items()
+    }
     facts = prepared.config.rounds, schedule.get_cohort, uploads
     lines: list[str] = []
     for overlay in prepared.hooks.overlays:
@@ -144,7 +146,7 @@ def describe_sample_privacy(prepared: Prepared, schedule: RoundSchedule) -> list
     from hpcfl.updates.sample_level import describe
 
     samples = prepared.data.sizes[: prepared.setup.clients]
-    trainings = prepared.tried.trainings
+    trainings = prepared.findings.trainings
     return describe(
         prepared.config, privacy, trainings, samples=samples, cohort=schedule.get_cohort
     )

@@ -220,7 +220,7 @@ class Federation:
         self.schedule.share_losses(self.communicator, number, result.numbers)
         if self.best is not None and round.plan.is_scored:
             self.best.judge(self.communicator, result.numbers.values)
-        return max(result.vote, self.plan_vote(number))
+        return max(round.collected.vote, self.plan_vote(number))
 
     def use_wait(self, stage: str, round: Round) -> None:
         """Record earlier rounds while the workers train, as an observer of stages."""

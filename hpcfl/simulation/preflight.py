@@ -5,7 +5,7 @@ discarded, and random numbers are keyed, so a run computes the same with and wit
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import NoReturn
@@ -31,7 +31,7 @@ from hpcfl.simulation.diagnosis import (
     is_failure,
 )
 from hpcfl.simulation.hooks import find_called_hook
-from hpcfl.simulation.prepare import Prepared, Tried
+from hpcfl.simulation.prepare import Findings, Prepared
 from hpcfl.simulation.round import Round, RoundPlan, no_clients, on_this_rank
 from hpcfl.simulation.stages import FINAL_SCORING, play
 
@@ -66,24 +66,25 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         if error is not None:
             found = try_alone(prepared, lanes, error)
         refuse_draws(prepared.method, generators)
-    tried = merge([Tried(**fields) for fields in communicator.allgather(asdict(found))])
-    known = replace(prepared, tried=tried)
+    findings = merge([Findings(**one) for one in communicator.allgather(asdict(found))])
     resources = prepared.resources
-    if tried.unbatched and resources.privacy is not None:
+    prepared = replace(prepared, findings=findings)
+    if findings.unbatched and resources.privacy is not None:
         raise UserError(
-            f"{tried.unbatched}, nor over samples; [privacy] unit = 'sample' needs "
+            f"{findings.unbatched}, nor over samples; [privacy] unit = 'sample' needs "
             "another model"
         )
-    if tried.unbatched:
+    if findings.unbatched:
         kernel = SerialKernel(resources.kernel.module)
-        serial = replace(known, resources=replace(resources, kernel=kernel))
+        serial = replace(prepared, resources=replace(resources, kernel=kernel))
         return serial.add_notes(
-            f"{tried.unbatched}; clients train one at a time, as with runtime.lanes = 1"
+            f"{findings.unbatched}; clients train one at a time, as with runtime.lanes = 1"
         )
-    if tried.dependent:
+    if findings.dependent:
         lanes_asked = prepared.config.runtime.lanes
-        known = known.add_notes(describe_dependent(tried.dependent, lanes_asked))
-    return known if resources.privacy is None else calibrate_noise(known)
+        note = describe_dependent(findings.dependent, lanes_asked)
+        prepared = prepared.add_notes(note)
+    return prepared if resources.privacy is None else calibrate_noise(prepared)
 
 
 def run_unless_too_large(prepared: Prepared, communicator: Communicator) -> Prepared:
@@ -117,27 +118,26 @@ def calibrate_noise(prepared: Prepared) -> Prepared:
 
     resources, samples = prepared.resources, prepared.data.sizes
     assert resources.privacy is not None
-    trainings = prepared.tried.trainings
+    trainings = prepared.findings.trainings
     found = calibrate(prepared.config, resources.privacy, trainings, samples)
     return replace(prepared, resources=replace(resources, privacy=found))
 
 
-def merge(findings: Sequence[Tried]) -> Tried:
+def merge(of_ranks: Sequence[Findings]) -> Findings:
     """Merge the findings of all ranks."""
     # Ranks request the same trainings, possibly several equal ones.
-    longest = max((found.trainings for found in findings), key=len)
-    merged = Tried(trainings=tuple(TrainingRequest(*one) for one in longest))
-    for found in findings:
-        merged = Tried(
-            trainings=merged.trainings,
-            dependent=tuple(sorted({*merged.dependent, *found.dependent})),
-            unbatched=merged.unbatched or found.unbatched,
-            uploads=merged.uploads or found.uploads,
-        )
-    return merged
+    longest = max((findings.trainings for findings in of_ranks), key=len)
+    dependent, unbatched = set[str](), ""
+    uploads: Mapping[str, exchange.Kind] = {}
+    for findings in of_ranks:
+        dependent.update(findings.dependent)
+        unbatched = unbatched or findings.unbatched
+        uploads = uploads or findings.uploads
+    trainings = tuple(TrainingRequest(*one) for one in longest)
+    return Findings(trainings, tuple(sorted(dependent)), unbatched, uploads)
 
 
-def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:
+def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Findings:
     """Return the findings of a round with one lane, after an error with several lanes.
 
     Only a known limit of batching makes clients train one at a time. Any other error
@@ -153,7 +153,7 @@ def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:
         RunFailure: The machine failed, or the error did not occur again.
     """
     alone: BaseException | None = error
-    seen = Tried()
+    seen = Findings()
     if lanes > 1 and not is_failure(error):
         alone, seen = try_round(prepared, 1)
     if alone is not None:
@@ -166,7 +166,7 @@ def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Tried:
     unbatched = describe_unbatched(error)
     if prepared.config.runtime.lanes != "auto":
         refuse(f"{unbatched}; set runtime.lanes = 1", error)
-    return Tried(unbatched=unbatched, trainings=seen.trainings)
+    return Findings(unbatched=unbatched, trainings=seen.trainings)
 
 
 def try_own_scores(prepared: Prepared) -> None:
@@ -226,7 +226,7 @@ def refuse(text: str, cause: BaseException) -> NoReturn:
     raise UserError(text) from cause
 
 
-def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tried]:
+def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Findings]:
     """Play the round and the final scoring with at most ``lanes`` lanes.
 
     A rank without clients does nothing. Errors of the server that occur only because
@@ -236,7 +236,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
         The error that ended the trial or None, and the findings.
     """
     if not prepared.store.ids:
-        return None, Tried()
+        return None, Findings()
     trainings: list[TrainingRequest] = []
     uploads: dict[str, exchange.Kind] = {}
 
@@ -266,12 +266,12 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Tri
             if lanes > 1 and ":" in prepared.config.model.name:
                 dry_round.refuse_other_gradients(small)
     except RankFailure as failure:
-        return failure.__cause__, Tried()
+        return failure.__cause__, Findings()
     head = small.resources.head
     dependent = set(small.resources.kernel.dependent)
     if head:
         dependent |= head.kernel.dependent
-    return None, Tried(tuple(trainings), tuple(sorted(dependent)), uploads=uploads)
+    return None, Findings(tuple(trainings), tuple(sorted(dependent)), uploads=uploads)
 
 
 def play_final_scoring(small: Prepared, server: State) -> None:

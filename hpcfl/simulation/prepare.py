@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """Findings of the preflight that later stages use.
+class Findings:
+    """Findings of the preflight, which later steps use.
 
     Attributes:
         trainings: local trainings that the method requests in a round.
@@ -101,7 +101,7 @@ class Prepared:
         gpus: GPU types and libraries of all ranks.
         frozen: digest of the model's frozen values; None without any.
         inputs: checksums of the data set and of the user's files, by their names.
-        tried: findings of the preflight.
+        findings: findings of the preflight.
         fleet_type: function that makes fleets for the method from the fields of a
             fleet.
     """
@@ -119,7 +119,7 @@ class Prepared:
     gpus: tuple[str, ...]
     frozen: str | None
     inputs: dict[str, str | int]
-    tried: Tried = field(default_factory=Tried)
+    findings: Findings = field(default_factory=Findings)
     fleet_type: Callable[..., Fleet] = Fleet
 
     @property

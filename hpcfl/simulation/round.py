@@ -141,7 +141,6 @@ class Result:
 
     Attributes:
         plan: participants of the round.
-        vote: highest vote of the ranks on the next action.
         numbers: numbers of all clients.
         measured: metrics of the whole round, on rank 0: bytes, floats, seconds, times of
             the schedule, metrics of overlays and clusters.
@@ -149,7 +148,6 @@ class Result:
     """
 
     plan: RoundPlan
-    vote: int
     numbers: record.Gathered
     measured: dict[str, Any]
     divergence: str = ""

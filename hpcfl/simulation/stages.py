@@ -291,7 +291,7 @@ def aggregate(round: Round) -> None:
     """
     uploads = round.uploads
     if uploads is None and round.prepared.hooks.acts_on_empty_cohorts:
-        uploads = exchange.make_empty_uplink(round.prepared.tried.uploads)
+        uploads = exchange.make_empty_uplink(round.prepared.findings.uploads)
     if uploads is not None and round.communicator.is_server:
         take_step(round, round.cohort, uploads)
 
@@ -401,7 +401,6 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
         measured |= round.prepared.hooks.measure(round.server, plan.number, taken)
     return Result(
         plan=plan,
-        vote=round.collected.vote,
         numbers=round.collected.numbers,
         measured=measured,
         divergence=round.describe_divergence(),

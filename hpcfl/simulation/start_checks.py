@@ -45,7 +45,7 @@ def note_idle_clients(prepared: Prepared, schedule: RoundSchedule) -> Prepared:
     Raises:
         UserError: No client ever takes a step.
     """
-    if not prepared.tried.trainings:
+    if not prepared.findings.trainings:
         return prepared
     clients, rounds = prepared.setup.clients, prepared.config.rounds
     steps = find_stepping(prepared)
@@ -94,7 +94,7 @@ def note_short_rounds(prepared: Prepared) -> Prepared:
     setup = prepared.setup
     cohort = prepared.config.participation.count(setup.clients)
     samples = cohort * float(setup.samples.sum()) / setup.clients
-    epochs = sum(asked.epochs * asked.share for asked in prepared.tried.trainings)
+    epochs = sum(asked.epochs * asked.share for asked in prepared.findings.trainings)
     operations = GRADIENT * setup.layout.width * samples * epochs
     if operations > SHORT_ROUND:
         return prepared
@@ -115,7 +115,7 @@ def find_stepping(prepared: Prepared) -> np.ndarray:
     for count in distinct.tolist():
         takes_step = [
             asked.takes_step(count, training.batch_size, fewest)
-            for asked in prepared.tried.trainings
+            for asked in prepared.findings.trainings
         ]
         enough.append(any(takes_step))
     found: np.ndarray = np.array(enough)[position]
@@ -139,7 +139,7 @@ def find_participants(prepared: Prepared, schedule: RoundSchedule) -> np.ndarray
 
 def explain_idleness(prepared: Prepared) -> str:
     """Return the reason that a client takes no step, with the values that determine it."""
-    trainings, training = prepared.tried.trainings, prepared.setup.training
+    trainings, training = prepared.findings.trainings, prepared.setup.training
     name = prepared.method.name
     if not any(asked.epochs for asked in trainings):
         return f"method.name = '{name}' trains for 0 epochs"
@@ -169,7 +169,7 @@ def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str,
         of_overlays |= describe_noise(resources.privacy)
     return {
         "asked": [resources.device.type, config.runtime.lanes],
-        TRAINING: ONE_BY_ONE if prepared.tried.unbatched else SIDE_BY_SIDE,
+        TRAINING: ONE_BY_ONE if prepared.findings.unbatched else SIDE_BY_SIDE,
         **schedule.list_decisions(),
         **of_overlays,
     }

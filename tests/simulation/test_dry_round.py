@@ -79,10 +79,10 @@ def test_a_round_that_is_too_large_is_counted_and_left_out(monkeypatch):
     exact, model = needs.compute_server_needs(prepared), 4 * prepared.setup.layout.width
     monkeypatch.setattr(dry_round, "SMALL_MODEL", 0)
     assert dry_round.count_bytes(prepared) == 7 * model
-    assert preflight.run_unless_too_large(prepared, OneProcess()).tried.trainings
+    assert preflight.run_unless_too_large(prepared, OneProcess()).findings.trainings
     monkeypatch.setattr(dry_round, "TOO_LARGE", 7 * model - 1)
     left_out = preflight.run_unless_too_large(prepared, OneProcess())
-    assert not left_out.tried.trainings and "large" in left_out.notes[-1]
+    assert not left_out.findings.trainings and "large" in left_out.notes[-1]
     assert needs.compute_server_needs(prepared) == exact
     monkeypatch.setattr(dry_round, "TOO_LARGE", model - 1)
     outline = needs.compute_server_needs(prepared)

@@ -36,7 +36,7 @@ BATCHED = "cannot be batched over clients"
 def is_unchanged(tried: Prepared, prepared: Prepared) -> bool:
     """Return whether a preflight found only the trainings."""
     before, after = vars(prepared), vars(tried)
-    same = before.keys() - {"tried", "notes", "initial_server_state"}
+    same = before.keys() - {"findings", "notes", "initial_server_state"}
     return tried.notes == prepared.notes and all(
         after[name] is before[name] for name in same
     )

@@ -9,7 +9,7 @@ from playing import play_once, read_files, run_alone
 from refusals import expect_refusal
 
 from hpcfl.simulation import preflight, start_checks
-from hpcfl.simulation.prepare import Tried
+from hpcfl.simulation.prepare import Findings
 from hpcfl.storage import results
 from hpcfl.storage.manifest import find_latest
 from hpcfl.trained import loading
@@ -105,7 +105,7 @@ def test_other_frozen_parameters_than_at_the_beginning_are_refused(
 
 def one_by_one(monkeypatch):
     """Let the preflight find that clients cannot be batched."""
-    unbatched = None, Tried(unbatched="own.py:3: cannot be batched")
+    unbatched = None, Findings(unbatched="own.py:3: cannot be batched")
     monkeypatch.setattr(preflight, "try_round", lambda *_: unbatched)
 
 

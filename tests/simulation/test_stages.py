@@ -164,7 +164,7 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
     play(first, stages, [see])
     result = conclude(first, {})
     play(final, final_stages)
-    assert result.vote == 2 and not result.plan.is_final
+    assert first.collected.vote == 2 and not result.plan.is_final
     assert conclude(final, {}).plan.is_final
     assert result.values["floats_down"] == first.prepared.setup.layout.width
     assert "send" in seen[0] and "train" not in seen[0]

@@ -156,7 +156,7 @@ def list_lines(method="mr-mtl", **privacy):
         prepare_tiny(method, TWO, privacy={**SAMPLE, **privacy}), OneProcess()
     )
     clients = np.arange(tried.setup.clients)
-    privacy, trainings = tried.resources.privacy, tried.tried.trainings
+    privacy, trainings = tried.resources.privacy, tried.findings.trainings
     return describe(
         tried.config, privacy, trainings, tried.data.sizes, lambda _: clients
     )
