@@ -278,27 +278,27 @@ class Checkpoints:
         }
 
     def _write_clients(self, ids: list[int], rows: Mapping[int, Row]) -> Shard:
-        known = self._find_known(ids, [rows[client].digest for client in ids])
+        digests = [rows[client].digest for client in ids]
+        known = self._find_known(manifest.make_content_key(ids, digests))
         return known or manifest.write_clients(self.folder, ids, rows)
 
     def _write_server(
         self, whole: dict[str, Tensor], small: dict[str, Tensor]
     ) -> Shard:
         server_digest = digest_tensors(whole)
-        known = self._find_known(None, [server_digest])
+        known = self._find_known(manifest.make_content_key(None, [server_digest]))
         return known or manifest.write_server(self.folder, small, server_digest)
 
     def _write_part(self, part: Part, rows: np.ndarray) -> Shard:
         shard, data = manifest.encode_part(part, rows)
-        known = self._committed.get(shard.content)
-        if known is None or not known.is_present(self.folder):
+        if self._find_known(shard.content) is None:
             atomic.write(self.folder / shard.name, data)
             self._committed[shard.content] = shard  # parts with equal rows share a file
         return shard
 
-    def _find_known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
-        """Return the newest checkpoint's file with the same content, or None."""
-        shard = self._committed.get(manifest.make_content_key(ids, digests))
+    def _find_known(self, content: tuple[object, ...]) -> Shard | None:
+        """Return the newest checkpoint's file with this content, or None."""
+        shard = self._committed.get(content)
         return shard if shard and shard.is_present(self.folder) else None
 
     def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:

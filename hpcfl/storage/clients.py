@@ -206,7 +206,10 @@ class ClientStore:
 
     def is_hosted(self, ids: np.ndarray) -> np.ndarray:
         """Return whether each of the ``ids`` [n] is a client of this rank, bool [n]."""
-        return _are_among(ids, self._ids)
+        places = np.searchsorted(self._ids, ids)
+        among = places < len(self._ids)
+        among[among] = self._ids[places[among]] == ids[among]
+        return among
 
     def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
         """Return copies of the state of n clients.
@@ -320,14 +323,6 @@ def _move_whole(tensor: Tensor) -> Tensor:
     moved = tensor.detach().cpu()
     is_whole = moved.untyped_storage().nbytes() == moved.nbytes
     return moved if is_whole else moved.clone()
-
-
-def _are_among(ids: np.ndarray, hosted: np.ndarray) -> np.ndarray:
-    """Return whether each of the ``ids`` [n] is in the ascending ``hosted``, bool [n]."""
-    places = np.searchsorted(hosted, ids)
-    among = places < len(hosted)
-    among[among] = hosted[places[among]] == ids[among]
-    return among
 
 
 def _align(size: int) -> int:
