@@ -10,7 +10,7 @@ import torch
 from every_method import NAMES, kind
 from playing import play, prepare_tiny
 
-from hpcfl.clients.resources import count_client_bytes, count_lane_bytes
+from hpcfl.clients.lane_memory import count_client_bytes, count_lane_bytes
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 

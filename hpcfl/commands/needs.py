@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import resources as lane_memory
+from hpcfl.clients import lane_memory
 from hpcfl.clients.optimizers import list_slots
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (

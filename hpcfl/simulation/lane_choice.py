@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients.resources import LaneChoice, count_lanes, fit_clients
+from hpcfl.clients.lane_memory import count_lanes, fit_clients
+from hpcfl.clients.resources import LaneChoice
 from hpcfl.communication.exchange import Placement
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import PRECISIONS, LaneRow

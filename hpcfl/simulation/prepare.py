@@ -17,9 +17,8 @@ from torch import Tensor
 from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.execution import choose_kernel
 from hpcfl.clients.fleet import Fleet, Scoring, name_buffers
+from hpcfl.clients.lane_memory import POOL_SHARE, STATE_SHARE
 from hpcfl.clients.resources import (
-    POOL_SHARE,
-    STATE_SHARE,
     LaneChoice,
     Resources,
     Stopwatch,

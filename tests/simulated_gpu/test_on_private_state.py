@@ -5,7 +5,7 @@ page-locked.
 import pytest
 import torch
 
-from hpcfl.clients.resources import STATE_SHARE
+from hpcfl.clients.lane_memory import STATE_SHARE
 from hpcfl.rows import mixing
 from hpcfl.simulation import prepare
 from hpcfl.storage.clients import ClientStore

@@ -52,7 +52,7 @@ def choose_kernel(
     time (``lane_independence.py``). Models with convolutions run serially, because
     channels-last convolutions are faster than any batched form. Models with recurrent
     layers do too, because torch's operator for a whole sequence is faster. On a GPU
-    ``"auto"`` stacks all models; ``resources.count_lanes`` gives the number that fits.
+    ``"auto"`` stacks all models; ``lane_memory.count_lanes`` gives the number that fits.
 
     Args:
         module: model of one client.

@@ -18,6 +18,7 @@ from hpcfl.clients.execution.kernel import (
     SerialSession,
     Work,
     is_batching_limit,
+    is_full,
 )
 from hpcfl.clients.losses import Batch
 from hpcfl.rows.layout import lay_out_buffers, make_row
@@ -237,3 +238,18 @@ def test_what_runs_for_one_client_only_is_a_limit_of_batching(name):
 )
 def test_any_other_error_is_none(error):
     assert not is_batching_limit(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("full"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    ],
+)
+def test_errors_of_a_full_gpu_are_known(error):
+    assert is_full(error)
+    assert not is_full(
+        RuntimeError("CUDA error: an illegal memory access was encountered")
+    )
