@@ -256,7 +256,7 @@ class Hooks:
 
     @property
     def acts_on_empty_cohorts(self) -> bool:
-        """Whether the server takes its step in a round without uploads."""
+        """Return whether the server takes its step in a round without uploads."""
         return any(overlay.acts_on_empty_cohorts() for overlay in self.overlays)
 
     def notes(self, setup: Setup) -> list[str]:
