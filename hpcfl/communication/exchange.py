@@ -35,8 +35,8 @@ from hpcfl.communication.message import (
 )
 from hpcfl.rows import mixing, sums
 
-Kind = Sequence[Any]  # shape and type of an entry, see ``Header``
-Weights = Sequence[Any]  # sums and largest of a Mean's weights, see ``Header``
+Kind = Sequence[Any]  # [shape, name of the dtype] of an entry, see ``Header``
+Weights = Sequence[Any]  # [sums, largest] of a Mean's weights, see ``Header``
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def send(
     communicator: Communicator,
     placement: Placement,
     ids: np.ndarray,
-    message: Message | None,
+    message: Message,
     device: torch.device,
 ) -> tuple[Inbox, float]:
     """Send rank 0's message to some clients. Collective call.
@@ -114,7 +114,7 @@ def send(
         communicator: communicator of all ranks.
         placement: rank of each client.
         ids: ids of the clients.
-        message: message on rank 0; None on other ranks.
+        message: message on rank 0; {} on other ranks.
         device: device of the received tensors.
 
     Returns:
@@ -122,7 +122,7 @@ def send(
         counts them (0 on other ranks than 0).
     """
     lighter: dict[str, Any] = {}
-    for name, value in (message or {}).items():
+    for name, value in message.items():
         if isinstance(value, Mixture):
             value = choose_lighter(value, communicator.size)
         lighter[name] = value
@@ -174,7 +174,7 @@ def choose_lighter(mixture: Mixture, size: int) -> Mixture | Field:
 
 
 class Header(NamedTuple):
-    """Description of a rank's message for ``gather``, which other ranks receive as JSON.
+    """Description of a rank's message for ``gather``, sent to other ranks as JSON.
 
     Attributes:
         kinds: shape and type, by name, of the tensor that rank 0 receives. A mean is

@@ -230,7 +230,7 @@ def collect_numbers(round: Round) -> None:
     prepared, plan = round.prepared, round.plan
     with round.communicator.collective_block():
         facts_by_rank = round.communicator.allgather(facts)
-        uploads, lost, finite, names, seconds, votes = zip(*facts_by_rank, strict=True)
+        headers, lost, finite, names, seconds, votes = zip(*facts_by_rank, strict=True)
         all_names = sorted(set(itertools.chain(*names)))
         clients = record.gather(
             communicator=round.communicator,
@@ -240,10 +240,13 @@ def collect_numbers(round: Round) -> None:
             fleets=round.numbers,
             names=all_names,
         )
-    numbers = record.Gathered(all_names, clients, seconds, prepared.resources.scores)
-    of_all_ranks = np.array(sorted(itertools.chain(*lost)), np.int64)
+    scores = prepared.resources.scores
     round.collected = Collected(
-        numbers, of_all_ranks, all(finite), list(uploads), max(votes)
+        numbers=record.Gathered(all_names, clients, seconds, scores),
+        diverged=np.array(sorted(itertools.chain(*lost)), np.int64),
+        received_finite=all(finite),
+        uploads=[exchange.Header(*header) for header in headers],
+        vote=max(votes),
     )
 
 

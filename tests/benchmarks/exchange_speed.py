@@ -63,7 +63,7 @@ def main() -> None:
             communicator,
             placed,
             ids,
-            None if rows is None else {"model": rows},
+            {} if rows is None else {"model": rows},
             torch.device("cpu"),
         )
         uplink = {"model": torch.from_numpy(mine)} if workers and len(mine) else {}
