@@ -300,8 +300,8 @@ class Round:
 
     def select_inbox(self, fleet: Fleet) -> Inbox:
         """Return the part of this rank's inbox for a fleet, on the device."""
-        owner = self.prepared.placement.owner[self.plan.audience]
-        receivers = self.plan.audience[owner == self.communicator.rank]
+        audience = self.plan.audience
+        receivers = audience[self.prepared.store.is_hosted(audience)]
         part, resources = self.inbox, self.prepared.resources
         if len(receivers) != len(fleet.ids):
             positions = np.searchsorted(receivers, fleet.ids)
