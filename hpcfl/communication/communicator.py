@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from hpcfl.errors import RunFailure, UserError, lack_of_memory
 # A NumPy array or a contiguous tensor of torch, which may be on a GPU if ``takes_gpu``.
 Array = Any
 # A function of (shape, name of the dtype) that allocates an array to receive into.
-Empty = Callable[[Any, Any], Array]
+Empty = Callable[[Sequence[int], str], Array]
 
 
 SHOWN = 100  # maximum number of characters of a value in a message
@@ -121,7 +121,7 @@ class Communicator(Process, ABC):
         self,
         row: Array | None,
         width: int,
-        dtype: Any,
+        dtype: str,
         empty: Empty,
     ) -> Array:
         """Return rank 0's array [width] on every rank. Collective call.
@@ -129,7 +129,7 @@ class Communicator(Process, ABC):
         Args:
             row: array on rank 0; None on other ranks.
             width: number of elements.
-            dtype: type of the elements.
+            dtype: name of the dtype, such as ``float32``.
             empty: function that allocates the receive buffer.
         """
 
@@ -139,7 +139,7 @@ class Communicator(Process, ABC):
         rows: Array | None,
         owner: Array,
         width: int,
-        dtype: Any,
+        dtype: str,
         empty: Empty,
     ) -> Array:
         """Send each of rank 0's rows to its owner. Collective call.
@@ -148,7 +148,7 @@ class Communicator(Process, ABC):
             rows: rows on rank 0, ``[n, width]``; None on other ranks.
             owner: rank of each row, [n].
             width: number of columns.
-            dtype: type of the elements.
+            dtype: name of the dtype, such as ``float32``.
             empty: function that allocates the receive buffer.
 
         Returns:
@@ -230,7 +230,7 @@ class OneProcess(Communicator):
         self,
         row: Array | None,
         width: int,
-        dtype: Any,
+        dtype: str,
         empty: Empty,
     ) -> Array:
         assert row is not None
@@ -241,7 +241,7 @@ class OneProcess(Communicator):
         rows: Array | None,
         owner: Array,
         width: int,
-        dtype: Any,
+        dtype: str,
         empty: Empty,
     ) -> Array:
         assert rows is not None

@@ -133,7 +133,7 @@ class World(Communicator):
         self,
         row: Array | None,
         width: int,
-        dtype: Any,
+        dtype: str,
         empty: Empty,
     ) -> Array:
         row = empty((width,), dtype) if row is None else row
@@ -150,7 +150,7 @@ class World(Communicator):
         rows: Array | None,
         owner: Array,
         width: int,
-        dtype: Any,
+        dtype: str,
         empty: Empty,
     ) -> Array:
         mine = empty((int((owner == self.rank).sum()), width), dtype)
