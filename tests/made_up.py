@@ -14,7 +14,7 @@ from hpcfl.experiment import config, experiment_file, measures
 from hpcfl.storage import results, run_folder
 from hpcfl.storage.metrics import MetricsWriter, find_primary, list_scores
 from hpcfl.storage.results import Results
-from hpcfl.storage.run_status import RunStatus, Stage
+from hpcfl.storage.run_status import RunStage, RunStatus
 from hpcfl.trained.run import Run
 
 PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
@@ -55,7 +55,7 @@ def run(
         "clients/floats_up": np.zeros((len(rounds), 2)),
     }
     status = RunStatus(
-        stage=Stage.FINISHED if finished else Stage.PLAYING,
+        stage=RunStage.FINISHED if finished else RunStage.PLAYING,
         done=len(rounds),
         digest=None,
         completed=[],
@@ -86,7 +86,7 @@ def summed_up(
     path: Path, resolved: dict[str, Any], results: Results, finished: bool = True
 ) -> Run:
     """Return a run with a resolved configuration and these results."""
-    stage = Stage.FINISHED if finished else Stage.PLAYING
+    stage = RunStage.FINISHED if finished else RunStage.PLAYING
     done = int(results.played.sum())
     status = RunStatus(stage, done, None, [], False, None)
     primary = find_primary(resolved["evaluation"], results)

@@ -19,16 +19,16 @@ from hpcfl.files import output
 from hpcfl.report.text import format_duration, literal, make_console
 from hpcfl.storage import run_folder, run_status, tune_folder
 from hpcfl.storage.results import Results
-from hpcfl.storage.run_status import Stage
+from hpcfl.storage.run_status import RunStage
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
 INTERVAL = 5.0  # seconds between two updates
 UNDER_WAY = ("queued", "starting", "running")
 STARTING = (
-    Stage.EMPTY,
-    Stage.CLAIMED,
-    Stage.PREPARED,
+    RunStage.EMPTY,
+    RunStage.CLAIMED,
+    RunStage.PREPARED,
 )  # stages of an active run before round 1
 WIDE = 200  # columns if the output is not a terminal
 SHOWN = 1000  # largest number of cells in a table

@@ -40,7 +40,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Stage:
+class TuningStage:
     """Jobs that may run at the same time.
 
     Attributes:
@@ -52,7 +52,7 @@ class Stage:
     tasks: list[Task]
 
 
-def list_stages(tuning: TuningPlan, folder: Path) -> list[Stage]:
+def list_stages(tuning: TuningPlan, folder: Path) -> list[TuningStage]:
     """Return the remaining stages in order; a stage may have no remaining tasks."""
     methods = tuning.section.methods
     count = max(len(tuning.list_rungs(method)) for method in methods)
@@ -64,20 +64,20 @@ def list_stages(tuning: TuningPlan, folder: Path) -> list[Stage]:
             for search, method in of_searches
             for task in _list_of_rung(SearchResults(search, folder), method, rung)
         ]
-        found.append(Stage(f"rung {rung + 1} of {count}", tasks))
+        found.append(TuningStage(f"rung {rung + 1} of {count}", tasks))
     finals = [
         task
         for search, method in of_searches
         for task in _list_finals(search, folder, method)
     ]
-    found.append(Stage("final runs", finals))
+    found.append(TuningStage("final runs", finals))
     is_open = any(stage.tasks for stage in found)
     last = []
     if is_open or not tune.has_outcome(folder):
         last.append(
             Task(name=OUTCOME, stage=OUTCOME, cell="", place=".", method=methods[0])
         )
-    found.append(Stage("outcome", last))
+    found.append(TuningStage("outcome", last))
     return found
 
 

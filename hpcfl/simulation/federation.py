@@ -23,7 +23,12 @@ from hpcfl.simulation.round import Result, Round, on_this_rank
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.simulation.stages import FINAL_SCORING, conclude, play
-from hpcfl.storage.checkpoint import Best, Checkpoints, CheckpointSchedule, Restored
+from hpcfl.storage.checkpoint import (
+    BestState,
+    Checkpoints,
+    CheckpointSchedule,
+    Restored,
+)
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -91,8 +96,8 @@ class BestRound:
     column: str
     measure: Measure
     number: float | None
-    _before: Best | None = None
-    _unwritten: Best | None = None
+    _before: BestState | None = None
+    _unwritten: BestState | None = None
 
     def remember(
         self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore
@@ -104,7 +109,7 @@ class BestRound:
             server: state of the server; None on other ranks than 0.
             clients: private state of this rank's clients.
         """
-        self._before = Best(
+        self._before = BestState(
             round - 1, np.nan, server and dict(server), clients.snapshot()
         )
 
@@ -125,7 +130,7 @@ class BestRound:
             self.number = number
             self._unwritten = replace(self._before, number=number)
 
-    def take(self) -> Best | None:
+    def take(self) -> BestState | None:
         """Return the best state, or None if a checkpoint already has it."""
         best, self._unwritten = self._unwritten, None
         return best

@@ -62,7 +62,7 @@ class Restored:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestState:
     """The state before the best round so far; its tensors must not change.
 
     Attributes:
@@ -142,7 +142,7 @@ class Checkpoints:
         server: Mapping[str, Tensor] | None,
         clients: ClientStore,
         meta: dict[str, Any],
-        best: Best | None = None,
+        best: BestState | None = None,
     ) -> None:
         """Copy the current state and begin to write this rank's part in the background.
         Collective.

@@ -21,7 +21,7 @@ from hpcfl.storage.manifest import find_latest, list_newest_first
 from hpcfl.storage.results import Results
 
 
-class Stage(IntEnum):
+class RunStage(IntEnum):
     """Stages of a run, in order."""
 
     EMPTY = 0
@@ -48,7 +48,7 @@ class RunStatus:
         checkpoints_lost: Whether checkpoints exist, but none is readable.
     """
 
-    stage: Stage
+    stage: RunStage
     done: int
     digest: str | None
     completed: list[int]
@@ -58,7 +58,7 @@ class RunStatus:
 
     @property
     def finished(self) -> bool:
-        return self.stage == Stage.FINISHED
+        return self.stage == RunStage.FINISHED
 
     @property
     def state(self) -> str:
@@ -94,22 +94,22 @@ def look(
         digest=checkpoint.digest if checkpoint else None,
         completed=results.completed,
         is_locked=lock.is_held(folder),
-        failure=None if stage == Stage.FINISHED else run_folder.read_failure(folder),
+        failure=None if stage == RunStage.FINISHED else run_folder.read_failure(folder),
         checkpoints_lost=checkpoint is None and bool(list_newest_first(checkpoints)),
     )
 
 
 def _find_stage(
     folder: Path, rounds_requested: int | None, done: int, results: Results
-) -> Stage:
+) -> RunStage:
     if rounds_requested is not None and run_folder.is_finished(
         rounds_requested, done, results.completed
     ):
-        return Stage.FINISHED
+        return RunStage.FINISHED
     if rounds_requested is not None and done >= rounds_requested:
-        return Stage.PLAYED
+        return RunStage.PLAYED
     if done or results.rounds.size:
-        return Stage.PLAYING
+        return RunStage.PLAYING
     if (folder / run_folder.PARTITION).exists():
-        return Stage.PREPARED
-    return Stage.CLAIMED if (folder / run_folder.RUN).exists() else Stage.EMPTY
+        return RunStage.PREPARED
+    return RunStage.CLAIMED if (folder / run_folder.RUN).exists() else RunStage.EMPTY
