@@ -109,6 +109,7 @@ def run(
             if communicator.is_server:
                 claiming = run_folder.claim(folder, config, fresh)
                 claim = stack.enter_context(claiming)
+        # Another process may have completed the run since ``_examine``.
         if communicator.bcast(communicator.is_server and claim is None):
             return False
         checkpoints = Checkpoints(

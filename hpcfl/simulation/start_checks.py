@@ -160,18 +160,18 @@ def describe_decisions(prepared: Prepared, schedule: RoundSchedule) -> dict[str,
     on.
     """
     resources, config = prepared.resources, prepared.config
-    of_overlays: dict[str, str] = {}
+    further: dict[str, str] = {}
     for overlay in prepared.hooks.overlays:
-        of_overlays |= call_hook(overlay, "list_decisions", dict)
+        further |= call_hook(overlay, "list_decisions", dict)
     if resources.privacy is not None and config.needs_rounds:
         from hpcfl.updates.sample_level import describe_noise
 
-        of_overlays |= describe_noise(resources.privacy)
+        further |= describe_noise(resources.privacy)
     return {
         "asked": [resources.device.type, config.runtime.lanes],
         TRAINING: ONE_BY_ONE if prepared.findings.unbatched else SIDE_BY_SIDE,
         **schedule.list_decisions(),
-        **of_overlays,
+        **further,
     }
 
 
