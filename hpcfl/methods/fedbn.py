@@ -10,6 +10,8 @@ that a comparison isolates the method (methods-2.md §12). ``weights = "uniform"
 the paper's mean.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -43,26 +45,29 @@ class FedBN(PrivatePart):
         return lines
 
     def cut_shared_part(self, layout: Layout, rows: Tensor) -> Tensor:
-        columns = find_averaged_columns(layout).to(rows.device)
-        return rows.index_select(-1, columns)
+        averaged = [rows[..., columns] for columns in find_averaged(layout)]
+        return torch.cat([rows[..., :0], *averaged], dim=-1)
 
     def cut_private_part(self, layout: Layout, rows: Tensor) -> Tensor:
-        columns = layout.batch_norm.to(rows.device)
-        return rows.index_select(-1, columns)
+        return rows.index_select(-1, layout.batch_norm.to(rows.device))
 
     def join_parts(self, layout: Layout, shared: Tensor, private: Tensor) -> Tensor:
-        device = shared.device
         rows = shared.new_empty(*shared.shape[:-1], layout.width)
-        rows.index_copy_(-1, find_averaged_columns(layout).to(device), shared)
-        rows.index_copy_(-1, layout.batch_norm.to(device), private)
+        rows.index_copy_(-1, layout.batch_norm.to(rows.device), private)
+        start = 0
+        for columns in find_averaged(layout):
+            stop = start + columns.stop - columns.start
+            rows[..., columns] = shared[..., start:stop]
+            start = stop
         return rows
 
 
-def find_averaged_columns(layout: Layout) -> Tensor:
-    """Return the columns of all layers except batch norm, int64 ascending."""
-    is_averaged = torch.ones(layout.width, dtype=torch.bool)
-    is_averaged[layout.batch_norm] = False
-    return is_averaged.nonzero()[:, 0]
+def find_averaged(layout: Layout) -> Iterator[slice]:
+    """Yield the columns of each parameter that is not batch norm's."""
+    private = set(layout.batch_norm.tolist())
+    for columns in layout.places.values():
+        if columns.start not in private:
+            yield columns
 
 
 plugin = FedBN
