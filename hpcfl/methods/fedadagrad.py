@@ -1,8 +1,8 @@
 """FedAdagrad: FedAvg whose server takes Adagrad's steps along the clients' mean change.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v + Δ². v never falls,
-so the rate of a parameter never rises. β₁ = 0 as in the paper's experiments; other
-codes keep FedAdam's 0.9 (methods-3.md §18). v starts at τ² as in Algorithm 2; the
+so the rate of a parameter never rises. β₁ = 0 as in the paper's experiments; FL-bench
+and fluke keep FedAdam's 0.9 (methods-3.md §18). v starts at τ² as in Algorithm 2; the
 authors' code starts at 0. The mean change weights clients by samples; the paper's
 algorithm has equal weights (``_adaptive_server``).
 """

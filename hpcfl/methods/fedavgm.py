@@ -3,10 +3,10 @@
 Hsu, Qi & Brown, "Measuring the effects of non-identical data distribution for federated
 visual classification", arXiv 1909.06335, 2019. Δ is the weighted mean of the clients'
 changes w_i − w. The server computes v ← βv + Δ and w ← w + η_s v, the heavy ball. With
-``nesterov`` it computes w ← w + η_s(Δ + βv), as in one known code. v starts at 0, so
-the first step is Δ; another code discards the first Δ (methods-3.md §6, item 9). A
-constant Δ leads to steps of η_s/(1 − β)·Δ, so that with β = 0.9 and η_s = 1 large local
-rates overshoot.
+``nesterov`` it computes w ← w + η_s(Δ + βv), as FL-bench does. v starts at 0, so the
+first step is η_s Δ; fluke discards the first Δ (methods-3.md §6, item 9). A constant Δ
+leads to steps of η_s/(1 − β)·Δ, so that with β = 0.9 and η_s = 1 large local rates
+overshoot.
 """
 
 import torch
