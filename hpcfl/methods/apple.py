@@ -88,9 +88,11 @@ class Apple(Method):
         return {"relations": compute_shares(setup)}
 
     def send(self, server: State, audience: Audience) -> Message:
-        everyone = torch.arange(len(server["cores"]))
-        others = [everyone[everyone != client] for client in audience.ids.tolist()]
-        return {"cores": Pool(server["cores"], torch.stack(others))}
+        receivers = torch.from_numpy(audience.ids)[:, None]
+        numbers = torch.arange(len(server["cores"]) - 1)
+        # All clients except the receiver itself, ascending.
+        others = numbers + (numbers >= receivers)
+        return {"cores": Pool(server["cores"], others)}
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Add the clients' ``ids`` [n] and ``itself``, bool [n, M], with True at each
