@@ -88,7 +88,7 @@ class Cohort:
         """Unnormalised weight of each client in an average, float64 [n]: its number of
         samples N_i, or 1 if uniform.
         """
-        return torch.ones(len(self.ids)).double() if self.uniform else self.samples
+        return torch.ones_like(self.samples) if self.uniform else self.samples
 
     @property
     def weights(self) -> Tensor:

@@ -86,16 +86,17 @@ class FedAMP(MixedAnchor):
 
     def compute_width(self, models: Tensor, senders: Tensor) -> float:
         """Return the width of the attention: σ, with ``relative`` times the median
-        squared distance between two uploads, if this median is positive.
+        squared distance between two uploads, if there is a positive one.
 
         Args:
             models: Each client's last upload [M, P].
             senders: The numbers of the clients with an upload in the last round [n].
         """
-        if not self.relative or len(senders) < 2:
+        if not self.relative:
             return self.sigma
         distances = mixing.compute_distances_within(models, senders, senders)
         is_pair = ~torch.eye(len(senders), dtype=torch.bool)
+        # NaN for a single upload.
         median = float(distances.square()[is_pair].median())
         return self.sigma * median if median > 0 else self.sigma
 

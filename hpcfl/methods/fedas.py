@@ -127,7 +127,7 @@ class FedAS(SharedBody):
             context.variables["trace"] = context.variables["trace"] + squares
             context.variables["steps"] = context.variables["steps"] + 1
 
-        zeros = torch.zeros(len(rows), 1, device=rows.device)
+        zeros = rows.new_zeros(len(rows), 1)
         with fleet.trial():
             _, after = fleet.train_by(
                 add_squares,
