@@ -29,6 +29,19 @@ class FedALA(FedAvg):
     family = "blended by clients"
     reference = "Zhang et al., AAAI 2023"
     short = {"most_epochs": 12, "share": 1.0}
+    readers = {
+        "ala": {
+            True: (
+                "eta",
+                "share",
+                "layers",
+                "threshold",
+                "most_epochs",
+                "activation",
+                "adaptation",
+            )
+        }
+    }
     ala: bool = Field(True, description="blend models by ALA; false is FedAvg")
     eta: float = Field(
         1.0,

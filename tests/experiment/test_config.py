@@ -353,6 +353,10 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
             "with method.proximal = 0.5",
         ),
         (
+            {"method": {"name": "fedala", "ala": False, "eta": 2.0}},
+            "with method.ala = False",
+        ),
+        (
             {"method": {"name": "cwfedavg", "distribution": "norm", "wdr": 2.0}},
             "with method.distribution = 'norm'",
         ),
