@@ -29,7 +29,7 @@ from hpcfl.clients.samples import Samples
 from hpcfl.clients.scoring import Blocks
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
-from hpcfl.experiment.sections import Form, Training
+from hpcfl.experiment.sections import Form, MostLanes, Training
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout, lay_out_parameters
@@ -102,7 +102,7 @@ class HeadKernel:
 def make_head_kernel(
     module: nn.Module,
     device: torch.device,
-    lanes: int | str,
+    lanes: MostLanes,
     replay: bool,
     memory: float,
 ) -> HeadKernel | None:
@@ -147,8 +147,8 @@ class LaneChoice:
         clients_on_device: as in ``Resources``.
     """
 
-    lanes: int | str
-    heads: int | str
+    lanes: MostLanes
+    heads: MostLanes
     form: Form
     notes: list[str] = field(default_factory=list)
     clients_on_device: int = sys.maxsize

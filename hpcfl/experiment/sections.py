@@ -976,6 +976,8 @@ class Checkpoint(Section):
     )
 
 
+# Maximum number of lanes side by side, or the choice by a rule.
+MostLanes = PositiveInt | Literal["auto"]
 # Form of a convolution over lanes: one call with a group per lane, or a loop.
 Form = Literal["grouped", "loop"]
 # Name in a lane table for each runtime.precision.
@@ -1068,7 +1070,7 @@ class Runtime(Section):
         "(10 bits); bf16: models run in torch's autocast to bfloat16 and their frozen parameters "
         "are stored in it, which changes the run's identity",
     )
-    lanes: PositiveInt | Literal["auto"] = Field(
+    lanes: MostLanes = Field(
         "auto",
         description="number of clients trained side by side in one step. auto: on a CPU 1 for "
         "convolutions and for models whose bits would depend on other lanes, else the number that "

@@ -19,6 +19,7 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator, OneProcess, agreed
 from hpcfl.errors import RankFailure, RunFailure, UserError
 from hpcfl.experiment import user_code
+from hpcfl.experiment.sections import MostLanes
 from hpcfl.methods.base import Method, State
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import UnknownName
@@ -328,7 +329,7 @@ def check_scored_column(small: Prepared, columns: list[str]) -> None:
         )
 
 
-def describe_dependent(operators: Sequence[str], lanes: int | str) -> str:
+def describe_dependent(operators: Sequence[str], lanes: MostLanes) -> str:
     """Return a note that the bits of ``operators`` depend on other clients.
 
     Args:

@@ -27,7 +27,7 @@ from hpcfl.clients.execution.kernel import (
     is_full,
 )
 from hpcfl.clients.execution.lane_independence import OperatorObserver
-from hpcfl.experiment.sections import Form
+from hpcfl.experiment.sections import Form, MostLanes
 from hpcfl.models.layer_replacements import has_convolutions, has_recurrent_layers
 
 # Bytes of models and their gradients side by side: about a CPU core's share of the
@@ -38,7 +38,7 @@ CACHE = 6 << 20
 def choose_kernel(
     module: nn.Module,
     device: torch.device,
-    lanes: int | str,
+    lanes: MostLanes,
     replay: bool = True,
     most: int | None = None,
     computes_sample_gradients: bool = False,
@@ -65,7 +65,7 @@ def choose_kernel(
             serial kernel does not support.
         form: form of a convolution over lanes, except for per-sample gradients.
     """
-    widest = (most or count_by_rule(module, device)) if lanes == "auto" else int(lanes)
+    widest = (most or count_by_rule(module, device)) if lanes == "auto" else lanes
     if widest == 1 and not computes_sample_gradients:
         return SerialKernel(module)
     if device.type == "cpu":
