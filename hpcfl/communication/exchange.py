@@ -35,8 +35,10 @@ from hpcfl.communication.message import (
 )
 from hpcfl.rows import mixing, sums
 
-Kind = Sequence[Any]  # [shape, name of the dtype] of an entry, see ``Header``
-Weights = Sequence[Any]  # [sums, largest] of a Mean's weights, see ``Header``
+# Shape and name of the dtype of an entry, see ``Header``; received as a list.
+Kind = tuple[list[int], str]
+# Sums and largest of a Mean's weights, see ``Header``; received as a list.
+Weights = tuple[list[float], float]
 
 
 @dataclass(frozen=True)
@@ -194,13 +196,13 @@ def make_header(message: Message) -> Header:
     header = Header({}, {})
     for name, field in rows.items():
         shape = [0, field.tensor.shape[1]]
-        header.kinds[name] = [shape, name_dtype(field.tensor.dtype)]
+        header.kinds[name] = shape, name_dtype(field.tensor.dtype)
     for name, mean in added.items():
         shape = [*mean.weights.shape[1:], mean.tensor.shape[-1]]
-        header.kinds[name] = [shape, name_dtype(mean.tensor.dtype)]
+        header.kinds[name] = shape, name_dtype(mean.tensor.dtype)
         table = _make_table(mean).double()
         largest = max([0.0, *table.flatten().tolist()])
-        header.weights[name] = [table.sum(dim=0).tolist(), largest]
+        header.weights[name] = table.sum(dim=0).tolist(), largest
     return header
 
 
