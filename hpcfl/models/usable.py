@@ -125,18 +125,20 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
 
     Raises:
         Unusable: The forward pass changes state that hpcfl cannot store: parameters,
-            replaced buffers, buffers with numbers that float32 does not represent, or
-            attributes that are not buffers. Or predictions are random.
+            replaced buffers, buffers with numbers that float32 does not represent,
+            attributes that are not buffers, or state outside of the module. Or
+            predictions are random.
     """
     generators = randomness.read_generators()
     buffers = dict(list_own_buffers(module))
     parameters = dict(module.named_parameters())
     copies = {}
-    for name, tensor in {**buffers, **parameters}.items():
+    for name, tensor in {**dict(module.named_buffers()), **parameters}.items():
         copies[name] = tensor.detach().clone()
-    _train_once(module, x, seed)
+    before = [_predict(module, x), _train_once(module, x, seed)]
     attributes = dict(_list_attributes(module))
-    _train_once(module, x, seed)
+    _restore_buffers(module, copies)
+    trained = _train_once(module, x, seed)
     # The second pass repeats the first one, so every difference is state.
     after = dict(_list_attributes(module))
     for name, value in attributes.items():
@@ -169,8 +171,21 @@ def find_statistics(module: nn.Module, x: Tensor, seed: int) -> set[str]:
                     f"{buffer.dtype}; it must be torch.float32, or integers below 2^24"
                 )
             changed.add(name)
+    _restore_buffers(module, copies)
+    again = [_predict(module, x), trained]
     _refuse_random_scores(module, x, generators)
+    _refuse_outside_state(before, again)
     return changed
+
+
+def _refuse_outside_state(outputs: list[Any], again: list[Any]) -> None:
+    """Raise Unusable unless repeated forward passes of an equal module agree."""
+    if not all(map(_are_close, outputs, again)):
+        raise Unusable(
+            "the forward pass in training mode changes state outside of the module, such as a "
+            "global variable, which all clients would share; make it a float32 buffer "
+            "(register_buffer) and change it in place"
+        )
 
 
 def _refuse_random_scores(module: nn.Module, x: Tensor, generators: bytes) -> None:
@@ -178,26 +193,45 @@ def _refuse_random_scores(module: nn.Module, x: Tensor, generators: bytes) -> No
 
     generators: the states of the global generators before all forward passes.
     """
-    module.eval()
-    with torch.no_grad():
-        first, second = module(x), module(x)
+    first, second = _predict(module, x), _predict(module, x)
     if randomness.read_generators() != generators:
         raise Unusable(
             "the forward pass draws random numbers in evaluation mode, or from numpy or random, "
             "so that results cannot be repeated; draw by torch, and only if self.training "
             "(functional.dropout needs training=self.training)"
         )
-    if isinstance(first, Tensor) and not torch.allclose(first, second, equal_nan=True):
+    if not _are_close(first, second):
         raise Unusable(
             "two forward passes in evaluation mode differ for the same samples; draw random "
             "numbers and change buffers only if self.training"
         )
 
 
-def _train_once(module: nn.Module, x: Tensor, seed: int) -> None:
+def _train_once(module: nn.Module, x: Tensor, seed: int) -> Any:
     module.train()
     with torch.enable_grad(), randomness.seeded(seed, "statistics"):
-        module(x)
+        output = module(x)
+    return output.detach() if isinstance(output, Tensor) else output
+
+
+def _predict(module: nn.Module, x: Tensor) -> Any:
+    module.eval()
+    with torch.no_grad():
+        return module(x)
+
+
+def _restore_buffers(module: nn.Module, copies: dict[str, Tensor]) -> None:
+    """Write the copies of changed buffers back; unchanged ones may be read-only."""
+    for name, buffer in module.named_buffers():
+        if name in copies and not torch.equal(buffer, copies[name]):
+            buffer.copy_(copies[name])
+
+
+def _are_close(output: Any, other: Any) -> bool:
+    """Return whether two outputs are almost equal; True unless they are tensors."""
+    if not isinstance(output, Tensor) or not isinstance(other, Tensor):
+        return True
+    return output.shape == other.shape and torch.allclose(output, other, equal_nan=True)
 
 
 def _list_attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:

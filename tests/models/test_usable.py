@@ -67,6 +67,21 @@ class Moving(Net):
         return hidden - self.mean
 
 
+class Outside(Net):
+    """A model with state in its class, on which the outputs in one mode depend."""
+
+    passes = 0
+
+    def __init__(self, shape, classes, *, in_training: bool):
+        super().__init__(shape, classes)
+        self.in_training = in_training
+
+    def features(self, x):
+        Outside.passes += self.training
+        changed = self.training == self.in_training
+        return super().features(x) * (Outside.passes if changed else 1)
+
+
 def reading(weight):
     layer = nn.Linear(5, 5)
     layer.weight.data = weight.T
@@ -155,6 +170,13 @@ def test_statistics_are_the_buffers_that_training_changes(how, changed):
 def test_state_that_would_be_lost_or_shared_is_refused(how, place):
     with pytest.raises(Unusable, match=place):
         find_statistics(Moving((5,), 4, how=how), torch.randn(2, 5), seed=0)
+
+
+@pytest.mark.parametrize("in_training", [True, False])
+def test_state_outside_of_the_module_is_refused(in_training):
+    module = Outside((5,), 4, in_training=in_training)
+    with pytest.raises(Unusable, match="outside"):
+        find_statistics(module, torch.randn(2, 5), seed=0)
 
 
 @pytest.mark.parametrize(
