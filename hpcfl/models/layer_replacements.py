@@ -52,10 +52,11 @@ class Embedding(nn.Embedding):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        changed = self.max_norm is not None or self.scale_grad_by_freq or self.sparse
-        if self.padding_idx is None or changed:
+        if self.padding_idx is None or self.max_norm is not None or self.sparse:
             return super().forward(input)
-        vectors = functional.embedding(input, self.weight)
+        vectors = functional.embedding(
+            input, self.weight, scale_grad_by_freq=self.scale_grad_by_freq
+        )
         padding = (input == self.padding_idx)[..., None]
         return torch.where(padding, vectors.detach(), vectors)
 

@@ -360,16 +360,18 @@ def squashed(shape, classes):
     return nn.Sequential(nn.Linear(5, 7), nn.Sigmoid(), nn.Linear(7, classes))
 
 
-def padded(shape, classes):
-    return Padded(classes)
+def padded(shape, classes, *, by_frequency: bool = False):
+    return Padded(classes, by_frequency)
 
 
 class Padded(nn.Module):
     """An embedding with padding token 0, the second token of each sample."""
 
-    def __init__(self, classes):
+    def __init__(self, classes, by_frequency):
         super().__init__()
-        self.embedding = nn.Embedding(20, 4, padding_idx=0)
+        self.embedding = nn.Embedding(
+            20, 4, padding_idx=0, scale_grad_by_freq=by_frequency
+        )
         self.head = nn.Linear(4, classes)
 
     def forward(self, x):
@@ -406,8 +408,12 @@ def test_clients_on_fewer_ranks_have_the_same_bits(
     assert kernel.widest > 1 and bool(kernel.dependent) == (name != "padded")
 
 
-def test_the_embedding_of_padding_stays_as_it_is_in_every_lane(make_fleet, rows_of):
-    fleet = make_fleet(model={"name": "test_lane_independence:padded"})
+@pytest.mark.parametrize("by_frequency", [False, True])
+def test_the_embedding_of_padding_stays_as_it_is_in_every_lane(
+    make_fleet, rows_of, by_frequency
+):
+    name = "test_lane_independence:padded"
+    fleet = make_fleet(lanes=5, model={"name": name, "by_frequency": by_frequency})
     rows = rows_of(fleet)
     trained = fleet.train(rows)
     before, after = (fleet.layout.split(some) for some in (rows, trained))
