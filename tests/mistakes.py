@@ -183,6 +183,22 @@ class Reversed(Image):
         return logits
 
 
+class Padded(Image):
+    """A model that scales its inputs by vectors, the first ones of padding.
+
+    In a batch of clients torch leaves out the padding's gradient for the first one.
+    """
+
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes, inputs=shape[0])
+        self.vectors = nn.Parameter(torch.ones(3, 1))
+
+    def forward(self, x):
+        tokens = (x > 0.5).long()
+        scales = functional.embedding(tokens, self.vectors, padding_idx=0)
+        return super().forward(x * scales[..., 0])
+
+
 class Unreadable(Source):
     built_in = True
 

@@ -13,6 +13,7 @@ import pytest
 import tiny
 import torch
 from playing import prepare_alone, prepare_tiny, set_keys
+from refusals import expect_refusal
 
 from hpcfl.clients.execution import SerialKernel
 from hpcfl.communication.communicator import OneProcess
@@ -261,6 +262,14 @@ def test_a_model_with_other_gradients_in_a_batch_runs_with_one_lane():
     )
     tried = preflight.run(prepared, OneProcess())
     assert isinstance(tried.resources.kernel, SerialKernel)
+
+
+def test_other_gradients_of_a_second_client_are_refused_with_a_number_of_lanes():
+    prepared = prepare_tiny(
+        "fedavg", model={"name": "mistakes:Padded"}, runtime={"lanes": 2}
+    )
+    with expect_refusal("runtime.lanes"):
+        preflight.run(prepared, OneProcess())
 
 
 def test_a_server_is_not_judged_by_messages_that_are_all_alike():
