@@ -176,6 +176,7 @@ class Models:
                 models.append(self._load_unscored(name, rows[name], newest))
         return models
 
+    @torch_settings.plain()
     def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return test samples of clients: model inputs x [n, *shape] and class numbers
         y [n].
@@ -185,6 +186,7 @@ class Models:
         x, y = samples.take(np.concatenate(positions))
         return x.cpu(), y.cpu()
 
+    @torch_settings.plain()
     def convert_samples(self, x: Any) -> Tensor:
         """Return a user's samples as model input.
 

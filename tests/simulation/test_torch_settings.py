@@ -52,7 +52,10 @@ def test_changed_settings_of_torch_change_no_bit_and_come_back(
     played = run(tmp_path / "run", on_round=lambda *_: CHANGES[change]())
     assert torch_settings.read() == before
     assert played.summary.digest == undisturbed
-    model = hpcfl.load(tmp_path / "run", own=["tiny:blobs"]).model(0)
+    loaded = hpcfl.load(tmp_path / "run", own=["tiny:blobs"])
+    model = loaded.model(0)
+    assert loaded.confusion(0).any()
+    assert len(loaded.predict(0, np.zeros((3, 5)))) == 3
     assert torch_settings.read() == before
     assert next(model.parameters()).dtype == torch.float32
 
