@@ -100,7 +100,7 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
         )
     run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
     newest = _find_newest(checkpoints, run)
-    _refuse_another(folder, config)
+    refuse_another(folder, config)
     others, completed = results.examine(folder, run)
     if others:
         raise UserError(f"{others[0]}; {REMOVE_OTHERS}")
@@ -353,7 +353,7 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
-def _refuse_another(folder: Path, config: "Config") -> None:
+def refuse_another(folder: Path, config: "Config") -> None:
     """Raise UserError for a folder whose ``run.json`` has another configuration."""
     try:
         run_file = read(folder)

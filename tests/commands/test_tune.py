@@ -122,6 +122,19 @@ def test_results_of_a_tuning_that_is_not_known_are_refused(again, printed_errors
     assert "delete" in printed_errors()
 
 
+def test_results_of_other_draws_are_refused(again, monkeypatch, printed_errors):
+    """The method declares other ranges than when its trials were played."""
+    drawn = plan.draw
+    monkeypatch.setattr(
+        plan,
+        "draw",
+        lambda *keys: {key: 2 * value for key, value in drawn(*keys).items()},
+    )
+    assert again("untuned", "final") == 2
+    assert "search/fedavg,trial=0,seed=7: " in (line := printed_errors())
+    assert "training.lr" in line
+
+
 def read_csv(path):
     """Return the lines of a table as dictionaries."""
     with open(path) as file:
