@@ -116,3 +116,33 @@ class TwiceAsMany(Ratio):
 
     def sums(self, block):
         return torch.stack([block.right.double().sum(dim=1), 2 * block.samples], dim=1)
+
+
+class Folded(MacroF1):
+    def numbers(self, name, sums, trained):
+        return {"folded/right": self.number(sums, trained)}
+
+
+class Halved(MacroF1):
+    def summary(self, name, numbers):
+        return {"": 0.5}
+
+    def recorded_as(self, name, kind):
+        return ""
+
+
+class Overwriting(MacroF1):
+    def sums(self, block):
+        block.logits[~block.mask] = 0
+        return super().sums(block)
+
+
+class Adding(MacroF1):
+    def number(self, sums, trained):
+        return sums.add_(1)[:, 0]
+
+
+class Unset(MacroF1):
+    def number(self, sums, trained):
+        torch.set_default_dtype(torch.float64)
+        return super().number(sums, trained)

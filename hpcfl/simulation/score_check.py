@@ -13,6 +13,7 @@ from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import describe_form
 from hpcfl.scores.base import Block, Score
+from hpcfl.simulation import torch_settings
 
 # Shape of a synthetic block, whose last SPARE samples are masked out.
 CLIENTS, SAMPLES, SPARE = 3, 8, 2
@@ -53,7 +54,10 @@ def check_scores(
     of_clients: dict[str, tuple[str, np.ndarray]] = {}
     recorder: dict[str, str] = {}  # score by name of its summary
     for name, score in scores.items():
-        for number, values in check(name, score, classes, device).items():
+        place = f"{user_code.locate(type(score))}score '{name}'"
+        with torch_settings.unchanged(place):
+            numbers = check(name, score, classes, device)
+        for number, values in numbers.items():
             other, others_values = of_clients.setdefault(number, (name, values))
             # Several scores record a client's number of samples.
             if not np.array_equal(values, others_values, equal_nan=True):
@@ -95,12 +99,17 @@ def check(
     block = make_block(classes, device)
     with locate_score_errors(name, score, "sums"):
         check_additive(score, block, require_rows(score.sums(block), "width"))
+        before = make_block(classes, device)
+        require_unchanged(block.logits, before.logits)
+        require_unchanged(block.labels, before.labels)
+        require_unchanged(block.mask, before.mask)
     of_clients = {}
     with locate_score_errors(name, score, "number"):
         clients = [select_part(block, slice(i, i + 1)) for i in range(CLIENTS)]
         alone = [compute_numbers(name, score, client) for client in clients]
         for number, values in compute_numbers(name, score, block).items():
             require_rows(values)
+            require_name(number)
             require_close(
                 torch.cat([numbers[number] for numbers in alone]),
                 values,
@@ -117,6 +126,8 @@ def check(
                 f"it returns {summary}; expected a float for each of "
                 f"{', '.join(sorted(expected))}"
             )
+        for number in expected:
+            require_name(number)
     return of_clients
 
 
@@ -131,7 +142,12 @@ def compute_numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
         block: block of logits and labels.
     """
     trained = torch.ones(len(block.labels), block.classes, dtype=torch.float64)
-    return score.numbers(name, score.sums(block).double().cpu(), trained)
+    sums = score.sums(block).double().cpu()
+    copy = sums.clone()
+    numbers = score.numbers(name, sums, trained)
+    require_unchanged(sums, copy)
+    require_unchanged(trained, torch.ones_like(trained))
+    return numbers
 
 
 def make_block(classes: int, device: torch.device | str = "cpu") -> Block:
@@ -180,6 +196,18 @@ def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
     )
     if not close:
         raise TypeError(complaint)
+
+
+def require_unchanged(given: Tensor, before: Tensor) -> None:
+    """Raise TypeError if a score has changed an argument, which others read as well."""
+    if not torch.equal(given, before):
+        raise TypeError("it changes an argument in place; change a copy")
+
+
+def require_name(number: str) -> None:
+    """Raise TypeError for a name under which no number can be recorded."""
+    if not number or "/" in number:
+        raise TypeError(f"the name '{number}' of a number is empty or contains '/'")
 
 
 def select_part(block: Block, clients: slice = ALL, samples: slice = ALL) -> Block:

@@ -56,6 +56,11 @@ MISTAKES = [
         "'std'",
     ),
     ("Mistakes", "class Mistakes", "'clients/COLUMN/correct'"),
+    ("Folded", "class Folded", "'folded/right'"),
+    ("Halved", "class Halved", "'summary': TypeError: "),
+    ("Overwriting", "class Overwriting", "'sums': TypeError: "),
+    ("Adding", "class Adding", "'number': TypeError: "),
+    ("Unset", "class Unset", "torch.set_default_dtype"),
     ("TwiceAsMany", "class TwiceAsMany", "'clients/COLUMN/total'"),
 ]
 
