@@ -145,7 +145,7 @@ class Config(Section):
 
     @property
     def notes(self) -> list[str]:
-        """Return a note for each key that was changed without effect."""
+        """Return a note for each key that was changed without effect or misleads."""
         training, lines = self.training, []
         if training.warmup > self.rounds:
             lines.append(
@@ -155,6 +155,13 @@ class Config(Section):
         if late := [round for round in training.milestones if round >= self.rounds]:
             lines.append(
                 f"training.milestones: {late} come after the last of {self.rounds} rounds"
+            )
+        tuning = [*self.evaluation.tune_epochs, getattr(self.method, "tune_epochs", 0)]
+        if training.schedule == "cosine" and any(tuning):
+            lines.append(
+                "tune_epochs: with training.schedule = 'cosine' the learning rate is 0 after the "
+                "last round, so the scores after it are those without tuning; use 'constant' or "
+                "'step'"
             )
         for name in SECTIONS:
             lines += getattr(self, name).describe_unread(f"{name}.")

@@ -321,6 +321,21 @@ def test_keys_that_change_nothing_are_noted():
     )
 
 
+@pytest.mark.parametrize(
+    ("method", "tune_epochs", "noted"),
+    [("fedbabu", [0], True), ("fedavg", [0, 5], True), ("fedavg", [0], False)],
+)
+def test_tuning_at_a_learning_rate_of_zero_is_noted(method, tune_epochs, noted):
+    table = {
+        "method": {"name": method},
+        "training": {"schedule": "cosine"},
+        "evaluation": {"tune_epochs": tune_epochs},
+    }
+    notes = config.parse(table).notes
+    assert [note.startswith("tune_epochs: ") for note in notes] == [True] * noted
+    assert not config.parse(table | {"training": {}}).notes
+
+
 def test_a_stored_configuration_which_says_all_keys_has_no_notes():
     """``verify`` runs such configurations, and ``hpcfl run`` the file that a tuning
     selected.
