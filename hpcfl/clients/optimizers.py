@@ -177,7 +177,7 @@ def _compute_norms(tensors: Iterable[Tensor]) -> Tensor:
     """Return each lane's norms of the ``tensors`` [a, …], one column per tensor."""
     norms = []
     for tensor in tensors:
-        norms.append(torch.linalg.vector_norm(tensor.flatten(1), dim=1))
+        norms.append(torch.linalg.vector_norm(tensor[:, None].flatten(1), dim=1))
     return torch.stack(norms, dim=1)
 
 

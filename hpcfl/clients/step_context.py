@@ -312,7 +312,7 @@ class StepContext:
             if all(part.is_contiguous() for part in weights):
                 # One launch writes all flattened views. CUDA's kernel reads ``rows`` as
                 # contiguous memory whatever their strides.
-                flat = [part.flatten(1) for part in weights]
+                flat = [part[:, None].flatten(1) for part in weights]
                 widths = [part.shape[1] for part in flat]
                 torch.split_with_sizes_copy(rows.contiguous(), widths, dim=1, out=flat)
                 return
@@ -320,7 +320,9 @@ class StepContext:
             mixing.index_copy(self._session.work.tensors[name], self._lanes, part)
 
     def _flatten(self, tensors: Tensors) -> Tensor:
-        parts = [tensors[name].flatten(1) for name in self._session.work.trained]
+        parts = [
+            tensors[name][:, None].flatten(1) for name in self._session.work.trained
+        ]
         return torch.cat(parts, dim=1)
 
     def _split(self, rows: Tensor) -> Tensors:

@@ -57,7 +57,7 @@ def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
     for tensor in tensors:
         if not tensor.is_floating_point() or not tensor.numel():
             continue
-        parts = scratch.split_rows(tensor.flatten(1))
+        parts = scratch.split_rows(tensor[:, None].flatten(1))
         # NaN propagates through both; absolute values would need a copy of all rows.
         largest = [torch.maximum(part.amax(dim=1), -part.amin(dim=1)) for part in parts]
         result &= torch.cat(largest).isfinite().cpu()

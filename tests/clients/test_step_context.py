@@ -4,6 +4,7 @@ loss, losses of models, draws.
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from hpcfl.clients import Pool
@@ -30,6 +31,29 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
     rows = rows_of(fleet)
     assert torch.equal(fleet.train_by(step, rows, batches=2)[0], rows)
     assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
+
+
+class Scaled(nn.Module):
+    """A linear model with a trained factor of the logits."""
+
+    def __init__(self, shape, classes, *, factor: list[int]):
+        super().__init__()
+        self.head = nn.Linear(shape[0], classes)
+        self.factor = nn.Parameter(torch.ones(factor))
+
+    def forward(self, x):
+        return self.factor * self.head(x)
+
+
+@every_lanes
+def test_a_parameter_may_have_no_dimension(make_fleet, rows_of, lanes):
+    trained = []
+    for factor in ([], [1]):
+        model = {"name": "test_step_context:Scaled", "factor": factor}
+        fleet = make_fleet(model=model, lanes=lanes, clip=0.1, lr=0.1)
+        rows = fleet.train(rows_of(fleet), proximal=(0.1, rows_of(fleet, seed=2)))
+        trained.append(fleet.train_by(moves, rows, phase="moves")[0])
+    assert torch.equal(*trained)
 
 
 def reads(context):

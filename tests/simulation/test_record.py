@@ -19,12 +19,14 @@ def test_healthy_clients_have_finite_messages_state_and_losses(
     monkeypatch.setattr(scratch, "PART_BYTES", at_once)
     fleet = make_fleet()
     fleet.state = {"private": torch.zeros(5, 2), "count": torch.zeros(5, 1).long()}
+    fleet.state["number"] = torch.zeros(5)  # declared as torch.tensor(0.0)
     uplink = {"model": torch.zeros(5, 3), "mask": torch.ones(5, 3).bool()}
     assert record.find_finite(fleet, uplink).all()
     uplink["model"][1, 2] = torch.nan
     fleet.state["private"][2, 0] = -torch.inf
+    fleet.state["number"][4] = torch.nan
     fleet.results.losses = torch.tensor([0.0, 0, 0, torch.nan, 0])
-    assert record.find_finite(fleet, uplink).int().tolist() == [1, 0, 0, 0, 1]
+    assert record.find_finite(fleet, uplink).int().tolist() == [1, 0, 0, 0, 0]
 
 
 def test_a_clients_numbers_and_their_summary_by_hand(federate):
