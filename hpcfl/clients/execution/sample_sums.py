@@ -166,7 +166,9 @@ class SampleSums(nn.Module):
         """
         norms = []
         for gradient in gradients:
-            norms.append(torch.linalg.vector_norm(gradient.flatten(2), dim=2))
+            norms.append(
+                torch.linalg.vector_norm(gradient[:, :, None].flatten(2), dim=2)
+            )
         norm = torch.linalg.vector_norm(torch.stack(norms, dim=2), dim=2)
         kept = held & (norm < math.inf)
         for total, gradient in zip(totals, gradients, strict=True):

@@ -110,7 +110,22 @@ def make_texts():
     return model, torch.randint(9, (3, 6))
 
 
-@pytest.mark.parametrize("make", [make_images, make_texts])
+class Scaled(MLP):
+    """A model with a trained factor of the logits, which has no dimension."""
+
+    def __init__(self):
+        super().__init__((5,), 3, hidden=(4,))
+        self.factor = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.factor * super().forward(x)
+
+
+def make_scaled():
+    return Scaled(), torch.randn(3, 5)
+
+
+@pytest.mark.parametrize("make", [make_images, make_texts, make_scaled])
 def test_convolutions_and_attention_sample_by_sample(make):
     torch.manual_seed(0)
     module, samples = make()
