@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import torch
 import torch.nn.functional as functional
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from hpcfl.methods._shared_part import PrivatePart
@@ -91,6 +91,15 @@ class GPFL(PrivatePart):
         False,
         description="compute contexts from the client's last embeddings, as the authors' code",
     )
+
+    @model_validator(mode="after")
+    def _refuse_ala(self) -> "GPFL":
+        if self.ala:
+            raise ValueError(
+                "ala = true would blend the class embeddings, which gpfl's prediction does "
+                "not read; leave ala out"
+            )
+        return self
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name)

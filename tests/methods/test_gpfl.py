@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from refusals import expect_refusal
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
@@ -112,6 +113,11 @@ def test_contexts_may_lag_by_a_round(federate):
     received = fleet.layout.split(played.server["model"])["embeddings.weight"]
     assert torch.equal(found["embeddings"][0], received)
     assert not played.prepared.store.template["embeddings"].any()
+
+
+def test_ala_is_refused(federate):
+    with expect_refusal(r"method: ala = true .*gpfl"):
+        federate({"name": "gpfl", "ala": True})
 
 
 def closed(valve):
