@@ -18,10 +18,6 @@ def method(**keys):
     return FML(name="fml", **keys)
 
 
-def loss_of(model, batch, **keys):
-    return method(**keys).loss(model, batch, Lane())
-
-
 @pytest.fixture
 def model():
     """Return a model that contains another model."""
@@ -62,12 +58,10 @@ def test_gradients_are_those_of_both_models_steps(model, detach):
     and correspondingly for the meme. Without ``detach`` each model has the gradients of
     both divergences.
     """
-    keys = {"alpha": 0.25, "beta": 0.75}
     mine = list(model.mine.parameters())
     meme = [*model.hidden1.parameters(), *model.head.parameters()]
-    found = torch.autograd.grad(
-        loss_of(model, BATCH, detach=detach, **keys), [*mine, *meme]
-    )
+    loss = method(detach=detach, alpha=0.25, beta=0.75).loss(model, BATCH, Lane())
+    found = torch.autograd.grad(loss, [*mine, *meme])
     p_g, p_l = model(BATCH.x).log_softmax(1), model.mine(BATCH.x).log_softmax(1)
 
     def divergence(teacher, pupil):

@@ -7,11 +7,7 @@ import torch
 from hpcfl.methods.base import Audience, Cohort
 from hpcfl.methods.pfedhn import PFedHN
 
-SMALL = {
-    "hidden": 4,
-    "hidden_layers": 1,
-    "embedding": 3,
-}
+SMALL = {"hidden": 4, "hidden_layers": 1, "embedding": 3}
 
 
 def method(**keys):
@@ -116,7 +112,7 @@ def test_inner_steps_do_not_end_with_an_epoch(federate):
     assert gradients[:2].tolist() == [28, 28]
 
 
-def test_a_large_hypernetwork_is_said(setup, monkeypatch):
+def test_a_large_hypernetwork_is_said(setup):
     assert method().notes(setup) == []
     wide = method(hidden=2_000_000)  # 64 parameters
     (note,) = wide.notes(setup)
