@@ -2,8 +2,8 @@
 
 Li et al., "Federated optimization in heterogeneous networks", MLSys 2020. Clients
 minimise F_i(w_i) + (μ/2)‖w_i − w‖² with the received w constant. The paper's inexact
-local solutions are left out, as in every comparison of the four papers.
-``participation.stragglers`` simulates its stragglers.
+local solutions are left out, as in the comparisons that hpcfl reproduces (methods-1.md
+§4.3). ``participation.stragglers`` simulates its stragglers.
 """
 
 from pydantic import Field

@@ -12,8 +12,8 @@ and leave θ_i unchanged. Steps are plain with every optimiser.
 
 FedALA's description also permits a draw for every mini-batch, θ_i ← θ̂ − η∇f(θ̂), as
 with ``draw = "batch"``. But then θ_i is replaced within two mini-batches. T decays each
-round, down to a lower limit because the draw overflows as T → 0. The class that PFLlib
-removed overwrites its learned strategy with each draw; here a_i accumulates.
+round, down to 0.05, because the draw overflows as T → 0. The class that PFLlib removed
+overwrites its learned strategy with each draw; here a_i accumulates.
 """
 
 from typing import Literal
