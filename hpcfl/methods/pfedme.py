@@ -78,10 +78,10 @@ class PFedMe(ServerModel):
 
     @model_validator(mode="after")
     def _inner_steps_converge(self) -> "PFedMe":
-        if self.personal_lr * self.lam >= 2:
+        factor = self.personal_lr * (self.lam + self.mu)
+        if factor >= 2:
             raise ValueError(
-                f"personal_lr · lam = {self.personal_lr * self.lam:g} must be below 2, "
-                "or θ diverges"
+                f"personal_lr · (lam + mu) = {factor:g} must be below 2, or θ diverges"
             )
         return self
 

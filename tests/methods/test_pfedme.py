@@ -46,8 +46,8 @@ def test_beta_steps_and_extrapolates(cohort):
 
 
 def test_refuses_inner_steps_that_diverge(federate):
-    with expect_refusal(r"method: personal_lr · lam = 3 .* 2"):
-        federate({"name": "pfedme", "personal_lr": 0.2})
+    with expect_refusal(r"method: personal_lr · \(lam \+ mu\) = 3 .* 2"):
+        federate({"name": "pfedme", "personal_lr": 0.1, "mu": 15.0})
 
 
 def test_without_a_pull_the_shared_model_never_moves(federate):
