@@ -301,8 +301,18 @@ class Updates(Overlay):
         uploads: Mapping[str, int],
     ) -> list[str]:
         lines = []
-        width = sum(list_widths(uploads))
-        clients = len(cohort(1))
+        if uploads:
+            width = sum(list_widths(uploads))
+            lines += self._describe_uploads(width, len(cohort(1)))
+        if self.privacy is not None:
+            lines += self.privacy.describe(rounds if uploads else 0, cohort)
+        return lines
+
+    def _describe_uploads(self, width: int, clients: int) -> list[str]:
+        """Return lines on the uploads of a round, for ``clients`` updates of P =
+        ``width`` numbers.
+        """
+        lines = []
         if self.chain.transforms or self.secure is not None:
             lines.append(self._describe_bits(width))
         if self.rule.has_effect():
@@ -316,8 +326,6 @@ class Updates(Overlay):
             )
         if self.secure is not None:
             lines.append(self.secure.describe())
-        if self.privacy is not None:
-            lines += self.privacy.describe(rounds if uploads else 0, cohort)
         return lines
 
     def count_server_bytes(self, clients: int, uploads: Mapping[str, int]) -> int:
@@ -335,13 +343,14 @@ class Updates(Overlay):
 
     def _describe_bits(self, width: int) -> str:
         """Return a line on the bits of an update of P = ``width`` numbers."""
-        plain = float(FLOAT_BITS * width)
+        plain = FLOAT_BITS * width
         bits = self.chain.count_bits(width)
         if self.secure is not None:
             bits = self.secure.count_bits(torch.ones(1, width))
+        times = (plain / bits).item()
         return (
             f"uploads: {bits.item():,.0f} bits per client and round, "
-            f"{plain / bits.item():.3g} times fewer than {plain:,.0f} of float32"
+            f"{times:.3g} times fewer than {plain:,.0f} of float32"
         )
 
     # Properties of several parts

@@ -1,9 +1,10 @@
 """Changes of clients' updates in whole runs."""
 
+import numpy as np
 import pytest
 import tiny
 import torch
-from playing import play
+from playing import play, prepare_tiny
 from whole_runs import PART, UNIFORM, is_the_same_elsewhere, play_alone, refuse
 
 from hpcfl.experiment import config
@@ -78,6 +79,19 @@ def test_bits_are_counted_and_memory_adds_up(tmp_path):
     assert (played.values["clients/floats_up"][0] == 5 * width / 32).all()
     half = played.clients["update.0.rest"].mean(dim=0)
     torch.testing.assert_close(played.server["update.0.total"], half)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"compression": {"kind": "top-k", "k": 5}, "aggregation": {"rule": "median"}},
+        {"aggregation": {"secure": True, "clip": 1.0}},
+    ],
+)
+def test_check_describes_no_uploads_of_a_method_without_any(sections):
+    method = {"name": "local", "weights": "uniform"}
+    (overlay,) = prepare_tiny(method, **sections).hooks.overlays
+    assert overlay.describe(3, lambda round: np.arange(5), {}) == []
 
 
 @pytest.mark.parametrize(
