@@ -189,7 +189,7 @@ class Rule(AggregationSection, ABC):
         """Return the reason why the rule cannot combine ``clients`` updates, "" if it
         can.
 
-        Runs with cohorts of a fixed size are checked before round 1.
+        The largest possible cohort of a run is checked before round 1.
         """
         return ""
 

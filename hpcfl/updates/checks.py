@@ -72,15 +72,14 @@ def check_sections(
     weights = getattr(config.method, "weights", "uniform")
     if not rule.is_weighted and weights != "uniform":
         raise UserError(f"{key} ignores weights; set method.weights = 'uniform'")
-    participation = config.participation
-    cohort = participation.count(config.partition.clients)
-    is_drawn = participation.scheme == "poisson" or bool(participation.dropout)
-    varies = is_drawn or config.time.mode != "none"
-    if not varies and (problem := rule.find_problem(cohort)):
+    participation, clients = config.participation, config.partition.clients
+    cohort = participation.count(clients)
+    may_grow = participation.scheme == "poisson" or config.time.mode != "none"
+    if problem := rule.find_problem(clients if may_grow else cohort):
         raise UserError(f"{key}: {problem}")
     if attack is not None:
-        fixed = None if varies else cohort
-        check_attack(config, attack, transforms, fixed)
+        varies = may_grow or participation.dropout
+        check_attack(config, attack, transforms, None if varies else cohort)
 
 
 def check_attack(

@@ -19,7 +19,20 @@ LARGEST = {"rule": "own_updates:Largest"}
             {"attack": {"kind": "own_updates:Negate", "share": 0.09}},
             "attack.share = 0.09: .* 0.1, ",
         ),
-        ({"aggregation": {**LARGEST, "least": 6}}, "Largest': .* 6 clients"),
+        (
+            {
+                "aggregation": {**LARGEST, "least": 6},
+                "participation": {"scheme": "poisson"},
+            },
+            "Largest': .* 6 clients",
+        ),
+        (
+            {
+                "aggregation": {**LARGEST, "least": 4},
+                "participation": {"fraction": 0.6},
+            },
+            "Largest': .* 4 clients",
+        ),
         (
             {"aggregation": LARGEST, "method": {"name": "fedavg"}},
             "Largest' .*method.weights = 'uniform'",
