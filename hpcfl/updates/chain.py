@@ -60,14 +60,15 @@ class Chain:
         for place, transform in enumerate(self.transforms):
             names = transform.list_memory()
             with open_memory(state, place, names, columns) as memory:
-                updates = transform.apply(updates, replace(context, memory=memory))
-            bits = transform.count_bits(updates, bits)
+                changed = transform.apply(updates, replace(context, memory=memory))
+            bits = transform.count_bits(changed, bits)
+            updates = changed.to(updates.dtype)
         return updates, bits
 
     def apply_without_memory(self, updates: Tensor, context: Context) -> Tensor:
         """Return the transformed updates [n, P]; all transforms must be stateless."""
         for transform in self.transforms:
-            updates = transform.apply(updates, context)
+            updates = transform.apply(updates, context).to(updates.dtype)
         return updates
 
     def finish(

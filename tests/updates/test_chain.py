@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from own_updates import Halve, Identity
 
-from hpcfl.updates.base import Context
+from hpcfl.updates.base import Context, Transform
 from hpcfl.updates.chain import Chain
 
 CONTEXT = Context(1, 1, np.arange(2), 2)
@@ -37,3 +37,21 @@ def test_bits_are_those_of_the_last_transform():
     assert CHAIN.count_bits(3).tolist() == [15]
     assert Chain([]).count_bits(3).tolist() == [96]
     assert CHAIN.has_effect(3) and not Chain([Identity(kind="same")]).has_effect(3)
+
+
+class Rounded(Transform):
+    """Transform that sends float16 numbers."""
+
+    def apply(self, updates, context):
+        return updates.half()
+
+    def count_bits(self, updates, bits):
+        return torch.full_like(bits, 8.0 * updates[0].nbytes)
+
+
+def test_updates_of_another_type_stay_float32_so_that_their_mean_is_not_rounded():
+    chain, made = Chain([Rounded(kind="rounded")]), torch.tensor([[0.1, 3.0]])
+    sent, bits = chain.apply({}, made, torch.zeros(1), CONTEXT, COLUMNS)
+    assert sent.dtype == torch.float32 and bits.item() == 32
+    assert torch.equal(sent, made.half().float())
+    assert torch.equal(chain.apply_without_memory(made, CONTEXT), sent)
