@@ -18,6 +18,7 @@ from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
 from hpcfl.rows.declared import describe_form
 from hpcfl.updates.base import Attack, Context, Rule, Transform
+from hpcfl.updates.compression import Compression
 from hpcfl.updates.entries import FLOAT_BITS
 
 CLIENTS, WIDTH = 3, 1000
@@ -35,8 +36,16 @@ def try_transform(transform: Transform) -> None:
     updates, context = make_updates()
     place = f"{user_code.locate(type(transform))}transform '{transform.kind}'"
     with suppress_errors():
-        whole = apply(transform, updates, context)
+        given = updates.clone()
+        whole = apply(transform, given, context)
         require_updates(f"{place}: 'apply'", whole, CLIENTS)
+        if isinstance(transform, Compression):
+            transform.compress(given, context)
+        if not torch.equal(given, updates):
+            raise UserError(
+                f"{place} changes the updates that it receives, which error feedback "
+                "and the method still read; return new tensors"
+            )
         for client in range(CLIENTS):
             own = context.select(context.ids == client)
             [alone] = apply(transform, updates[[client]], own)
@@ -93,7 +102,7 @@ def try_attack(attack: Attack) -> None:
 def apply(transform: Transform, updates: Tensor, context: Context) -> Tensor:
     """Return the updates after a transform, whose memory is zero."""
     memory = {name: torch.zeros_like(updates) for name in transform.list_memory()}
-    return transform.apply(updates.clone(), replace(context, memory=memory))
+    return transform.apply(updates, replace(context, memory=memory))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.updates.base import Rule, Transform
+from hpcfl.updates.compression import Compression
 from hpcfl.updates.update_trial import try_attack, try_rule, try_transform
 
 
@@ -50,9 +51,18 @@ class CountsOnce(Keyed):
         return bits[:1]
 
 
+class Truncates(Compression):
+    """A compression that changes its argument, so that its error would be 0."""
+
+    def compress(self, updates, context):
+        updates[updates.abs() < 0.1] = 0
+        return updates
+
+
 @pytest.mark.parametrize(
     ("kind", "named"),
     [
+        (Truncates, "changes the updates"),
         (Centred, "depends on other clients"),
         (Cut, r"'apply' .*\[3, 5\]"),
         (Nothing, "'apply' .*NoneType"),
