@@ -163,8 +163,7 @@ class Config(Section):
                 "last round, so the scores after it are those without tuning; use 'constant' or "
                 "'step'"
             )
-        for name in SECTIONS:
-            lines += getattr(self, name).describe_unread(f"{name}.")
+        lines += self._list_unread()
         if self.privacy and not (self.privacy.noise or self.privacy.epsilon):
             lines.append(
                 "privacy: without noise ε is infinite; set privacy.noise or privacy.epsilon"
@@ -187,6 +186,14 @@ class Config(Section):
                 f"{', '.join(unheeded)}: ignored in the separate plain SGD steps of "
                 f"{self.method.name}"
             )
+        return lines
+
+    def _list_unread(self) -> list[str]:
+        """Return a note for each key that another key leaves unread."""
+        lines = []
+        for name in SECTIONS | OPTIONAL:
+            if section := getattr(self, name):
+                lines += section.describe_unread(f"{name}.")
         return lines
 
     def resolved(self) -> dict[str, Any]:

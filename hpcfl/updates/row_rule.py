@@ -47,6 +47,11 @@ class RowRule(Rule):
             raise ValueError("bucket needs mixing = 'bucketing'")
         return self
 
+    def find_unread(self) -> dict[str, list[str]]:
+        """Return ``f`` as unread by a rule that does not tolerate a number of clients."""
+        is_read = self.needs_f or self.mixing == "nnm"
+        return {} if is_read or self.f is None else {"rule": ["f"]}
+
     @property
     def tolerated(self) -> int:
         """Number of bad clients that the rule tolerates."""

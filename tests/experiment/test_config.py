@@ -363,6 +363,22 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
         ({"newcomers": {"epochs": 2}}, "with newcomers.clients = 0"),
         ({"data": {"imbalance_order": "random"}}, "with data.imbalance = 1.0"),
         ({"model": {"head_scale": 3.0}}, "with model.head = 'linear'"),
+        ({"adapter": {"rank": 4}}, "with adapter.kind = 'none'"),
+        (
+            {"aggregation": {"rule": "trimmed-mean", "f": 1}},
+            "with aggregation.rule = 'trimmed-mean'",
+        ),
+        (
+            {
+                "attack": {
+                    "kind": "scale",
+                    "share": 0.2,
+                    "factor": 2.0,
+                    "server_lr": 0.5,
+                }
+            },
+            "with attack.factor = 2.0",
+        ),
         (
             {"method": {"name": "fedamp", "proximal": 0.5, "lam": 2.0}},
             "with method.proximal = 0.5",

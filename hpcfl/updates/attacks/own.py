@@ -1,5 +1,7 @@
 """Attacks that each attacker computes from its own update."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from pydantic import Field
@@ -50,6 +52,8 @@ class Scale(Attack):
         None, gt=0, description="factor γ on the attacker's update; default: 1/(p_i η)"
     )
     server_lr: float = Field(1.0, gt=0, description="learning rate η of the server")
+
+    readers: ClassVar = {"factor": {None: ("server_lr",)}}
 
     def forge(self, updates: Tensor, honest: Tensor | None, context: Context) -> Tensor:
         if self.factor is not None:
