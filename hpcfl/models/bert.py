@@ -112,7 +112,7 @@ class Bert(Transformer):
         norm_eps: NormEps = 1e-12,
     ):
         tokens = count_tokens("bert", shape, vocabulary)
-        refuse_long("bert", shape[0] + first_position, positions)
+        refuse_long("bert", shape[0], positions, first_position)
         vectors = tokens + positions + types
         super().__init__(
             "bert", vectors, width=width, depth=depth, heads=heads, hidden=hidden

@@ -59,12 +59,12 @@ def count_tokens(name: str, shape: tuple[int, ...], vocabulary: int | None) -> i
     return vocabulary
 
 
-def refuse_long(name: str, tokens: int, longest: int) -> None:
-    """Raise UserError for texts with more tokens than positions."""
-    if tokens > longest:
+def refuse_long(name: str, tokens: int, longest: int, first: int = 0) -> None:
+    """Raise UserError for texts with more tokens than positions from the ``first`` on."""
+    if first + tokens > longest:
         raise UserError(
             f"model.positions = {longest} of model.name = '{name}': a text here has "
-            f"{tokens} tokens; shorten the texts"
+            f"{tokens} tokens, the first at position {first}; shorten the texts"
         )
 
 

@@ -78,7 +78,7 @@ def test_what_is_behind_the_padding_changes_no_bit():
         (
             Bert,
             {"positions": 6, "first_position": 2},
-            "model.positions = 6 of .*'bert': .* 7 ",
+            "model.positions = 6 of .*'bert': .* 5 .* 2;",
         ),
         (GPT, {"positions": 4}, "model.positions = 4 of .*'gpt': .* 5 "),
         (GPT, {"heads": 5}, "model.heads = 5 .* model.width = 12 "),
