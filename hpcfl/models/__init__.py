@@ -93,8 +93,8 @@ def build(
         UserError: The model does not fit the samples or cannot have the requested head.
     """
     options: dict[str, Any] = dict(model.options)
-    if vocabulary is not None:
-        _refuse_tokens(model)
+    if vocabulary is not None and ":" not in model.name:
+        _refuse_tokens(model, vocabulary)
     if "vocabulary" in options and options["vocabulary"] is None:
         options["vocabulary"] = vocabulary
     module = _make(model.name, shape, classes, options)
@@ -115,15 +115,20 @@ def build(
     return module
 
 
-def _refuse_tokens(model: Model) -> None:
-    """Raise UserError if the model is a built-in one that does not take token ids."""
-    if "vocabulary" in model.options or ":" in model.name:
-        return
-    raise UserError(
-        f"model.name = '{model.name}' does not take token ids, which integers of an npz file, "
-        "lists of integers and texts are: save numbers as float32, set data.encode = "
-        "'one-hot' for a column of categories, or take a model of tokens such as fasttext"
-    )
+def _refuse_tokens(model: Model, vocabulary: int) -> None:
+    """Raise UserError if a built-in model does not take all ids below ``vocabulary``."""
+    if "vocabulary" not in model.options:
+        raise UserError(
+            f"model.name = '{model.name}' does not take token ids, which integers of an npz file, "
+            "lists of integers and texts are: save numbers as float32, set data.encode = "
+            "'one-hot' for a column of categories, or take a model of tokens such as fasttext"
+        )
+    known = model.options["vocabulary"] or vocabulary
+    if known < vocabulary:
+        raise UserError(
+            f"model.vocabulary = {known}: the data set has {vocabulary} token ids; leave the key "
+            "out, or encode the texts by the model's vocabulary"
+        )
 
 
 def _make(

@@ -74,6 +74,8 @@ def test_parameters_are_those_of_the_papers(table, shape, classes, layers):
 
 def test_a_vocabulary_left_out_is_that_of_the_data():
     assert made({"name": "fasttext"}, (200,), 4, 17).embedding.num_embeddings == 17
+    with expect_refusal("model.vocabulary = 16: .* 17 "):
+        made({"name": "fasttext", "vocabulary": 16}, (200,), 4, 17)
 
 
 @pytest.mark.parametrize(
