@@ -53,7 +53,7 @@ class PreparedModel:
         template: initial model on the CPU.
         parameters: layout of the trained parameters.
         buffers: layout of the batch-norm statistics.
-        notes: notes on the file.
+        notes: notes on the file and on the output layer.
     """
 
     build: Build
@@ -111,7 +111,7 @@ def prepare_model(
         template=template,
         parameters=parameters,
         buffers=layout.lay_out_buffers(template),
-        notes=notes,
+        notes=notes + list_head_notes(template, parameters),
     )
 
 
@@ -284,3 +284,25 @@ def refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> 
                 f"method.name = '{method.name}': all of the model's {group} is frozen "
                 f"({how}), so {why}; unfreeze some of it, or choose another method"
             )
+
+
+def list_head_notes(module: nn.Module, parameters: layout.Layout) -> list[str]:
+    """Return a note on each parameter of the output layer that belongs to another layer.
+
+    A row has tied parameters once, under their first name.
+
+    Args:
+        module: model of one client.
+        parameters: layout of its trained parameters.
+    """
+    first, notes = {}, []
+    for name, tensor in constants.list_parameters(module):
+        first[id(tensor)] = name
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        layer = first.get(id(tensor), name)
+        if name.startswith("head.") and name != layer:
+            notes.append(
+                f"the model's '{name}' is tied to '{layer}' and belongs to that layer; methods "
+                f"and adapters take '{parameters.head_name}' without it as the output layer"
+            )
+    return notes

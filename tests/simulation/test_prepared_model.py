@@ -3,9 +3,11 @@
 import pytest
 import tiny
 import torch
+from torch import nn
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
+from hpcfl.models.mlp import MLP
 from hpcfl.simulation.prepare import prepare
 from hpcfl.simulation.prepared_model import ModelAdapter
 
@@ -32,3 +34,18 @@ def test_an_adapter_is_handed_in_with_the_values_that_it_reads():
 def test_an_adapter_that_is_not_handed_in_is_an_error():
     with pytest.raises(ValueError, match="adapter"):
         prepare(config.parse(EXPERIMENT), OneProcess())
+
+
+def tied(shape, classes):
+    """Return a model whose output layer has the weight of the first layer."""
+    module = MLP(shape, classes, hidden=(classes, shape[0]))
+    module.head = nn.Linear(shape[0], classes, bias=False)
+    module.head.weight = module.hidden1.weight
+    return module
+
+
+def test_a_tied_output_layer_is_noted_with_the_layer_that_methods_take():
+    model = {"name": f"{__name__}:tied"}
+    (note,) = prepare(tiny.parse("fedper", model=model), OneProcess()).notes
+    for name in ("head.weight", "hidden1.weight", "hidden2"):
+        assert f"'{name}'" in note
