@@ -21,14 +21,13 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from hpcfl.adapters.kinds import find_called_layers
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.transformer import Block
 from hpcfl.rows import layout
-from hpcfl.rows.layout import lay_out_parameters
 
 TORCHS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # containers without a forward pass
 
 
 def insert(module: nn.Module, adapter: Adapter) -> set[str]:
@@ -65,14 +64,7 @@ def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
 
     Raises UserError if there are none.
     """
-    head = lay_out_parameters(module).head_name
-    possible = dict[str, nn.Module]()
-    for name, layer in module.named_modules():
-        around = module.get_submodule(name.rpartition(".")[0])
-        # In evaluation mode torch's blocks read the weights of their layers directly.
-        unasked = isinstance(around, TORCHS) or isinstance(layer, CONTAINERS)
-        if name.split(".")[0] not in ("", head) and not unasked:
-            possible[name] = layer
+    possible = find_called_layers(module)
     if adapter.targets:
         found = layout.match_names(adapter.targets, possible, "adapter.targets")
         inside = tuple(f"{name}." for name in found)

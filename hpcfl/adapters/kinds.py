@@ -39,6 +39,20 @@ def adapt(module: nn.Module, adapter: Adapter) -> nn.Module:
     return module
 
 
+def find_called_layers(module: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers below the output layer that forward passes call, by name."""
+    head = lay_out_parameters(module).head_name
+    found = {}
+    for name, layer in module.named_modules():
+        around = module.get_submodule(name.rpartition(".")[0])
+        # In evaluation mode torch's block reads the weights of its layers directly.
+        is_read = isinstance(around, nn.TransformerEncoderLayer)
+        uncalled = is_read or isinstance(layer, nn.ModuleList | nn.ModuleDict)
+        if name.split(".")[0] not in ("", head) and not uncalled:
+            found[name] = layer
+    return found
+
+
 def _find_biases(module: nn.Module, adapter: Adapter) -> set[str]:
     """Return the names of the biases, with ``adapter.norms`` also of the parameters of
     layer norms.

@@ -19,11 +19,11 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from hpcfl.adapters.kinds import find_called_layers
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment.sections import Adapter
 from hpcfl.models.layer_replacements import Embedding
 from hpcfl.rows import layout
-from hpcfl.rows.layout import lay_out_parameters
 
 # Layers with a correction if ``adapter.targets`` is empty: queries and values, or one
 # layer for queries, keys and values, by their usual names.
@@ -87,10 +87,9 @@ class LowRankEmbedding(LowRank, Embedding):
 
     def compute_correction(self) -> Tensor:
         added = self.factor * (self.B @ self.A).T
-        if self.padding_idx is None:
-            return added
-        kept = torch.arange(len(added), device=added.device) != self.padding_idx
-        return added * kept[:, None]
+        if self.padding_idx is not None:
+            added[self.padding_idx] = 0
+        return added
 
 
 ADAPTED: dict[type[nn.Module], type[LowRank]] = {
@@ -106,10 +105,10 @@ def insert(module: nn.Module, adapter: Adapter) -> set[str]:
     Raises:
         UserError: There is no target, or the rank is larger than a layer.
     """
-    for name in _find_targets(module, adapter):
-        correct(module.get_submodule(name), name, adapter)
     names = set[str]()
-    for name, layer in find_layers(module).items():
+    for name in _find_targets(module, adapter):
+        layer = module.get_submodule(name)
+        correct(layer, name, adapter)
         # The matrix of zeros must be trained, because otherwise all gradients of the
         # other matrix are zero.
         zeros = "B" if isinstance(layer, nn.Linear) else "A"
@@ -122,14 +121,9 @@ def _find_targets(module: nn.Module, adapter: Adapter) -> list[str]:
 
     Raises UserError if there are none.
     """
-    head = lay_out_parameters(module).head_name
     possible = []
-    for name, layer in module.named_modules():
-        around = module.get_submodule(name.rpartition(".")[0])
-        # In evaluation mode torch's block reads the weights of its layers directly.
-        unasked = isinstance(around, nn.TransformerEncoderLayer)
-        in_head = name.split(".")[0] == head
-        if type(layer) in ADAPTED and not unasked and not in_head:
+    for name, layer in find_called_layers(module).items():
+        if type(layer) in ADAPTED:
             possible.append(name)
     if adapter.targets:
         return layout.match_names(adapter.targets, possible, "adapter.targets")
@@ -197,9 +191,6 @@ def merge(module: nn.Module) -> nn.Module:
 
     Tied weights become separate if only one of the layers has a correction.
     """
-    plain: dict[type[nn.Module], type[nn.Module]] = {}
-    for original, adapted in ADAPTED.items():
-        plain[adapted] = original
     for layer in find_layers(module).values():
         # A new parameter, because a layer without the correction may share the weight.
         corrected = layer.weight + layer.compute_correction()
@@ -208,5 +199,5 @@ def merge(module: nn.Module) -> nn.Module:
         if hasattr(layer, "dropout"):
             del layer.dropout
         whole: nn.Module = layer
-        whole.__class__ = plain[type(layer)]
+        whole.__class__ = nn.Linear if isinstance(layer, nn.Linear) else nn.Embedding
     return module
