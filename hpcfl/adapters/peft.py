@@ -71,7 +71,7 @@ def find_corrections(module: nn.Module) -> Corrections | None:
     alike = [
         name for name in names if name not in targets and _ends_with(name, targets)
     ]
-    holders = _list_holders(module)
+    holders = [name for name, layer in module.named_modules() if _list_further(layer)]
     whole = [name for name in holders if _is_found_by_name(name, names, targets)]
     saved = [name for name in whole if not _is_inside(name, whole)]
     tensors = dict[str, Tensor]()
@@ -192,11 +192,6 @@ def _list_further(layer: nn.Module) -> dict[str, Tensor]:
         for name, parameter in layer.named_parameters(recurse=False)
         if parameter.requires_grad and name not in apart
     }
-
-
-def _list_holders(module: nn.Module) -> list[str]:
-    """Return the names of the layers with trained parameters other than corrections."""
-    return [name for name, layer in module.named_modules() if _list_further(layer)]
 
 
 def _list_parameters(name: str, layer: nn.Module) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """Residual networks of basic blocks (He et al., CVPR 2016)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from torch import Tensor, nn
@@ -27,11 +27,10 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = _make_norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
-        if (
-            stride != 1 or inputs != outputs
-        ):  # FedNH's network without norm layers has them here
+        if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                # FedNH's network without norm layers has group norm here.
                 _make_norm("group" if norm == "none" else norm, outputs),
             )
 
@@ -100,12 +99,11 @@ class ResidualNetwork(Classifier):
 
 def _make_norm(norm: Norm, channels: int) -> nn.Module:
     """Return a norm layer of the kind ``norm``; the identity for "none"."""
-    layers: dict[str, Callable[[], nn.Module]] = {
-        "batch": lambda: nn.BatchNorm2d(channels),
-        "group": lambda: nn.GroupNorm(GROUPS, channels),
-        "none": nn.Identity,
-    }
-    return layers[norm]()
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    if norm == "group":
+        return nn.GroupNorm(GROUPS, channels)
+    return nn.Identity()
 
 
 def _make_stem(inputs: int, width: int, norm: Norm, large: bool) -> nn.Sequential:

@@ -268,7 +268,3 @@ class Transformer(Classifier):
         for name in self._blocks:
             x = self.get_submodule(name)(x, mask)
         return x
-
-    def features(self, x: Tensor) -> Tensor:
-        """Return the head's input [batch, width]."""
-        raise NotImplementedError

@@ -22,7 +22,7 @@ from hpcfl.methods.base import Audience, Cohort, Overlay, Setup, State
 from hpcfl.rows import randomness
 from hpcfl.updates.compression import WORD, Compression
 from hpcfl.updates.entries import DOWNLOAD
-from hpcfl.updates.overlay import Compose, Initial, make_updates
+from hpcfl.updates.overlay import Compose, Initial, count_sent, make_updates
 from hpcfl.updates.transforms.qsgd import count_quantised_bits, quantise
 from hpcfl.updates.vectors import find_widths, join, split_columns
 
@@ -49,10 +49,8 @@ class Downloads(Overlay):
     seed: int
 
     def server_state(self, setup: Setup) -> State:
-        everyone = Audience(np.arange(setup.clients), setup, 1)
-        widths = find_widths(self.compose(self.initial(setup), everyone))
         return {
-            SENT: torch.zeros(sum(widths.values())),
+            SENT: torch.zeros(count_sent(self.compose, self.initial, setup)),
             NUMBER: torch.zeros(1, dtype=torch.int64),
             VERSIONS: torch.zeros(setup.clients, dtype=torch.int64),
         }

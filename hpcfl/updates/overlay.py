@@ -63,6 +63,8 @@ from hpcfl.updates.vectors import (
 )
 
 SKIPPED = MEMORY + "skipped"
+Compose = Callable[[State, Audience], Message]
+Initial = Callable[[Setup], State]
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Updates(Overlay):
     forgery: Forgery | None
     privacy: ClientPrivacy | None
     secure: SecureSum | None
-    compose: Callable[[State, Audience], Message]
-    initial: Callable[[Setup], State]
+    compose: Compose
+    initial: Initial
     seed: int
 
     # State before round 1
@@ -114,9 +116,7 @@ class Updates(Overlay):
         """Return a row [W] of zeros for each name."""
         if not names:
             return {}
-        everyone = np.arange(setup.clients)
-        sent = self.compose(self.initial(setup), Audience(everyone, setup, 1))
-        width = sum(find_widths(sent).values())
+        width = count_sent(self.compose, self.initial, setup)
         return {name: torch.zeros(width) for name in names}
 
     # Messages to clients
@@ -300,19 +300,14 @@ class Updates(Overlay):
         cohort: Callable[[int], np.ndarray],
         uploads: Mapping[str, int],
     ) -> list[str]:
-        lines = []
-        if uploads:
-            width = sum(list_widths(uploads))
-            lines += self._describe_uploads(width, len(cohort(1)))
+        private = []
         if self.privacy is not None:
-            lines += self.privacy.describe(rounds if uploads else 0, cohort)
-        return lines
-
-    def _describe_uploads(self, width: int, clients: int) -> list[str]:
-        """Return lines on the uploads of a round, for ``clients`` updates of P =
-        ``width`` numbers.
-        """
+            private = self.privacy.describe(rounds if uploads else 0, cohort)
+        if not uploads:
+            return private
         lines = []
+        width = sum(list_widths(uploads))
+        clients = len(cohort(1))
         if self.chain.transforms or self.secure is not None:
             lines.append(self._describe_bits(width))
         if self.rule.has_effect():
@@ -326,7 +321,7 @@ class Updates(Overlay):
             )
         if self.secure is not None:
             lines.append(self.secure.describe())
-        return lines
+        return lines + private
 
     def count_server_bytes(self, clients: int, uploads: Mapping[str, int]) -> int:
         if not self._needs_rows:
@@ -378,10 +373,6 @@ class Updates(Overlay):
         return self.secure is not None or self.chain.has_effect(width)
 
 
-Compose = Callable[[State, Audience], Message]
-Initial = Callable[[Setup], State]
-
-
 def make_updates(config: Config, compose: Compose, initial: Initial) -> Updates:
     """Return the overlay of an experiment.
 
@@ -405,6 +396,12 @@ def make_updates(config: Config, compose: Compose, initial: Initial) -> Updates:
         initial=initial,
         seed=config.seed,
     )
+
+
+def count_sent(compose: Compose, initial: Initial, setup: Setup) -> int:
+    """Return the numbers that the server sends equally to all clients in round 1."""
+    everyone = Audience(np.arange(setup.clients), setup, 1)
+    return sum(find_widths(compose(initial(setup), everyone)).values())
 
 
 def find_weight(cohort: Cohort) -> float:

@@ -34,11 +34,9 @@ def find_columns(sent: Mapping[str, object], received: Iterable[str]) -> Tensor:
         sent: The entries of the message by name.
         received: The names of the values.
     """
-    columns: dict[str, Tensor] = {}
-    start = 0
-    for name, width in find_widths(sent).items():
-        columns[name] = torch.arange(start, start + width)
-        start += width
+    widths = find_widths(sent)
+    whole = torch.arange(sum(widths.values()))
+    columns = split_columns(whole, widths)
     return torch.cat([columns[name] for name in received])
 
 
