@@ -18,6 +18,9 @@ CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 # Keys that the experiment may set to other values than the file, because no tensor
 # depends on them.
 FREE = ("dropout",)
+# Values of PEFT's ``init_lora_weights`` with which the base stays as published. Others,
+# such as "pissa", subtract the initial correction from it.
+UNCHANGED = (True, False, "gaussian", "eva", "orthogonal")
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,12 @@ def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
     if content.get("peft_type") != "LORA" or content.get("alpha_pattern"):
         raise UserError(
             f"{path}: must be a LoRA (peft_type = 'LORA') with one alpha for all layers"
+        )
+    begun = content.get("init_lora_weights", True)
+    if begun not in UNCHANGED:
+        raise UserError(
+            f"{path}: init_lora_weights = {begun!r}: PEFT's base differs from the published "
+            "one; save the adapter with path_initial_model_for_weight_conversion"
         )
     found = {"kind": "lora", "rank": _number(content, "r", path)}
     found["scale"] = "alpha/sqrt(r)" if content.get("use_rslora") else "alpha/r"

@@ -199,6 +199,7 @@ def test_an_adapter_that_does_not_fit_is_refused_in_one_line(exported):
     stored = json.loads(file.read_text())
     for changes, keys, words in (
         ({"peft_type": "IA3"}, {}, "LORA"),
+        ({"init_lora_weights": "pissa"}, {}, "init_lora_weights"),
         ({}, {"rank": 3}, "adapter.rank = 3"),
         ({"target_modules": ["head"]}, {"targets": ["hidden2"]}, "adapter.targets"),
         ({"r": 1}, {}, "hidden1.A"),
