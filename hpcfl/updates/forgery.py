@@ -47,10 +47,8 @@ class Forgery:
         """
         attacks = self.find_attackers(context)
         if not self._can_forge(attacks):
-            attacks = np.zeros(len(attacks), bool)
+            return updates[:0], np.zeros(len(attacks), bool)
         own = updates[torch.from_numpy(attacks)]
-        if not attacks.any():
-            return own, attacks
         others = torch.from_numpy(np.flatnonzero(~attacks))
         honest = mixing.pick(updates, others)
         forged = self.attack.forge(own, honest, context.select(attacks))
