@@ -111,7 +111,7 @@ def describe(**sections):
     ("sections", "words"),
     [
         ({"aggregation": {"secure": True}}, "aggregation: secure .*clip"),
-        ({"aggregation": {"step": 0.1}}, "aggregation: step .*secure = true"),
+        ({"aggregation": {"step": 0.1}}, "aggregation: step: .*secure = False"),
         (
             {"aggregation": {"secure": True, "clip": 1.0, "step": 1e-16}},
             "step = 1e-16: .* 57 bits, .* 48 ",

@@ -1,11 +1,10 @@
 """The weighted mean of the updates, exact on any number of ranks."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from hpcfl.experiment.sections import changed
 from hpcfl.rows import sums
 from hpcfl.updates.base import Context, Rule
 from hpcfl.updates.rounding import MOST_BITS
@@ -15,6 +14,7 @@ class Mean(Rule):
     needs_rows = False
     is_weighted = True
     allows_noise = True
+    readers: ClassVar = {"secure": {True: ("bits", "clip", "step")}}
 
     clip: float | None = Field(
         None, gt=0, description="secure: maximal norm of an update"
@@ -33,9 +33,7 @@ class Mean(Rule):
     def _check_keys(self) -> Self:
         if self.secure and self.clip is None:
             raise ValueError("secure needs clip, the maximal norm of an update")
-        unread = sorted(changed(self) & {"step", "bits", "clip"})
-        if unread and not self.secure:
-            raise ValueError(f"{unread[0]} needs secure = true")
+        self.refuse_unread()
         return self
 
     def describe(self, clients: int) -> str:
