@@ -104,7 +104,9 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
             part.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
             for part in (q, k, v)
         )
-        mixed, weights = attend(q, k, v, mask=mask, dropout=self._drop_weights)
+        mixed, weights = attend(
+            q, k, v, mask, lambda weights: self._dropout(weights, self.dropout)
+        )
         output: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         if average_attn_weights:
             weights = weights.mean(dim=1)
@@ -113,9 +115,6 @@ class MultiheadAttention(RandomLayer, nn.MultiheadAttention):
         elif not self.batch_first:
             output = output.transpose(0, 1)
         return output, weights if need_weights else None
-
-    def _drop_weights(self, weights: Tensor) -> Tensor:
-        return self._dropout(weights, self.dropout)
 
     def _project(self, *given: Tensor) -> list[Tensor]:
         """Return queries, keys and values of all heads, [batch, tokens, width] each.
