@@ -7,10 +7,6 @@ import pytest
 import tiny
 import torch
 from playing import prepare_alone
-from refusals import expect_refusal
-
-from hpcfl import models
-from hpcfl.experiment import config
 
 COUNTS = [[4, 2, 0], [0, 5, 1], [2, 2, 0], [3, 3, 3], [1, 0, 0]]
 SMALL = {"width": 8, "depth": 1, "heads": 2, "hidden": 8}
@@ -89,25 +85,3 @@ def test_a_client_trains_alike_alone_and_beside_others(fleet_of, name):
     one = by_rule.train(rows, only=only)
     assert torch.equal(one[3], (expected if in_lanes else serial)[3])
     assert (expected - rows).abs().amax(dim=1).min() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "keys", "said"),
-    [
-        ("vit", (3, 8, 6), {}, "'vit' .* 4×4; .* 3×8×6$"),
-        ("char-transformer", (3, 8, 8), {}, "'char-transformer' .* 3×8×8 "),
-        ("text-transformer", (6,), {}, "'text-transformer' .* 6 "),
-        (
-            "text-transformer",
-            (6,),
-            {"heads": 3, "vocabulary": 9},
-            "model.heads = 3 .* model.width = 8 ",
-        ),
-        ("vit", (3, 8, 8), {"width": 60_000, "depth": 999}, "'vit': .* 1,000,000,000 "),
-    ],
-)
-def test_what_does_not_fit_is_refused(name, shape, keys, said):
-    model = {"name": name, **CASES[name][1], **keys}
-    keys = config.parse({"model": model, "method": {"name": "fedavg"}}).model
-    with expect_refusal(said):
-        models.build(keys, shape, 3)

@@ -11,6 +11,7 @@ from published import (
     named,
     of_bert,
 )
+from refusals import expect_refusal
 from torch import nn
 from torch.nn.functional import gelu
 
@@ -52,3 +53,8 @@ def test_vit_is_torchs_layers_over_a_convolution(tmp_path):
     for layer in encoder:
         x = layer(x)
     assert_near(model.features(images), norm(x)[:, 0])
+
+
+def test_images_that_are_not_made_of_whole_patches_are_refused():
+    with expect_refusal("'vit' .* 4×4; .* 3×8×6$"):
+        ViT((3, 8, 6), 4)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from whole_runs import UNIFORM, is_the_same_elsewhere, refuse
+from whole_runs import is_the_same_elsewhere, refuse
 
 from hpcfl.experiment import plugins
 from hpcfl.rows import mixing
@@ -82,33 +82,24 @@ def test_runs_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, place):
 
 
 @pytest.mark.parametrize(
-    ("method", "sections", "words"),
+    ("sections", "words"),
     [
+        ({"aggregation": {"rule": "norm-bound"}}, "aggregation.bound"),
         (
-            UNIFORM,
-            {"aggregation": {"rule": "krum", "f": 3}},
-            "'krum': .* f = 3 .* 9 rows",
-        ),
-        ("fedavg", {"aggregation": {"rule": "median"}}, "method.weights = 'uniform'"),
-        (UNIFORM, {"aggregation": {"rule": "norm-bound"}}, "aggregation.bound"),
-        (
-            UNIFORM,
             {"attack": {"kind": "alie", "share": 0.8}},
             "'alie': z .* 6 attackers of 8 .* z$",
         ),
-        (UNIFORM, {"attack": {"kind": "alie", "share": 0.9, "z": 1.0}}, "2 honest"),
-        (UNIFORM, {"attack": {"kind": "ipm", "share": 1.0}}, "attack: all 8 clients"),
+        ({"attack": {"kind": "alie", "share": 0.9, "z": 1.0}}, "2 honest"),
+        ({"attack": {"kind": "ipm", "share": 1.0}}, "attack: all 8 clients"),
         (
-            UNIFORM,
             {"attack": {"kind": "backdoor", "share": 0.2}},
             r"'backdoor' .*\[5\]",
         ),
         (
-            UNIFORM,
             {"evaluation": {"scores": ["attack-success"]}},
             "evaluation.scores = 'attack_success' .*'backdoor'",
         ),
     ],
 )
-def test_a_mistake_is_one_line(method, sections, words):
-    refuse(words, method, COUNTS, **sections)
+def test_a_mistake_is_one_line(sections, words):
+    refuse(words, counts=COUNTS, **sections)
