@@ -9,7 +9,6 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from hpcfl.experiment.sections import changed
 from hpcfl.updates.base import Context, Transform
 
 WORD = 32  # bits of a float32 number
@@ -31,6 +30,7 @@ class Compression(Transform):
     """
 
     is_biased: ClassVar[bool] = True
+    readers: ClassVar = {"downloads": {"qsgd": ("download_levels",)}}
 
     feedback: bool | Literal["ef21"] | None = Field(
         None,
@@ -51,8 +51,7 @@ class Compression(Transform):
 
     @model_validator(mode="after")
     def _has_downloads(self) -> Self:
-        if "download_levels" in changed(self) and self.downloads != "qsgd":
-            raise ValueError("download_levels needs downloads = 'qsgd'")
+        self.refuse_unread()
         return self
 
     @abstractmethod

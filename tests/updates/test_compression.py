@@ -166,7 +166,7 @@ def test_the_server_of_ef21_keeps_the_mean_of_all_estimates(tmp_path):
     [
         ({"kind": "top-k"}, "compression: .*share or k"),
         ({"kind": "top-k", "share": 0.1, "k": 2}, "compression: .*share or k"),
-        ({"kind": "qsgd", "download_levels": 3}, "download_levels .* = 'qsgd'"),
+        ({"kind": "qsgd", "download_levels": 3}, "download_levels: .* = 'whole'"),
         ({"kind": "topk", "k": 2}, "kind = 'topk' .*'top-k'"),
     ],
 )
