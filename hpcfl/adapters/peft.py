@@ -145,7 +145,8 @@ def _strip_prefix(name: str) -> str:
     """Return the model's name of a tensor from its name in PEFT's file."""
     own = name.removeprefix(BASE).replace(".base_layer.", ".")
     for end, leaf in LEAVES.items():
-        own = own.removesuffix(end) + leaf if own.endswith(end) else own
+        if own.endswith(end):
+            own = own.removesuffix(end) + leaf
     return own
 
 

@@ -33,7 +33,7 @@ def make_guarantee(samples: int, size: int, delta: float) -> Guarantee:
     """Return the sampling of a client's mini-batches.
 
     Args:
-        samples: The client's number of samples N_i, at least 1.
+        samples: The client's number of samples N_i.
         size: The expected size of a mini-batch, before it is limited to N_i.
         delta: The probability δ.
     """
@@ -145,12 +145,7 @@ class SampleLevel(Overlay):
     def _find_epsilon(
         self, privacy: SamplePrivacy, client: int, samples: int, batches: list[int]
     ) -> float:
-        """Return a client's ε; 0 without samples.
-
-        Raises UserError if it exceeds ``privacy.epsilon``.
-        """
-        if not samples:
-            return 0.0
+        """Return a client's ε. Raises UserError if it exceeds ``privacy.epsilon``."""
         guarantee = make_guarantee(samples, self.size, self.section.delta)
         epsilon = find_epsilon(guarantee, float(privacy.noise[client]), batches)
         most = self.section.epsilon
@@ -251,11 +246,10 @@ def calibrate(
     distinct, positions = np.unique(samples, return_inverse=True)
     sigmas = np.zeros(len(distinct))
     for place, count in enumerate(distinct.tolist()):
-        if count:
-            of_round = count_batches(trainings, count, size)
-            batches = [config.rounds * number for number in of_round]
-            guarantee = make_guarantee(count, size, section.delta)
-            sigmas[place] = find_sigma(guarantee, section.epsilon, batches)
+        of_round = count_batches(trainings, count, size)
+        batches = [config.rounds * number for number in of_round]
+        guarantee = make_guarantee(count, size, section.delta)
+        sigmas[place] = find_sigma(guarantee, section.epsilon, batches)
     return replace(privacy, noise=sigmas[positions])
 
 
@@ -288,7 +282,7 @@ def describe(
         key = sigma, count, played
         if key not in known:
             batches = [played * one for one in count_batches(trainings, count, size)]
-            guarantee = make_guarantee(max(1, count), size, section.delta)
+            guarantee = make_guarantee(count, size, section.delta)
             known[key] = find_epsilon(guarantee, sigma, batches)
         spent.append(known[key])
     rates = [min(1.0, size / max(1, count)) for count in samples.tolist()]
