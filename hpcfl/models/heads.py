@@ -32,8 +32,8 @@ class CosineHead(nn.Linear):
         self.scale = nn.Parameter(torch.tensor([scale]))
 
     def forward(self, features: Tensor) -> Tensor:
-        rows = functional.normalize(self.weight, dim=1, eps=1e-12)
-        directions = functional.normalize(features, eps=1e-12)
+        rows = functional.normalize(self.weight, dim=1)
+        directions = functional.normalize(features, dim=1)
         return self.scale * functional.linear(directions, rows)
 
 
