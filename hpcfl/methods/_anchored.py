@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from hpcfl.methods._server_model import Proximal, ServerModel
-from hpcfl.methods.base import Audience, Cohort, Fleet, Inbox, Message, Setup, State
+from hpcfl.methods.base import (
+    UNWEIGHTED,
+    Audience,
+    Cohort,
+    Fleet,
+    Inbox,
+    Message,
+    Setup,
+    State,
+)
 from hpcfl.rows import mixing
 
 
@@ -64,6 +73,7 @@ class MixedAnchor(Anchored):
     """
 
     family = "mixed on the server"
+    readers = UNWEIGHTED
     no_newcomers = (
         "because the server computes a client's anchor from the client's last upload"
     )

@@ -25,6 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods.base import (
+    UNWEIGHTED,
     Audience,
     ClientModel,
     Cohort,
@@ -54,6 +55,7 @@ class Apple(Method):
         "because its model is a mix of the training clients' cores and its own core"
     )
     reference = "Luo & Wu, IJCAI 2022"
+    readers = UNWEIGHTED
     needs_rounds = True
     relation_lr: float = Field(
         0.01,

@@ -91,6 +91,7 @@ from hpcfl.rows.layout import Group, Layout
 # The names that a method's file imports from here.
 __all__ = [
     "CROSS_ENTROPY",
+    "UNWEIGHTED",
     "Audience",
     "Batch",
     "ClientModel",
@@ -119,6 +120,9 @@ __all__ = [
 ]
 
 State = dict[str, Tensor]
+# Entry of ``readers`` of a method that averages no clients: with no name it reads
+# ``weights``.
+UNWEIGHTED: dict[str, Any] = {"name": {None: ("weights",)}}
 # The upper layers that a method treats separately: all, the output layer, or the
 # upper n.
 Layers = Literal["all", "output"] | PositiveInt

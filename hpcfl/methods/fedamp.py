@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from hpcfl.methods._anchored import MixedAnchor
-from hpcfl.methods.base import search
+from hpcfl.methods.base import UNWEIGHTED, search
 from hpcfl.rows import mixing
 
 
@@ -27,7 +27,7 @@ class FedAMP(MixedAnchor):
     """
 
     reference = "Huang et al., AAAI 2021"
-    readers = {"proximal": {None: ("lam",)}}
+    readers = {**UNWEIGHTED, "proximal": {None: ("lam",)}}
     alpha: float = Field(
         1000.0,
         ge=0,

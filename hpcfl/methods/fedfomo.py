@@ -21,6 +21,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from hpcfl.methods.base import (
+    UNWEIGHTED,
     Audience,
     Cohort,
     Fleet,
@@ -62,6 +63,7 @@ class FedFomo(Method):
     client_models = ("model", "base")
     family = "mixed by clients"
     reference = "Zhang et al., ICLR 2021"
+    readers = UNWEIGHTED
     received: NonNegativeInt | Literal["all"] = Field(
         "all",
         description="maximal number of other clients' models sent to a client; 0 is Local",

@@ -24,6 +24,7 @@ from torch.func import functional_call
 from hpcfl.clients.synthetic import descend_by_batches, draw_batches
 from hpcfl.methods._shared_part import SharedHead
 from hpcfl.methods.base import (
+    UNWEIGHTED,
     Cohort,
     Fleet,
     Inbox,
@@ -43,6 +44,7 @@ class FedGH(SharedHead):
     """
 
     reference = "Yi et al., ACM MM 2023"
+    readers = UNWEIGHTED
     needs_head = "trained"
     short = {"server_epochs": 3}
     server_lr: float = Field(

@@ -23,7 +23,16 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 
 from hpcfl.clients.synthetic import descend_by_batches, draw_batches
-from hpcfl.methods.base import Cohort, Fleet, Message, Sent, Setup, State, search
+from hpcfl.methods.base import (
+    UNWEIGHTED,
+    Cohort,
+    Fleet,
+    Message,
+    Sent,
+    Setup,
+    State,
+    search,
+)
 from hpcfl.methods.fedproto import FedProto
 
 NETWORK = "network."  # prefix of the names of T's tensors in the server's state
@@ -40,6 +49,7 @@ class FedTGP(FedProto):
     """
 
     reference = "Zhang et al., AAAI 2024"
+    readers = UNWEIGHTED
     short = {"server_epochs": 3}
     lam: float = Field(
         10.0,

@@ -10,6 +10,7 @@ clients.
 from torch import Tensor
 
 from hpcfl.methods.base import (
+    UNWEIGHTED,
     Audience,
     Cohort,
     Fleet,
@@ -27,6 +28,7 @@ class Local(Method):
     """
 
     family = "no exchange"
+    readers = UNWEIGHTED
     primary = "post"
     client_models = ("model",)
 

@@ -399,6 +399,14 @@ def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
     assert note == f"{section}.{list(keys)[-1]}: not read {choice}"
 
 
+@pytest.mark.parametrize(
+    "name", ["apple", "diversifed", "fedamp", "fedfomo", "fedgh", "local"]
+)
+def test_weights_without_averages_are_noted(name):
+    [note] = config.parse({"method": {"name": name, "weights": "uniform"}}).notes
+    assert "method.weights" in note
+
+
 @pytest.mark.parametrize(("noise", "notes"), [(0.0, 1), (1.0, 0)])
 def test_privacy_without_noise_is_noted(noise, notes):
     privacy = {"unit": "client", "clip": 1.0, "noise": noise}
