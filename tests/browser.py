@@ -43,7 +43,7 @@ class Page:
         requests: all requested addresses.
     """
 
-    def __init__(self, write: int, read: BinaryIO) -> None:
+    def __init__(self, write: int, read: BinaryIO):
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self._write, self._read = write, read
@@ -54,7 +54,7 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
             self.tell(f"{domain}.enable")
 
-    def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def tell(self, method: str, **parameters) -> dict[str, Any]:
         """Send a command and return its result; events received meanwhile are stored."""
         self._sent += 1
         message = {
@@ -69,7 +69,7 @@ class Page:
         assert "error" not in answer, answer
         return answer["result"]
 
-    def open(self, file: Path, width: int) -> None:
+    def open(self, file: Path, width: int):
         """Show a file in a window of the given width in pixels, 800 pixels high, in
         light colours.
         """
@@ -91,7 +91,7 @@ class Page:
             "new Promise(requestAnimationFrame).then(() => 0)"
         )  # pending work of the page's scripts
 
-    def ask(self, expression: str) -> Any:
+    def ask(self, expression: str):
         """Return the value of a JavaScript expression, or of its promise."""
         answer = self.tell(
             "Runtime.evaluate",

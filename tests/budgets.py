@@ -75,7 +75,7 @@ class Weight:
     lines: int = 0
     comprehensions: int = 0
 
-    def add(self, other: "Weight") -> None:
+    def add(self, other: "Weight"):
         self.tokens += other.tokens
         self.lines += other.lines
         self.comprehensions += other.comprehensions
@@ -135,7 +135,7 @@ def list_running_files(out: str) -> set[str]:
     """Run a small federation in ``out`` and return the files whose functions ran."""
     files: set[str] = set()
 
-    def note_file(frame: FrameType, event: str, argument: Any) -> None:
+    def note_file(frame: FrameType, event: str, argument):
         code = frame.f_code
         called = event == "call" and code.co_name != "<module>"
         if called and is_own(code.co_filename):
@@ -217,7 +217,7 @@ def find_excess(measured: dict[str, float], limits: dict[str, float]) -> list[st
     ]
 
 
-def main() -> None:
+def main():
     """Print all numbers; with ``--lower`` write the numbers that decreased."""
     rooms = weigh_rooms()
     for room, weight in sorted(rooms.items(), key=lambda item: -item[1].tokens):

@@ -53,7 +53,7 @@ LONGEST = [
 ]
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config: pytest.Config):
     """Make the folder of the zygote, which the workers of pytest-xdist share. The
     zygote ends with this process. The workers find the folder in their environment.
     """
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["HPCFL_ZYGOTE"] = folder.name
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]):
     items.sort(
         key=lambda item: (
             LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Exclude imported and collected objects from garbage collection, because they stay
     until the end.
     """
@@ -112,7 +112,7 @@ def federate(tmp_path: Path):
     tiny data from start to end.
     """
 
-    def play_anew(*arguments: Any, **sections: Any) -> Played:
+    def play_anew(*arguments, **sections) -> Played:
         return play(
             tmp_path / f"run{len(list(tmp_path.glob('run*')))}", *arguments, **sections
         )
@@ -137,7 +137,7 @@ def need_data():
     missing.
     """
 
-    def read(data: sections.Data) -> None:
+    def read(data: sections.Data):
         try:
             datasets.load(data)
         except UserError as missing:
@@ -176,7 +176,7 @@ def played(tmp_path: Path):
     folder. Its plug-ins from ``tiny`` may be imported.
     """
 
-    def play(method: str | dict[str, Any], *counts: Any, **sections: Any) -> Run:
+    def play(method: str | dict[str, Any], *counts, **sections) -> Run:
         table, folder = tiny.table(method, *counts, **sections), tmp_path / "run"
         with contextlib.redirect_stdout(io.StringIO()):
             run(config.parse(table), folder, OneProcess())
@@ -208,7 +208,7 @@ def hpcfl(tmp_path: Path, monkeypatch, capfd):
     """
     monkeypatch.chdir(tmp_path)
 
-    def run_command(*arguments: Any) -> tuple[int, str, str]:
+    def run_command(*arguments) -> tuple[int, str, str]:
         code = call(*arguments)
         sys.stdout.flush()
         return code, *capfd.readouterr()
@@ -230,7 +230,7 @@ def make_fleet():
         hidden: tuple[int, ...] = (6,),
         model: dict[str, Any] | None = None,
         round: int = 1,
-        **training: Any,
+        **training,
     ) -> Fleet:
         experiment = tiny.table(
             "fedavg",
@@ -276,9 +276,9 @@ def cohort():
     """
 
     def make(
-        counts: Any,
+        counts,
         of: layout.Layout | None = None,
-        ids: Any = None,
+        ids=None,
         round: int = 1,
         uniform: bool = False,
     ) -> Cohort:

@@ -142,7 +142,7 @@ def write(digests: dict[str, str]) -> int:
     return 0
 
 
-def store(platforms: list[dict[str, Any]], digests: dict[str, str]) -> None:
+def store(platforms: list[dict[str, Any]], digests: dict[str, str]):
     """Write the file."""
     content = {"platforms": platforms, "digests": digests}
     KEPT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -20,7 +20,7 @@ PATIENCE = 300  # seconds; a failed rank releases the others at once
 class Meeting:
     """State that the ranks of a job share."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int):
         self.given: list[Any] = [None] * size
         self.all_here = threading.Barrier(size)
         self.baton = threading.Lock()  # of the running rank
@@ -29,26 +29,26 @@ class Meeting:
 class Threaded(Communicator):
     """One rank of such a job."""
 
-    def __init__(self, rank: int, meeting: Meeting) -> None:
+    def __init__(self, rank: int, meeting: Meeting):
         size = len(meeting.given)
         super().__init__(rank, size, local_rank=rank, local_size=size)
         self._meeting = meeting
 
-    def watch(self, seconds: float) -> None:
+    def watch(self, seconds: float):
         """Do nothing: ranks that wait too long give up by themselves."""
 
     @contextmanager
     def collective_block(self) -> Iterator[None]:
         yield
 
-    def _wait_for_all(self) -> None:
+    def _wait_for_all(self):
         self._meeting.baton.release()
         try:
             self._meeting.all_here.wait(PATIENCE)
         finally:
             self._meeting.baton.acquire()
 
-    def _exchange(self, value: Any, take: Callable[[list[Any]], Any]) -> Any:
+    def _exchange(self, value, take: Callable[[list[Any]], Any]):
         """Return the result of ``take`` for the values of all ranks. A rank continues
         only after all have read.
         """
@@ -58,21 +58,21 @@ class Threaded(Communicator):
         self._wait_for_all()
         return result
 
-    def bcast(self, value: Any) -> Any:
+    def bcast(self, value):
         text = json.dumps(value) if self.is_server else ""
         return self._exchange(text, lambda texts: json.loads(texts[0]))
 
-    def gather(self, value: Any) -> list[Any] | None:
+    def gather(self, value) -> list[Any] | None:
         everyones = self.allgather(value)
         return everyones if self.is_server else None
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value) -> list[Any]:
         return self._exchange(
             json.dumps(value), lambda texts: [json.loads(text) for text in texts]
         )
 
     def bcast_row(
-        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+        self, row: Array | None, width: int, dtype, empty: Empty = np.empty
     ) -> Array:
         def take(rows: list[Array]) -> Array:
             if row is not None:
@@ -88,7 +88,7 @@ class Threaded(Communicator):
         rows: Array | None,
         owner: Array,
         width: int,
-        dtype: Any,
+        dtype,
         empty: Empty,
     ) -> Array:
         def take(given: list[Array]) -> Array:
@@ -119,14 +119,14 @@ class Threaded(Communicator):
         total = self._exchange(values, lambda given: np.sum(given, axis=0))
         return total if self.is_server else None
 
-    def finalize(self) -> None:
+    def finalize(self):
         pass
 
     def abort(self, code: int) -> NoReturn:
         raise SystemExit(code)
 
 
-def on_ranks(size: int, work: Callable[[Communicator], Any]) -> Any:
+def on_ranks(size: int, work: Callable[[Communicator], Any]):
     """Run ``work`` on every rank and return the result of rank 0, or raise the failure
     of a rank.
     """
@@ -134,7 +134,7 @@ def on_ranks(size: int, work: Callable[[Communicator], Any]) -> Any:
     results: list[Any] = [None] * size
     failures: list[BaseException] = []
 
-    def be(rank: int) -> None:
+    def be(rank: int):
         with meeting.baton:
             try:
                 results[rank] = work(Threaded(rank, meeting))

@@ -94,7 +94,7 @@ def summed_up(
 
 
 def of_clients(
-    accuracies: Any, counts: np.ndarray, samples: float = 10.0
+    accuracies, counts: np.ndarray, samples: float = 10.0
 ) -> SimpleNamespace:
     """Return the data that tables read from a run with clients' accuracies [T, M] and
     the given numbers of samples.
@@ -135,7 +135,7 @@ def folder(
     clients: int = 10,
     header: dict[str, Any] | None = None,
     finished: bool = True,
-    **sections: Any,
+    **sections,
 ) -> Path:
     """Return a run's folder whose accuracies increase at a rate that depends on method
     and seed.

@@ -87,7 +87,7 @@ def made_up(model: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def on_both(case: tuple, folder: Path, gpu: str = "cuda", **runtime: Any) -> float:
+def on_both(case: tuple, folder: Path, gpu: str = "cuda", **runtime) -> float:
     """Return the largest difference between the final states of a case on the GPU and
     on the CPU, measured as ``TOLERANCE``.
 

@@ -63,17 +63,17 @@ def prepare_alone(table: dict[str, Any]) -> Prepared:
     return prepare_on(OneProcess(), table)
 
 
-def prepare_tiny(*arguments: Any, **sections: Any) -> Prepared:
+def prepare_tiny(*arguments, **sections) -> Prepared:
     """Prepare an experiment on the tiny data, with the arguments of ``tiny.table``."""
     return prepare_alone(tiny.table(*arguments, **sections))
 
 
-def run_alone(table: dict[str, Any], folder: Path, *how: Any, **keys: Any) -> bool:
+def run_alone(table: dict[str, Any], folder: Path, *how, **keys) -> bool:
     """Run an experiment in one process; return whether rounds were run."""
     return run(config.parse(table), folder, OneProcess(), *how, **keys)
 
 
-def call(*arguments: Any) -> int:
+def call(*arguments) -> int:
     """Run a command of hpcfl in this process and return its exit code."""
     return command([str(argument) for argument in arguments], OneProcess())
 
@@ -122,7 +122,7 @@ def play_once(
 
     folders: dict[str, Path] = {}
 
-    def folder(*arguments: Any) -> Path:
+    def folder(*arguments) -> Path:
         key = repr(arguments)
         if key not in folders:
             folders[key] = make_folder("calm") / "run"
@@ -132,9 +132,7 @@ def play_once(
     return folder
 
 
-def play(
-    folder: Path, method: str | dict[str, Any], *arguments: Any, **sections: Any
-) -> Played:
+def play(folder: Path, method: str | dict[str, Any], *arguments, **sections) -> Played:
     """Run a federation in a new folder, with the arguments of ``tiny.table``."""
     return play_on(OneProcess(), folder, tiny.table(method, *arguments, **sections))
 

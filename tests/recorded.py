@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import Metrics
 
 
-def assert_alike(one: Metrics, other: Metrics, rounds: slice = slice(None)) -> None:
+def assert_alike(one: Metrics, other: Metrics, rounds: slice = slice(None)):
     """Assert that all metrics of these rounds are equal, except times and bytes."""
     for name, values in one.items():
         if not name.startswith(("seconds", "bytes")):
@@ -43,14 +42,14 @@ class Recorded(MetricsWriter):
     time of a tiny run.
     """
 
-    def __init__(self, folder: str | Path, *given: Any) -> None:
+    def __init__(self, folder: str | Path, *given):
         Path(folder).mkdir(parents=True, exist_ok=True)
         super().__init__(folder, *given)
 
-    def publish(self) -> None:
+    def publish(self):
         pass
 
-    def merge(self) -> None:
+    def merge(self):
         pass
 
     def values(self) -> Metrics:

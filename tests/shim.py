@@ -15,7 +15,7 @@ import sys
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def main() -> None:
+def main():
     descriptors = [
         0,
         1,
@@ -37,7 +37,7 @@ def main() -> None:
     leave(os.waitstatus_to_exitcode(int(zygote.recv(100))))
 
 
-def leave(code: int) -> None:
+def leave(code: int):
     """Exit with a code, or by the signal of a negative code."""
     if code < 0:
         if -code != signal.SIGKILL:

@@ -40,9 +40,9 @@ def list_clients(
     ticks: list[int],
     *,
     epochs: int = 1,
-    when: Any = None,
+    when=None,
     participation: dict[str, Any] | None = None,
-    **keys: Any,
+    **keys,
 ) -> Clients:
     """Return the clients of a timetable with the given numbers of ticks."""
     time, clients = Time(mode=mode, **keys), len(ticks)
@@ -52,9 +52,9 @@ def list_clients(
     return Clients(time, draws, Fixed(ticks, epochs), when)
 
 
-def synchronous(ticks: list[int], **keys: Any) -> SynchronousTimetable:
+def synchronous(ticks: list[int], **keys) -> SynchronousTimetable:
     return SynchronousTimetable(list_clients("synchronous", ticks, **keys))
 
 
-def asynchronous(ticks: list[int], **keys: Any) -> AsynchronousTimetable:
+def asynchronous(ticks: list[int], **keys) -> AsynchronousTimetable:
     return AsynchronousTimetable(list_clients("asynchronous", ticks, **keys))

@@ -408,7 +408,7 @@ FEW = [
 
 
 def table(
-    method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any
+    method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections
 ) -> dict[str, Any]:
     """Return an experiment on the tiny data; ``sections`` extend its tables, or replace
     a table that names another plug-in.
@@ -432,6 +432,6 @@ def table(
     return found
 
 
-def parse(*arguments: Any, **sections: Any) -> Config:
+def parse(*arguments, **sections) -> Config:
     """Return the configuration of an experiment, with the arguments of ``table``."""
     return config.parse(table(*arguments, **sections))

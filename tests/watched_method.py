@@ -2,7 +2,7 @@
 
 import sys
 from types import FrameType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ class Watched(FedAvg):
 
     stacks: ClassVar[list[list[str]]] = []
 
-    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+    def loss(self, model: nn.Module, batch: Batch, lane) -> Tensor:
         """Return FedAvg's loss and record the files of the frames above this call."""
         frame: FrameType | None = sys._getframe(1)
         files = []

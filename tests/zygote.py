@@ -74,7 +74,7 @@ class Zygote:
         folder: folder for files of the jobs.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self.folder, self.programs = folder, folder / "bin"
         self.python = self.programs / "python"
 
@@ -82,10 +82,10 @@ class Zygote:
         self.start(subprocess.PIPE)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object):
         self._process.communicate()  # it ends with its input
 
-    def start(self, life: Any) -> None:
+    def start(self, life):
         """Start the process, which ends with its input, ``life``, and wait until it is
         ready.
         """
@@ -137,7 +137,7 @@ class Nursery:
     shows its end.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str):
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(address)
         os.chmod(address, 0o777)
@@ -159,12 +159,12 @@ class Nursery:
                     key.data(key.fileobj)
         return self._born
 
-    def _end(self, stdin: Any) -> None:
+    def _end(self, stdin):
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
         os._exit(0)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket):
         connection, _ = listener.accept()
         message, received, _, _ = socket.recv_fds(connection, 1 << 20, 8)
         if not message:
@@ -177,7 +177,7 @@ class Nursery:
             os.close(descriptor)
         self._raise_child(connection, pid)
 
-    def _raise_child(self, connection: socket.socket, pid: int) -> None:
+    def _raise_child(self, connection: socket.socket, pid: int):
         """Send the pid to the shim, and later the end of the process; runs in the
         zygote.
         """
@@ -190,11 +190,11 @@ class Nursery:
         )
         _tell(connection, pid)
 
-    def _shim_died(self, connection: socket.socket, pid: int) -> None:
+    def _shim_died(self, connection: socket.socket, pid: int):
         self._selector.unregister(connection)
         os.kill(pid, signal.SIGKILL)
 
-    def _ended(self, connection: socket.socket, pid: int) -> None:
+    def _ended(self, connection: socket.socket, pid: int):
         _, status = os.waitpid(pid, 0)
         watched = self._children.pop(pid)
         self._selector.unregister(watched)
@@ -204,7 +204,7 @@ class Nursery:
             _tell(connection, status)
         connection.close()
 
-    def _forget(self, connection: socket.socket) -> None:
+    def _forget(self, connection: socket.socket):
         """Close the zygote's descriptors in a forked process."""
         for key in list(self._selector.get_map().values()):
             if key.fileobj is not sys.stdin:
@@ -215,14 +215,14 @@ class Nursery:
         connection.close()
 
 
-def _tell(connection: socket.socket, number: int) -> None:
+def _tell(connection: socket.socket, number: int):
     with suppress(
         BrokenPipeError, ConnectionResetError
     ):  # it was just killed; its end is reported
         connection.send(str(number).encode())
 
 
-def become(request: dict[str, Any], received: list[int]) -> None:
+def become(request: dict[str, Any], received: list[int]):
     """Turn this forked process into the process that the shim represents."""
     raised = [
         os.dup2(descriptor, HIGH + position)
@@ -251,7 +251,7 @@ def become(request: dict[str, Any], received: list[int]) -> None:
         rank.with_suffix(".new").rename(rank)
 
 
-def enter_namespaces(pid: str) -> None:
+def enter_namespaces(pid: str):
     """Enter the network and the file systems of a process."""
     libc = ctypes.CDLL(None)
     for kind in ("net", "mnt"):
@@ -259,7 +259,7 @@ def enter_namespaces(pid: str) -> None:
             assert libc.setns(namespace.fileno(), 0) == 0
 
 
-def play(program: str, *arguments: str) -> None:
+def play(program: str, *arguments: str):
     """Run ``python PROGRAM ARGUMENTS`` with unbuffered output, where the program is a
     file, ``-m`` with a module or ``-c`` with a text, possibly after ``-u``.
     """
@@ -281,7 +281,7 @@ def play(program: str, *arguments: str) -> None:
         runpy.run_path(program, run_name="__main__")
 
 
-def report(error: BaseException) -> Any:
+def report(error: BaseException):
     """Report an uncaught exception as Python does, and return the exit code."""
     sys.last_value = error
     try:
@@ -291,7 +291,7 @@ def report(error: BaseException) -> Any:
     return 1
 
 
-def depart(code: int) -> None:
+def depart(code: int):
     """Exit as Python does, but without unloading modules and libraries (0.4 s in a
     forked process).
     """
@@ -304,7 +304,7 @@ def depart(code: int) -> None:
     ctypes.PyDLL(None).exit(code)
 
 
-def main() -> None:
+def main():
     for name in IMPORTED:
         try:
             importlib.import_module(name)

@@ -17,7 +17,7 @@ from workloads import ROOT_OPTIONS, Workload, load
 torch.set_num_threads(1)
 
 
-def main() -> None:
+def main():
     options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()
     workload = load(options.folder)
     parameters = [tensor.detach() for tensor in workload.model().parameters()]

@@ -12,7 +12,6 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ WIDTH, CLIENTS = 500_000, 50  # of float32: 100 MB per rank
 RESNET18 = 11_181_642, 10  # with two workers 894 MB
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--resnet18", action="store_true")
     reuses = parser.parse_args().resnet18
@@ -51,14 +50,14 @@ def main() -> None:
 
     kept = make_buffers() if reuses else None
 
-    def bare() -> None:
+    def bare():
         received, total = kept or make_buffers()
         world.Scatterv(
             None if rows is None else [rows.numpy(), flat, None, MPI.FLOAT], received
         )
         world.Gatherv(mine, None if total is None else [total, flat, None, MPI.FLOAT])
 
-    def ours() -> None:
+    def ours():
         exchange.send(
             communicator,
             placed,
@@ -86,7 +85,7 @@ def main() -> None:
     communicator.end(0)
 
 
-def timed(move: Callable[[], None], world: Any) -> float:
+def timed(move: Callable[[], None], world) -> float:
     world.Barrier()
     begun = time.perf_counter()
     move()

@@ -21,7 +21,7 @@ ROUND = re.compile(r"TRAINING EPOCH: \d+")
 ROUNDS = 1000
 
 
-def copy(checkout: Path, workload: Path, folder: Path) -> None:
+def copy(checkout: Path, workload: Path, folder: Path):
     """Copy a checkout, and a workload's clients in its format, into a new folder."""
     shutil.copytree(
         checkout, folder, ignore=shutil.ignore_patterns("__pycache__", ".git")

@@ -19,7 +19,7 @@ from workloads import Workload, load
 NO_END = 100_000  # rounds, more than are timed
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     torch.set_num_threads(1)
@@ -34,7 +34,7 @@ def main() -> None:
 class Marks(FederationObserver):
     """Print a line at the end of each round."""
 
-    def end_round(self, round: int) -> None:
+    def end_round(self, round: int):
         print(f"round {round}", flush=True)
 
 

@@ -54,7 +54,7 @@ def main(words: list[str]) -> int:
         shutil.rmtree(out / "work", ignore_errors=True)
 
 
-def choose_gpu() -> None:
+def choose_gpu():
     """Make only the first GPU visible to all processes."""
     name = "CUDA_VISIBLE_DEVICES"
     os.environ[name] = os.environ.get(name, "0").partition(",")[0]
@@ -106,7 +106,7 @@ def explain_folder(out: Path) -> str:
     return f"--out {out} is in the checkout, which stays as it is; name another folder"
 
 
-def confine(out: Path) -> None:
+def confine(out: Path):
     """Let rows and their processes write only into ``out``, and find the tests'
     modules.
     """

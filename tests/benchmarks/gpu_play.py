@@ -115,7 +115,7 @@ def play(row: Row, place: Place, limit: float) -> Result:
     return found
 
 
-def play_here(row: Row, place: Place, lines: Path, log: Path) -> None:
+def play_here(row: Row, place: Place, lines: Path, log: Path):
     """Run a row in this process, which has a separate session: write its lines, and all
     its output into the log.
     """
@@ -136,7 +136,7 @@ def play_here(row: Row, place: Place, lines: Path, log: Path) -> None:
         sys.exit(1)
 
 
-def end_session(leader: multiprocessing.process.BaseProcess) -> None:
+def end_session(leader: multiprocessing.process.BaseProcess):
     """End the remaining processes of a row."""
     with suppress(ProcessLookupError):  # none is left, or it is not yet a leader
         os.killpg(leader.pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ def write(
     machine: dict[str, Any],
     rows: list[Row],
     results: dict[str, Result],
-) -> None:
+):
     """Write the page, the JSON and the table of lanes."""
     found = {name: asdict(result) for name, result in results.items()}
     whole = {"machine": machine, "small": place.is_small, "rows": found}
@@ -242,7 +242,7 @@ def tabulate(lines: list[dict[str, Any]]) -> str:
     return pages.table(names, cells).strip()
 
 
-def show(name: str, value: Any) -> str:
+def show(name: str, value) -> str:
     """Return a value of the column ``name`` as the text of a cell."""
     text = str(value)
     if "bytes" in name and value != "":

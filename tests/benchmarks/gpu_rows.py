@@ -108,7 +108,7 @@ ENVIRONMENT = {
 class Missing(Exception):
     """A row that this machine cannot run, with the command to type."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str):
         super().__init__(text.format(python=sys.executable))
 
 
@@ -199,7 +199,7 @@ def list_rows() -> list[Row]:
     ]
 
 
-def write_data(place: Place) -> None:
+def write_data(place: Place):
     """Write random samples of CIFAR-10's shape, or of a quarter of it, and the
     experiment of all rows.
     """
@@ -236,13 +236,13 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0][:200]
 
 
-def synchronize(place: Place) -> None:
+def synchronize(place: Place):
     """Wait until the device has done its work."""
     if place.is_gpu:
         torch.cuda.synchronize()
 
 
-def forget_memory(place: Place) -> None:
+def forget_memory(place: Place):
     """Free the memory of earlier measurements, and reset the peak."""
     gc.collect()
     if place.is_gpu:
@@ -280,7 +280,7 @@ def run_in_fork(work: Callable[[], object]) -> int | None:
     return process.exitcode
 
 
-def run_command(*words: str) -> None:
+def run_command(*words: str):
     """Run ``hpcfl`` in this process."""
     sys.argv = ["hpcfl", *words]
     command.main()
@@ -418,8 +418,8 @@ def kill_and_resume(place: Place) -> Iterator[Found]:
     settings = ["method.name=ditto", "checkpoint.every=1"]
     table = config.read(place.work / "experiment.toml", settings)
 
-    def play(folder: Path, last: int) -> None:
-        def strike(name: str, round: int, values: Found) -> None:
+    def play(folder: Path, last: int):
+        def strike(name: str, round: int, values: Found):
             if round == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-def main() -> None:
+def main():
     from mpi4py import MPI
 
     options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()

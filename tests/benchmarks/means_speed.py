@@ -23,7 +23,7 @@ from hpcfl.rows import mixing
 CLIENTS, WIDTH, REPEATS = 100, 878_538, 9
 
 
-def main() -> None:
+def main():
     torch.set_num_threads(1)
     communicator = connect()
     if communicator.is_server:  # as in a run

@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pages
@@ -39,7 +38,7 @@ COLUMNS = [
 ]
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--play", help=argparse.SUPPRESS
@@ -101,13 +100,13 @@ clients = "cohort"
 """
 
 
-def play(folder: Path) -> None:
+def play(folder: Path):
     """Run the experiment on every rank, and record its costs on rank 0."""
     import hpcfl
 
     ends: list[tuple[float, float]] = []
 
-    def note(*round: Any) -> None:
+    def note(*round):
         ends.append((time.process_time(), time.perf_counter()))
 
     hpcfl.run(
@@ -141,7 +140,7 @@ def cpu_seconds(*arguments: str | Path) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def write(found: dict[str, dict[str, float]]) -> None:
+def write(found: dict[str, dict[str, float]]):
     """Write the table in million.md."""
     heads = ["clients", "ranks", *(title for _, title, _ in COLUMNS)]
     rows = []

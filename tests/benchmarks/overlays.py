@@ -89,7 +89,7 @@ def measure(folder: Path, change: Sequence[str]) -> tuple[float, float]:
     return statistics.median(plain[1:]), statistics.median(changed[1:])
 
 
-def main() -> None:
+def main():
     rows = []
     with TemporaryDirectory() as scratch:
         folder = Path(scratch) / WORKLOAD

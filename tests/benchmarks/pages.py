@@ -7,7 +7,7 @@ RESULTS = Path(__file__).parents[2] / "results" / "benchmarks"
 END = "<!-- end of table -->\n"
 
 
-def replace(page: Path, script: str, text: str) -> None:
+def replace(page: Path, script: str, text: str):
     """Replace the text between the marks of this ``script`` in a page."""
     begin = f"<!-- table: written by tests/benchmarks/{script} -->\n"
     before, rest = page.read_text(encoding="utf-8").split(begin)

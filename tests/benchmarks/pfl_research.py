@@ -31,7 +31,7 @@ from torch.nn import functional
 from workloads import ROOT_OPTIONS, Workload, load
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, parents=[ROOT_OPTIONS])
     parser.add_argument("--cohort", type=int, required=True, help="users a round")
     parser.add_argument("--device", default="cpu", help="where models are trained")
@@ -47,16 +47,16 @@ def main() -> None:
 class Clock(TrainingProcessCallback):
     """Seconds of each round."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.rounds: list[float] = []
         self._begun = 0.0
 
-    def on_train_begin(self, *, model: Any) -> Metrics:
+    def on_train_begin(self, *, model) -> Metrics:
         self._begun = time.perf_counter()
         return Metrics()
 
     def after_central_iteration(
-        self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
+        self, aggregate_metrics: Metrics, model, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         ended = time.perf_counter()
         self.rounds.append(ended - self._begun)
@@ -64,7 +64,7 @@ class Clock(TrainingProcessCallback):
         return False, Metrics()
 
 
-def play(given: Workload, rounds: int, cohort: int, clock: Clock) -> None:
+def play(given: Workload, rounds: int, cohort: int, clock: Clock):
     device = pytorch_ops.get_default_device()
     x, y = given.x.to(device), given.y.to(device)
     users = [[x[index], y[index]] for index in given.train]

@@ -73,7 +73,7 @@ METHODS = {
 }
 
 
-def copy(checkout: Path, workload: Path, folder: Path) -> None:
+def copy(checkout: Path, workload: Path, folder: Path):
     """Write a copy of PFLlib's ``system`` and a workload's data in its format into a
     new folder.
     """

@@ -22,7 +22,7 @@ OUT = Path(__file__).parents[2] / "results" / "benchmarks"
 ROUNDS = {"W1": 2, "W2": 15, "dropout": 1}
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "workload", nargs="?", default="W1", choices=ROUNDS, help="on a CPU"

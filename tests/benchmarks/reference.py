@@ -21,7 +21,7 @@ LOADER_BATCH = 10  # batch size of scoring
 torch.backends.cudnn.allow_tf32 = False  # as in the compared experiment
 
 
-def main() -> None:
+def main():
     options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()
     workload, device = load(options.folder), torch.device("cpu")
     model = workload.model().to(device)
@@ -55,7 +55,7 @@ def fit(
     epochs: int,
     lr: float,
     device: torch.device,
-) -> None:
+):
     """Train a model by local SGD."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(epochs):
@@ -77,7 +77,7 @@ def score(
 
 
 @torch.no_grad()
-def average(model: torch.nn.Module, clients: list[tuple[int, torch.nn.Module]]) -> None:
+def average(model: torch.nn.Module, clients: list[tuple[int, torch.nn.Module]]):
     """Return the mean of the clients' models, weighted by samples."""
     total = sum(count for count, _ in clients)
     for name, parameter in model.named_parameters():

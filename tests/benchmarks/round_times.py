@@ -48,7 +48,7 @@ from hpcfl.storage.metrics import MetricsWriter
 PHASES = ("send", "train", "score", "gather", "aggregate")
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
@@ -69,7 +69,7 @@ def main() -> None:
     communicator.end(code)
 
 
-def time_file(options: argparse.Namespace, communicator: Communicator) -> None:
+def time_file(options: argparse.Namespace, communicator: Communicator):
     """Time the rounds of a file and print the report on rank 0. Collective."""
     with agreed(communicator):
         table = config.read(options.file, options.overrides)
@@ -131,7 +131,7 @@ def count_lane_steps(counted: LaneSteps) -> Iterator[None]:
     """Count the training of this process in a block."""
     count = MiniBatches.count
 
-    def count_more(batches: MiniBatches, run: BatchRun, *further: Any) -> None:
+    def count_more(batches: MiniBatches, run: BatchRun, *further):
         count(batches, run, *further)
         lanes = computed = len(run.lanes)
         if isinstance(batches.kernel, GraphKernel):

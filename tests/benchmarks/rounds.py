@@ -27,7 +27,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import fl_bench
 import pfllib
@@ -146,9 +145,7 @@ class Bench:
         """Return the seconds of rounds without scoring."""
         return self.hpcfl(name, rounds, *UNSCORED, *overrides, ranks=ranks)["rounds"]
 
-    def loop(
-        self, script: str, name: str, rounds: int, *options: str, ranks: int = 1
-    ) -> Any:
+    def loop(self, script: str, name: str, rounds: int, *options: str, ranks: int = 1):
         """Return what another program prints about rounds of a workload."""
         launcher = ["mpiexec", "-n", ranks] if ranks > 1 else []
         words = [*launcher, sys.executable, HERE / script, self.folder(name)]
@@ -512,7 +509,7 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
 }
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--only",

@@ -35,7 +35,7 @@ MEMORY = 1000  # MB of models that a rank may hold in memory; the rest is in fil
 PHASES = ("send", "train", "gather", "aggregate")
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs=3, metavar=("MODEL", "CLIENTS", "RANKS"))
     only = parser.parse_args().only
@@ -100,7 +100,7 @@ memory = {MEMORY}
     }
 
 
-def write(found: dict) -> None:
+def write(found: dict):
     """Replace the table in ``scale.md``."""
     heads = ["model", "clients", "ranks", "rank 0, MB", "a worker, MB"]
     heads += ["out, MB", "in, MB"]

@@ -33,7 +33,7 @@ from hpcfl.storage.checkpoint import Checkpoints
 REPEATS = 3
 
 
-def main() -> None:
+def main():
     folder, megabytes, *methods = sys.argv[1:]
     plenty, little = {}, {}
     for name in methods:
@@ -90,7 +90,7 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
     )
 
 
-def step(prepared: Prepared, uplink: State) -> None:
+def step(prepared: Prepared, uplink: State):
     cohort = prepared.make_cohort(np.arange(prepared.setup.clients), 2)
     prepared.method.aggregate(prepared.initial_server_state, cohort, uplink)
     message = prepared.method.send(prepared.initial_server_state, cohort)
@@ -104,7 +104,7 @@ def peak_of_memory(found: dict[str, float], name: str) -> Iterator[None]:
     """Measure the peak of additional memory other than files in a block, in MB."""
     before, peak, over = anonymous(), [0.0], threading.Event()
 
-    def watch() -> None:
+    def watch():
         while not over.wait(0.002):
             peak[0] = max(peak[0], anonymous())
 

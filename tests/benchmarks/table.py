@@ -590,7 +590,7 @@ def read_gpu(path: Path) -> dict[str, dict]:
     return results
 
 
-def update(folder: Path) -> None:
+def update(folder: Path):
     """Write the tables of a results folder and the lines of the project's README."""
     results = read_measurements(folder)
     for readme, text in (

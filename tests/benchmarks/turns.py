@@ -43,7 +43,7 @@ class Program:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
         ends: bool = False,
-    ) -> None:
+    ):
         """Start the command ``words`` in a folder, with further environment variables.
 
         ends: Whether it ends by itself after the last round.
@@ -69,7 +69,7 @@ class Program:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ):
         if self._ends and error is None:
             self._signal(signal.SIGCONT)
             self.process.communicate(timeout=PATIENCE)
@@ -78,7 +78,7 @@ class Program:
             self._signal(signal.SIGKILL)
             self.process.communicate()
 
-    def warm_up(self, rounds: int) -> None:
+    def warm_up(self, rounds: int):
         """Run the first rounds, including the start of the program, and stop."""
         for _ in range(rounds):
             self._read_to_mark()
@@ -95,7 +95,7 @@ class Program:
         self._signal(signal.SIGSTOP)
         return Seconds(ended - begun, used)
 
-    def _read_to_mark(self) -> None:
+    def _read_to_mark(self):
         lines = []
         for line in self.process.stdout:
             if self._mark.search(line):
@@ -107,7 +107,7 @@ class Program:
             f"the end of a round\n{''.join(lines)}"
         )
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals):
         for one in self._ids:
             try:
                 os.kill(one, number)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 class Net(nn.Module):
     """A model of 1,626,442 parameters for samples of 3×32×32 and ten classes."""
 
-    def __init__(self, shape: torch.Size, classes: int) -> None:
+    def __init__(self, shape: torch.Size, classes: int):
         super().__init__()
         channels, height, width = shape
         self.body = nn.Sequential(

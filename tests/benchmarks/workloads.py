@@ -187,7 +187,7 @@ class Workload:
     convolves: bool
 
 
-def write(name: str, folder: Path) -> None:
+def write(name: str, folder: Path):
     """Write the experiment file and the partition of a workload in a new folder."""
     split, share = write_text(
         f'name = "{name}"\nrounds = {NEVER - 1}\n{EXPERIMENTS[name]}'
@@ -215,14 +215,14 @@ def write_text(text: str, folder: Path) -> tuple[Split, float]:
     return split, experiment.partition.train
 
 
-def _cut(split: Split, share: float, each: int) -> None:
+def _cut(split: Split, share: float, each: int):
     """Reduce each client to at most the given number of samples."""
     train = round(share * each)
     split.train[:] = [part[:train] for part in split.train]
     split.test[:] = [part[: each - train] for part in split.test]
 
 
-def _thin(split: Split, share: int) -> None:
+def _thin(split: Split, share: int):
     """Reduce each client to about one sample in ``share``, with multiples of a hundred
     for training.
 

@@ -103,7 +103,7 @@ def run(
     return events
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -49,23 +49,23 @@ def damage(scene: Scene, how: Callable[[Path, random.Random], None]) -> Outcome:
     return outcome
 
 
-def cut(path: Path, chance: random.Random) -> None:
+def cut(path: Path, chance: random.Random):
     data = path.read_bytes()
     path.write_bytes(data[: chance.randrange(max(1, len(data)))])
 
 
-def flip(path: Path, chance: random.Random) -> None:
+def flip(path: Path, chance: random.Random):
     data = bytearray(path.read_bytes())
     if data:
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
     path.write_bytes(data)
 
 
-def delete(path: Path, chance: random.Random) -> None:
+def delete(path: Path, chance: random.Random):
     path.unlink()
 
 
-def empty(path: Path, chance: random.Random) -> None:
+def empty(path: Path, chance: random.Random):
     path.write_bytes(b"")
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import judge
 from inside import Strike
@@ -267,7 +266,7 @@ def end(job: Job, moment: str, detail: str, begun: float | None = None) -> Outco
     return Outcome(moment, detail, code, job.said, time.monotonic() - begun)
 
 
-def _end_killed(job: Job, *about: Any) -> Outcome:
+def _end_killed(job: Job, *about) -> Outcome:
     outcome = end(job, *about)
     outcome.wrong += judge.killed(outcome.code)
     return outcome
@@ -284,7 +283,7 @@ def _no_space(ballast: Path, at_once: bool) -> Iterator[None]:
         ballast.unlink(missing_ok=True)
 
 
-def _fill(ballast: Path) -> None:
+def _fill(ballast: Path):
     with suppress(OSError), open(ballast, "wb", buffering=0) as file:
         while file.write(bytes(BLOCK)):
             pass

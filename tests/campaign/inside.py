@@ -58,14 +58,14 @@ class Strike:
 class Operations:
     """Counter of operations that causes the fault once."""
 
-    def __init__(self, strike: Strike, place: Path) -> None:
+    def __init__(self, strike: Strike, place: Path):
         self._strike, self._place = strike, place
         self._counts, self._count = not strike.after, 0
         self._lock = threading.RLock()  # a checkpoint is written in a separate thread
 
     def happens(
-        self, path: Any, half: Callable[[], Any] = lambda: None, renames: bool = False
-    ) -> None:
+        self, path, half: Callable[[], Any] = lambda: None, renames: bool = False
+    ):
         """Handle an operation on ``path``; ``half`` executes the part that a kill or an
         error leaves.
         """
@@ -80,7 +80,7 @@ class Operations:
             act, self._strike.act = self._strike.act, ""
         self._act(act, half)
 
-    def _act(self, act: str, half: Callable[[], Any]) -> None:
+    def _act(self, act: str, half: Callable[[], Any]):
         (self._place / "struck").touch()
         if act == "tell":
             return
@@ -89,12 +89,12 @@ class Operations:
             os.kill(os.getpid(), signal.SIGKILL)
         raise OSError(self._strike.errno, os.strerror(self._strike.errno))
 
-    def say(self) -> None:
+    def say(self):
         """Report the number of operations, for faults in other processes."""
         (self._place / "operations").write_text(str(self._count))
 
 
-def prepare() -> None:
+def prepare():
     """Prepare this process for the fault that the environment names."""
     place = Path(os.environ["HPCFL_JOB"])
     rank = int(os.environ.get("PMI_RANK", 0))
@@ -116,10 +116,10 @@ def prepare() -> None:
         os.close(1)
 
 
-def watch(operations: Operations) -> None:
+def watch(operations: Operations):
     """Count every operation of this process from now on."""
 
-    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+    def heard(event: str, arguments: tuple[Any, ...]):
         if (
             event == "open"
             and (arguments[2] or 0) & WRITING
@@ -129,24 +129,22 @@ def watch(operations: Operations) -> None:
         elif event in CHANGES:
             operations.happens(_named(arguments[0]), renames=event == "os.rename")
 
-    def counted(function: Any) -> Any:
-        def call(descriptor: int, *arguments: Any) -> Any:
+    def counted(function):
+        def call(descriptor: int, *arguments):
             operations.happens(_named(descriptor))
             return function(descriptor, *arguments)
 
         return call
 
     class CountedFile(io.FileIO):
-        def write(self, data: Any) -> int:
+        def write(self, data) -> int:
             half = memoryview(data)[: len(data) // 2]
             operations.happens(
                 _named(self.fileno()), lambda: io.FileIO.write(self, half)
             )
             return super().write(data)
 
-    def opened(
-        file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **keys: Any
-    ) -> Any:
+    def opened(file, mode: str = "r", buffering: int = -1, *arguments, **keys):
         if "b" in mode and mode[0] in "wxa" and buffering != 0:
             return io.BufferedWriter(CountedFile(file, mode.replace("b", "")))
         return real(file, mode, buffering, *arguments, **keys)
@@ -161,7 +159,7 @@ def watch(operations: Operations) -> None:
     sys.addaudithook(heard)
 
 
-def tell_connected(path: Path) -> None:
+def tell_connected(path: Path):
     """Report to the campaign that MPI has started: from here on a silent rank must be
     detected.
     """
@@ -169,7 +167,7 @@ def tell_connected(path: Path) -> None:
 
     connect = connection.connect
 
-    def connected() -> Any:
+    def connected():
         found = connect()
         path.touch()
         return found
@@ -177,6 +175,6 @@ def tell_connected(path: Path) -> None:
     connection.connect = connected
 
 
-def _named(file: Any) -> Any:
+def _named(file):
     """Return the path of a file that may be given as a descriptor."""
     return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file

@@ -46,7 +46,7 @@ class Job:
         arguments: list[str],
         strike: Strike,
         extra: dict[str, str] | None = None,
-    ) -> None:
+    ):
         self.ranks = max(1, ranks)
         self._place = Path(tempfile.mkdtemp(dir=zygote.folder))
         self._place.chmod(0o777)
@@ -138,7 +138,7 @@ class Job:
             time.sleep(PAUSE)
         return False
 
-    def kill(self) -> None:
+    def kill(self):
         """Send SIGKILL to all processes of the job until none is left."""
         while pids := [*self._launcher_pids(), *filter(_alive, self.pids().values())]:
             for pid in pids:
@@ -169,7 +169,7 @@ class Job:
         return found
 
 
-def send(pid: int, number: int) -> None:
+def send(pid: int, number: int):
     """Send a signal to a process that may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -115,7 +115,7 @@ def story(scene: Scene, code: int | None) -> list[str]:
     )
 
 
-def _wait_for_release(scene: Scene) -> None:
+def _wait_for_release(scene: Scene):
     """Wait for the locks of killed ranks: the kernel releases them when the last thread
     has ended, some milliseconds after the main thread. The commands find a lock that is
     held longer.

@@ -26,7 +26,7 @@ The campaign checks four conditions after every fault; a violation counts as a w
 """
 
 
-def add(folder: Path, events: list[Event], seconds: float, command: str) -> None:
+def add(folder: Path, events: list[Event], seconds: float, command: str):
     """Add a part to the report in a folder.
 
     Args:

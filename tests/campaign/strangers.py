@@ -147,7 +147,7 @@ def linked_folder(scene: Scene) -> Outcome:
     return outcome
 
 
-def _put(source: Path, target: Path) -> None:
+def _put(source: Path, target: Path):
     """Put a file in place of one, or the files of a folder among those of another."""
     if source.is_dir():
         shutil.copytree(source, target, dirs_exist_ok=True)

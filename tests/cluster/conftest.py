@@ -86,15 +86,15 @@ class Cluster:
         )
         return self.write("e.toml", text + sweep)
 
-    def start_afresh(self) -> None:
+    def start_afresh(self):
         """Start new processes instead of forking them from the zygote from here on."""
         own = Path(sys.executable).parent
         self.environment["PATH"] = f"{own}{os.pathsep}{os.environ['PATH']}"
 
-    def hurry(self) -> None:
+    def hurry(self):
         (self.folder / "slow").unlink()
 
-    def profile(self, **keys: object) -> None:
+    def profile(self, **keys: object):
         values = {
             "nodes": 2,
             "ranks_per_node": 2,
@@ -139,11 +139,11 @@ class Cluster:
         )
         return self.run(*line.split()).strip().strip("| ")
 
-    def _try(self, line: str) -> None:
+    def _try(self, line: str):
         """Run a command that may fail, without its errors."""
         self.run(*line.split(), check=False, stderr=subprocess.DEVNULL)
 
-    def empty(self) -> None:
+    def empty(self):
         """Cancel all jobs and wait until none is left."""
         self._try(f"scancel --full --signal=KILL --user {os.getuid()}")
         self._try(f"scancel --user {os.getuid()}")
@@ -151,12 +151,12 @@ class Cluster:
             lambda: not self.run("squeue", "--noheader").strip(), "an empty queue"
         )
 
-    def wait(self, job: str, end: str = "COMPLETED") -> None:
+    def wait(self, job: str, end: str = "COMPLETED"):
         """Wait until the job has ended in this state."""
         self.until(lambda: self.ended(job), f"the end of job {job}")
         assert self.state(job) == end, self.log()
 
-    def warn(self, job: str) -> None:
+    def warn(self, job: str):
         """Send Slurm's warning before the time limit early."""
         self.run("scancel", "--batch", "--signal=USR2", job)
 
@@ -176,7 +176,7 @@ class Cluster:
         time.sleep(2)
         return self.state(job) in ENDS
 
-    def wait_for_round(self, number: int) -> None:
+    def wait_for_round(self, number: int):
         """Wait until round ``number`` of the run in ``out`` is recorded."""
 
         def recorded() -> bool:
@@ -196,7 +196,7 @@ class Cluster:
         self.wait_for_round(3)
         return job
 
-    def until(self, happened: Callable[[], bool], what: str) -> None:
+    def until(self, happened: Callable[[], bool], what: str):
         deadline = time.monotonic() + PATIENCE
         while not happened():
             assert time.monotonic() < deadline, (

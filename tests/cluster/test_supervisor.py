@@ -39,7 +39,7 @@ def slurm(zygote, tmp_path, monkeypatch):
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
 
-    def put(**programs: str) -> None:
+    def put(**programs: str):
         for name, body in programs.items():
             path = tmp_path / "bin" / name
             path.write_text(
@@ -95,7 +95,7 @@ def noted(folder: Path) -> dict:
     return json.loads((folder / "out.requeues").read_text())
 
 
-def checkpoint(folder: Path, round: int) -> None:
+def checkpoint(folder: Path, round: int):
     path = folder / "out" / "checkpoints" / f"manifest-{round:08d}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -250,14 +250,14 @@ def test_submitting_again_starts_the_count_again(tmp_path, slurm):
 class Ranks:
     """Replacement of the ranks' launcher, with a clock that only sleeping advances."""
 
-    def __init__(self, ends: float) -> None:
+    def __init__(self, ends: float):
         self.now, self.ends, self.signals = 0.0, ends, []
         self.returncode = None
 
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float):
         self.now += seconds
 
     def poll(self) -> int | None:
@@ -265,7 +265,7 @@ class Ranks:
             self.returncode = 0
         return self.returncode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number: int):
         self.signals.append(self.now)
         self.returncode = 75
 
@@ -274,7 +274,7 @@ def make_supervisor(folder: Path, warning: float = 70) -> Supervisor:
     return Supervisor([], "", str(folder / "record"), warning, 1, ["again"])
 
 
-def write_pace(folder: Path, **seconds: float) -> None:
+def write_pace(folder: Path, **seconds: float):
     """Write the seconds that the ranks measured."""
     (folder / "record.pace").write_text(json.dumps(seconds))
 

@@ -91,7 +91,7 @@ class Network:
         path = self.folder / out / "checkpoints" / f"manifest-{ROUNDS:08}.json"
         return json.loads(path.read_text())["manifest"]["digest"]
 
-    def wait_for_round(self, number: int) -> None:
+    def wait_for_round(self, number: int):
         deadline = time.monotonic() + PATIENCE
         while not any(self.folder.glob(f"out/checkpoints/manifest-*{number}.json")):
             assert time.monotonic() < deadline, self.said("out")
@@ -104,7 +104,7 @@ class Network:
         line = f"{self.name}0 cat /sys/class/net/cable0/statistics/tx_bytes"
         return int(_inside(line))
 
-    def cut(self) -> None:
+    def cut(self):
         _inside(f"{self.name}1 ip link set cable1 down")
 
 
@@ -154,7 +154,7 @@ def hosts(
             )
 
 
-def _connect(name: str) -> None:
+def _connect(name: str):
     """Make the namespaces and connect them by a cable."""
     _ip(f"netns add {name}0")
     _ip(f"netns add {name}1")

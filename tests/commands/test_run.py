@@ -19,21 +19,21 @@ from hpcfl.storage import results
 from hpcfl.trained import loading
 
 
-def rename(folder: Path) -> None:
+def rename(folder: Path):
     folder.rename(folder.with_name("moved"))
 
 
-def replace(folder: Path) -> None:
+def replace(folder: Path):
     rename(folder)
     folder.mkdir()
 
 
-def lose_rounds(folder: Path) -> None:
+def lose_rounds(folder: Path):
     shutil.rmtree(folder / "rounds")
 
 
-def play(folder: Path, every: int, strike=None) -> None:
-    def on_round(name: str, round: int, values: dict) -> None:
+def play(folder: Path, every: int, strike=None):
+    def on_round(name: str, round: int, values: dict):
         if strike and round == 2:
             strike(folder)
 

@@ -51,7 +51,7 @@ def damaged(draw: Callable[[Any], Any], data: bytes) -> bytes:
     return data[:start] + draw(st.binary(max_size=8)) + data[end:]
 
 
-def changed(draw: Callable[[Any], Any], value: Any) -> Any:
+def changed(draw: Callable[[Any], Any], value):
     """Draw a JSON value with one entry replaced, added or removed."""
     if not isinstance(value, dict | list) or not value or draw(st.integers(0, 4)) == 0:
         return draw(VALUES)

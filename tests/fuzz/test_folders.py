@@ -77,7 +77,7 @@ def _copy(finished: Path) -> Iterator[Path]:
         yield Path(shutil.copytree(finished, Path(name) / "place"))
 
 
-def _mutate(draw, folder: Path) -> None:
+def _mutate(draw, folder: Path):
     """Change one to three files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in draw(
@@ -91,31 +91,31 @@ def _mutate(draw, folder: Path) -> None:
         draw(st.sampled_from(MUTATIONS))(draw, path, files)
 
 
-def _bytes(draw, path: Path, files: list[Path]) -> None:
+def _bytes(draw, path: Path, files: list[Path]):
     path.write_bytes(strange.damaged(draw, path.read_bytes()))
 
 
-def _another_file(draw, path: Path, files: list[Path]) -> None:
+def _another_file(draw, path: Path, files: list[Path]):
     other = draw(st.sampled_from(files))
     path.write_bytes(other.read_bytes() if other.is_file() else b"")
 
 
-def _folder(draw, path: Path, files: list[Path]) -> None:
+def _folder(draw, path: Path, files: list[Path]):
     path.unlink()
     path.mkdir()
 
 
-def _gone(draw, path: Path, files: list[Path]) -> None:
+def _gone(draw, path: Path, files: list[Path]):
     path.unlink()
 
 
-def _link(draw, path: Path, files: list[Path]) -> None:
+def _link(draw, path: Path, files: list[Path]):
     target = path.with_name(draw(st.sampled_from(["nowhere", path.name, "metrics.h5"])))
     path.unlink()
     path.symlink_to(target)
 
 
-def _content(draw, path: Path, files: list[Path]) -> None:
+def _content(draw, path: Path, files: list[Path]):
     """Draw other content of the correct form, with a correct checksum."""
     if path.suffix == ".json":
         path.write_text(json.dumps(strange.changed(draw, json.loads(path.read_text()))))

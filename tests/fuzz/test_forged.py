@@ -44,7 +44,7 @@ def look(tmp_path, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
 
-    def at(folder: Path, plots: bool = False, page: bool = True) -> None:
+    def at(folder: Path, plots: bool = False, page: bool = True):
         commands = (*LOOKS, *(PAGE if page else ()), *(PLOTS if plots else ()))
         for command, *options in commands:
             asked.answer(command, folder, *options)

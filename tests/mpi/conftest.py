@@ -2,7 +2,6 @@
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jobs import EXPERIMENT, MPIEXEC, Job
@@ -30,7 +29,7 @@ def start(zygote, tmp_path_factory):
         pytest.skip("no mpiexec beside this Python")
     jobs: list[Job] = []
 
-    def launch(ranks: int, *arguments: Any, **keys: Any) -> Job:
+    def launch(ranks: int, *arguments, **keys) -> Job:
         jobs.append(
             Job(
                 tmp_path_factory.mktemp("job"),

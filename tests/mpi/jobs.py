@@ -89,7 +89,7 @@ class Job:
             self.end()
         return self.process.returncode, output
 
-    def end(self) -> None:
+    def end(self):
         """Kill the remaining processes."""
         self.signal(signal.SIGKILL, self.pids())
         self.process.wait()
@@ -117,7 +117,7 @@ class Job:
         return [pid for _, pid in sorted(found)]
 
     @staticmethod
-    def signal(number: int, pids: list[int]) -> None:
+    def signal(number: int, pids: list[int]):
         for pid in pids:
             try:
                 os.kill(pid, number)
@@ -137,7 +137,7 @@ def round_of(folder: Path) -> int:
     return found.round if found else 0
 
 
-def wait_for_round(job: Job, folder: Path, least: int) -> None:
+def wait_for_round(job: Job, folder: Path, least: int):
     """Wait until a checkpoint of round ``least`` or later exists, or the job has ended."""
     deadline = time.monotonic() + PATIENCE
     while job.process.poll() is None and round_of(folder) < least:
@@ -145,7 +145,7 @@ def wait_for_round(job: Job, folder: Path, least: int) -> None:
         time.sleep(0.01)
 
 
-def need_memory(gigabytes: int) -> None:
+def need_memory(gigabytes: int):
     """Skip the test on a machine with less free memory."""
     available = next(
         int(line.split()[1])

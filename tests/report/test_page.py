@@ -28,7 +28,7 @@ class Outline(HTMLParser):
     elements by tag.
     """
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html: str):
         super().__init__()
         self.tags: list[tuple[str, ...]] = []
         self.texts: dict[str, list[str]] = {}

@@ -346,7 +346,7 @@ def failing(monkeypatch):
     dry round fail, or all calls with several lanes.
     """
 
-    def arm(error: BaseException, calls=(), lanes=False) -> None:
+    def arm(error: BaseException, calls=(), lanes=False):
         real, numbers = dry_round.shrink, itertools.count(1)
 
         def shrink(prepared, most, *arguments):

@@ -19,7 +19,7 @@ def clock(monkeypatch):
     return now
 
 
-def send(*numbers: signal.Signals) -> None:
+def send(*numbers: signal.Signals):
     for number in numbers:
         os.kill(os.getpid(), number)
 

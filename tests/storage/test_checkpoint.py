@@ -414,7 +414,7 @@ class Clock:
 
 def wait_and_write(
     schedule: CheckpointSchedule, clock: Clock, waits: float, writes: float
-) -> None:
+):
     """Write a checkpoint that training waits for, and one in the background."""
     with schedule.waiting():
         clock.now += waits

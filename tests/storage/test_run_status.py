@@ -69,7 +69,7 @@ def read_state(folder: Path) -> str:
     return state
 
 
-def same(one: Path, other: Path) -> None:
+def same(one: Path, other: Path):
     """Assert that digests and metrics are equal, and that all readers report both runs
     as finished.
     """
@@ -226,7 +226,7 @@ def unscored(tmp_path_factory):
     its final scoring.
     """
 
-    def play_and_kill(folder: Path, method: str) -> None:
+    def play_and_kill(folder: Path, method: str):
         with pytest.MonkeyPatch.context() as patched:
             die_scoring(patched, method)
             with pytest.raises(KeyboardInterrupt):

@@ -40,7 +40,7 @@ class Serial:
     numbers: dict[tuple[int, int], dict[str, float]]
 
 
-def play(prepared: Prepared, calendar: Calendar, units_of: Any) -> Serial:
+def play(prepared: Prepared, calendar: Calendar, units_of) -> Serial:
     """Run an experiment; ``units_of``: (τ) → s(τ) in units of 2^−16."""
     config, method = prepared.config, prepared.method
     server, store = prepared.initial_server_state, prepared.store

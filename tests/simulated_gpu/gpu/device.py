@@ -88,7 +88,7 @@ class GPU(TorchDispatchMode):
             self._captured = self.memory.pool = None
             tape.undo()
 
-    def wait(self, why: str) -> None:
+    def wait(self, why: str):
         """Let the host wait until the device has finished all its work."""
         self._refuse_in_capture(why)
         if (
@@ -152,7 +152,7 @@ class GPU(TorchDispatchMode):
         weakref.finalize(made.untyped_storage(), self._pinned.discard, key)
         return made
 
-    def _check(self, operation, args, tensors) -> None:
+    def _check(self, operation, args, tensors):
         """Raise an error like CUDA's, and record waits of the host."""
         hosts = [tensor for tensor in tensors if not isinstance(tensor, OnGPU)]
         if operation in operations.INDEXING:
@@ -172,7 +172,7 @@ class GPU(TorchDispatchMode):
         if (why := operations.why_it_waits(operation, args)) is not None:
             self.wait(why)
 
-    def _check_index(self, operation, args, hosts) -> None:
+    def _check_index(self, operation, args, hosts):
         """Check the tensors of an indexing operation: the index may be on the CPU, and
         is copied; all others must be on the device.
         """
@@ -184,7 +184,7 @@ class GPU(TorchDispatchMode):
         for host in hosts:
             self._crossed(host, to_gpu=True, waits=True)
 
-    def _launched(self, operation, args, inner, inner_keywords, result) -> None:
+    def _launched(self, operation, args, inner, inner_keywords, result):
         """Record a launch, on the tape of the current capture if there is one."""
         if self._captured is not None:
             if not operations.launches_nothing(operation):
@@ -267,9 +267,7 @@ class GPU(TorchDispatchMode):
     def _is_pinned(self, host: Tensor) -> bool:
         return host.untyped_storage().data_ptr() in self._pinned
 
-    def _crossed(
-        self, host: Tensor, to_gpu: bool, waits: bool, converts: bool = False
-    ) -> None:
+    def _crossed(self, host: Tensor, to_gpu: bool, waits: bool, converts: bool = False):
         """Record a copy between the host's tensor and the device."""
         pinned = self._is_pinned(host)
         what = f"a {'page-locked' if pinned else 'pageable'} copy {'to' if to_gpu else 'from'} the device"
@@ -281,12 +279,12 @@ class GPU(TorchDispatchMode):
         if waits:
             self.wait(what)
 
-    def _refuse_in_capture(self, what: str) -> None:
+    def _refuse_in_capture(self, what: str):
         if self._captured is not None:
             raise IllegalInCapture(f"{what} while a graph is captured, at {line()}")
 
 
-def _follow(tensor) -> None:
+def _follow(tensor):
     """Update the shape of a tensor whose values were squeezed or transposed in place."""
     if isinstance(tensor, OnGPU) and (tensor.shape, tensor.stride()) != (
         tensor.values.shape,

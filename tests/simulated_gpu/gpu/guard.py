@@ -15,7 +15,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("guard.cpp")
 
 
-def load() -> None:
+def load():
     """Compile in a temporary folder, which takes seconds of g++, and load the library;
     it remains loaded after the folder is removed.
     """

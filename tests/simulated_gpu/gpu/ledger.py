@@ -46,7 +46,7 @@ class Ledger:
         """Return the number of launches by the host: kernels and whole graphs."""
         return self.launches.total() + self.replays
 
-    def clear(self) -> None:
+    def clear(self):
         self.__init__()
 
 

@@ -44,7 +44,7 @@ class Memory:
         self.peak = self.used
         return self.peak
 
-    def hold(self, tensor) -> None:
+    def hold(self, tensor):
         """Register a tensor on the device. Raise CUDA's error if the memory is full."""
         storage = tensor.values.untyped_storage()
         key = storage.data_ptr()
@@ -74,7 +74,7 @@ class Memory:
         self.peak = max(self.peak, self.used)
         return _Block(0, size, self.pool)
 
-    def _let_go(self, key: int) -> None:
+    def _let_go(self, key: int):
         block = self._blocks[key]
         block.tensors -= 1
         if block.tensors:

@@ -33,7 +33,7 @@ class Tape:
     def pool(self) -> Pool:
         return self.memory
 
-    def note(self, operation, args, kwargs, result) -> None:
+    def note(self, operation, args, kwargs, result):
         """Add an operation. Its tensors are wrapped again, because an operation such as
         ``unsqueeze_`` may change the shape of the existing ones later.
         """
@@ -43,21 +43,21 @@ class Tape:
             )
         self._entries.append(Entry(operation, args, kwargs, results))
 
-    def keep(self, tensors: list[Tensor]) -> None:
+    def keep(self, tensors: list[Tensor]):
         """Save tensors that may be written during the capture, since a capture on a GPU
         executes nothing.
         """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             self._before += [(tensor.detach(), tensor.clone()) for tensor in tensors]
 
-    def undo(self) -> None:
+    def undo(self):
         """Restore all saved tensors, in reverse order."""
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             for tensor, values in reversed(self._before):
                 tensor.copy_(values)
         self._before.clear()
 
-    def replay(self) -> None:
+    def replay(self):
         gpu = self._gpu
         gpu.ledger.replays += 1
         if gpu.replayed is not None:
@@ -70,7 +70,7 @@ class Tape:
                     if place.data_ptr() != value.data_ptr():
                         place.copy_(value)
 
-    def spoil(self) -> None:
+    def spoil(self):
         """Overwrite results that no outside tensor uses, as another graph of the pool
         may do.
         """
