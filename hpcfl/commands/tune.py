@@ -271,7 +271,7 @@ class Player(SearchResults):
         folder = self.folder / run_folder.SEARCH / cell.name
         most = self.plan.most_rounds
         experiment = self.plan.make_config(cell.candidate, cell.seed, most)
-        run_folder.refuse_another(folder, experiment)
+        run_folder.refuse_another(folder, experiment, "choose another --out")
         if self.read_result(cell, name_step(number)) is not None:
             return
         if number:

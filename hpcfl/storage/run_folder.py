@@ -100,7 +100,9 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
         )
     run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
     newest = _find_newest(checkpoints, run)
-    refuse_another(folder, config)
+    refuse_another(
+        folder, config, "choose another --out or name, or --fresh to move it aside"
+    )
     others, completed = results.examine(folder, run)
     if others:
         raise UserError(f"{others[0]}; {REMOVE_OTHERS}")
@@ -353,8 +355,10 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
-def refuse_another(folder: Path, config: "Config") -> None:
-    """Raise UserError for a folder whose ``run.json`` has another configuration."""
+def refuse_another(folder: Path, config: "Config", advice: str) -> None:
+    """Raise UserError, which ends with ``advice``, for a folder whose ``run.json`` has
+    another configuration.
+    """
     try:
         run_file = read(folder)
     except AnotherFormat:
@@ -367,8 +371,7 @@ def refuse_another(folder: Path, config: "Config") -> None:
     asked = experiment_file.flatten(make_identity(config.resolved()))
     if differences := _list_differences(begun, asked):
         raise UserError(
-            f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
-            "choose another --out or name, or --fresh to move it aside"
+            f"{folder}: belongs to another configuration ({'; '.join(differences)}); {advice}"
         )
 
 
