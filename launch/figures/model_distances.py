@@ -63,5 +63,5 @@ def compute_distances(run: Run) -> tuple[float, float]:
     models = again.server(max(again.rounds))["models"]
     everyone = torch.arange(len(models))
     apart = mixing.compute_distances_within(models, everyone, everyone)
-    force = method.compute_attraction(apart, torch.eye(len(models), dtype=torch.bool))
+    force = method.compute_attraction(models, everyone, everyone)
     return float(apart[force > 0].mean()), float(apart[force < 0].mean())
