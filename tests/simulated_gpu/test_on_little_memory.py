@@ -32,7 +32,7 @@ SEVERAL = {
     "scaffold",
 }
 # Models in the pool of a round of eight clients.
-IN_POOLS = {"apple": 8, "cfl": 1, "ditto": 0, "fedfomo": 8, "fedrep": 0, "ifca": 2}
+IN_POOLS = {"apple": 8, "cfl": 1, "ditto": 0, "ifca": 2}
 METHODS = [
     pytest.param({"name": name, **options}, EVEN, training, 2, id=name)
     for name, options, _, training in PLAYED
