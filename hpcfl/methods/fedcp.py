@@ -135,11 +135,8 @@ class FedCP(PrivatePart):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-            return predict_separated(model, parts(model).features(x), lane.context)
-
         return ClientModel(
-            rows, both, {"context": compute_contexts(fleet.layout, rows)}
+            rows, predict_in_context, {"context": compute_contexts(fleet.layout, rows)}
         )
 
 
@@ -147,6 +144,11 @@ def compute_contexts(layout: Layout, rows: Tensor) -> Tensor:
     """Return u [n, d] of clients with the models ``rows`` [n, P]."""
     weights = layout.split(rows)["personal.weight"]
     return functional.normalize(weights.sum(dim=1), dim=1)
+
+
+def predict_in_context(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """Return the logits of a client's model with its context, [batch, K]."""
+    return predict_separated(model, parts(model).features(x), lane.context)
 
 
 def predict_separated(
