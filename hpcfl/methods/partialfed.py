@@ -87,7 +87,7 @@ class PartialFed(FedAvg):
             return []
         return [
             f"partialfed: all {setup.rounds} rounds belong to the warm-up, so training is "
-            f"FedAvg's; set method.warmup = {self.warmup} below the number of rounds"
+            f"FedAvg's; set method.warmup, now {self.warmup}, below the number of rounds"
         ]
 
     def client_state(self, setup: Setup) -> State:
