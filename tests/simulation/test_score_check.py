@@ -75,5 +75,6 @@ def test_a_mistake_is_located(name, fragment, words):
     assert f"{FILE.name}:{line}: " in str(caught.value)
 
 
-def test_built_in_scores_pass():
-    check_scores(measures.list_built_in(), 10, torch.device("cpu"))
+def test_built_in_scores_and_undefined_sums_pass():
+    undefined = measures.find_scores(Evaluation(scores=["own_scores:Undefined"]))
+    check_scores(measures.list_built_in() | undefined, 10, torch.device("cpu"))
