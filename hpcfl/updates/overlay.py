@@ -342,10 +342,9 @@ class Updates(Overlay):
         bits = self.chain.count_bits(width)
         if self.secure is not None:
             bits = self.secure.count_bits(torch.ones(1, width))
-        times = (plain / bits).item()
         return (
             f"uploads: {bits.item():,.0f} bits per client and round, "
-            f"{times:.3g} times fewer than {plain:,.0f} of float32"
+            f"{(plain / bits).item():.3g} times fewer than {plain:,.0f} of float32"
         )
 
     # Properties of several parts
