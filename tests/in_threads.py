@@ -6,7 +6,7 @@ random generator and other state of the process.
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -38,7 +38,7 @@ class Threaded(Communicator):
         """Do nothing: ranks that wait too long give up by themselves."""
 
     @contextmanager
-    def collective_block(self) -> Iterator[None]:
+    def collective_block(self):
         yield
 
     def _wait_for_all(self):

@@ -487,7 +487,7 @@ def explain_loopback() -> str:
 
 
 @contextmanager
-def fill_gpu(left: int) -> Iterator[None]:
+def fill_gpu(left: int):
     """Leave the given number of bytes of the GPU free inside a block."""
     free, _ = torch.cuda.mem_get_info()
     held = torch.empty(max(0, free - left), dtype=torch.uint8, device="cuda")
@@ -497,7 +497,7 @@ def fill_gpu(left: int) -> Iterator[None]:
 
 
 @contextmanager
-def limit_addresses(left: int) -> Iterator[None]:
+def limit_addresses(left: int):
     """Limit the address space of processes that start inside a block."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (left, before[1]))

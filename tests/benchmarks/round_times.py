@@ -127,7 +127,7 @@ class LaneSteps:
 
 
 @contextmanager
-def count_lane_steps(counted: LaneSteps) -> Iterator[None]:
+def count_lane_steps(counted: LaneSteps):
     """Count the training of this process in a block."""
     count = MiniBatches.count
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,7 +100,7 @@ def step(prepared: Prepared, uplink: State):
 
 
 @contextmanager
-def peak_of_memory(found: dict[str, float], name: str) -> Iterator[None]:
+def peak_of_memory(found: dict[str, float], name: str):
     """Measure the peak of additional memory other than files in a block, in MB."""
     before, peak, over = anonymous(), [0.0], threading.Event()
 

@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -273,7 +273,7 @@ def _end_killed(job: Job, *about) -> Outcome:
 
 
 @contextmanager
-def _no_space(ballast: Path, at_once: bool) -> Iterator[None]:
+def _no_space(ballast: Path, at_once: bool):
     """Remove the free space inside the block."""
     try:
         if at_once:

@@ -3,7 +3,6 @@
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -52,7 +51,7 @@ class GPU(TorchDispatchMode):
         self._stack.close()
 
     @contextmanager
-    def absent(self) -> Iterator[None]:
+    def absent(self):
         """Run the block as on a machine without the device, where operations are
         faster.
         """
@@ -63,9 +62,7 @@ class GPU(TorchDispatchMode):
             self.__enter__()
 
     @contextmanager
-    def capture(
-        self, tape: Tape, pool=None, stream=None, capture_error_mode="global"
-    ) -> Iterator[None]:
+    def capture(self, tape: Tape, pool=None, stream=None, capture_error_mode="global"):
         """Replace ``torch.cuda.graph``. Operations that may end a capture on a GPU are
         always refused here.
         """

@@ -1,6 +1,5 @@
 """Replacement of ``torch.cuda`` while a device is simulated."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -12,7 +11,7 @@ from gpu.tensor import host_tensor
 
 
 @contextmanager
-def cuda(gpu) -> Iterator[None]:
+def cuda(gpu):
     """Replace ``torch.cuda`` and ``torch.tensor``, which bypasses the dispatcher, as
     with the device ``gpu``.
     """
