@@ -178,7 +178,7 @@ def share_of_rule(
             OneProcess(), prepared.placement, everyone, sent, resources.device
         )
         fleet = prepared.make_fleet(everyone, round, True)
-        prepared.method.update(fleet, inbox)
+        prepared.method.update(fleet, prepared.method.prepare(fleet, inbox))
         del fleet, inbox
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())
     one = resources.samples.take(resources.samples.train[0][:1])[0]

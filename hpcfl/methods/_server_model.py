@@ -75,7 +75,6 @@ class ServerModel(Method):
         return {"model": server["model"]}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.prepare_inbox(fleet, inbox)
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained = self.local_train(fleet, start, inbox)

@@ -125,7 +125,6 @@ class Apple(Method):
         return ClientModel(combine(relations, inbox["itself"], rows, cores))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.prepare(fleet, inbox)
         cores = inbox["cores"].rows
         rate = self.relation_lr
         own = self.start(fleet, inbox)

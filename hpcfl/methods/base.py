@@ -67,7 +67,7 @@ number of training samples, p_i its weight in averages over S.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -85,7 +85,6 @@ from hpcfl.methods._participants import Audience, ClientModel, Cohort
 from hpcfl.methods._score_columns import score_models
 from hpcfl.methods.overlays.base import Overlay, OwnOverlay
 from hpcfl.models import parts
-from hpcfl.rows.declared import NamedTensors
 from hpcfl.rows.layout import Group, Layout
 
 # The names that a method's file imports from here.
@@ -329,8 +328,10 @@ class Method(MethodSection, ABC):
         return functional.cross_entropy(model(batch.x), batch.y)
 
     def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Return the inbox for the hooks below: the message, and values computed from
-        it that several hooks need.
+        """Return the inbox for the other hooks: the message, and values computed from it
+        that several hooks need.
+
+        The engine calls it once before ``update``, ``observe`` and ``finish``.
         """
         return inbox
 
@@ -454,13 +455,6 @@ class Method(MethodSection, ABC):
             return torch.ones_like(fleet.samples)
         return fleet.samples
 
-    def prepare_inbox(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Return the result of ``prepare`` as a dictionary whose error for a missing
-        name lists the existing names.
-        """
-        named: Any = NamedTensors(self.prepare(fleet, inbox), "inbox")
-        return cast(Inbox, named)
-
     def score(
         self,
         fleet: Fleet,
@@ -488,5 +482,4 @@ class Method(MethodSection, ABC):
         """Score observers, the clients outside the cohort. Changes of their state are
         discarded.
         """
-        inbox = self.prepare_inbox(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))

@@ -126,8 +126,9 @@ class CReFF(ServerModel):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         # Gradients are computed in evaluation mode, before training moves the
         # batch-norm buffers.
-        rebalanced = self.prepare(fleet, inbox)["rebalanced"]
-        gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
+        gradients = fleet.head_gradients(
+            inbox["rebalanced"], draws=(DRAWS, self.class_batch)
+        )
         held = fleet.counts > 0
         floats = held.sum(dim=1) * gradients.shape[2]
         mean = Mean(gradients, held.long(), floats=floats)

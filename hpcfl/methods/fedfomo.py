@@ -162,7 +162,6 @@ class FedFomo(Method):
         return start
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.prepare(fleet, inbox)
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained = fleet.train(start)

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from hpcfl.clients import Fleet
 from hpcfl.communication.message import Inbox, Mean, Message, wrap_entries
@@ -200,7 +200,8 @@ class Hooks:
     def receive(self, fleet: Fleet, inbox: Inbox) -> list[Inbox]:
         """Return the inboxes of a fleet: of the overlays, then of the method.
 
-        The inbox of the outermost overlay comes first.
+        The inbox of the outermost overlay comes first. That of the method is not
+        prepared yet.
 
         Args:
             fleet: fleet of the clients.
@@ -211,6 +212,16 @@ class Hooks:
             inboxes.append(overlay.receive(fleet, inboxes[-1]))
         own: Any = NamedTensors(inboxes[-1], "inbox")
         return [*inboxes[:-1], own]
+
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Return the method's inbox with the values that its ``prepare`` adds.
+
+        Args:
+            fleet: fleet of the clients.
+            inbox: inbox of the method.
+        """
+        prepared: Any = NamedTensors(self.method.prepare(fleet, inbox), "inbox")
+        return cast(Inbox, prepared)
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         """Train the clients of a fleet, and return the message that they send.
@@ -223,7 +234,8 @@ class Hooks:
             MessageError: The message cannot be sent.
         """
         *of_overlays, own = self.receive(fleet, inbox)
-        returned, clients = self.method.update(fleet, own), len(fleet.ids)
+        returned = self.method.update(fleet, self.prepare(fleet, own))
+        clients = len(fleet.ids)
         message = check_message("update", returned, clients, is_from_server=False)
         for overlay, received in zip(self.overlays, reversed(of_overlays), strict=True):
             returned = overlay.upload(fleet, received, message)

@@ -133,23 +133,23 @@ def observe(round: Round, ids: np.ndarray) -> None:
     """
     for group in round.group_by_memory(ids):
         if len(group):
-            score(round, group, "observe")
+            score(round, group, round.prepared.method.observe)
 
 
-def score(round: Round, ids: np.ndarray, hook: str) -> None:
+def score(round: Round, ids: np.ndarray, hook: Callable[[Fleet, Inbox], None]) -> None:
     """Score clients of this rank by a hook of the method, and record their numbers.
 
     Args:
         round: round in progress.
         ids: ids of clients on this rank.
-        hook: name of the hook.
+        hook: the method's ``observe`` or ``finish``.
     """
-    observers, prepared = round.make_fleet(ids), round.prepared
+    observers, hooks = round.make_fleet(ids), round.prepared.hooks
     if len(ids):
         with round.name_clients(observers):
             inbox = round.select_inbox(observers)
-            *_, own_inbox = prepared.hooks.receive(observers, inbox)
-            getattr(prepared.method, hook)(observers, own_inbox)
+            *_, own_inbox = hooks.receive(observers, inbox)
+            hook(observers, hooks.prepare(observers, own_inbox))
     observers.state = {}  # it has not changed; its memory is free for the next group
     round.fleets.append(observers)
     round.numbers.append((ids, record.compute_numbers(observers)))
@@ -323,7 +323,7 @@ def score_final(round: Round) -> None:
     nobody = round.plan.cohort
     round.work = LocalWork(nobody, {}, {}, torch.ones(0, dtype=torch.bool))
     for ids in round.group_by_memory(round.plan.audience):
-        score(round, ids, "finish")
+        score(round, ids, round.prepared.method.finish)
 
 
 def score_newcomers(round: Round) -> None:
@@ -353,13 +353,14 @@ def score_newcomers(round: Round) -> None:
 
 def train_newcomers(round: Round, fleet: Fleet, inbox: Inbox) -> None:
     """Score newcomers, before and after their training if ``newcomers.epochs`` is set."""
-    method = round.prepared.method
-    arrived = round.prepared.hooks.receive(fleet, inbox)[-1]
+    method, hooks = round.prepared.method, round.prepared.hooks
+    *_, arrived = hooks.receive(fleet, inbox)
     method.init_newcomers(fleet, arrived)
+    own_inbox = hooks.prepare(fleet, arrived)
     if round.prepared.config.newcomers.epochs:
-        method.update(fleet, arrived)
+        method.update(fleet, own_inbox)
     else:
-        method.observe(fleet, arrived)
+        method.observe(fleet, own_inbox)
 
 
 # All ranks meet in SEND, COLLECT, UPLOAD and NEWCOMERS. They run these stages in the

@@ -21,7 +21,9 @@ def test_the_pull_by_hand(make_fleet, rows_of, name):
         own, anchors = rows_of(fleet), rows_of(fleet, seed=2)
         fleet.state["model"] = own
         given = {"anchor": anchors} if inbox else {}
-        return kind(name)(name=name, **keys).update(fleet, given)["model"], own, anchors
+        method = kind(name)(name=name, **keys)
+        uplink = method.update(fleet, method.prepare(fleet, given))
+        return uplink["model"], own, anchors
 
     plain, own, anchors = train(inbox=False)
     pulled, _, _ = train(inbox=True, alpha=2.0, lam=0.5)

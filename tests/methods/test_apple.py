@@ -43,7 +43,8 @@ def started(make_fleet, rows_of):
 )
 def test_unit_relations_that_stay_are_local(started, training):
     fleet, cores = started(torch.eye(CLIENTS), **training)
-    uplink = method(relation_lr=0.0, times_clients=False).update(fleet, inbox_of(cores))
+    own = method(relation_lr=0.0, times_clients=False)
+    uplink = own.update(fleet, own.prepare(fleet, inbox_of(cores)))
     alone, _ = started(**training)
     assert torch.equal(uplink["core"], alone.train(cores))
     assert torch.equal(fleet.state["relations"], torch.eye(CLIENTS))
@@ -106,7 +107,7 @@ def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
     fleet.state["relations"] = given.clone()
     cores = torch.tensor([[1.0], [-2.0]]).double().repeat(1, width)
     own = method(relation_lr=0.1 / width, mu=3 * width)
-    core = own.update(fleet, inbox_of(cores))["core"]
+    core = own.update(fleet, own.prepare(fleet, inbox_of(cores)))["core"]
     torch.testing.assert_close(
         fleet.state["relations"], torch.tensor([a for a, _ in expected]).double()
     )
@@ -117,7 +118,8 @@ def test_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
 
 def test_the_mix_is_scored(started):
     fleet, cores = started()
-    core = method().update(fleet, inbox_of(cores))["core"]
+    own = method()
+    core = own.update(fleet, own.prepare(fleet, inbox_of(cores)))["core"]
     itself = torch.eye(CLIENTS).bool()
     fleet.score("mixed", combine(fleet.state["relations"], itself, core, cores))
     assert torch.equal(

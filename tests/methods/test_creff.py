@@ -74,7 +74,9 @@ def test_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
     model, retrained = rows_of(fleet)[0], rows_of(fleet, 8)[0]
     layout = fleet.layout
     head = retrained[layout.columns("head")]
-    message = CReFF(name="creff").update(fleet, {"model": model, "head": head})
+    method = CReFF(name="creff")
+    inbox = method.prepare(fleet, {"model": model, "head": head})
+    message = method.update(fleet, inbox)
     sent = message["gradients"].tensor.view(2, 4, -1)
     body = build_model(fleet.setup, torch.cat([model[layout.columns("body")], head]))
     for client in range(2):

@@ -22,7 +22,8 @@ def everyone(models, clients):
 def test_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
     fleet = make_fleet()
     model = fleet.setup.initial()
-    uplink = method(clusters=3).update(fleet, everyone(model.repeat(3, 1), 5))
+    own = method(clusters=3)
+    uplink = own.update(fleet, own.prepare(fleet, everyone(model.repeat(3, 1), 5)))
     assert uplink["cluster"].tensor.tolist() == [[0]] * 5
     server = {"models": model.repeat(3, 1), "chosen": torch.full((5,), -1)}
     method(clusters=3).aggregate(server, cohort(fleet.counts), arrived(uplink))
@@ -76,8 +77,10 @@ def test_who_rests_is_scored_with_the_cluster_of_its_training_data_too(
 ):
     models = torch.cat([rows_of(make_fleet(), seed) for seed in range(3)])
     plays, rests = make_fleet(), make_fleet()
-    chosen = method(clusters=15).update(plays, everyone(models, 5))["cluster"].tensor
-    method(clusters=15).observe(rests, everyone(models, 5))
+    own = method(clusters=15)
+    uplink = own.update(plays, own.prepare(plays, everyone(models, 5)))
+    chosen = uplink["cluster"].tensor
+    own.observe(rests, own.prepare(rests, everyone(models, 5)))
     assert len(chosen.unique()) > 1
     rests.score("expected", models[chosen[:, 0]])
     for fleet in (plays, rests):

@@ -77,7 +77,8 @@ def _trained(prepared: Prepared, job: Job, message: dict[str, Any]) -> Result:
     fleet.scoring.scores_starts = False
     if job.share != 1:
         fleet.pace = np.array([job.share])
-    returned = prepared.method.update(fleet, dict(message))
+    inbox = prepared.method.prepare(fleet, dict(message))
+    returned = prepared.method.update(fleet, inbox)
     finite = record.find_finite(fleet, returned)
     assert finite.all()
     of_fleet = record.compute_numbers(fleet, returned, finite)
