@@ -78,6 +78,7 @@ class APFL(ServerModel):
                 context.variables["alpha"] = moved.clamp(0, 1)
 
         variables = {
+            **self.loss_variables(fleet, inbox),
             "personal": fleet.state["personal"],
             "alpha": fleet.state["alpha"],
         }

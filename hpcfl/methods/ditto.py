@@ -72,7 +72,7 @@ class Ditto(FedAvg):
             epochs=self.personal_epochs,
             phase="personal",
             model="personal",
-            variables={"anchor": anchor},
+            variables={**self.loss_variables(fleet, inbox), "anchor": anchor},
             # Only for the recorded loss; ``descend`` computes the term itself.
             proximal=(self.lam, anchor),
         )

@@ -88,7 +88,8 @@ class FedAS(SharedBody):
         return self.add_own_heads(fleet.layout, inbox, heads)
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        return fleet.train(self.align_bodies(fleet, rows))
+        aligned = self.align_bodies(fleet, rows)
+        return fleet.train(aligned, variables=self.loss_variables(fleet, inbox))
 
     def align_bodies(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """Return ``rows`` [n, P] after (A), with bodies aligned to the clients' last
@@ -117,7 +118,7 @@ class FedAS(SharedBody):
         alike = classes.sum(dim=0)[batch.y]
         return (of_samples / alike).sum()
 
-    def compute_traces(self, fleet: Fleet, rows: Tensor) -> Tensor:
+    def compute_traces(self, fleet: Fleet, inbox: Inbox, rows: Tensor) -> Tensor:
         """Return the trace t_i of (C) for each client at its model in ``rows`` [n, P],
         float32 [n].
         """
@@ -134,14 +135,18 @@ class FedAS(SharedBody):
                 rows,
                 epochs=1,
                 phase="fisher",
-                variables={"trace": zeros, "steps": zeros},
+                variables={
+                    **self.loss_variables(fleet, inbox),
+                    "trace": zeros,
+                    "steps": zeros,
+                },
             )
         if self.fisher == "mean":
             return (after["trace"] / after["steps"].clamp(min=1))[:, 0]
         return after["trace"][:, 0]
 
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        traces = self.compute_traces(fleet, trained)
+        traces = self.compute_traces(fleet, inbox, trained)
         fleet.record("fisher_trace", traces)
         shares = self.shares(fleet).to(traces.device)
         # float64, because traces may differ by many powers of ten.

@@ -49,14 +49,20 @@ class FedBABU(SharedBody):
 
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """Train the body, for newcomers also the head, as all clients do at the end."""
+        variables = self.loss_variables(fleet, inbox)
         if (fleet.ids >= fleet.setup.clients).any():
-            return fleet.train(rows, phase="tune")
-        return fleet.train(rows, params=("body",))
+            return fleet.train(rows, phase="tune", variables=variables)
+        return fleet.train(rows, params=("body",), variables=variables)
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         super().finish(fleet, inbox)
         start = fleet.state.get("local", self.received(fleet, inbox))
-        tuned = fleet.train(start, epochs=self.tune_epochs, phase="tune")
+        tuned = fleet.train(
+            start,
+            epochs=self.tune_epochs,
+            phase="tune",
+            variables=self.loss_variables(fleet, inbox),
+        )
         fleet.score("tuned", tuned)
 
 

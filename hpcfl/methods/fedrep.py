@@ -34,11 +34,16 @@ class FedRep(FedPer):
     def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         shared = self.list_shared_names(fleet.layout)
         private = self.list_private_names(fleet.layout)
+        variables = self.loss_variables(fleet, inbox)
         if private:
             rows = fleet.train(
-                rows, params=private, epochs=self.head_epochs, phase="head"
+                rows,
+                params=private,
+                epochs=self.head_epochs,
+                phase="head",
+                variables=variables,
             )
-        return fleet.train(rows, params=shared)
+        return fleet.train(rows, params=shared, variables=variables)
 
 
 plugin = FedRep

@@ -100,9 +100,9 @@ class PerFedAvg(FedAvg):
         rows: Tensor,
         trained: bool,
     ) -> ClientModel:
-        return ClientModel(rows if trained else self.adapt_models(fleet, rows))
+        return ClientModel(rows if trained else self.adapt_models(fleet, inbox, rows))
 
-    def adapt_models(self, fleet: Fleet, rows: Tensor) -> Tensor:
+    def adapt_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor) -> Tensor:
         """Return the models [n, P] after one step of size α from ``rows``, on one
         random training mini-batch.
         """
@@ -113,6 +113,7 @@ class PerFedAvg(FedAvg):
             epochs=1,
             steps=1,
             phase="adapt",
+            variables=self.loss_variables(fleet, inbox),
         )
         return adapted
 

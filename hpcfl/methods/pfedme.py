@@ -116,9 +116,8 @@ class PFedMe(ServerModel):
             context.regulariser(mixing.sum_rows(terms) / 2)
             context.variables["local"] = torch.lerp(local, context.rows(), rate)
 
-        fleet.state["personal"], after = fleet.train_by(
-            step, rows, variables={"local": fleet.rows(rows)}
-        )
+        variables = {**self.loss_variables(fleet, inbox), "local": fleet.rows(rows)}
+        fleet.state["personal"], after = fleet.train_by(step, rows, variables=variables)
         return after["local"]
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

@@ -71,9 +71,7 @@ class Scaffold(ServerModel):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        trained, change = self.train_corrected(
-            fleet, fleet.rows(start), inbox["control"]
-        )
+        trained, change = self.train_corrected(fleet, fleet.rows(start), inbox)
         fleet.state["control"] = fleet.state["control"] + change
         self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
@@ -83,14 +81,14 @@ class Scaffold(ServerModel):
         }
 
     def train_corrected(
-        self, fleet: Fleet, start: Tensor, control: Tensor
+        self, fleet: Fleet, start: Tensor, inbox: Inbox
     ) -> tuple[Tensor, Tensor]:
         """Train with corrected steps.
 
         Args:
             fleet: The n clients.
             start: The models x, [n, P].
-            control: The server's control c, [P].
+            inbox: The message with the server's control c, [P].
 
         Returns:
             The trained models y and the changes c_i⁺ − c_i, [n, P] each; no change for
@@ -98,6 +96,7 @@ class Scaffold(ServerModel):
             ``drop_last``.
         """
         rate = fleet.learning_rate
+        control = inbox["control"]
 
         def descend(rows: Tensor, gradient: Tensor, correction: Tensor) -> None:
             rows -= (gradient + correction).mul_(rate)
@@ -112,6 +111,7 @@ class Scaffold(ServerModel):
             step,
             start,
             variables={
+                **self.loss_variables(fleet, inbox),
                 "correction": control - fleet.state["control"],
                 "steps": torch.zeros_like(start[:, :1]),
             },

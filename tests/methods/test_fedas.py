@@ -17,7 +17,7 @@ def method(**keys):
 class Equal(FedAS):
     """FedAS in which all clients have the same trace."""
 
-    def compute_traces(self, fleet, rows):
+    def compute_traces(self, fleet, inbox, rows):
         return torch.full((len(rows),), 0.3)
 
 
@@ -64,7 +64,7 @@ def test_traces_by_hand(make_fleet, rows_of, kind):
     fleet = make_fleet([[1, 0, 0, 0], [0, 2, 0, 0]], hidden=(), batch_size=1)
     rows = rows_of(fleet)
     state = dict(fleet.state)
-    found = method(fisher=kind).compute_traces(fleet, rows)
+    found = method(fisher=kind).compute_traces(fleet, {}, rows)
     for client, batches in enumerate((1, 2)):
         x, y = train_samples(fleet, client)
         p = build_model(fleet.setup, rows[client])(x).softmax(dim=1)
