@@ -19,7 +19,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.files import atomic, output
 from hpcfl.files.atomic import describe_reason
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.simulation import signals
 
 # Exit codes. CONTINUE: the same command continues; UNREAD: the reader of the output has
@@ -110,7 +110,7 @@ def _say(communicator: Communicator, code: int, *texts: str) -> int:
     """Print each text on a separate line on rank 0 and return ``code``."""
     if communicator.is_server:
         for text in texts:
-            line = plain(text)
+            line = escape(text)
             cut = " …" if len(line) > LONGEST else ""
             output.complain(line[:LONGEST] + cut)
     return code
@@ -671,7 +671,7 @@ def pack(folders: tuple[Path, ...], out: Path) -> None:
 
     runs, notes = loading.load_runs_below(folders)
     for line in [*notes, *packed.write(runs, out)]:
-        print(plain(line))
+        print(escape(line))
 
 
 @cli.command()

@@ -411,7 +411,7 @@ class Fleet:
             for part, names in parts.items():
                 sums: Sums = {}
                 for on, scores in self._select_scores(part).items():
-                    sums |= self._sums(
+                    sums |= self._sum_scores(
                         on=on,
                         rows=rows,
                         predict=predict or default_prediction,
@@ -456,7 +456,7 @@ class Fleet:
         self._refuse_reading("losses of models ('loss_of')")
         if isinstance(models, Tensor):
             scores = {"loss": CrossEntropy()}
-            total, samples = self._sums(
+            total, samples = self._sum_scores(
                 on=on,
                 rows=models,
                 predict=default_prediction,
@@ -471,7 +471,7 @@ class Fleet:
             losses[:, column] = self.loss_of(models.take(picks.clamp(min=0)), on, model)
         return losses.masked_fill(models.picks < 0, torch.inf)
 
-    def _sums(
+    def _sum_scores(
         self,
         on: str,
         rows: Tensor,
@@ -792,7 +792,7 @@ class Fleet:
         Raises:
             UserError: All these parameters are frozen.
         """
-        if names := self.layout.members(params):
+        if names := self.layout.list_members(params):
             return names
         raise UserError(
             f"the method trains only {', '.join(map(str, params))}, but the model freezes all of "

@@ -192,7 +192,7 @@ def copy_heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
         lanes: positions [L] of the rows to copy.
     """
     layout = resources.setup.layout
-    below = layout.members(("body",))
+    below = layout.list_members(("body",))
     return {
         name: view.index_select(0, lanes)
         for name, view in layout.split(rows).items()

@@ -82,7 +82,7 @@ class Optimizer:
         gaps = (self.weights[name] - anchor for name, anchor in self.anchors.items())
         return self.strength / 2 * _compute_norms(gaps).square().sum(dim=1)
 
-    def clipped(self, directions: list[Tensor]) -> list[Tensor]:
+    def clip(self, directions: list[Tensor]) -> list[Tensor]:
         """Scale each lane's whole gradient to a norm of at most ``training.clip``.
 
         The result equals ``clip_grad_norm_`` of torch. Without that key it is
@@ -126,7 +126,7 @@ class Optimizer:
         weights = parts["weights"]
         anchors = parts.get("anchors")
         plain = training.optimizer == "sgd" and not training.momentum
-        directions: TensorList = self.clipped(gradients)
+        directions: TensorList = self.clip(gradients)
         if training.weight_decay and training.optimizer != "adamw":
             directions = torch._foreach_add(
                 directions, weights, alpha=training.weight_decay

@@ -55,7 +55,7 @@ class Stopwatch:
         self._running: list[str] = []
         self._since = self._last_lap = time.perf_counter()
 
-    def lap(self) -> float:
+    def take_lap(self) -> float:
         """Return the seconds since the last call, in any phase."""
         before, self._last_lap = self._last_lap, time.perf_counter()
         return self._last_lap - before
@@ -122,7 +122,7 @@ def make_head_kernel(
     if not has_head or not hasattr(module, "features"):
         return None
     layout = lay_out_parameters(module)
-    below = layout.members(("body",))
+    below = layout.list_members(("body",))
     above = [name for name in layout.names if name not in below]
     head = HeadModel(copy.deepcopy(module))
     constants.hold_part(head, module)

@@ -180,7 +180,7 @@ class StepContext:
         """Copy the trained columns of the lanes' models, ``[a, width]``."""
         if self._model_rows is not None:
             return self._model_rows.clone()
-        return self._flatten(self._weights())
+        return self._flatten(self._get_weights())
 
     def set_rows(self, rows: Tensor) -> None:
         """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
@@ -263,7 +263,7 @@ class StepContext:
         gradients = self._gradients(batch)
         if clip:
             directions = [gradients[name] for name in self._session.work.trained]
-            clipped = self._optimizer.clipped(directions)
+            clipped = self._optimizer.clip(directions)
             gradients = dict(zip(self._session.work.trained, clipped, strict=True))
         if self._losses.is_cuda:  # few large operations
             rows = self.rows()
@@ -271,7 +271,7 @@ class StepContext:
             self.set_rows(rows)
             return
         others_by_name = [self._split(other) for other in others]
-        for name, weights in self._weights().items():
+        for name, weights in self._get_weights().items():
             layers = [parts[name] for parts in others_by_name]
             function(weights, gradients[name], *layers)
             if isinstance(self._lanes, Tensor):  # indices gave a copy
@@ -298,7 +298,7 @@ class StepContext:
         )
         return gradients
 
-    def _weights(self) -> Tensors:
+    def _get_weights(self) -> Tensors:
         """Return the lanes' trained tensors ``[a, …]`` by name.
 
         They are views for a slice of lanes, copies for indices.
@@ -308,7 +308,7 @@ class StepContext:
 
     def _put(self, rows: Tensor) -> None:
         if rows.is_cuda and isinstance(self._lanes, slice):
-            weights = list(self._weights().values())
+            weights = list(self._get_weights().values())
             if all(part.is_contiguous() for part in weights):
                 # One launch writes all flattened views. CUDA's kernel reads ``rows`` as
                 # contiguous memory whatever their strides.

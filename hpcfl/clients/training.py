@@ -367,7 +367,7 @@ def _can_compute_features_once(
     """Return whether the layers below the head need to run only once, before training."""
     if resources.head is None or resources.samples.augment:
         return False
-    if set(task.names) & set(resources.setup.layout.members(("body",))):
+    if set(task.names) & set(resources.setup.layout.list_members(("body",))):
         return False
     if resources.privacy is not None:
         return False  # Poisson mini-batches are drawn from samples

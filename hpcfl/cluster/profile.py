@@ -117,14 +117,14 @@ class Profile(Section):
 
     @field_validator("memory", "time", mode="before")
     @classmethod
-    def _as_text(cls, amount: object) -> object:
+    def _convert_to_text(cls, amount: object) -> object:
         """Return a whole number as text."""
         whole = isinstance(amount, int) and not isinstance(amount, bool)
         return str(amount) if whole else amount
 
     @field_validator("memory", mode="before")
     @classmethod
-    def _without_byte(cls, memory: object) -> object:
+    def _cut_byte(cls, memory: object) -> object:
         """Return ``64G`` for ``64GB`` or ``64g``, which sbatch does not document."""
         if not isinstance(memory, str):
             return memory

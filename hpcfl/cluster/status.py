@@ -174,7 +174,7 @@ def _find_status(
     number = so_far.last[run.score] if so_far.last else None
     reached = ""
     if number is not None:
-        reached = f"{run.measure.shown(number)} {run.measure.unit}".rstrip()
+        reached = f"{run.measure.format(number)} {run.measure.unit}".rstrip()
     return Status(
         name,
         state,

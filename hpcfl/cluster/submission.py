@@ -35,7 +35,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, scratch
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import run_folder
 from hpcfl.tuning import plan as plans
@@ -290,7 +290,7 @@ class Submitter(SubmittedJobs):
 
     def write(self, jobs: list[CellJob]) -> None:
         """Write the jobs' files into ``OUT/jobs``. Raises RunFailure."""
-        with atomic.explained(self.folder):
+        with atomic.explain_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         texts: dict[Path, str] = {}
         for job in jobs:
@@ -469,4 +469,4 @@ def _show_needs(config: Config, ranks: int) -> None:
         names = f"ranks 2 to {ranks - 1}" if ranks > 3 else "rank 2"
         print(f"{names}: at most as much as rank 1")
     for note in prepared.notes:
-        print(f"note: {plain(note)}")
+        print(f"note: {escape(note)}")

@@ -142,7 +142,7 @@ class Supervisor:
             output.REASON: str(self._reason_file),
             output.PACE: str(self._pace_file),
         }
-        with atomic.explained(Path(self.command[0])):
+        with atomic.explain_errors(Path(self.command[0])):
             return subprocess.Popen(self.command, env=environment)
 
     def _read_reason(self) -> str:

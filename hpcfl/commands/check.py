@@ -15,7 +15,7 @@ from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.experiment import config, experiment_file, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.simulation import preflight, start_checks
 from hpcfl.simulation.hooks import call_hook
 from hpcfl.simulation.prepare import Prepared, prepare_together
@@ -81,7 +81,7 @@ def check_file(
         _join(describe_overlays(prepared, schedule)),
         describe_keys(first, whole),
         _join(
-            f"note: {plain(note)}"
+            f"note: {escape(note)}"
             for note in [*prepared.notes, *schedule.notes, *remarks]
         ),
         describe_cells(list(cells)),
@@ -159,7 +159,7 @@ def _describe_base(experiment: Config) -> list[str]:
         return []
     from hpcfl.adapters import base
 
-    return [plain(line) for line in base.describe(files)]
+    return [escape(line) for line in base.describe(files)]
 
 
 def describe_keys(experiment: Config, whole: bool) -> str:

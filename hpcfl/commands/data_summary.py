@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.data.datasets import Dataset
-from hpcfl.report.text import plain, shorten
+from hpcfl.report.text import escape, shorten
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.prepared_data import list_groups
 from hpcfl.updates.base import Attack
@@ -128,7 +128,7 @@ def list_entries(entries: Sequence[str], whole: bool) -> str:
 
 def show_name(name: str) -> str:
     """Return a name on one line, in quotes if it could be misread in a list."""
-    text = plain(name)
+    text = escape(name)
     is_clear = text == text.strip() and text and not set(text) & set(",:'\"")
     return text if is_clear else repr(text)
 
@@ -141,7 +141,7 @@ def _describe_samples(prepared: Prepared) -> str:
     held_out = sum(map(len, split.train[:clients])) - trained
     tested = int(prepared.data.test_counts[:clients].sum())
     file = prepared.config.data.file
-    source = f" from {plain(file)}" if file else ""
+    source = f" from {escape(file)}" if file else ""
     text = (
         f"{prepared.config.data.dataset}{source}, {split.samples:,} samples; clients train "
         f"on {trained:,}"
@@ -217,9 +217,9 @@ def _describe_client_column(prepared: Prepared) -> str:
     data, partition = prepared.data.dataset, prepared.config.partition
     by_scheme = f"partition.scheme = '{partition.scheme}'"
     if partition.file is not None:
-        return f"read from partition.file = '{plain(partition.file)}'"
+        return f"read from partition.file = '{escape(partition.file)}'"
     if lists := getattr(partition, "lists", None):
-        return f"read from partition.lists = '{plain(lists)}'"
+        return f"read from partition.lists = '{escape(lists)}'"
     if data.owners is None:
         return f"drawn by {by_scheme}"
     column = data.description.client
@@ -241,7 +241,7 @@ def _describe_clients(prepared: Prepared) -> str:
     for word, place in places.items():
         client = order[place]
         names = prepared.data.split.names
-        name = f" '{plain(names[client])}'" if names else ""
+        name = f" '{escape(names[client])}'" if names else ""
         counts = f"{trained[client]:,}/{tested[client]:,}"
         parts.append(f"{word} {counts} (client {client}{name})")
     return f"{clients:,}, training/test samples: {', '.join(parts)}"

@@ -21,7 +21,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.storage import manifest, run_folder
 from hpcfl.storage.run_folder import RUN
 
@@ -172,7 +172,7 @@ def run_plan(
             # The error itself would keep the cell's memory alive by its traceback.
             failures[name] = "; ".join(map(str, error.args))
             if communicator.is_server:
-                output.say(f"{name}: failed: {plain(failures[name])}")
+                output.say(f"{name}: failed: {escape(failures[name])}")
             continue
         played |= has_played
         if not has_played and communicator.is_server:
@@ -214,7 +214,7 @@ def _tell_of_earlier_cells(plan: RunPlan) -> None:
     if earlier:
         output.say(
             f"note: {plan.folder} also has {len(earlier)} runs that are no longer in this "
-            f"sweep, such as {plain(earlier[0])}; its tables include them"
+            f"sweep, such as {escape(earlier[0])}; its tables include them"
         )
 
 
@@ -235,7 +235,7 @@ def _show_results(plan: RunPlan, has_played: bool, communicator: Communicator) -
     except Exception as error:
         output.say(
             f"note: the results are complete, but their report failed ({type(error).__name__}: "
-            f"{plain(error)}); repeat the command to make it again, or type hpcfl show "
+            f"{escape(error)}); repeat the command to make it again, or type hpcfl show "
             f"{shlex.quote(str(plan.folder))}"
         )
     output.keep_note(plan.folder)

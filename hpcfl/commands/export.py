@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcfl.errors import UserError
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.trained import loading
 from hpcfl.trained.export import export as write
 from hpcfl.trained.models import LoadedModel, Models
@@ -52,7 +52,7 @@ def export(
         at=at,
     )
     for line in write(run.models, chosen, out, adapters):
-        print(plain(line))
+        print(escape(line))
 
 
 def _choose_models(

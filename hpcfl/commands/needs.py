@@ -24,7 +24,7 @@ from hpcfl.communication.message import (
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
 from hpcfl.report.metric_values import name_measure
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.rows import constants, mixing
 from hpcfl.rows.layout import Layout
 from hpcfl.simulation import dry_round, message_trial, score_check
@@ -519,14 +519,14 @@ def describe_gpu(gpu: GpuNeeds, hosted: int) -> str:
 
 def describe_model(prepared: Prepared) -> str:
     """Return lines on the model's parameters and the scores."""
-    name = plain(prepared.config.model.name)
+    name = escape(prepared.config.model.name)
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.resources.scores)
     chosen = f"the best round has the {direction} {name_measure(measure)}"
     return (
         f"model: {name}, {describe_parameters(prepared.setup.layout)}\n"
-        f"scores: {plain(scores)}; {plain(chosen)}"
+        f"scores: {escape(scores)}; {escape(chosen)}"
     )
 
 

@@ -140,13 +140,13 @@ def run(
             notes=notes,
             on_round=on_round,
         )
-        with _as_failures(), reporting:
+        with _raise_as_failure(), reporting:
             federation.run(done, request)
     return True
 
 
 @contextmanager
-def _as_failures() -> Iterator[None]:
+def _raise_as_failure() -> Iterator[None]:
     """Raise RunFailure instead of UserError in a block, because the folder has changed."""
     try:
         yield
@@ -189,7 +189,7 @@ class ClaimedRun:
         with agreed(self.communicator):
             if self.claim is not None:
                 notes = self.begin_folder(self.claim)
-        with _as_failures():
+        with _raise_as_failure():
             metrics = None
             with agreed(self.communicator):
                 if self.claim is not None:

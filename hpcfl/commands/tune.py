@@ -25,7 +25,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
 from hpcfl.files.file_names import make_file_name
 from hpcfl.report import metric_values
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.scores.metric_names import SAMPLE_GRADIENTS, SCORING_GRADIENTS, MetricName
 from hpcfl.storage import run_folder, tune_folder
 from hpcfl.storage.tune_folder import COST, Result
@@ -555,4 +555,4 @@ def play_steps(steps: Steps[Any], communicator: Communicator) -> None:
 
 
 def _print_line(text: str) -> None:
-    output.say(plain(text))
+    output.say(escape(text))

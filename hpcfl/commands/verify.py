@@ -25,7 +25,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError, suggest
 from hpcfl.experiment import config, plugins
 from hpcfl.files import atomic
 from hpcfl.files.atomic import describe_reason
-from hpcfl.report.text import plain
+from hpcfl.report.text import escape
 from hpcfl.scores.metric_names import SECONDS, MetricName
 from hpcfl.simulation import start_checks
 from hpcfl.trained import loading
@@ -71,7 +71,7 @@ def verify(
             if communicator.is_server:
                 chosen, notes = choose_runs(path, sample, names)
                 for note in notes:
-                    print(plain(f"note: {note}"), file=sys.stderr)
+                    print(escape(f"note: {note}"), file=sys.stderr)
                 tables = [make_table(run, root, own) for run in chosen]
                 try:
                     # The ranks of all hosts see the working folder.
@@ -122,7 +122,7 @@ def _play(
             lines, same = compare(chosen[number], loading.load_run(place))
             wrong += not same
             for line in lines:
-                print(plain(f"{chosen[number].label}: {line}"), flush=True)
+                print(escape(f"{chosen[number].label}: {line}"), flush=True)
     return wrong
 
 
@@ -162,7 +162,7 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     numbers = [
         run.summary.last[run.score] for run in (stored, played) if run.summary.last
     ]
-    shown = " stored, ".join(stored.measure.shown(number) for number in numbers)
+    shown = " stored, ".join(stored.measure.format(number) for number in numbers)
     lines.append(
         f"the same clients, samples and floats; {stored.counted} of the last round {shown} now"
     )

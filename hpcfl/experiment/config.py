@@ -49,7 +49,7 @@ from hpcfl.experiment.sections import (
     Time,
     Training,
     TransformSection,
-    changed,
+    list_changed_keys,
 )
 
 Made = TypeVar("Made")
@@ -180,7 +180,9 @@ class Config(Section):
                 )
         if unheeded := [
             f"training.{key} = {getattr(training, key)!r}"
-            for key in sorted(changed(training).intersection(self.method.unheeded))
+            for key in sorted(
+                list_changed_keys(training).intersection(self.method.unheeded)
+            )
         ]:
             lines.append(
                 f"{', '.join(unheeded)}: ignored in the separate plain SGD steps of "

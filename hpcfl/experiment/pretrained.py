@@ -117,12 +117,12 @@ def _complete_model(
         key: content[of] for key, of in form.keys.items() if content.get(of) is not None
     }
     if kind == "gpt2":
-        found.setdefault("hidden", 4 * _number(content, "n_embd", path))
+        found.setdefault("hidden", 4 * _read_number(content, "n_embd", path))
     if kind == "roberta":
-        found["first_position"] = _number(content, "pad_token_id", path) + 1
+        found["first_position"] = _read_number(content, "pad_token_id", path) + 1
     if kind == "vit":
-        heads = _number(content, "num_attention_heads", path)
-        found["head_width"] = _number(content, "hidden_size", path) // heads
+        heads = _read_number(content, "num_attention_heads", path)
+        found["head_width"] = _read_number(content, "hidden_size", path) // heads
     named = _agree("adapter", adapter, {"names": kind}, path)
     return {
         "model": _agree("model", model, {"name": form.model, **found}, path),
@@ -144,7 +144,7 @@ def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
             f"{path}: init_lora_weights = {begun!r}: PEFT's base differs from the published "
             "one; save the adapter with path_initial_model_for_weight_conversion"
         )
-    found = {"kind": "lora", "rank": _number(content, "r", path)}
+    found = {"kind": "lora", "rank": _read_number(content, "r", path)}
     found["scale"] = "alpha/sqrt(r)" if content.get("use_rslora") else "alpha/r"
     renamed = {"alpha": "lora_alpha", "dropout": "lora_dropout"}
     found |= {key: content[of] for key, of in renamed.items() if of in content}
@@ -155,7 +155,7 @@ def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
     return _agree("adapter", adapter, found, path)
 
 
-def _number(content: dict[str, Any], key: str, path: Path) -> int:
+def _read_number(content: dict[str, Any], key: str, path: Path) -> int:
     """Return the positive integer at a key of a file's content. Raises UserError."""
     number = content.get(key)
     if not isinstance(number, int) or number < 1:

@@ -55,7 +55,7 @@ class Section(BaseModel):
         unread.
         """
         unread = {}
-        given = changed(self)
+        given = list_changed_keys(self)
         for choice, by_value in self.readers.items():
             read = by_value.get(getattr(self, choice), ())
             if choice in given:
@@ -88,7 +88,7 @@ class Section(BaseModel):
             raise ValueError(line)
 
 
-def changed(section: Section) -> set[str]:
+def list_changed_keys(section: Section) -> set[str]:
     """Return the keys whose values differ from their defaults.
 
     A key that the user set to its default does not count: a stored configuration has
@@ -259,7 +259,7 @@ class Shift(Section):
         """Return the first conflict between keys, "" without one."""
         if self.at:
             return self._problem_of_drift()
-        without = sorted(changed(self) & {"who", "gradual", "score", "table"})
+        without = sorted(list_changed_keys(self) & {"who", "gradual", "score", "table"})
         if without:
             return f"{without[0]} describes a drift, which needs at = [rounds]"
         if self.cells is None:
@@ -393,7 +393,7 @@ class Adapter(Section):
         return self.kind != "none" or self.base is not None
 
     @model_validator(mode="after")
-    def _of_its_kind(self) -> Self:
+    def _refuse_keys_of_other_kinds(self) -> Self:
         # With kind = "none" the other keys may stay, so that changing one key is enough
         # to switch the adapter off.
         if self.kind != "none":
@@ -633,7 +633,7 @@ class Training(Section):
 
     @field_validator("momentum")
     @classmethod
-    def _of_sgd(cls, momentum: float, info: ValidationInfo) -> float:
+    def _require_sgd(cls, momentum: float, info: ValidationInfo) -> float:
         if momentum and info.data.get("optimizer") in ("adam", "adamw"):
             raise ValueError(
                 f"must be 0 with optimizer = '{info.data['optimizer']}'; only 'sgd' uses it"
@@ -642,7 +642,7 @@ class Training(Section):
 
     @field_validator("milestones")
     @classmethod
-    def _of_steps(cls, milestones: list[int], info: ValidationInfo) -> list[int]:
+    def _require_steps(cls, milestones: list[int], info: ValidationInfo) -> list[int]:
         schedule = info.data.get("schedule")  # None if the schedule itself is wrong
         if schedule and bool(milestones) != (schedule == "step"):
             raise ValueError("must be given if, and only if, schedule = 'step'")
@@ -883,7 +883,7 @@ class Time(Section):
 
     def find_unread(self) -> dict[str, list[str]]:
         if self.mode == "none":
-            return {"mode": sorted(changed(self) - {"mode"})}
+            return {"mode": sorted(list_changed_keys(self) - {"mode"})}
         return super().find_unread()
 
 
@@ -1024,7 +1024,7 @@ class LaneTable(BaseModel):
         rows = [row for row in self.rows if (row.model, row.precision) == kind]
         return self.model_copy(update={"rows": rows})
 
-    def fastest(self, most: int, form: Form | None) -> LaneRow | None:
+    def find_fastest(self, most: int, form: Form | None) -> LaneRow | None:
         """Return the row with the fewest seconds per sample; None if no row fits.
 
         Among equal rows the one with the most lanes is chosen.

@@ -38,7 +38,7 @@ def describe_reason(error: Exception) -> str:
 
 
 @contextmanager
-def explained(path: str | Path) -> Iterator[None]:
+def explain_errors(path: str | Path) -> Iterator[None]:
     """Convert an OSError in the block to a RunFailure with ``path`` and the reason."""
     try:
         yield
@@ -63,7 +63,7 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
             the temporary file is removed.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    with explained(path):
+    with explain_errors(path):
         try:
             with open(temporary, "xb") as file:
                 file.write(data)
@@ -90,11 +90,11 @@ def write_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()
     there = next(above for above in folder.parents if above.exists())
     with ExitStack() as stack:
-        with explained(folder):
+        with explain_errors(folder):
             opened = make_temporary_folder(there, folder.name)
             temporary = stack.enter_context(opened)
         yield temporary
-        with explained(folder):
+        with explain_errors(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             temporary.rename(folder)
             _sync_folder(folder.parent)
@@ -136,7 +136,7 @@ def remove_temporaries(folder: Path) -> None:
     No process may be writing a file in ``folder``; folders in use are kept. Raises
     RunFailure.
     """
-    with explained(folder):
+    with explain_errors(folder):
         for path in folder.glob(TEMPORARY):
             if not _is_folder(path):
                 path.unlink(missing_ok=True)

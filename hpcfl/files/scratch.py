@@ -146,7 +146,7 @@ def map_file(size: int) -> np.ndarray:
     """
     place = find_folder()
     with (
-        atomic.explained(place),
+        atomic.explain_errors(place),
         tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file,
     ):
         # a full disk is an error here, and would be a crash later
@@ -189,7 +189,7 @@ def make_temporary_folder() -> Iterator[Path]:
     Raises RunFailure.
     """
     place = find_folder()
-    with atomic.explained(place):
+    with atomic.explain_errors(place):
         temporary = tempfile.TemporaryDirectory(
             prefix="hpcfl-", dir=place, ignore_cleanup_errors=True
         )

@@ -71,7 +71,7 @@ class FedGH(SharedHead):
         labels = held.nonzero()[:, 1]
         head = setup.template().get_submodule("head")
         tensors = layout.split(server["model"])
-        names = layout.members(("head",))
+        names = layout.list_members(("head",))
         start = {name.removeprefix("head."): tensors[name] for name in names}
 
         def objective(free: State, batch: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class FedPer(PrivatePart):
     def list_shared_names(self, layout: Layout) -> list[str]:
         """Return the names of the shared parameters, in the order of a row."""
         if self.shared is None:
-            return layout.members(("body",))
+            return layout.list_members(("body",))
         return match_names(self.shared, layout.names, "method.shared")
 
     def list_private_names(self, layout: Layout) -> list[str]:

@@ -66,9 +66,9 @@ class CharTransformer(Transformer):
 
     def features(self, x: Tensor) -> Tensor:
         """Return the head's input [batch, width] for token ids [batch, positions]."""
-        return self.of_each_token(x)[:, -1]
+        return self.compute_token_features(x)[:, -1]
 
-    def of_each_token(self, x: Tensor) -> Tensor:
+    def compute_token_features(self, x: Tensor) -> Tensor:
         """Return the head's input for each position, [batch, positions, width]."""
         mask = make_causal_mask(x.shape[1], x.device)
         x = self.positions(self.embedding(x))

@@ -77,10 +77,10 @@ class GPT(Transformer):
         places = torch.arange(x.shape[1], device=x.device)
         read = places * (x != self.padding)
         last = read.amax(dim=1)[:, None, None]
-        vectors = self.of_each_token(x)
+        vectors = self.compute_token_features(x)
         return vectors.gather(1, last.expand(-1, 1, vectors.shape[2]))[:, 0]
 
-    def of_each_token(self, x: Tensor) -> Tensor:
+    def compute_token_features(self, x: Tensor) -> Tensor:
         """Return the head's input for each position, [batch, positions, width]."""
         places = self.wpe.weight[: x.shape[1]]
         vectors = self.wte(x) + places

@@ -128,20 +128,20 @@ class _Keyed(RandomLayer):
             return result
         if self.p == 1:
             return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0)
-        kept = self._draw_mask(self._shape(x), self.p)
+        kept = self._draw_mask(self._get_mask_shape(x), self.p)
         if not x.is_contiguous():
             # The mask has the layout of x, which may be channels-last: torch.where is
             # slow with two layouts, and so is converting its result back.
             kept = torch.zeros_like(x, dtype=torch.bool) | kept
-        return self._dropped(x, kept)
+        return self._drop_units(x, kept)
 
-    def _shape(self, x: Tensor) -> Sequence[int]:
+    def _get_mask_shape(self, x: Tensor) -> Sequence[int]:
         """Return the shape of the mask, one entry for each unit that is dropped as a
         whole.
         """
         return x.shape
 
-    def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
+    def _drop_units(self, x: Tensor, kept: Tensor) -> Tensor:
         return _scale(x, kept, self.p)
 
 
@@ -152,7 +152,7 @@ class _Channels(_Keyed):
 
     unbatched = 0  # dimensions of a single sample
 
-    def _shape(self, x: Tensor) -> Sequence[int]:
+    def _get_mask_shape(self, x: Tensor) -> Sequence[int]:
         leading = 1 if x.dim() == self.unbatched else 2
         return (*x.shape[:leading], *[1] * (x.dim() - leading))
 
@@ -162,7 +162,7 @@ class _Alpha(_Keyed):
     variance (Klambauer et al., NeurIPS 2017).
     """
 
-    def _dropped(self, x: Tensor, kept: Tensor) -> Tensor:
+    def _drop_units(self, x: Tensor, kept: Tensor) -> Tensor:
         scale: float = ((1 - self.p) * (1 + self.p * LOWEST_SELU**2)) ** -0.5
         shift = -scale * LOWEST_SELU * self.p
         return torch.where(kept, x, LOWEST_SELU) * scale + shift

@@ -150,7 +150,7 @@ def write(path: Path, make: "Callable[[], Figure]") -> float:
     with house_style():
         figure = make()
         content = _encode(figure, _find_format(path))
-    with atomic.explained(path):
+    with atomic.explain_errors(path):
         atomic.write(path, content, durable=False)
     return float(figure.get_figheight())
 

@@ -25,7 +25,7 @@ from hpcfl.report.metric_values import BEST, VALIDATION, Reading, holds_out
 from hpcfl.report.plots import curves
 from hpcfl.report.sheet import Sheet, house_style
 from hpcfl.report.table_formats import MISSING
-from hpcfl.report.text import plain, shorten
+from hpcfl.report.text import escape, shorten
 from hpcfl.storage import run_folder
 from hpcfl.storage.tune_folder import SPENT
 from hpcfl.trained import loading
@@ -127,7 +127,7 @@ def _read_template() -> "Template":
 
 def hide_folders(text: str) -> str:
     """Return a text on one line, with the folders of paths removed."""
-    return FOLDERS.sub("…/", plain(text))
+    return FOLDERS.sub("…/", escape(text))
 
 
 def _choose_drawn(arranged: Arrangement) -> Arrangement:

@@ -15,11 +15,11 @@ from rich.table import Column
 from hpcfl.communication.communicator import Communicator
 from hpcfl.files import output
 from hpcfl.report.text import (
+    escape,
     format_duration,
     is_in_notebook,
     literal,
     make_console,
-    plain,
 )
 from hpcfl.scores.metric_names import Measure, MetricName
 
@@ -98,7 +98,7 @@ class Progress:
             + (f"; continues after round {done}" if done else "")
         )
         self.tell(notes)
-        name = plain(self._folder.name)
+        name = escape(self._folder.name)
         self._task = self._bar.add_task(
             name, total=config.rounds, completed=done, state=""
         )
@@ -138,7 +138,7 @@ class Progress:
         if self._line is None:
             self._say(self._unsaid)
         else:
-            self._line.show(plain(self._unsaid))
+            self._line.show(escape(self._unsaid))
         self._unsaid = ""
 
     def _say(self, line: str) -> None:
@@ -149,7 +149,7 @@ def describe_number(measure: Measure, number: float) -> str:
     """Return a metric with its name and unit; NaN if no client has a number."""
     if math.isnan(number):
         return f"{measure.score}: no client has a number"
-    return f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
+    return f"{measure.score} {measure.format(number)} {measure.unit}".rstrip()
 
 
 def compute_pace(seconds: Iterable[float]) -> float:

@@ -31,10 +31,10 @@ from hpcfl.report.table_formats import MISSING, Table
 from hpcfl.report.text import (
     NAMED,
     WIDEST,
+    escape,
     format_clients,
     literal,
     make_console,
-    plain,
     warn_of_other_clients,
 )
 from hpcfl.scores.metric_names import Measure, MetricName, strip_held_out
@@ -134,7 +134,7 @@ def show(
                 print()
             _print(table, form, has_headings=number == 0)
     for note in notes:  # stderr keeps them out of tables for other programs
-        print(plain(f"note: {note}"), file=sys.stderr)
+        print(escape(f"note: {note}"), file=sys.stderr)
 
 
 def _print(table: Table, form: str, has_headings: bool = True) -> None:

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from hpcfl.report.text import literal, plain
+from hpcfl.report.text import escape, literal
 
 MISSING = "–"  # text of an entry that was not run or lacks the number
 LONGEST = 40  # letters of a row's label that are always shown
@@ -38,7 +38,7 @@ def make_cells(table: Table) -> RichTable:
     """Return a table for a console of rich, with the best numbers in bold."""
     cells = RichTable(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     # On a narrow terminal numbers wrap before the label of a row is cut.
-    longest = max(len(plain(row)) for row in table.texts.index)
+    longest = max(len(escape(row)) for row in table.texts.index)
     cells.add_column("", no_wrap=True, min_width=min(longest, LONGEST))
     for column in table.texts.columns:
         cells.add_column(literal(column), justify="right")
@@ -69,13 +69,13 @@ def write_latex(table: Table) -> str:
     of_numbers = table.texts.apply(lambda column: column.str.match(r"[-+>\[\d]"))
     cells = numbers.mask(of_numbers, "$" + numbers + "$")
     cells = cells.mask(table.texts == MISSING, "--")
-    styler = cells.rename(index=plain, columns=plain).style
+    styler = cells.rename(index=escape, columns=escape).style
     for axis in ("index", "columns"):
         styler.format_index(escape="latex", axis=axis)
     alignment = "l" + "r" * len(table.texts.columns)
     tabular = styler.to_latex(column_format=alignment, hrules=True)
-    notes = [f"% {plain(note)}" for note in table.notes]
-    title = f"% {plain(table.title)}"
+    notes = [f"% {escape(note)}" for note in table.notes]
+    title = f"% {escape(table.title)}"
     return "\n".join([title, tabular.rstrip("\n"), *notes])
 
 
@@ -83,7 +83,7 @@ def write_csv(table: Table) -> str:
     """Return CSV with a line for each entry in full precision."""
     lines = table.numbers.copy()
     for name in lines.select_dtypes(exclude="number"):
-        lines[name] = lines[name].map(lambda content: plain(str(content)))
+        lines[name] = lines[name].map(lambda content: escape(str(content)))
     text = lines.to_csv(index=False, na_rep="nan", lineterminator="\n")
     return str(text).rstrip("\n")
 
@@ -93,4 +93,4 @@ TEXTS = {"markdown": write_markdown, "csv": write_csv, "latex": write_latex}
 
 def _escape(text: str) -> str:
     """Escape a text for Markdown. A '_' within a word needs no escape."""
-    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", plain(text))
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", escape(text))

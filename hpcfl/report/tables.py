@@ -13,10 +13,10 @@ from rich.text import Text
 
 from hpcfl.report.metric_values import VALIDATION, count_clients, find_scored
 from hpcfl.report.text import (
+    escape,
     format_clients,
     literal,
     make_console,
-    plain,
     warn_of_other_clients,
 )
 from hpcfl.scores.metric_names import MetricName, name_held_out
@@ -113,8 +113,8 @@ def write_legend(runs: list[Run]) -> str:
     unit = runs[0].measure.unit
     best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
     text = LEGEND.format(
-        score=plain(_list_scores(runs)),
-        unit=f" in {plain(unit)}" if unit else "",
+        score=escape(_list_scores(runs)),
+        unit=f" in {escape(unit)}" if unit else "",
         best_by=best_by,
     )
     return textwrap.fill(text, WIDTH)
@@ -210,7 +210,7 @@ def list_numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, st
         name = MetricName(numbers.get(kind, ""), column)
         if name not in run.results.names:
             return "–"
-        return run.measure.shown(run.results.get_series(name)[positions].mean())
+        return run.measure.format(run.results.get_series(name)[positions].mean())
 
     # Scoring after the last aggregation belongs to the last round.
     played = np.minimum(run.results.rounds, run.config["rounds"])

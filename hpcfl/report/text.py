@@ -16,7 +16,7 @@ NAMED = 3  # number of names that are listed in a note
 LONGEST = 1e11  # seconds; longer times are not formatted as hours
 
 
-def plain(text: object) -> str:
+def escape(text: object) -> str:
     r"""Return a text on one line, with escapes such as ``\x1b`` for unprintable letters."""
     return "".join(
         letter
@@ -28,13 +28,13 @@ def plain(text: object) -> str:
 
 def shorten(text: object, most: int = 100) -> str:
     """Return a text on one line, cut after ``most`` letters."""
-    letters = plain(text)
+    letters = escape(text)
     return letters if len(letters) <= most else f"{letters[: most - 1]}…"
 
 
 def literal(text: object) -> Text:
     """Return a text for rich without interpreting markup and emoji codes."""
-    return Text(plain(text))
+    return Text(escape(text))
 
 
 def make_console(elsewhere: int | None = None, **options: Any) -> Console:

@@ -55,15 +55,15 @@ class Components:
     partition: float = math.nan
     training: float = math.nan
 
-    def critical(self, level: float = LEVEL) -> float:
+    def compute_quantile(self, level: float = LEVEL) -> float:
         """Return the quantile of t for the interval of confidence 1 − ``level``."""
         from scipy.stats import t
 
         return float(t.isf(level / 2, self.freedom))
 
-    def half(self, level: float = LEVEL) -> float:
+    def compute_half_width(self, level: float = LEVEL) -> float:
         """Return the half-width of the interval of confidence 1 − ``level``."""
-        return self.critical(level) * self.error
+        return self.compute_quantile(level) * self.error
 
     @property
     def p(self) -> float:
@@ -259,10 +259,10 @@ def estimate_interval(gains: Sequence[np.ndarray]) -> tuple[Interval, float]:
     deviation = float(of_partitions.std(ddof=1)) if len(gains) > 1 else math.nan
     of_mean = Interval(
         mean=found.mean,
-        half=found.half(),
-        narrow=found.half(2 * LEVEL),
+        half=found.compute_half_width(),
+        narrow=found.compute_half_width(2 * LEVEL),
         p=found.p,
         deviation=deviation,
         partitions=len(gains),
     )
-    return of_mean, found.critical() * bootstrap_error(means)
+    return of_mean, found.compute_quantile() * bootstrap_error(means)

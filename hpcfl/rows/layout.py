@@ -143,7 +143,7 @@ class Layout:
             return below[-1]
         return self._find_span(group)
 
-    def members(self, groups: Iterable[Group]) -> list[str]:
+    def list_members(self, groups: Iterable[Group]) -> list[str]:
         """Return the names of the parameters in a union of groups, in row order."""
         spans = [self.columns(group) for group in groups]
         return [

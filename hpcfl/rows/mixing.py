@@ -298,11 +298,11 @@ def _multiply(
     matrix = matrix.to(device).double()
     products = _allocate(rows, len(matrix), dtype)
 
-    def multiplied(columns: slice) -> Tensor:
+    def multiply_columns(columns: slice) -> Tensor:
         return multiply(matrix, move_to_device(rows[:, columns], device).double())
 
     def work(columns: slice) -> None:
-        products[:, columns] = multiplied(columns)  # the copy rounds to dtype
+        products[:, columns] = multiply_columns(columns)  # the copy rounds to dtype
 
     cuts = cut_blocks(rows.shape[1], sum(matrix.shape), device)
     if device == products.device:
@@ -310,10 +310,10 @@ def _multiply(
             pass
         return products
 
-    def rounded(columns: slice) -> Tensor:
-        return multiplied(columns).to(dtype)
+    def round_columns(columns: slice) -> Tensor:
+        return multiply_columns(columns).to(dtype)
 
-    for columns, product in compute_on_two_streams(rounded, cuts, device):
+    for columns, product in compute_on_two_streams(round_columns, cuts, device):
         products[:, columns] = product
     return products
 

@@ -167,7 +167,7 @@ class Measure:
         """Return the sort key of a number, which is higher for a better number."""
         return number if self.better == "up" else -number
 
-    def shown(self, number: float) -> str:
+    def format(self, number: float) -> str:
         """Format a recorded number without its unit."""
         return f"{100 * number:.2f}" if self.is_percent else f"{number:.4g}"
 

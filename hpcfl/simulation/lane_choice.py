@@ -122,7 +122,7 @@ def find_row(
         )
         return None
     form = None if runtime.convolutions == "auto" else runtime.convolutions
-    row = table.fastest(fits, form)
+    row = table.find_fastest(fits, form)
     if row is None:
         notes.append(
             f"runtime.lane_table: has no row for '{config.model.name}' in "

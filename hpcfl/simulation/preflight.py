@@ -33,7 +33,7 @@ from hpcfl.simulation.diagnosis import (
 )
 from hpcfl.simulation.hooks import find_called_hook
 from hpcfl.simulation.prepare import Findings, Prepared
-from hpcfl.simulation.round import Round, RoundPlan, no_clients, on_this_rank
+from hpcfl.simulation.round import Round, RoundPlan, make_empty_ids, on_this_rank
 from hpcfl.simulation.stages import FINAL_SCORING, play
 
 # Errors of hooks that are not reported as errors of the user. In a dry round all
@@ -279,7 +279,7 @@ def play_final_scoring(small: Prepared, server: State) -> None:
     """Play the final scoring of client 0 and of the newcomers."""
     plan = RoundPlan(
         number=small.config.rounds + 1,
-        cohort=no_clients(),
+        cohort=make_empty_ids(),
         audience=np.array([0]),
         is_scored=True,
         newcomers=small.newcomer_ids,

@@ -191,7 +191,7 @@ class Prepared:
         """
         return Cohort(
             ids=ids,
-            class_counts=self.data.counts_in(round)[ids],
+            class_counts=self.data.count_in_round(round)[ids],
             setup=self.setup,
             round=round,
             uniform=self.method.weights == "uniform",
@@ -212,7 +212,7 @@ class Prepared:
         return self.fleet_type(
             ids=local_ids,
             state=state,
-            class_counts=self.data.counts_in(round)[local_ids],
+            class_counts=self.data.count_in_round(round)[local_ids],
             rounds=np.full(len(local_ids), round),
             scoring=Scoring(is_scored, self.config.evaluation.tune_epochs),
             loss=self.method.training_loss(),
@@ -244,7 +244,7 @@ class Prepared:
         return self.fleet_type(
             ids=ids,
             state=self.newcomers.get(ids.tolist(), resources.device),
-            class_counts=self.data.counts_in(after)[ids],
+            class_counts=self.data.count_in_round(after)[ids],
             rounds=np.ones(len(ids), np.int64),
             scoring=Scoring(is_due=True),
             loss=self.method.training_loss(),

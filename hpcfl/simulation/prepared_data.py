@@ -53,7 +53,7 @@ class ClientData:
         sizes: np.ndarray = self.counts.sum(dim=1).long().numpy()
         return sizes
 
-    def counts_in(self, round: int) -> Tensor:
+    def count_in_round(self, round: int) -> Tensor:
         """Return the number of training samples of each class in a round.
 
         The counts use the labels of this round, float64 [clients and newcomers,

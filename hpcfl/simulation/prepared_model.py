@@ -279,7 +279,7 @@ def refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> 
             "(requires_grad = False), so there is nothing to train; unfreeze some of them"
         )
     for group, why in method.trains.items():
-        if not parameters.members([group]):
+        if not parameters.list_members([group]):
             raise UserError(
                 f"method.name = '{method.name}': all of the model's {group} is frozen "
                 f"({how}), so {why}; unfreeze some of it, or choose another method"

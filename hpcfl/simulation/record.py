@@ -212,7 +212,7 @@ class Gathered:
         record: dict[str, float] = {}
         by_column = self.by_column
         for column in self.columns:
-            record |= self._summary(column, by_column[column])
+            record |= self._summarise(column, by_column[column])
         for number, values in by_column.get(RECORDED, {}).items():
             mean = MetricName(number, RECORDED)
             std = MetricName(f"{number}_std", RECORDED)
@@ -226,10 +226,10 @@ class Gathered:
             if number in by_column[""]:
                 record[number] = float(np.nansum(by_column[""][number]))
         for phase in ("train", "score"):
-            record[str(MetricName(phase, SECONDS))] = self._slowest(phase)
+            record[str(MetricName(phase, SECONDS))] = self._find_slowest(phase)
         return record
 
-    def _summary(self, column: str, of_column: Numbers) -> dict[str, float]:
+    def _summarise(self, column: str, of_column: Numbers) -> dict[str, float]:
         """Summarise the scores of a column over clients, and count its clients."""
         record = {}
         for name, score in self.scores.items():
@@ -242,7 +242,7 @@ class Gathered:
         record[str(MetricName(CLIENTS, column))] = float(scored.sum())
         return record
 
-    def _slowest(self, phase: str) -> float:
+    def _find_slowest(self, phase: str) -> float:
         """Return the seconds of the slowest worker in a phase, or of a single rank."""
         workers = self.seconds[1:] or self.seconds
         return float(max(seconds.get(phase, 0.0) for seconds in workers))

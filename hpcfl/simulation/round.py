@@ -35,7 +35,7 @@ from hpcfl.storage.results import FINAL
 SHOWN = 10  # maximum number of client ids in a message
 
 
-def no_clients() -> np.ndarray:
+def make_empty_ids() -> np.ndarray:
     """Return an empty array of ids."""
     return np.zeros(0, np.int64)
 
@@ -61,7 +61,7 @@ class RoundPlan:
     cohort: np.ndarray
     audience: np.ndarray
     is_scored: bool
-    newcomers: np.ndarray = field(default_factory=no_clients)
+    newcomers: np.ndarray = field(default_factory=make_empty_ids)
     epoch_shares: np.ndarray | None = None
     is_final: bool = False
 

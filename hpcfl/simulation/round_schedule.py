@@ -26,7 +26,7 @@ from hpcfl.selection.base import Known, LossReports, Selection
 from hpcfl.selection.uniform import Uniform
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.record import Gathered
-from hpcfl.simulation.round import Round, RoundPlan, no_clients
+from hpcfl.simulation.round import Round, RoundPlan, make_empty_ids
 from hpcfl.simulation.stages import TRAINING, Stage
 
 LOSS = "data_loss"  # metric of a client that selections read
@@ -55,9 +55,9 @@ class Draws:
     participation: Selection
     clients: int
     seed: int
-    samples: np.ndarray = field(default_factory=no_clients)
+    samples: np.ndarray = field(default_factory=make_empty_ids)
     ticks: np.ndarray | None = None
-    reports: LossReports = field(default_factory=lambda: LossReports(no_clients()))
+    reports: LossReports = field(default_factory=lambda: LossReports(make_empty_ids()))
 
     def choose(self, candidates: np.ndarray, count: int, key: Key) -> np.ndarray:
         """Choose at most ``count`` clients by the experiment's selection.
@@ -100,7 +100,7 @@ class Draws:
         """Return the selection's result as ids. Raises UserError if it is invalid."""
         ids = np.asarray(returned)
         if not ids.size and not candidates.any():
-            return no_clients()
+            return make_empty_ids()
         if not ids.size:
             problem = "no client"
         elif ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -132,7 +132,7 @@ class Draws:
         dropout = self.participation.dropout
         if not dropout or not len(drawn):
             return drawn
-        luck = self._uniform("dropout", key)[drawn]
+        luck = self._draw_uniform("dropout", key)[drawn]
         if self.participation.scheme == "fixed":
             dropout = min(dropout, luck.max())
         left: np.ndarray = drawn[luck >= dropout]
@@ -143,7 +143,7 @@ class Draws:
 
         The result may have no clients.
         """
-        luck = self._uniform("poisson", key)
+        luck = self._draw_uniform("poisson", key)
         return np.flatnonzero(luck < self.participation.fraction)
 
     def draw_epoch_shares(self, chosen: np.ndarray, key: Key) -> np.ndarray | None:
@@ -164,8 +164,8 @@ class Draws:
         stragglers = self.participation.stragglers
         if not stragglers:
             return None
-        luck = self._uniform("stragglers", key)
-        share = self._uniform("pace", key)
+        luck = self._draw_uniform("stragglers", key)
+        share = self._draw_uniform("pace", key)
         unlucky_first = np.argsort(luck[chosen], kind="stable")
         # 0.29 · 100 is 28.999… in floating point, hence 1e-9.
         count = int(stragglers * len(chosen) + 1e-9)
@@ -174,7 +174,7 @@ class Draws:
         shares[slow] = share[chosen[slow]]
         return shares
 
-    def _uniform(self, purpose: str, key: Key) -> np.ndarray:
+    def _draw_uniform(self, purpose: str, key: Key) -> np.ndarray:
         """Return a number in [0, 1) for every client, [clients]."""
         return randomness.uniform(self.seed, purpose, *key, skip=0, count=self.clients)
 
@@ -266,7 +266,7 @@ class RoundSchedule:
             audience = self.get_cohort(rounds)
         return RoundPlan(
             number=rounds + 1,
-            cohort=no_clients(),
+            cohort=make_empty_ids(),
             audience=audience,
             is_scored=True,
             newcomers=newcomers,

@@ -395,7 +395,7 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     }
     for phase in PHASES:
         measured[f"seconds/{phase}"] = round.stopwatch.seconds[phase]
-    measured["seconds/round"] = round.stopwatch.lap()
+    measured["seconds/round"] = round.stopwatch.take_lap()
     round.stopwatch.seconds.clear()
     measured |= times
     if communicator.is_server and plan.is_scored:

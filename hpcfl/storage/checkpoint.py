@@ -249,7 +249,7 @@ class Checkpoints:
             digest of clients without own state, and the digests of the other clients.
         """
         begun = time.perf_counter()
-        with atomic.explained(self.folder):
+        with atomic.explain_errors(self.folder):
             # Parents are not created: a missing run folder is a failure.
             self.folder.mkdir(exist_ok=True)
         with beside_training:
@@ -357,7 +357,7 @@ class Checkpoints:
         """
         wanted = {old.name for old in self._kept}
         wanted |= {shard.name for old in self._kept for shard in old.all_files}
-        with atomic.explained(self.folder):
+        with atomic.explain_errors(self.folder):
             # Manifests are removed first, so that a kill never leaves a manifest
             # without its files.
             for pattern in (manifest.PATTERN, "clients-*.h5", "server-*.h5"):

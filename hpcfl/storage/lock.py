@@ -44,7 +44,7 @@ class FolderLock:
                 break
             self._made.append(path)
         try:
-            with atomic.explained(self._path):
+            with atomic.explain_errors(self._path):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             self._lock()
         except BaseException:
@@ -76,7 +76,7 @@ class FolderLock:
         """
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         owner = f"host {socket.gethostname()}, pid {os.getpid()}, since {started}"
-        with atomic.explained(self._path):
+        with atomic.explain_errors(self._path):
             if os.fstat(self._descriptor).st_nlink == 1:
                 os.truncate(self._descriptor, 0)
                 os.pwrite(self._descriptor, owner.encode(), 0)
@@ -101,7 +101,7 @@ class FolderLock:
         from filelock import lock_descriptor  # not needed by commands that only read
 
         try:
-            with atomic.explained(self._path):
+            with atomic.explain_errors(self._path):
                 flags = os.O_RDWR | os.O_CREAT
                 descriptor = untrusted_files.open_descriptor(self._path, flags)
         except Damaged as error:

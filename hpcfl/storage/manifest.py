@@ -315,7 +315,7 @@ def list_newest_first(folder: Path) -> list[Path]:
 
     The result is empty for a missing folder. Raises RunFailure.
     """
-    with atomic.explained(folder):
+    with atomic.explain_errors(folder):
         return sorted(folder.glob(PATTERN), reverse=True)
 
 

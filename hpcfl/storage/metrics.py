@@ -194,7 +194,7 @@ class MetricsWriter:
         self._header, self._static = header, static
         self._every, self._published = every, -every  # seconds
         self._waiting: list[Results] = []  # recorded rounds that are not published yet
-        with atomic.explained(self.folder):
+        with atomic.explain_errors(self.folder):
             # parents are not created: a missing run folder is a failure
             (self.folder / ROUNDS).mkdir(exist_ok=True)
         for used in (self.folder / ROUNDS, self.folder):
@@ -204,7 +204,7 @@ class MetricsWriter:
         self._all = results.load_all(self.folder, paths, damaged, header.get(RUN))
         self.notes = list(damaged.values())
         for path in damaged:
-            with atomic.explained(path):
+            with atomic.explain_errors(path):
                 path.replace(path.with_name(path.name + ".damaged"))
         self.merge()
 
@@ -262,7 +262,7 @@ class MetricsWriter:
         Call it before the checkpoint of the same round is committed, because a run that
         continues from the checkpoint does not repeat earlier rounds. Raises RunFailure.
         """
-        with atomic.explained(self.folder / ROUNDS):
+        with atomic.explain_errors(self.folder / ROUNDS):
             # a missing folder is an error, because its rounds are lost
             (self.folder / ROUNDS).stat()
         whole = replace(
@@ -270,6 +270,6 @@ class MetricsWriter:
         )
         atomic.write(self.folder / results.MERGED, results.encode(whole))
         self._all, self._waiting = [whole], []
-        with atomic.explained(self.folder):
+        with atomic.explain_errors(self.folder):
             for path in results.list_rounds(self.folder):
                 path.unlink(missing_ok=True)

@@ -68,7 +68,7 @@ def _decompress(source: BinaryIO, target: BinaryIO) -> None:
         left -= len(part)
         if left < 0:
             raise ValueError(f"it holds more than {MOST_BYTES:,} bytes")
-        with atomic.explained(scratch.find_folder()):
+        with atomic.explain_errors(scratch.find_folder()):
             target.write(part)
     if unpacker.unused_data or source.read(1):
         raise ValueError("it has data after its end")
@@ -96,7 +96,7 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
         if len(written) > MOST_FILES or content is None:
             raise ValueError(f"it holds more than {MOST_FILES:,} files")
         target = folder.joinpath(*parts)
-        with atomic.explained(folder):
+        with atomic.explain_errors(folder):
             target.parent.mkdir(exist_ok=True)
             with target.open("wb") as file:
                 shutil.copyfileobj(content, file)

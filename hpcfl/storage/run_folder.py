@@ -214,7 +214,7 @@ class Claim:
 
     def _begin(self) -> None:
         if self.fresh and not self._is_new:
-            with atomic.explained(self.folder):
+            with atomic.explain_errors(self.folder):
                 folder = self.folder.resolve()  # a link to a folder stays
                 folder.rename(_find_free_path(folder))
                 folder.mkdir()
@@ -222,7 +222,7 @@ class Claim:
         text = encode_run(self.config.resolved())
         if _read_content(self.folder / RUN) != text:
             atomic.write(self.folder / RUN, text)
-        with atomic.explained(self.folder):
+        with atomic.explain_errors(self.folder):
             (self.folder / FAILURE).unlink(missing_ok=True)
             atomic.remove_temporaries(self.folder)
         self.lock.sign()
@@ -426,7 +426,7 @@ def record_cells(folder: Path, cells: Sequence[str]) -> None:
 
     Raises RunFailure.
     """
-    with atomic.explained(folder):
+    with atomic.explain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     atomic.write(folder / CELLS, json.dumps(list(cells), indent=1).encode())
 

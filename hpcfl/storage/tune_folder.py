@@ -140,7 +140,7 @@ def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None
 
 def _make_folders(folder: Path) -> None:
     """Create missing folders of steps and selections. Raises RunFailure."""
-    with atomic.explained(folder):
+    with atomic.explain_errors(folder):
         for name in (RESULTS, CHOSEN):
             (folder / name).mkdir(parents=True, exist_ok=True)
 

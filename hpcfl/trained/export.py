@@ -55,7 +55,7 @@ def export(
         RunFailure: The folder cannot be written.
     """
     atomic.check_folder(out)
-    with atomic.explained(out):
+    with atomic.explain_errors(out):
         if out.exists() and any(out.iterdir()):
             raise UserError(f"{out}: already exists; choose another --out")
     if adapters:

@@ -91,32 +91,32 @@ def summarise(run: "Run") -> Summary:
     config, results, status = run.config, run.results, run.status
     column, measure = run.score, run.measure
 
-    def numbers_of(column: str) -> np.ndarray:
+    def get_numbers(column: str) -> np.ndarray:
         return results.get_series(MetricName(measure.recorded, column))
 
-    def means(positions: list[int]) -> dict[str, float | None]:
+    def compute_means(positions: list[int]) -> dict[str, float | None]:
         columns = dict.fromkeys(["pre", "post", column])
-        return {name: _compute_mean(numbers_of(name)[positions]) for name in columns}
+        return {name: _compute_mean(get_numbers(name)[positions]) for name in columns}
 
     rounds, played = results.rounds, results.played
-    chosen = numbers_of(measures.find_chosen_column(config, column))
-    counted = find_result_rounds(rounds, numbers_of(column), measure.rank, chosen)
+    chosen = get_numbers(measures.find_chosen_column(config, column))
+    counted = find_result_rounds(rounds, get_numbers(column), measure.rank, chosen)
     best = last = tail = best_validation = None
     scores: dict[str, float | None] = {}
     if counted is not None:
-        best = {"round": int(rounds[counted.best]), **means([counted.best])}
-        last = {"round": int(rounds[counted.last]), **means([counted.last])}
+        best = {"round": int(rounds[counted.best]), **compute_means([counted.best])}
+        last = {"round": int(rounds[counted.last]), **compute_means([counted.last])}
         ends = [counted.tail[0], counted.tail[-1]]
-        tail = {"rounds": rounds[ends].tolist(), **means(counted.tail)}
+        tail = {"rounds": rounds[ends].tolist(), **compute_means(counted.tail)}
         best_validation = _compute_mean(
-            numbers_of(name_held_out(column))[[counted.best]]
+            get_numbers(name_held_out(column))[[counted.best]]
         )
         scores = _list_numbers(results, counted.best, column)
     newcomers = None
     if MetricName(measure.recorded, BEFORE) in results.names:
         newcomers = {
-            "before": _compute_mean(numbers_of(BEFORE)[-1:]),
-            "after": _compute_mean(numbers_of(AFTER)[-1:]),
+            "before": _compute_mean(get_numbers(BEFORE)[-1:]),
+            "after": _compute_mean(get_numbers(AFTER)[-1:]),
         }
     seconds = results.get_series(MetricName("round", SECONDS))
     of_clients = results.select_rounds(np.flatnonzero(played)).values.columns

@@ -260,7 +260,7 @@ def _print_table(
             str(row["trials"]),
             f"{row[SPENT]:.2f}",
             MISSING if rounds is None else str(rounds),
-            *(MISSING if one is None else measure.shown(one) for one in scores),
+            *(MISSING if one is None else measure.format(one) for one in scores),
             *(write_scores(found, measure) for found in finals),
             literal(row["setting"] or MISSING),
         )
@@ -278,7 +278,7 @@ def write_scores(numbers: list[float], measure: Measure) -> str:
     """Return mean ± sample standard deviation over seeds as text."""
     if not numbers:
         return MISSING
-    mean = measure.shown(fmean(numbers))
+    mean = measure.format(fmean(numbers))
     if len(numbers) < 2:
         return mean
-    return f"{mean} ± {measure.shown(stdev(numbers))}"
+    return f"{mean} ± {measure.format(stdev(numbers))}"

@@ -45,7 +45,7 @@ def write_searches(
         column.justify = "right"
     for row in rows:
         mean, half, *deviations = (
-            measure.shown(row[name]) for name in ("mean", "half", *COMPONENTS)
+            measure.format(row[name]) for name in ("mean", "half", *COMPONENTS)
         )
         share = f"{row[SPENT]:.2f}"
         counts = str(row["searches"]), share
@@ -78,7 +78,7 @@ def describe(
         "searches": int(np.isfinite(scores).any(axis=1).sum()),
         "partitions": int(np.isfinite(scores).any(axis=0).sum()),
         "mean": found.mean,
-        "half": found.half(),
+        "half": found.compute_half_width(),
         **{name: getattr(found, name) for name in COMPONENTS},
         SPENT: sum(spent) / (plans.count_search_budget(plan) * len(spent)),
     }

@@ -202,7 +202,7 @@ class Tune(Section):
 
     @field_validator("overrides", mode="before")
     @classmethod
-    def _of_methods(cls, given: Any) -> Any:
+    def _list_overrides(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
         of_methods = {}
@@ -214,7 +214,9 @@ class Tune(Section):
 
     @field_validator("final_seeds")
     @classmethod
-    def _other_partitions(cls, seeds: list[int], info: ValidationInfo) -> list[int]:
+    def _refuse_search_partitions(
+        cls, seeds: list[int], info: ValidationInfo
+    ) -> list[int]:
         both = sorted(set(seeds) & set(info.data.get("search_seeds", [])))
         if both:
             raise ValueError(

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor
 
-from hpcfl.experiment.sections import changed
+from hpcfl.experiment.sections import list_changed_keys
 from hpcfl.rows import mixing
 from hpcfl.updates import premixing
 from hpcfl.updates.base import Context, Rule, SkippedRound
@@ -43,7 +43,7 @@ class RowRule(Rule):
             needed_by = "mixing = 'nnm'"
         if needed_by and self.f is None:
             raise ValueError(f"{needed_by} needs f, the number of bad clients")
-        if "bucket" in changed(self) and self.mixing != "bucketing":
+        if "bucket" in list_changed_keys(self) and self.mixing != "bucketing":
             raise ValueError("bucket needs mixing = 'bucketing'")
         return self
 

@@ -49,8 +49,8 @@ def test_an_attack_may_begin_later():
     assert torch.equal(read_labels(of, 1, round=2), plain)
     assert torch.equal(read_labels(of, 1, round=3), 9 - plain)
     flipped = of.data.counts[1].flip(0)
-    assert torch.equal(of.data.counts_in(3)[1], flipped)
-    assert torch.equal(of.data.counts_in(3)[0], of.data.counts[0])
+    assert torch.equal(of.data.count_in_round(3)[1], flipped)
+    assert torch.equal(of.data.count_in_round(3)[0], of.data.counts[0])
     assert not any("attack" in note for note in of.notes)
 
 

@@ -269,8 +269,8 @@ def test_labels_are_swapped_from_a_round_on_and_back_from_another():
             labels_in(of, round), SWAPPED_1_2[before] if swapped else before
         )
     assert len(of.resources.samples.x) == 1797  # images are shared by both labels
-    counts = of.data.counts_in(3)[0].numpy()
-    assert np.array_equal(counts[SWAPPED_1_2], of.data.counts_in(2)[0].numpy())
+    counts = of.data.count_in_round(3)[0].numpy()
+    assert np.array_equal(counts[SWAPPED_1_2], of.data.count_in_round(2)[0].numpy())
 
 
 def test_samples_follow_gradually_and_the_set_only_grows():

@@ -64,7 +64,7 @@ def test_the_fastest_row_that_fits_is_chosen():
     ).runtime.lane_table
 
     def chosen(most, form=None):
-        row = timed.fastest(most, form)
+        row = timed.find_fastest(most, form)
         return row and (row.lanes, row.form)
 
     assert chosen(64) == (20, "loop")

@@ -26,7 +26,7 @@ def trained_head(make_fleet):
         method = FedGH(name="fedgh", **keys)
         method.aggregate(server, cohort, {"means": means.flatten(1)})
         after = setup.layout.split(server["model"])
-        body = setup.layout.members(("body",))
+        body = setup.layout.list_members(("body",))
         assert all(torch.equal(before[name], after[name]) for name in body)
         return [
             (layers["head.weight"], layers["head.bias"]) for layers in (before, after)

@@ -13,7 +13,10 @@ def test_a_later_character_changes_no_bit_before_it():
     x = torch.randint(0, 19, (2, 6))
     changed = x.clone()
     changed[:, 4] += 1
-    before, after = model.of_each_token(x), model.of_each_token(changed)
+    before, after = (
+        model.compute_token_features(x),
+        model.compute_token_features(changed),
+    )
     assert torch.equal(before[:, :4], after[:, :4])
     assert (before[:, 4:] != after[:, 4:]).any(dim=2).all()
     assert torch.equal(model.features(x), before[:, 5])

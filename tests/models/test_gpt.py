@@ -56,5 +56,5 @@ def test_gpt_is_torchs_layers_with_a_causal_mask(tmp_path, prefix):
     for layer in decoder:
         x = layer(x, src_mask=make_causal_mask(5, x.device))
     expected = norm(x)
-    assert_near(model.of_each_token(TOKENS), expected)
+    assert_near(model.compute_token_features(TOKENS), expected)
     assert_near(model.features(TOKENS), expected[range(3), LAST])

@@ -66,7 +66,7 @@ def test_the_interval_of_several_searches_includes_the_search():
     alone = gains_of(row[:4], reference)
     found = variance.estimate(np.reshape(means, (3, 4)))
     assert gains.interval.mean == pytest.approx(np.mean(means))
-    assert gains.interval.half == pytest.approx(found.half())
+    assert gains.interval.half == pytest.approx(found.compute_half_width())
     assert gains.interval.half > 3 * alone.interval.half
     assert (gains.searches, alone.searches) == (3, 1)
     assert 0.5 < gains.bootstrap / gains.interval.half < 1.5

@@ -59,7 +59,7 @@ def test_known_components_are_found_and_intervals_hold_the_truth():
         square = np.mean([getattr(one, name) ** 2 for one in found])
         relative = math.sqrt(2 / (levels - 1) / len(found))
         assert square == pytest.approx(known**2, rel=3 * relative), name
-    assert sum(abs(one.mean) < one.half() for one in found) >= 51
+    assert sum(abs(one.mean) < one.compute_half_width() for one in found) >= 51
     assert sum(one.p < 0.05 for one in found) <= 9
 
 
@@ -75,12 +75,12 @@ def test_components_of_zero_leave_the_plain_mean():
 def test_what_cannot_be_estimated_is_missing(scores):
     """The cases are one search, no residual, and no run."""
     found = variance.estimate(np.array(scores))
-    assert math.isnan(found.half()) and math.isnan(found.search)
+    assert math.isnan(found.compute_half_width()) and math.isnan(found.search)
 
 
 def test_scores_that_are_all_alike_have_no_error():
     found = variance.estimate(np.full((2, 3), 0.5))
-    assert (found.mean, found.half(), found.p) == (0.5, 0.0, 0.0)
+    assert (found.mean, found.compute_half_width(), found.p) == (0.5, 0.0, 0.0)
 
 
 def test_the_bootstrap_confirms_the_standard_error():

@@ -59,7 +59,7 @@ def test_a_group_has_the_columns_of_what_is_trained(frozen, columns, widths):
         assert layout.columns(group) == slice(*span)
     assert [layer.stop - layer.start for layer in layout.layers] == widths
     assert layout.width + layout.frozen == 16 + 25 + 12
-    assert layout.members(["all"]) == layout.names
+    assert layout.list_members(["all"]) == layout.names
 
 
 def test_the_parameters_of_a_model_are_what_its_row_holds():

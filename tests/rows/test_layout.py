@@ -39,7 +39,7 @@ def test_groups_are_prefixes_and_suffixes(layout):
 
 
 def test_members_of_a_union_are_in_row_order(layout):
-    assert layout.members(["head", "hidden1.bias"]) == [
+    assert layout.list_members(["head", "hidden1.bias"]) == [
         "hidden1.bias",
         "head.weight",
         "head.bias",

@@ -33,7 +33,7 @@ def test_a_method_has_the_components_of_its_searches(tmp_path):
     line = searches.describe(tuning, tmp_path, "fedavg", tested)
     found = variance.estimate(scores)
     assert (line["searches"], line["partitions"]) == (3, 3)
-    assert line["mean"] == found.mean and line["half"] == found.half()
+    assert line["mean"] == found.mean and line["half"] == found.compute_half_width()
     assert line["training"] == found.training and line["spent/budget"] == 0
     nothing = searches.describe(tuning, tmp_path, "fedavg", {})
     assert nothing["searches"] == 0 and math.isnan(nothing["mean"])

@@ -68,7 +68,7 @@ class CsvFiles(CheckedFiles):
         train, test = self.checksums
         alone = not (root / self.folder / train).exists()
         parts = [
-            _parse_rows(root / self.folder / file, self.content(name, root, file))
+            _parse_rows(root / self.folder / file, self.read_verified(name, root, file))
             for file in ([test] if alone else [train, test])
         ]
         rows = [row for part in parts for row in part]

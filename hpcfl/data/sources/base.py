@@ -101,7 +101,7 @@ class CheckedFiles(Source):
         files = [*self.checksums, *self.further]
         return [str(Path(self.folder) / file) for file in files]
 
-    def content(self, name: str, root: Path, file: str) -> bytes:
+    def read_verified(self, name: str, root: Path, file: str) -> bytes:
         """Return the content of a file after comparing its checksum.
 
         The content is read before the comparison, so that the compared bytes are also
@@ -183,7 +183,7 @@ class CheckedFiles(Source):
                         self.archive + file, folder, file, checksum
                     )
         for file in self.checksums:
-            self.content(name, root, file)
+            self.read_verified(name, root, file)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class PickledBatches(CheckedFiles):
         images = np.empty((IMAGES, 3, 32, 32), np.uint8)
         count, labels = 0, []
         for file in self.checksums:
-            content = self.content(name, root, file)
+            content = self.read_verified(name, root, file)
             path = root / self.folder / file
             with untrusted_files.refuse_unreadable(path, f"a batch of {name}"):
                 batch = pickled.unpickle(content, encoding="latin1")

@@ -64,7 +64,7 @@ class Emnist(CheckedFiles):
     ) -> Dataset:
         [file] = self.checksums
         known = SPLITS[split]
-        content = self.content(name, root, file)
+        content = self.read_verified(name, root, file)
         images = []
         labels = []
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -62,7 +62,7 @@ class MedMnist(CheckedFiles):
         size: Annotated[Literal[28, 64], Field(description="side in pixels")] = 28,
     ) -> Dataset:
         [file] = self.checksums if size == 28 else self.further
-        content = io.BytesIO(self.content(name, root, file))
+        content = io.BytesIO(self.read_verified(name, root, file))
         known = self.known
         images = []
         labels = []

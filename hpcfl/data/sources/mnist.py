@@ -22,7 +22,7 @@ class IdxFiles(CheckedFiles):
     def read(self, name: str, root: Path) -> Dataset:
         arrays = []
         for file in self.checksums:
-            content = self.content(name, root, file)
+            content = self.read_verified(name, root, file)
             if file.endswith(".gz"):
                 content = gzip.decompress(content)
             arrays.append(parse_idx(content))

@@ -47,7 +47,7 @@ class Omniglot(CheckedFiles):
         characters = []
         people = []
         for file in self.checksums:
-            content = io.BytesIO(self.content(name, root, file))
+            content = io.BytesIO(self.read_verified(name, root, file))
             with zipfile.ZipFile(content) as archive:
                 for member in sorted(archive.namelist()):
                     drawing = DRAWING.fullmatch(member)

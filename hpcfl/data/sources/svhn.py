@@ -38,7 +38,7 @@ class Svhn(CheckedFiles):
         images = []
         labels = []
         for file in files:
-            arrays = scipy.io.loadmat(io.BytesIO(self.content(name, root, file)))
+            arrays = scipy.io.loadmat(io.BytesIO(self.read_verified(name, root, file)))
             images.append(arrays["X"].transpose(3, 2, 0, 1))
             labels.append(arrays["y"][:, 0] % 10)
         trained = sum(SIZES[file] for file in files[:-1])
