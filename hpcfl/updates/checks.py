@@ -70,6 +70,12 @@ def check_sections(
             )
     key = f"aggregation.rule = '{rule.rule}'"
     weights = getattr(config.method, "weights", "uniform")
+    for transform in transforms:
+        if rule.has_effect() and getattr(transform, "remembers", None) == "ef21":
+            raise UserError(
+                f"{key}: with feedback = 'ef21' of '{transform.kind}' the server needs the "
+                "mean of the updates; take rule = 'mean' or feedback = true"
+            )
     if not rule.is_weighted and weights != "uniform":
         raise UserError(f"{key} ignores weights; set method.weights = 'uniform'")
     participation, clients = config.participation, config.partition.clients

@@ -110,10 +110,8 @@ def test_no_part_has_an_effect_on_whole_updates():
             ],
             "compression": {"kind": "top-k", "share": 0.3},
         },
-        {
-            "compression": {"kind": "sign", "feedback": "ef21"},
-            "aggregation": {"rule": "median"},
-        },
+        {"compression": {"kind": "sign"}, "aggregation": {"rule": "median"}},
+        {"compression": {"kind": "sign", "feedback": "ef21"}},
     ],
 )
 def test_runs_are_the_same_on_any_number_of_ranks_and_resumed(tmp_path, sections):

@@ -37,6 +37,13 @@ LARGEST = {"rule": "own_updates:Largest"}
             {"aggregation": LARGEST, "method": {"name": "fedavg"}},
             "Largest' .*method.weights = 'uniform'",
         ),
+        (
+            {
+                "compression": {"kind": "sign", "feedback": "ef21"},
+                "aggregation": {"rule": "median"},
+            },
+            "median': .*feedback = 'ef21'",
+        ),
         ({"compression": HALVE, "time": {"mode": "asynchronous"}}, "'synchronous'"),
         (
             {"compression": HALVE, "method": {"name": "pfedsim"}},
