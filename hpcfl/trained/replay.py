@@ -24,7 +24,7 @@ from hpcfl.simulation import preflight, start_checks, torch_settings
 from hpcfl.simulation.prepare import Prepared, prepare, set_up_process
 from hpcfl.simulation.round import Round, RoundPlan
 from hpcfl.simulation.round_schedule import RoundSchedule
-from hpcfl.simulation.stages import FINAL_SCORING, play
+from hpcfl.simulation.stages import FINAL_SCORING, WORK, play
 from hpcfl.storage import checkpoint, server_state
 from hpcfl.storage import manifest as manifests
 from hpcfl.storage.clients import ClientStore
@@ -152,7 +152,8 @@ class RoundReplay:
                 plan = self.schedule.plan(number).select(ids)
             round = Round(plan, alone, prepared, server)
             stages = FINAL_SCORING if is_final else self.schedule.list_stages(round)
-            play(round, stages[:3])  # compose, send, work
+            names = [stage.name for stage in stages]
+            play(round, stages[: names.index(WORK.name) + 1])
             for fleet in round.fleets:
                 assert isinstance(fleet, ModelRecorder)
                 if len(fleet.ids):
