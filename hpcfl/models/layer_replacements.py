@@ -54,11 +54,23 @@ class Embedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         if self.padding_idx is None or self.max_norm is not None or self.sparse:
             return super().forward(input)
+        weight = self.weight
+        # The mask is applied to the smaller of the table and the result.
+        masks_table = len(weight) < input.numel()
+        if masks_table:
+            rows = torch.arange(len(weight), device=weight.device)
+            weight = _stop_gradient(weight, rows == self.padding_idx)
         vectors = functional.embedding(
-            input, self.weight, scale_grad_by_freq=self.scale_grad_by_freq
+            input, weight, scale_grad_by_freq=self.scale_grad_by_freq
         )
-        padding = (input == self.padding_idx)[..., None]
-        return torch.where(padding, vectors.detach(), vectors)
+        if masks_table:
+            return vectors
+        return _stop_gradient(vectors, input == self.padding_idx)
+
+
+def _stop_gradient(vectors: Tensor, is_padding: Tensor) -> Tensor:
+    """Return ``vectors`` [..., width], without gradient at padding."""
+    return torch.where(is_padding[..., None], vectors.detach(), vectors)
 
 
 def replace_layers(module: nn.Module) -> nn.Module:

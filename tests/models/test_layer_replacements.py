@@ -141,11 +141,14 @@ def test_dropped_weights_are_those_of_a_key():
         assert not layer(x, x, x)[1].any()
 
 
+@pytest.mark.parametrize("repeated", [1, 3])
 @pytest.mark.parametrize("by_frequency", [False, True])
-def test_padding_of_an_embedding_has_no_gradient_and_keeps_its_vector(by_frequency):
+def test_padding_of_an_embedding_has_no_gradient_and_keeps_its_vector(
+    by_frequency, repeated
+):
     layer = nn.Embedding(6, 4, padding_idx=2, scale_grad_by_freq=by_frequency)
     theirs, ours = pair(layer)
-    tokens = torch.tensor([[1, 2, 2], [5, 2, 1]])
+    tokens = torch.tensor([[1, 2, 2], [5, 2, 1]]).repeat(1, repeated)
     gradients = []
     for layer in (theirs, ours):
         layer(tokens).square().sum().backward()
