@@ -181,7 +181,7 @@ class Config(Section):
         if unheeded := [
             f"training.{key} = {getattr(training, key)!r}"
             for key in sorted(
-                list_changed_keys(training).intersection(self.method.unheeded)
+                list_changed_keys(training).intersection(self.method.list_unheeded())
             )
         ]:
             lines.append(

@@ -418,6 +418,10 @@ class MethodSection(Section):
     needs_rounds: ClassVar[bool] = False
     unheeded: ClassVar[tuple[str, ...]] = ()
 
+    def list_unheeded(self) -> tuple[str, ...]:
+        """Return the keys of ``[training]`` that the method's separate steps ignore."""
+        return self.unheeded
+
 
 class OverlaySection(Section):
     """Common key of overlays, the tables of ``[[overlay]]``.

@@ -24,6 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods.base import (
+    PLAIN_STEPS,
     ClientModel,
     Fleet,
     Inbox,
@@ -47,7 +48,7 @@ class APFL(ServerModel):
     client_models = inherited = ("personal",)
     family = "personal beside global"
     reference = "Deng et al., arXiv 2003.13461"
-    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
+    unheeded = PLAIN_STEPS
     alpha: float = Field(
         0.5,
         ge=0,

@@ -122,6 +122,8 @@ State = dict[str, Tensor]
 # Entry of ``readers`` of a method that averages no clients: with no name it reads
 # ``weights``.
 UNWEIGHTED: dict[str, Any] = {"name": {None: ("weights",)}}
+# Keys of ``[training]`` that ``StepContext.descend`` ignores.
+PLAIN_STEPS = "optimizer", "momentum", "weight_decay", "clip"
 # The upper layers that a method treats separately: all, the output layer, or the
 # upper n.
 Layers = Literal["all", "output"] | PositiveInt

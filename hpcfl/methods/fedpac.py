@@ -32,6 +32,7 @@ from hpcfl.files import heartbeat
 from hpcfl.methods._shared_part import SharedBody
 from hpcfl.methods.base import (
     CROSS_ENTROPY,
+    PLAIN_STEPS,
     Audience,
     Batch,
     Cohort,
@@ -96,6 +97,9 @@ class FedPAC(SharedBody):
     collaborate: bool = Field(
         True, description="mix heads; false: each client keeps its head, as in FedRep"
     )
+
+    def list_unheeded(self) -> tuple[str, ...]:
+        return () if self.head_lr is None else PLAIN_STEPS
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:

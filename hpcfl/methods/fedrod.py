@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from hpcfl.methods._shared_part import PrivatePart
 from hpcfl.methods.base import (
+    PLAIN_STEPS,
     Batch,
     ClientModel,
     Fleet,
@@ -75,6 +76,9 @@ class FedRoD(PrivatePart):
     order: Literal["together", "separate"] = Field(
         "together", description="train both heads in each step, or one after the other"
     )
+
+    def list_unheeded(self) -> tuple[str, ...]:
+        return PLAIN_STEPS if self.order == "separate" else ()
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name, trained=True)

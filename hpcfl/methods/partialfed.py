@@ -23,6 +23,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from hpcfl.methods.base import (
+    PLAIN_STEPS,
     ClientModel,
     Fleet,
     Inbox,
@@ -53,7 +54,7 @@ class PartialFed(FedAvg):
     reference = "Sun et al., NeurIPS 2021"
     keeps = ("ala", "aggregation")
     short = {"warmup": 1}
-    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
+    unheeded = PLAIN_STEPS
     draw: Literal["round", "batch"] = Field(
         "round",
         description="draw once before local training, or again in every mini-batch",

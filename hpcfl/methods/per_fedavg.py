@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl.methods.base import ClientModel, Fleet, Inbox, StepContext
+from hpcfl.methods.base import PLAIN_STEPS, ClientModel, Fleet, Inbox, StepContext
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -34,7 +34,7 @@ class PerFedAvg(FedAvg):
     reference = "Fallah et al., NeurIPS 2020"
     keeps = ("ala", "aggregation")
     short = {"variant": "hessian-free"}
-    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
+    unheeded = PLAIN_STEPS
     variant: Literal["first-order", "hessian-free"] = Field(
         "first-order", description="ignore the second derivative, or approximate it"
     )

@@ -18,6 +18,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from hpcfl.methods.base import (
+    PLAIN_STEPS,
     ClientModel,
     Cohort,
     Fleet,
@@ -43,7 +44,7 @@ class PFedMe(ServerModel):
     family = "personal beside global"
     reference = "Dinh et al., NeurIPS 2020"
     short = {"lam": 5.0}
-    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
+    unheeded = PLAIN_STEPS
     lam: float = Field(
         15.0,
         ge=0,

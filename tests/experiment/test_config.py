@@ -415,14 +415,19 @@ def test_privacy_without_noise_is_noted(noise, notes):
     assert len(found) == notes and all("ε is infinite" in note for note in found)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if "momentum" in kind(name).unheeded]
-)
-def test_methods_with_plain_steps_note_what_these_take_no_heed_of(name):
-    table = {"method": {"name": name}, "training": {"momentum": 0.9, "lr": 0.1}}
+WITH_PLAIN_STEPS = [
+    {"name": "fedrod", "order": "separate"},
+    {"name": "fedpac", "head_lr": 0.1},
+    *({"name": name} for name in NAMES if "momentum" in kind(name).unheeded),
+]
+
+
+@pytest.mark.parametrize("method", WITH_PLAIN_STEPS)
+def test_methods_with_plain_steps_note_what_these_take_no_heed_of(method):
+    table = {"method": method, "training": {"momentum": 0.9, "lr": 0.1}}
     [note] = config.parse(table).notes
-    assert note.startswith("training.momentum = 0.9: ") and name in note
-    assert config.parse({"method": {"name": name}, "training": {"lr": 0.1}}).notes == []
+    assert note.startswith("training.momentum = 0.9: ") and method["name"] in note
+    assert config.parse({"method": method, "training": {"lr": 0.1}}).notes == []
     assert config.parse({**table, "method": {"name": "fedavg"}}).notes == []
 
 
