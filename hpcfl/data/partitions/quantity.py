@@ -18,6 +18,10 @@ from hpcfl.data.partitions.dirichlet import CAP, group_by_class
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
+# Positive numbers below this one have fewer digits, so a draw in [0, 1) times such a
+# number can round to the number itself.
+SMALLEST = np.finfo(np.float64).tiny
+
 
 class Quantity(MergedScheme):
     by_number = True
@@ -127,7 +131,7 @@ class Quantity(MergedScheme):
         draws = generator.random(len(turns))
         for client, draw in zip(turns.tolist(), draws.tolist(), strict=True):
             possible = np.where(left > 0, proportions[client], 0)
-            if not possible.sum():
+            if possible.sum() < SMALLEST:
                 possible = left.astype(np.float64)
             upto = possible.cumsum()
             k = int(np.searchsorted(upto, draw * upto[-1], side="right"))

@@ -69,6 +69,15 @@ def test_classes_of_a_client_follow_its_own_proportions():
         assert least < np.mean(shares) < most
 
 
+def test_proportions_may_be_the_smallest_numbers():
+    """A proportion below 2e-308, times a draw, can round to the proportion itself."""
+    labels = np.arange(1000) % 10
+    keys = {"clients": 10, "seed": 0, "law": "dirichlet"}
+    scheme = Quantity(**keys, labels="dirichlet", label_beta=0.001)
+    draw = scheme.draw(labels, 10, 0)
+    assert sorted(np.concatenate([*draw.train, *draw.test])) == list(range(1000))
+
+
 def test_sizes_do_not_depend_on_the_classes():
     assert np.array_equal(sizes(labels="iid"), sizes(labels="dirichlet"))
 
