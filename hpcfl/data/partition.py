@@ -190,7 +190,13 @@ def _make(
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
-        return _read(scheme.file, scheme, dataset, checksum)
+        split = _read(scheme.file, scheme, dataset, checksum)
+        if data.imbalance > 1:
+            split.notes.append(
+                f"data.imbalance = {data.imbalance:g}: not read, because partition.file = "
+                f"'{scheme.file}' contains the samples of each client"
+            )
+        return split
     if data.imbalance > 1:
         draw = _draw_long_tail(scheme, dataset, replicas, data)
     else:

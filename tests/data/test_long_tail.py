@@ -68,6 +68,17 @@ def test_a_partition_deals_out_what_is_kept_and_1_is_none():
     assert sorted(dealt) == kept(toy, 10, merged=True)[0].tolist()
 
 
+def test_a_partition_file_takes_precedence_with_a_note(tmp_path):
+    path, toy = str(tmp_path / "partition.h5"), dataset(100, 0)
+    whole = partition.make(Iid(clients=3), toy)
+    whole.save(path)
+    data = config.Data(imbalance=10.0)
+    read = partition.make(Iid(clients=3, file=path), toy, data=data)
+    assert read.equals(whole)
+    [note] = read.notes
+    assert "data.imbalance = 10: " in note and f"partition.file = '{path}'" in note
+
+
 def test_natural_clients_have_samples_of_their_own():
     table = {
         "data": {"imbalance": 10.0},
