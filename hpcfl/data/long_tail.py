@@ -26,20 +26,21 @@ def select_samples(
         data: the section ``[data]``.
         seed: seed of the partition.
         merged: Whether the scheme merges the official splits. Then both are reduced
-            together; else the official test split remains complete.
+            together, or the official test split is unused if the data set does not
+            merge them; else the official test split remains complete.
 
     Returns:
         Numbers of the selected samples, ascending, and a note on their number.
     """
     labels = dataset.y.numpy()
-    merged = merged and dataset.merges
-    end = len(labels) if merged else len(labels) - dataset.official_test
+    trained = len(labels) - dataset.official_test
+    end = len(labels) if merged and dataset.merges else trained
     rank = np.arange(dataset.classes)
     if data.imbalance_order == "random":
         rank = randomness.permutation(dataset.classes, seed, "long tail", "order")
     steps = max(1, dataset.classes - 1)
     sizes = end / dataset.classes * (1 / data.imbalance) ** (rank / steps)
-    parts = [np.arange(end, len(labels))]
+    parts = [] if merged else [np.arange(end, len(labels))]
     for k, size in enumerate(sizes.tolist()):
         of_class = np.flatnonzero(labels[:end] == k)
         order = randomness.permutation(len(of_class), seed, "long tail", k)

@@ -1,5 +1,7 @@
 """Long-tailed classes: heterogeneity.md H6."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,14 @@ def test_merged_splits_are_cut_together():
     labels = dataset(60, 40).y[chosen]
     assert np.bincount(labels)[[0, 9]].tolist() == [100, 1]
     assert "class distribution" in note
+
+
+def test_an_official_test_split_that_is_not_merged_is_unused():
+    toy = replace(dataset(60, 40), merges=False)
+    chosen, note = kept(toy, 100, merged=True)
+    assert toy.y[chosen].bincount()[0] == 60
+    assert chosen.max() < 600
+    assert f"{len(chosen)} of 1,000 samples" in note and "class distribution" in note
 
 
 def test_which_class_is_the_most_frequent_can_be_drawn():
