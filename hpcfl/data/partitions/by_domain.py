@@ -88,9 +88,9 @@ class ByDomain(MergedScheme):
         asked = len(domains.names) * self.clients_per_domain
         if asked != self.clients:
             raise UserError(
-                f"partition.clients = {self.clients}: '{dataset.name}' has {len(domains.names)} "
-                f"domains; with partition.clients_per_domain = {self.clients_per_domain}, set "
-                f"partition.clients = {asked}"
+                f"partition.clients = {self.clients - self.newcomers}: '{dataset.name}' has "
+                f"{len(domains.names)} domains; with partition.clients_per_domain = "
+                f"{self.clients_per_domain}, set partition.clients = {asked - self.newcomers}"
             )
         return domains
 

@@ -85,6 +85,8 @@ def test_what_cannot_be_dealt_out_is_refused(monkeypatch):
         partition.make(plugin(clients=3), replace(data(), owners=None))
     with expect_refusal(r"partition\.clients = 20: .* = 6$"):
         partition.make(plugin(clients=20, clients_per_domain=2), data())
+    with expect_refusal(r"partition\.clients = 3: .* = 2 .*newcomers\.clients = 4"):
+        partition.make(plugin(clients=3, clients_per_domain=2), data(), newcomers=4)
     with expect_refusal(r"clients_per_domain = 60"):
         partition.make(plugin(clients=180, clients_per_domain=60), data())
     scheme = plugin(
