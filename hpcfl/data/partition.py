@@ -196,6 +196,16 @@ def _make(
                 f"data.imbalance = {data.imbalance:g}: not read, because partition.file = "
                 f"'{scheme.file}' contains the samples of each client"
             )
+        shifts = split.groups.shifts if split.groups else []
+        # the run draws its own groups; those in the file are of other shifts
+        split = replace(split, groups=None)
+        if split_file.has_replicas(split.scheme, shifts):
+            split.scheme[split_file.REPLICATE] = True
+        elif replicas is not None:
+            split.notes.append(
+                f"shift.replicate = true: not read, because partition.file = '{scheme.file}' "
+                "contains a single partition"
+            )
         return split
     if data.imbalance > 1:
         draw = _draw_long_tail(scheme, dataset, replicas, data)

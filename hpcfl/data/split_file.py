@@ -6,7 +6,7 @@ form a partition: existing samples, in order, and disjoint where the scheme requ
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt
@@ -18,6 +18,7 @@ from hpcfl.files.atomic import Damaged
 KIND = "partition"
 PARTS = ("train", "test")
 GROUP, FOLLOWED = "shift/group", "shift/followed"  # arrays of ``partition.Groups``
+REPLICATE = "replicate"  # key of a shift
 MOST_BYTES = 1 << 30
 _PACKAGE = "hpcfl.data.partitions"
 
@@ -58,16 +59,23 @@ class Attributes(BaseModel):
     def allows_sharing(self) -> bool:
         """Return whether several clients may have the same sample."""
         name = str(self.scheme.get("scheme"))
-        if self.allows_repeats() or self._has_replicas():
+        tables = self.shift.tables if self.shift else []
+        if self.allows_repeats() or has_replicas(self.scheme, tables):
             return True
         # only built-in schemes are imported, never a module that a file names
         known = name in plugins.list_names(_PACKAGE)
         return known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
 
-    def _has_replicas(self) -> bool:
-        """Return whether each group of clients has the whole data set."""
-        tables = self.shift.tables if self.shift else []
-        return any(table.get("replicate") is True for table in tables)
+
+def has_replicas(scheme: dict[str, Any], tables: Sequence[dict[str, Any]]) -> bool:
+    """Return whether each group of clients has a partition of the whole data set.
+
+    Args:
+        scheme: section ``[partition]``, with the key REPLICATE if a run without such
+            groups uses the partition.
+        tables: tables ``[[shift]]``.
+    """
+    return any(table.get(REPLICATE) is True for table in (scheme, *tables))
 
 
 Lists = dict[str, list[np.ndarray]]

@@ -190,6 +190,31 @@ def test_the_partition_file_says_who_is_in_which_group(tmp_path):
     assert not other.equals(again)
 
 
+def test_a_partition_file_defines_samples_and_not_groups(tmp_path):
+    replicated, path = {**ROTATED, "replicate": True}, str(tmp_path / "partition.h5")
+    stored = {"scheme": "iid", "clients": 8, "file": path}
+    whole = prepared(replicated).data.split
+    whole.save(path)
+    assert prepared(replicated, partition=stored).data.split.equals(whole)
+    plain = prepared(partition=stored)
+    assert same_lists(plain.data.split, whole) and plain.data.split.groups is None
+    assert any(" 4 groups " in note for note in plain.notes)
+    prepared().data.split.save(path)
+    single = prepared(replicated, partition=stored)
+    assert any("shift.replicate" in note for note in single.notes)
+
+
+@pytest.mark.parametrize("shifts", [[], [SWAPPED]])
+def test_a_stored_partition_of_groups_is_stored_again(tmp_path, shifts):
+    """Its clients share samples, also in a run without these groups."""
+    stored = {"scheme": "iid", "clients": 8, "file": str(tmp_path / "partition.h5")}
+    prepared({**ROTATED, "replicate": True}).data.split.save(stored["file"])
+    for _ in range(2):
+        split = prepared(*shifts, partition=stored).data.split
+        split.save(stored["file"])
+        assert partition.Split.load(stored["file"]).equals(split)
+
+
 def test_a_cluster_found_for_each_group_has_index_one(federate):
     """The clients differ only in their labels, and each group has a model from the
     start.
