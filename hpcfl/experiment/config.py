@@ -196,6 +196,8 @@ class Config(Section):
         for name in SECTIONS | OPTIONAL:
             if section := getattr(self, name):
                 lines += section.describe_unread(f"{name}.")
+        for place, shift in enumerate(self.shift):
+            lines += shift.describe_unread(f"shift.{place}.")
         return lines
 
     def resolved(self) -> dict[str, Any]:

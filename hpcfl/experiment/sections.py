@@ -57,10 +57,13 @@ class Section(BaseModel):
         unread = {}
         given = list_changed_keys(self)
         for choice, by_value in self.readers.items():
-            read = by_value.get(getattr(self, choice), ())
+            value = getattr(self, choice)
+            values = [*value] if isinstance(value, list) else [value]
             if choice in given:
-                read += by_value.get(SET, ())
-            of_others = set().union(*by_value.values()) - set(read)
+                values.append(SET)
+            of_others = set().union(*by_value.values())
+            for one in values:
+                of_others -= set(by_value.get(one, ()))
             unread[choice] = sorted(given & of_others)
             given -= of_others
         return unread

@@ -380,6 +380,18 @@ def test_a_stored_configuration_which_says_all_keys_has_no_notes():
             "with attack.factor = 2.0",
         ),
         (
+            {"partition": {"scheme": "quantity", "law": "linear", "sigma": 1.0}},
+            "with partition.law = 'linear'",
+        ),
+        (
+            {"partition": {"scheme": "quantity", "label_beta": 1.0}},
+            "with partition.labels = 'iid'",
+        ),
+        (
+            {"partition": {"scheme": "by-domain", "beta": 1.0}},
+            "with partition.inside = 'iid'",
+        ),
+        (
             {"method": {"name": "fedamp", "proximal": 0.5, "lam": 2.0}},
             "with method.proximal = 0.5",
         ),
@@ -397,6 +409,24 @@ def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
     [note] = config.parse({"method": {"name": "fedavg"}, **unread}).notes
     [(section, keys)] = unread.items()
     assert note == f"{section}.{list(keys)[-1]}: not read {choice}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "unread"),
+    [
+        ({"kind": "labels", "how": "reverse", "groups": 3}, ["groups"]),
+        ({"kind": "labels", "how": "shift", "swaps": [[1, 2]]}, ["swaps"]),
+        ({"kind": "labels", "how": ["reverse", "shift"], "groups": 3}, []),
+        ({"kind": "corruption", "among": ["contrast"]}, ["among"]),
+        ({"kind": "corruption", "corruption": "random", "among": ["contrast"]}, []),
+    ],
+)
+def test_unread_keys_of_shifts_are_noted(keys, unread):
+    table = {"method": {"name": "fedavg"}, "shift": [{"kind": "hue"}, keys]}
+    notes = config.parse(table).notes
+    assert [note.partition(":")[0] for note in notes] == [
+        f"shift.1.{key}" for key in unread
+    ]
 
 
 @pytest.mark.parametrize(

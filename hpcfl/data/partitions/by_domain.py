@@ -38,6 +38,8 @@ class ByDomain(MergedScheme):
     )
     beta: float = Field(0.1, gt=0, description="beta of inside = 'dirichlet'")
 
+    readers = {"inside": {"dirichlet": ("beta",)}}
+
     def draw_from(self, dataset: Dataset) -> Draw:
         domains = self._find_domains(dataset)
         labels = self.get_assigned_labels(dataset)

@@ -50,6 +50,11 @@ class Quantity(MergedScheme):
         10, description="smallest number of samples per client; dirichlet is redrawn"
     )
 
+    readers = {
+        "law": {"lognormal": ("sigma",), "dirichlet": ("beta",), "power": ("a",)},
+        "labels": {"dirichlet": ("label_beta",)},
+    }
+
     def assign(
         self, labels: np.ndarray, classes: int, generator: np.random.Generator
     ) -> Assignment:

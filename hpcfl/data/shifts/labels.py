@@ -34,6 +34,7 @@ class Labels(Shift):
     )
 
     untouched = "y"
+    readers = {"how": {"shift": ("groups",), "random": ("groups",), "swap": ("swaps",)}}
 
     def concepts(self, facts: Facts) -> list[Concept]:
         listed = [self.how] if isinstance(self.how, str) else self.how

@@ -62,6 +62,7 @@ class Corruption(Shift):
     )
 
     untouched = "clean"
+    readers = {"corruption": {"random": ("among",)}}
 
     def concepts(self, facts: Facts) -> list[Concept]:
         facts.require_images(self.kind)
