@@ -92,9 +92,9 @@ class Corruption(Shift):
 
 
 def _list_possible(facts: Facts) -> list[str]:
-    """Return the corruptions that fit the number of channels."""
+    """Return the corruptions that fit the number of channels and the type."""
     channels = facts.shape[0]
-    impossible = set()
+    impossible = set() if facts.dtype == torch.uint8 else set(OF_BYTES)
     if channels != 3:
         impossible |= COLOURED
     if channels not in (1, 3):

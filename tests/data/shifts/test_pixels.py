@@ -122,6 +122,7 @@ def test_random_corruptions_are_drawn_by_group_and_alike_ones_are_one():
     assert names == {"contrast 3", "jpeg 3"}
     on_grey = Corruption(corruption="random", groups=300).concepts(facts(noisy(1)))
     assert "saturate 3" not in {concept.name for concept in on_grey}
+    Corruption(corruption="random", groups=300).concepts(facts(noisy().float()))
 
 
 def test_noise_grows_from_client_to_client():
