@@ -438,15 +438,15 @@ def _draw_shift(
     """
     listed = shift.concepts(facts)
     _refuse_misfit(listed, facts)
-    concepts, group_of = _join_equal(listed)
+    listed = list(map(_drop_identity, listed))
     own, dealt = "second", cells.get(facts.place)
     if dealt is None:
         own, dealt = "first", cells.get(facts.place + 1)
     has_untouched = shift.share is not None or dealt is not None or bool(shift.at)
-    if has_untouched and not concepts[0].is_plain:
-        concepts = [Concept(shift.untouched), *concepts]
-        group_of = np.array([0, *(group_of + 1)])
-    groups = len(group_of)
+    if has_untouched and not listed[0].is_plain:
+        listed.insert(0, Concept(shift.untouched))
+    concepts, group_of = _join_equal(listed)
+    groups = len(listed)
     if has_untouched and groups == 1:
         raise facts.make_error(
             "kind", f"'{shift.kind}' has only the group without a shift"
@@ -503,7 +503,7 @@ def _join_equal(listed: Sequence[Concept]) -> tuple[list[Concept], np.ndarray]:
     for concept in listed:
         if concept.name not in places:
             places[concept.name] = len(concepts)
-            concepts.append(_drop_identity(concept))
+            concepts.append(concept)
     return concepts, np.array([places[concept.name] for concept in listed])
 
 

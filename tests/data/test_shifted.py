@@ -339,6 +339,13 @@ def test_cells_are_about_two_shifts():
         prepared({**ROTATED, "cells": CELLS})
 
 
+def test_clients_without_a_change_are_one_group():
+    turned = {**ROTATED, "angles": [90.0, 0.0], "share": 0.5}
+    groups = prepared(turned).data.split.groups
+    assert groups.names == ["0°", "90°"]
+    assert groups.group.tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+
+
 class Own(Shift):
     """A user's shift that returns one concept."""
 
