@@ -72,14 +72,16 @@ def describe_samples(x: Tensor, vocabulary: int | None) -> str:
 
 
 def describe_normalisation(
-    scale: float, mean: Sequence[float], std: Sequence[float], shape: Sequence[int]
+    scale: float, mean: object, std: object, shape: Sequence[int]
 ) -> str:
     """Return a description of the first mistake in a normalisation; "" without one.
 
     Args:
-        scale, mean, std: fields of ``datasets.Normalisation``.
+        scale, mean, std: fields for ``datasets.Normalisation``.
         shape: shape of a sample, with its channels first.
     """
+    if not isinstance(mean, tuple) or not isinstance(std, tuple):
+        return f"mean and std must be tuples of numbers; they are {mean!r:.40}, {std!r:.40}"
     if len(mean) != len(std) or len(mean) not in (1, *shape[:1]):
         return "mean and std must have one number each, or one for each channel"
     if not np.isfinite([scale, *mean, *std]).all() or 0 in (scale, *std):

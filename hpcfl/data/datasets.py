@@ -342,13 +342,16 @@ def _check(dataset: Any, name: str) -> Dataset:
             f"{type(dataset).__name__}"
         )
     samples = len(dataset.x)
-    misfit = (
-        checks.describe_labels(dataset.y, samples, dataset.classes)
-        or checks.describe_samples(dataset.x, dataset.vocabulary)
-        or checks.describe_normalisation(
-            dataset.scale, dataset.mean, dataset.std, dataset.x.shape[1:]
+    misfit = checks.describe_labels(
+        dataset.y, samples, dataset.classes
+    ) or checks.describe_samples(dataset.x, dataset.vocabulary)
+    stated = [(dataset.mean, dataset.std)]
+    if dataset.statistics is not None:
+        stated.append(dataset.statistics)
+    for mean, std in stated:
+        misfit = misfit or checks.describe_normalisation(
+            dataset.scale, mean, std, dataset.x.shape[1:]
         )
-    )
     owners = dataset.owners
     if not isinstance(owners, Owners | None):
         misfit = misfit or "owners must be made by number_owners"
