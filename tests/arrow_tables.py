@@ -15,8 +15,11 @@ def picture(colour, size=(3, 2)):
 
 
 def described(table, **names):
-    """Return the table with Hugging Face's metadata on its classes."""
-    features = {column: {"names": own} for column, own in names.items()}
+    """Return the table with Hugging Face's metadata on its classes and a struct."""
+    features = {
+        column: {"names": own, "_type": "ClassLabel"} for column, own in names.items()
+    }
+    features["struct"] = {"names": {"dtype": "string", "_type": "Value"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     return table.replace_schema_metadata(metadata)
 

@@ -231,17 +231,22 @@ def _read_class_names(file: File) -> dict[str, list[str]]:
     ):
         described = untrusted_files.parsed(metadata)["info"]["features"]
         for column, feature in described.items():
-            while isinstance(feature, list | dict) and "names" not in feature:
-                # a ClassLabel may be nested in lists
-                inner = (
-                    feature if isinstance(feature, list) else [feature.get("feature")]
-                )
-                feature = inner[0]
-            if feature is not None:
-                found[column] = untrusted_files.checked(feature["names"], list[str])
+            if (names := _find_names(feature)) is not None:
+                found[column] = untrusted_files.checked(names, list[str])
     for column, names in found.items():
         checks.refuse_repeated(f"{file.path}: column '{column}'", "class", names)
     return found
+
+
+def _find_names(feature: Any) -> Any:
+    """Return the names of a ClassLabel, which may be nested in lists; None without one."""
+    if isinstance(feature, list):
+        return _find_names(feature[0])
+    if not isinstance(feature, dict):
+        return None
+    if feature.get("_type") == "ClassLabel":
+        return feature["names"]
+    return _find_names(feature.get("feature"))
 
 
 def _refuse_other(
