@@ -1,10 +1,11 @@
 """Contracts of partition schemes and of sources."""
 
 import numpy as np
+import pytest
 from refusals import expect_refusal
 from test_partition import TOY, dataset, lists
 
-from hpcfl.data import partition
+from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.base import (
     Assignment,
     Draw,
@@ -12,6 +13,10 @@ from hpcfl.data.partitions.base import (
     Scheme,
     round_down,
 )
+from hpcfl.data.partitions.by_client import ByClient
+from hpcfl.data.partitions.dirichlet import DirichletMin
+from hpcfl.data.partitions.fixed import PathologicalPairs
+from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.sources.base import Source
 from hpcfl.experiment import config
 
@@ -50,6 +55,30 @@ def test_a_scheme_may_keep_the_official_splits_apart():
         Official(clients=2), dataset(np.arange(12) % 3, official_test=4)
     )
     assert lists(split) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
+
+
+PAIRS = {"train_samples": 9, "test_samples": 2}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "keys", "official_test", "expected"),
+    [
+        (PathologicalPairs, PAIRS, 30, 1),
+        (PathologicalPairs, PAIRS, 0, 0),
+        (DirichletMin, {"beta": 9.0}, 30, 1),
+        (ByClient, {}, 30, 1),
+        (ByClient, {}, 0, 0),
+        (Iid, {}, 30, 0),
+    ],
+)
+def test_an_unread_share_of_training_samples_is_noted(
+    scheme, keys, official_test, expected
+):
+    owners = datasets.number_owners(np.arange(120) % 2)
+    data = dataset(np.arange(120) % 3, official_test=official_test, owners=owners)
+    assert not partition.make(scheme(clients=2, **keys), data).notes
+    notes = partition.make(scheme(clients=2, train=0.5, **keys), data).notes
+    assert ["partition.train = 0.5: " in note for note in notes] == [True] * expected
 
 
 class Misread(Source):

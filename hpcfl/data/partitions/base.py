@@ -18,7 +18,7 @@ from pydantic import PrivateAttr
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
-from hpcfl.experiment.sections import Partition
+from hpcfl.experiment.sections import Partition, list_changed_keys
 from hpcfl.rows import randomness
 
 _BATCH = 10  # in PFLlib the smallest client's test samples fill one batch
@@ -121,6 +121,14 @@ class Scheme(Partition):
         ]
         first = math.floor(self.train * len(order))
         return np.sort(order[:first]), np.sort(order[first:])
+
+    def note_unread_share(self) -> list[str]:
+        """Return a note if ``train`` was changed, for data with separate test samples."""
+        if "train" not in list_changed_keys(self):
+            return []
+        return [
+            f"partition.train = {self.train}: not read, because the data separates test samples"
+        ]
 
 
 class MergedScheme(Scheme):

@@ -148,6 +148,8 @@ class ByClient(Scheme):
         """Return the training and test samples of the clients that take part."""
         trains = []
         tests = []
+        if clients[0].test is not None:
+            notes = [*notes, *self.note_unread_share()]
         for number, client in enumerate(clients):
             train, test = self._split_client(number, client, where)
             trains.append(train)

@@ -208,6 +208,7 @@ class DirichletMin(Scheme):
                 break
         test = np.arange(end, len(labels))
         trains = list(map(np.sort, train))
+        notes += self.note_unread_share()
         return Draw(trains, [test] * self.clients, attempt, notes)
 
 

@@ -41,7 +41,8 @@ class FixedScheme(Scheme):
             "train", train, labels[train], classes, each=self.train_samples
         )
         tests = self.deal("test", test, labels[test], classes, each=self.test_samples)
-        return Draw(list(map(np.sort, trains)), list(map(np.sort, tests)))
+        notes = self.note_unread_share() if official_test else []
+        return Draw(list(map(np.sort, trains)), list(map(np.sort, tests)), notes=notes)
 
     @abstractmethod
     def deal(
