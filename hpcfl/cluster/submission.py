@@ -396,9 +396,9 @@ class Submitter(SubmittedJobs):
                 if not run(job.config, folder, OneProcess()):
                     experiments.report_complete(job.config, folder)
             else:
-                minutes = max(1, self.profile.seconds // 60)
+                minutes = min(LONGEST, self.profile.seconds / 60)
                 executor = submitit.LocalExecutor(self.folder)
-                executor.update_parameters(timeout_min=int(min(LONGEST, minutes)))
+                executor.update_parameters(timeout_min=max(1, int(minutes)))
                 executor.submit(job.supervisor).result()
         except (UserError, RunFailure) as error:
             return f"{job.name}: failed, {error}"

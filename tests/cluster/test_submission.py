@@ -67,6 +67,35 @@ def test_the_same_without_slurm(forked, here, name):
     ]
 
 
+@pytest.mark.parametrize(
+    ("time", "minutes"),
+    [
+        ("unlimited", submission.LONGEST),
+        ("0", submission.LONGEST),
+        ("0:30", 1),
+        ("90", 90),
+    ],
+)
+def test_the_time_limit_without_slurm(here, monkeypatch, time, minutes):
+    limits = []
+
+    class Executor:
+        def __init__(self, folder):
+            pass
+
+        def update_parameters(self, timeout_min):
+            limits.append(timeout_min)
+
+        def submit(self, supervisor):
+            return SimpleNamespace(result=lambda: None)
+
+    monkeypatch.setattr(submission.submitit, "LocalExecutor", Executor)
+    file = here / "own.toml"
+    file.write_text(f'cluster = "local"\ntime = "{time}"\n')
+    send(here, str(file), "sweep.seed=[0]")
+    assert limits == [minutes]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
