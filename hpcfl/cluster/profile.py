@@ -213,9 +213,8 @@ def load(name: str) -> Profile:
         lines = wrong_values.explain(error, "", lambda: Profile.model_fields)
         raise UserError(*(f"{path}: {line}" for line in lines)) from None
     except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such profile; hpcfl new profile {path.stem} writes one"
-        ) from None
+        advice = _advise_new(path.stem)
+        raise UserError(f"{path}: no such profile; {advice}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
     if profile.cluster == "slurm" and profile.seconds <= profile.warning:
@@ -239,8 +238,17 @@ def _find(name: str) -> Path:
     if name not in known:
         looked = " and ".join(str(folder.absolute()) for folder in list_folders())
         hint = suggest(name, known) if known else ""
+        advice = _advise_new(name)
         raise UserError(
-            f"--profile {name}: no such profile in {looked}{hint}; hpcfl new profile "
-            f"{name} writes {name}.toml here, for --profile {name}.toml"
+            f"--profile {name}: no such profile in {looked}{hint}; {advice}"
         )
     return known[name]
+
+
+def _advise_new(name: str) -> str:
+    """Return the command that writes a profile of a similar name that it accepts."""
+    accepted = re.sub(r"^[^A-Za-z]+|\W", "_", name).lstrip("_") or "my_profile"
+    return (
+        f"hpcfl new profile {accepted} writes {accepted}.toml here, for --profile "
+        f"{accepted}.toml"
+    )

@@ -10,6 +10,8 @@ from refusals import expect_refusal
 
 from hpcfl.cluster import profile
 from hpcfl.cluster.profile import Profile
+from hpcfl.commands.new import write_new
+from hpcfl.errors import UserError
 
 EXAMPLES = sorted((ROOT / "slurm" / "profiles").glob("*.toml"))
 
@@ -48,6 +50,15 @@ def test_unknown_name_is_answered_with_the_known(write):
 def test_a_missing_profile_is_answered_with_the_command_that_writes_one(write, name):
     with expect_refusal("hpcfl new profile cpu "):
         profile.load(name)
+
+
+@pytest.mark.parametrize("name", ["my-cluster", "2 nodes.toml", "-"])
+def test_the_command_that_writes_a_profile_accepts_its_name(write, name):
+    with pytest.raises(UserError) as refused:
+        profile.load(name)
+    command = str(refused.value).partition("hpcfl new profile ")[2]
+    written, _, file, *_ = command.split()
+    assert write_new("profile", written)[0] == f"wrote {file}"
 
 
 def test_unknown_key_is_answered_with_the_valid_ones(write):
