@@ -18,9 +18,9 @@ from hpcfl.scores.metric_names import (
     Measure,
     MetricName,
     is_of_newcomers,
+    is_trained,
     name_held_out,
     resolve,
-    strip_held_out,
 )
 from hpcfl.storage import metrics
 from hpcfl.trained.run import Run
@@ -275,7 +275,7 @@ def find_virtual_seconds(run: Run, column: str) -> np.ndarray:
 
     The values are NaN without ``[time]``.
     """
-    name = "seconds" if strip_held_out(column) == "post" else "started"
+    name = "seconds" if is_trained(column) else "started"
     seconds: np.ndarray = run.results.get_series(MetricName(name, TIME)).astype(float)
     return seconds
 

@@ -82,6 +82,13 @@ def strip_held_out(column: str) -> str:
     return column.removeprefix(f"{VALIDATION}/")
 
 
+def is_trained(column: str) -> bool:
+    """Return whether a column has models after a round's local training, also those of
+    attackers or scored on held-out samples.
+    """
+    return column.rpartition("/")[2] == "post"
+
+
 def name_tuned(epochs: int | str) -> str:
     """Return the column of start models after fine-tuning for a number of epochs."""
     return f"tuned_{epochs}"

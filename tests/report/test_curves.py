@@ -56,6 +56,17 @@ def test_held_out_samples_of_each_methods_own_models(made_runs):
     )
 
 
+def test_trained_models_of_attackers_include_the_cost_of_their_round(made_runs):
+    [run] = found = made_runs(fedavg=[0.0])
+    run.results.values.of_rounds["attackers/post/weighted"] = np.array(
+        [0.7, 0.8, np.nan]
+    )
+    figure = draw(found, metric="attackers/post/weighted", x="seconds")
+    assert line(figure) == [[2, 70], [4, 80]]
+    figure = draw(found, metric="attackers/post/weighted")
+    assert line(figure) == [[1, 70], [2, 80]]
+
+
 def test_a_score_over_a_key(made_runs):
     made_runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
     found = made_runs(local=[0.1], keys={"training": {"lr": 0.2}})

@@ -34,7 +34,9 @@ def test_a_table_at_equal_time_reads_the_last_round_that_was_there():
     post = [run.results.values for run in runs]
     for values in post:
         values.of_rounds["post/weighted"] = values["pre/weighted"]
+        values.of_rounds["attackers/post/weighted"] = values["pre/weighted"]
     assert read_value(runs[0], "post/weighted", 25.0).value == 0.2
+    assert read_value(runs[0], "attackers/post/weighted", 25.0).value == 0.2
 
 
 def test_the_time_until_an_accuracy_is_reached():

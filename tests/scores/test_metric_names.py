@@ -7,6 +7,8 @@ from hpcfl.scores.metric_names import (
     MetricName,
     is_held_out,
     is_of_newcomers,
+    is_trained,
+    name_attackers,
     name_held_out,
     name_newcomers,
     resolve,
@@ -36,6 +38,8 @@ def test_a_column_is_of_models_and_of_samples_or_clients():
     assert strip_held_out(name_held_out("pre")) == strip_held_out("pre") == "pre"
     assert is_of_newcomers(name_newcomers("after")) and not is_of_newcomers("after")
     assert not is_held_out(name_newcomers("after"))
+    assert is_trained(name_held_out("post")) and is_trained(name_attackers("post"))
+    assert not is_trained(name_held_out("pre")) and not is_trained("tuned_5")
 
 
 @pytest.mark.parametrize(

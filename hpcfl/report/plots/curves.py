@@ -32,7 +32,7 @@ from hpcfl.scores.metric_names import (
     SECONDS,
     Measure,
     MetricName,
-    strip_held_out,
+    is_trained,
 )
 from hpcfl.trained.run import Run
 
@@ -48,7 +48,7 @@ def _list_rounds(run: Run, column: str) -> np.ndarray:
 
     Models after local training count their own round, other models do not.
     """
-    trained = run.results.played & (strip_held_out(column) == "post")
+    trained = run.results.played & is_trained(column)
     rounds: np.ndarray = np.where(trained, run.results.rounds, run.results.rounds - 1)
     return rounds
 
@@ -104,7 +104,7 @@ def _sum_cost(cost: np.ndarray, column: str) -> np.ndarray:
     if np.isnan(cost).all():
         return cost
     total: np.ndarray = np.nancumsum(cost.astype(float))
-    if strip_held_out(column) != "post":
+    if not is_trained(column):
         total -= np.nan_to_num(cost)
     return total
 
