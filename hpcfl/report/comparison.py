@@ -41,7 +41,7 @@ GAIN = "gain ± 95 %"
 WORST = 0.1  # fraction of clients with the lowest gains
 MARGIN = 0.5  # margin of equivalence, in the displayed unit
 PAIRS = "p (pairs of client and seed independent)"
-# Half-width of the interval from the bootstrap, in the displayed unit.
+# Half-width of the interval from the bootstrap.
 BOOTSTRAP = "± by bootstrap"
 # Optional columns of a table: name of the numbers, heading, format.
 OPTIONAL = (
@@ -183,9 +183,7 @@ def make_table(
         numbers[SPENT] = shares
     if any(one.searches > 1 for one in gains.values()):
         numbers[SEARCHES] = {row: one.searches for row, one in gains.items()}
-        numbers[BOOTSTRAP] = {
-            row: measure.factor * one.bootstrap for row, one in gains.items()
-        }
+        numbers[BOOTSTRAP] = {row: one.bootstrap for row, one in gains.items()}
     unit = f" in {measure.unit}" if measure.unit else ""
     title = f"{column}: {measure.score}{unit} of each client against {reference}, {reading.at}"
     texts = _write_cells(numbers, measure)
@@ -283,7 +281,7 @@ def _write_cells(frame: DataFrame, measure: Measure) -> DataFrame:
     }
     for name, heading, form in OPTIONAL:
         if name in frame:
-            columns[heading] = write(name, form)
+            columns[heading] = write(name, form, factor if name == BOOTSTRAP else 1)
     return DataFrame(columns).rename_axis(None)
 
 

@@ -1,6 +1,7 @@
 """Comparison of rows with a reference, on synthetic runs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import made_up
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from refusals import expect_refusal
 
 from hpcfl.report import comparison, sweep_table, table_formats, variance
-from hpcfl.report.arrangement import Placed, arrange
+from hpcfl.report.arrangement import Arrangement, Placed, arrange
 from hpcfl.report.comparison import Reference, compute_gains, compute_gini
 from hpcfl.report.metric_values import Reading
 from hpcfl.trained import loading
@@ -179,6 +180,26 @@ def test_a_table_beside_a_reference_in_every_format(runs):
         assert "fedavg" in form(sheet)
     heading, *_ = table_formats.write_csv(sheet).splitlines()
     assert heading == "row,column,gain,half,p,verdict,hurt,loss,worst_tenth,gini,needs"
+
+
+def test_the_bootstrap_has_the_unit_of_the_other_numbers():
+    """The CSV has fractions of all numbers of a comparison, the table has percent."""
+    random = np.random.default_rng(0)
+    found = []
+    for search in (0, 1, 2):
+        for seed in range(4):
+            given = seed, seed, COUNTS, search
+            found.append(same(0.5, *given)._replace(row="fedavg"))
+            gained = 0.1 * search + 0.1 * random.standard_normal(4)
+            found.append(placed((0.5 + gained).tolist(), *given)._replace(row="ditto"))
+    for one in found:
+        one.run.folder = Path("run")
+    arranged = Arrangement(found, ["method.name"], [], [])
+    table = comparison.make_table(arranged, "", Reference("fedavg"), LAST)
+    [line] = table.numbers.to_dict("records")
+    assert 0.5 < line[comparison.BOOTSTRAP] / line["half"] < 1.5
+    shown = float(table.texts.at["ditto", comparison.BOOTSTRAP])
+    assert shown == pytest.approx(100 * line[comparison.BOOTSTRAP], abs=0.005)
 
 
 @pytest.mark.slow
