@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, concat
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
@@ -127,21 +127,23 @@ def show(
         notes = list(table.notes) if form == "csv" else []
     else:
         tables = compare(arranged, reading, against)
-        for number, table in enumerate(tables):
-            if form == "csv":
+        if form == "csv":
+            for table in tables:
                 notes += table.notes
-            elif number:
+            numbers = concat([table.numbers for table in tables])
+            tables = [replace(tables[0], numbers=numbers)]
+        for number, table in enumerate(tables):
+            if number:
                 print()
-            _print(table, form, has_headings=number == 0)
+            _print(table, form)
     for note in notes:  # stderr keeps them out of tables for other programs
         print(escape(f"note: {note}"), file=sys.stderr)
 
 
-def _print(table: Table, form: str, has_headings: bool = True) -> None:
-    """Print a table in a format; ``has_headings``: whether to print the header of CSV."""
+def _print(table: Table, form: str) -> None:
+    """Print a table in a format."""
     if form != "terminal":
-        text = table_formats.TEXTS[form](table)
-        print(text if has_headings or form != "csv" else text.partition("\n")[2])
+        print(table_formats.TEXTS[form](table))
         return
     console = make_console()
     cells = table_formats.make_cells(table)

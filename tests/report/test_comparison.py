@@ -1,5 +1,6 @@
 """Comparison of rows with a reference, on synthetic runs."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,6 +201,22 @@ def test_the_bootstrap_has_the_unit_of_the_other_numbers():
     assert 0.5 < line[comparison.BOOTSTRAP] / line["half"] < 1.5
     shown = float(table.texts.at["ditto", comparison.BOOTSTRAP])
     assert shown == pytest.approx(100 * line[comparison.BOOTSTRAP], abs=0.005)
+
+
+@pytest.mark.slow
+def test_the_csv_of_several_columns_has_one_header(runs, tmp_path, monkeypatch, capsys):
+    """Only the second comparison has the number of searches."""
+    [first] = sweep_table.compare(arrange(runs), LAST, Reference("local"))
+    numbers = first.numbers.assign(column="tuned", searches=3)
+    second = replace(first, numbers=numbers, notes=["second"])
+    for tables in ([first, second], [second, first]):
+        monkeypatch.setattr(sweep_table, "compare", lambda *given, found=tables: found)
+        sweep_table.show([tmp_path], form="csv", against=Reference("local"))
+        shown = capsys.readouterr()
+        lines = list(csv.DictReader(shown.out.splitlines()))
+        found = {line["column"]: line["searches"] for line in lines}
+        assert found == {"digits dirichlet": "nan", "tuned": "3.0"}
+        assert "note: second" in shown.err
 
 
 @pytest.mark.slow
