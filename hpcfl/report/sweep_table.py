@@ -17,6 +17,7 @@ from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import (
     BEST,
     VALIDATION,
+    At,
     Reading,
     describe_missing,
     find_time_to,
@@ -126,18 +127,26 @@ def show(
         _print(table, form)
         notes = list(table.notes) if form == "csv" else []
     else:
+        notes += [*arranged.notes, *_list_ended(arranged, reading.at)]
         tables = compare(arranged, reading, against)
         if form == "csv":
-            for table in tables:
-                notes += table.notes
-            numbers = concat([table.numbers for table in tables])
-            tables = [replace(tables[0], numbers=numbers)]
+            tables = [_join(tables)]
+            notes += tables[0].notes
         for number, table in enumerate(tables):
             if number:
                 print()
             _print(table, form)
     for note in notes:  # stderr keeps them out of tables for other programs
         print(escape(f"note: {note}"), file=sys.stderr)
+
+
+def _join(tables: Sequence[Table]) -> Table:
+    """Return a table with the numbers and notes of all tables, for CSV."""
+    notes: list[str] = []
+    for table in tables:
+        notes += table.notes
+    numbers = concat([table.numbers for table in tables])
+    return replace(tables[0], numbers=numbers, notes=notes)
 
 
 def _print(table: Table, form: str) -> None:
@@ -198,9 +207,8 @@ def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
         *arranged.notes,
         *describe_missing(frame.loc[frame["value"].isna(), "label"], metric),
         *_warn(arranged, frame, name.number),
+        *_list_ended(arranged, at),
     ]
-    if not isinstance(at, str):
-        notes += _list_ended(arranged, at)
     percent = measure is not None and measure.is_percent
     unit, form, missing = (" in %", ".2f", MISSING) if percent else ("", ".4g", MISSING)
     if reading.target is not None:
@@ -391,8 +399,10 @@ def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
     return notes
 
 
-def _list_ended(arranged: Arrangement, at: float) -> list[str]:
+def _list_ended(arranged: Arrangement, at: At) -> list[str]:
     """Return a note on rows with a run that ended before the virtual time ``at``."""
+    if isinstance(at, str):
+        return []
     ended = dict.fromkeys(
         placed.row
         for placed in arranged.placed

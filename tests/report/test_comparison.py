@@ -220,6 +220,13 @@ def test_the_csv_of_several_columns_has_one_header(runs, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
+def test_a_comparison_names_the_runs_left_out(runs, tmp_path, capsys):
+    made_up.folder(tmp_path / "late", "ditto", 9, finished=False)
+    sweep_table.show([tmp_path], against=Reference("local"))
+    assert "late: left out" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_comparison_without_its_rows_or_clients_is_refused(runs):
     with expect_refusal(r"--against lokal: .*'local'"):
         sweep_table.compare(arrange(runs), Reading(), Reference("lokal"))
