@@ -131,18 +131,35 @@ class Traced(Availability):
 
     def __init__(self, rows: list[tuple[list[Period], int]]) -> None:
         """Set the periods and the length of the file's time for each row."""
-        self._rows = rows
+        self._rows: list[tuple[list[Period], int]] = []
+        for periods, length in rows:
+            self._rows.append((_join_repetitions(periods, length), length))
 
     def find_period(self, client: int, tick: int) -> Period:
         periods, length = self._rows[client % len(self._rows)]
         if not periods:
             return FOREVER, FOREVER
-        times, since = divmod(tick, length)
+        if periods == [(0, length)]:
+            return 0, FOREVER
+        first, first_end = periods[0]
+        times, since = divmod(tick - first, length)
         for begin, end in periods:
-            if end > since:
+            if end - first > since:
                 return times * length + begin, times * length + end
-        begin, end = periods[0]
-        return (times + 1) * length + begin, (times + 1) * length + end
+        return (times + 1) * length + first, (times + 1) * length + first_end
+
+
+def _join_repetitions(periods: list[Period], length: int) -> list[Period]:
+    """Return periods of which none ends where the next repetition continues it.
+
+    Args:
+        periods: ascending periods from 0 to ``length``.
+        length: tick at which the periods repeat.
+    """
+    if len(periods) < 2 or periods[0][0] > 0 or periods[-1][1] < length:
+        return periods
+    (_, end), *others, (begin, _) = periods
+    return [*others, (begin, length + end)]
 
 
 def make_availability(time: Time, clients: int, seed: int) -> Availability:

@@ -40,14 +40,16 @@ def test_clients_of_three_time_zones_come_on_at_three_hours():
 
 
 def test_a_file_by_hand(tmp_path):
-    """Online in [0, 10) and [20, 30) of 30 seconds, repeated."""
+    """Online in [0, 10) and [20, 30) of 30 seconds, repeated: from 20 to 40 without a
+    break.
+    """
     file = tmp_path / "on.json"
     never = {"active": [], "inactive": [], "finish_time": 5}
     file.write_text(json.dumps([ROW, never]))
     on = make_availability(4, availability="file", availability_file=str(file))
-    expected = {0: 0, 9: 0, 10: 20, 29: 20, 30: 30, 40: 50, 55: 50}
+    expected = {0: -10, 9: -10, 10: 20, 29: 20, 30: 20, 40: 50, 55: 50}
     for second, begin in expected.items():
-        period = begin * SECOND, (begin + 10) * SECOND
+        period = begin * SECOND, (begin + 20) * SECOND
         assert on.find_period(2, second * SECOND) == period
     assert on.find_period(1, 0) == (FOREVER, FOREVER)
 
@@ -80,6 +82,20 @@ def test_a_file_in_which_a_client_stays_on_until_its_end():
     traced = Traced([([(5, 30)], 30)])
     assert traced.find_period(0, 29) == (5, 30)
     assert traced.find_period(0, 30) == (35, 60)
+
+
+def test_a_client_that_a_file_never_takes_offline_stays_online():
+    assert Traced([([(0, 30)], 30)]).find_period(0, 45) == (0, FOREVER)
+
+
+def test_periods_of_a_file_with_three_periods():
+    traced = Traced([([(0, 5), (10, 15), (25, 30)], 30)])
+    joined = {0: (-5, 5), 4: (-5, 5), 5: (10, 15), 15: (25, 35), 34: (25, 35)}
+    joined |= {35: (40, 45), 45: (55, 65)}
+    assert {tick: traced.find_period(0, tick) for tick in joined} == joined
+    apart = Traced([([(5, 10), (20, 30)], 30)])
+    periods = {0: (5, 10), 9: (5, 10), 10: (20, 30), 30: (35, 40), 59: (50, 60)}
+    assert {tick: apart.find_period(0, tick) for tick in periods} == periods
 
 
 MARKOV = {"availability": "markov", "on": 100.0, "off": 300.0}
