@@ -246,6 +246,7 @@ def _print_table(
     for column in table.columns[1:-1]:
         column.justify = "right"
     table.columns[-1].overflow = "fold"
+    seeds = len(plan.section.final_seeds)
     for row in rows:
         method, rounds = row["method"], row["rounds"]
         scores = [row["validation"], row["validation_untuned"]]
@@ -261,7 +262,7 @@ def _print_table(
             f"{row[SPENT]:.2f}",
             MISSING if rounds is None else str(rounds),
             *(MISSING if one is None else measure.format(one) for one in scores),
-            *(write_scores(found, measure) for found in finals),
+            *(write_scores(found, seeds, measure) for found in finals),
             literal(row["setting"] or MISSING),
         )
     console = make_console(160)
@@ -274,11 +275,13 @@ def _print_table(
     console.print(literal(title), table, sep="\n")
 
 
-def write_scores(numbers: list[float], measure: Measure) -> str:
-    """Return mean ± sample standard deviation over seeds as text."""
+def write_scores(numbers: list[float], seeds: int, measure: Measure) -> str:
+    """Return mean ± sample standard deviation as text, with the number of runs if some
+    of the ``seeds`` have no score.
+    """
     if not numbers:
         return MISSING
-    mean = measure.format(fmean(numbers))
-    if len(numbers) < 2:
-        return mean
-    return f"{mean} ± {measure.format(stdev(numbers))}"
+    text = measure.format(fmean(numbers))
+    if len(numbers) > 1:
+        text += f" ± {measure.format(stdev(numbers))}"
+    return f"{text} ({len(numbers)})" if len(numbers) < seeds else text

@@ -23,10 +23,16 @@ def test_all_outputs_have_the_sample_standard_deviation_of_the_same_runs(tmp_pat
     html = page.render(runs)
     assert best in html and tail in html
     of_seeds = [metric_values.read_value(one, one.metric, "tail").value for one in runs]
-    assert outcome.write_scores(of_seeds, runs[0].measure) == tail
+    assert outcome.write_scores(of_seeds, 3, runs[0].measure) == tail
     alone = make(arrange(runs[:1]))
     assert "±" not in alone.texts.iat[0, 0]
-    assert outcome.write_scores([0.5], runs[0].measure) == "50.00"
+    assert outcome.write_scores([0.5], 1, runs[0].measure) == "50.00"
+
+
+def test_a_mean_without_a_diverged_run_has_its_number_of_runs():
+    accuracy = Measure("accuracy", "mean", "mean", "%")
+    assert outcome.write_scores([0.5, 0.5], 3, accuracy) == "50.00 ± 0.00 (2)"
+    assert outcome.write_scores([0.5], 3, accuracy) == "50.00 (1)"
 
 
 def test_the_curve_begins_with_the_untuned_score():
