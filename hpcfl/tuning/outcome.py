@@ -5,6 +5,7 @@ score of the untuned configuration.
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -96,7 +97,8 @@ def write_outcome(plan: TuningPlan, folder: Path) -> None:
     output.say(f"chosen: {folder / tune_folder.CHOSEN}")
     moments = any(plan.find_column(method) for method in plan.section.methods)
     keys = "method.name,evaluation.score" if moments else "method.name"
-    output.say(f"more: hpcfl table {folder} --rows {keys} --at tail")
+    place = shlex.quote(str(folder))
+    output.say(f"more: hpcfl table {place} --rows {keys} --at tail")
 
 
 def draw_curve(points: Sequence[Row], measure: Measure) -> "Figure":

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import shutil
 
 import numpy as np
@@ -355,6 +356,17 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, print
         [path] = folder.glob(f"**/{name}")
         assert path.read_bytes() == content
     assert tune_part("0", "fedavg,trial=9,seed=7") == 2
+
+
+def test_the_next_command_names_a_folder_with_a_space(
+    fedavg_tuned, tmp_path, monkeypatch, printed
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(fedavg_tuned / "runs" / "t", "my runs")
+    file = fedavg_tuned / "t.toml"
+    assert call("tune", file, "--out", "my runs", "--stage", "outcome") == 0
+    further = printed().partition("more: hpcfl ")[2]
+    assert call(*shlex.split(further)) == 0
 
 
 REPEATED = [
