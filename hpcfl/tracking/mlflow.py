@@ -33,8 +33,9 @@ class MLflow(Tracker):
             if found is not None
             else self._client.create_experiment(EXPERIMENT)
         )
-        # A resumed run replaces the earlier run of the same folder.
-        key = str(folder.resolve())
+        # A resumed run replaces the earlier run of the same folder. A quote would end
+        # the text in the filter.
+        key = str(folder.resolve()).replace("'", "%27")
         filter_string = f"tags.`hpcfl.folder` = '{key}'"
         for old in self._client.search_runs([experiment], filter_string):
             self._client.delete_run(old.info.run_id)

@@ -12,7 +12,7 @@ def interrupted(tmp_path):
     """
 
     def play(tracker):
-        folder = tmp_path / "run"
+        folder = tmp_path / "Ann's run"
         second = folder / "checkpoints" / "manifest-00000002.json"
         for rounds in (2, 4):
             second.unlink(missing_ok=True)
