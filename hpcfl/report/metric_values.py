@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -249,7 +250,8 @@ def find_time_to(run: Run, metric: str, target: float) -> float:
         raise UserError(f"--time-to: {metric} is not a score of each round")
     seconds = read_virtual_seconds(run, name.column)
     ranks = measure.rank(1.0) * read_series(run, metric)
-    wanted = measure.rank(target / measure.factor)
+    # The decimal quotient of 72.4 and 100 equals 724 / 1000; 72.4 / 100 does not.
+    wanted = measure.rank(float(Decimal(str(target)) / measure.factor))
     reached = seconds[ranks >= wanted]  # excludes NaN
     return float(reached[0]) if len(reached) else math.nan
 

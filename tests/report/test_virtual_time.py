@@ -55,6 +55,11 @@ def test_the_time_until_an_accuracy_is_reached():
     assert find_time_to(runs[0], "pre/weighted", 50.0) == 10.0
 
 
+def test_a_target_in_percent_is_reached_by_an_equal_score():
+    """724 of 1000; 72.4 / 100 in floating point is above 0.724."""
+    assert find_time_to(timed("fedavg", 0, 0.1, 0.724), "pre/weighted", 72.4) == 10.0
+
+
 def test_what_has_no_time_is_refused():
     run = made_up.run("fedavg", 0, (0.1, 0.2))
     for reading in ({"at": 25.0}, {"target": 50.0}):
