@@ -136,8 +136,9 @@ def arrange(
 ) -> Arrangement:
     """Arrange finished runs in rows and columns by keys of their configurations.
 
-    If a run occurs in several folders, only the first copy is included. If runs of one
-    configuration ended in different states, their labels include their origin.
+    If a run occurs in several folders, only the first finished copy is included. If
+    runs of one configuration ended in different states, their labels include their
+    origin.
 
     Args:
         runs: Runs, at least one.
@@ -158,6 +159,8 @@ def arrange(
     runs = [run for run in runs if unfinished or run.summary.finished]
     if not runs:
         raise UserError("; ".join(["no run is finished yet", *left_out]))
+    # Finished runs come first, because further copies of a run are left out.
+    runs = sorted(runs, key=lambda run: not run.summary.finished)
     settings = [find_setting(run) | find_origin(run) for run in runs]
     _merge_searches(runs, settings)
     frame = _make_frame(settings)
@@ -170,7 +173,9 @@ def arrange(
     # Grouping by a hundred keys is slow in pandas, and most keys have one value.
     keys = _find_varied(frame, keys) or keys[:1]
     frame[EXPERIMENT] = frame.groupby(keys, sort=False).ngroup()
-    frame[DIGEST] = [run.summary.digest for run in runs]
+    frame[DIGEST] = [
+        run.summary.digest if run.summary.finished else None for run in runs
+    ]
     down, across = _choose_keys(frame, keys, rows, columns, options=options)
     frame[ROW] = [make_label(setting, down) for setting in settings]
     frame[COLUMN] = [make_label(setting, across) for setting in settings]

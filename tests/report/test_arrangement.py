@@ -1,6 +1,7 @@
 """Repetitions of one experiment, repeated runs, and separate experiments."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from made_up import run, seeds
@@ -48,6 +49,15 @@ def test_the_same_run_twice_counts_once():
     assert (
         arrange([ended(run(), "a"), run()]).notes == found.notes
     )  # its checkpoints were removed
+
+
+def test_a_finished_copy_replaces_an_unfinished_one():
+    partial = ended(run(accuracy=(0.5,), finished=False), "a")
+    whole = replace(ended(run(), "b"), folder=Path("later"))
+    for copies in ([partial, whole], [whole, partial]):
+        found = arrange(copies, unfinished=True)
+        assert found.runs == [whole]
+        assert found.notes[0].endswith("it is the same run as later")
 
 
 def test_a_key_that_is_none_and_one_that_is_not_there_are_the_same_run():
