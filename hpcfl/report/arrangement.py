@@ -182,7 +182,8 @@ def arrange(
     firsts = frame.drop_duplicates([ROW, COLUMN, EXPERIMENT])
     placed = []
     for (row, column), entry in firsts.groupby([ROW, COLUMN], sort=False):
-        for position in entry.sort_values(list(SEEDS)).index:
+        in_order = entry.sort_values(list(SEEDS), key=lambda seeds: seeds.str.zfill(20))
+        for position in in_order.index:
             placed.append(Placed(runs[position], settings[position], row, column))
     return Arrangement(
         placed, down, across, [*_describe_copies(frame, runs), *left_out]
