@@ -31,11 +31,11 @@ class Tracker(ABC):
     ends the tracker and not the run.
 
     Attributes:
-        package: import name of the required package; hpcfl has an extra with the same
-            name.
+        package: import name of the required package; "" if none is required. For
+            trackers of hpcfl an extra has the same name.
     """
 
-    package: ClassVar[str]
+    package: ClassVar[str] = ""
 
     @abstractmethod
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -62,10 +62,15 @@ def check(names: Iterable[str]) -> None:
     """Raise UserError for an unknown tracker, or one whose package is not installed."""
     for name in names:
         kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
-        if find_spec(kind.package) is None:
+        # A search for PACKAGE.MODULE would import the package.
+        package = kind.package.partition(".")[0]
+        if package and find_spec(package) is None:
+            advice = f'pip install ".[{package}]" in the folder of hpcfl'
+            if ":" in name:
+                advice = "install it"
             raise UserError(
-                f"runtime.track = '{name}': {kind.package} is not installed; "
-                f'pip install ".[{kind.package}]" in the folder of hpcfl, or remove it from the key'
+                f"runtime.track = '{name}': {package} is not installed; {advice}, or "
+                "remove it from the key"
             )
 
 

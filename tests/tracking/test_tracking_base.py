@@ -47,7 +47,11 @@ class Hangs(Told):
 
 
 class Missing(Told):
-    package = "no_such_package"
+    package = "no_such_package.part"
+
+
+class Plain(Told):
+    package = ""
 
 
 @pytest.fixture(autouse=True)
@@ -143,16 +147,22 @@ def test_only_numbers_of_the_round_are_told(tmp_path):
     assert Told.begun[0].rounds == {1: {"a": 1.0, "b": 0.5}}
 
 
-def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
+def test_unknown_ones_and_missing_packages_are_refused_before_round_1(
+    tmp_path, monkeypatch
+):
     with expect_refusal(r"runtime\.track = 'tensorbord' .*'tensorboard'"):
         base.check(["tensorbord"])
-    told = (
-        r"^runtime\.track = 'test_tracking_base:Missing': "
-        r'.*pip install "\.\[no_such_package\]"'
-    )
-    with expect_refusal(told):
+    with expect_refusal(r"^runtime\.track = '.*:Missing': no_such_package .*install"):
         play(tmp_path / "run", "Missing")
     assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(base, "find_spec", lambda package: None)
+    with expect_refusal(r'\.track = \'wandb\': .*pip install "\.\[wandb\]"'):
+        base.check(["wandb"])
+
+
+def test_a_tracker_may_need_no_package():
+    base.check(["test_tracking_base:Plain"])
+    assert base.Tracker.package == ""
 
 
 def test_a_tracker_writes_nothing_where_a_link_leads(tmp_path):
