@@ -110,7 +110,7 @@ def count_needed_partitions(
 
     if deviation == 0:
         return 2
-    counts = np.arange(2, MOST_PARTITIONS)
+    counts = np.arange(2, MOST_PARTITIONS + 1)
     freedom = counts - 1
     shift = difference / deviation * np.sqrt(counts)
     threshold = t.isf(level / 2, freedom)
