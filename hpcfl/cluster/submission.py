@@ -141,8 +141,7 @@ def _submit_tuning(
     if profile.cluster != "slurm":
         raise UserError(
             f"{tuning.source}: has a section [tune], whose jobs must wait for each other, which "
-            f"needs Slurm; to run it here: hpcfl tune {shlex.quote(tuning.source)}, with the "
-            "same --set and --out"
+            f"needs Slurm; to run it here: hpcfl tune {shlex.quote(tuning.source)}"
         )
     folder = tune.find_folder(tuning, out).resolve()
     submitter = Submitter(folder, profile)
