@@ -9,7 +9,7 @@ from hpcfl.methods._server_model import ServerModel
 
 
 def trains_in_its_own_way(method):
-    hooks = "local_train", "update", "finish", "client_model"
+    hooks = "local_train", "update", "finish"
     return issubclass(method, ServerModel) and any(
         getattr(method, hook) is not getattr(ServerModel, hook) for hook in hooks
     )
