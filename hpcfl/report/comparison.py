@@ -39,6 +39,8 @@ from hpcfl.storage.tune_folder import SPENT
 
 GAIN = "gain ± 95 %"
 WORST = 0.1  # fraction of clients with the lowest gains
+# Gains of several searches that cancel have a mean of about 1e-18 instead of 0.
+ROUNDING = 1e-12
 MARGIN = 0.5  # margin of equivalence, in the displayed unit
 PAIRS = "p (pairs of client and seed independent)"
 # Half-width of the interval from the bootstrap.
@@ -119,13 +121,14 @@ class Gains:
     @property
     def hurt(self) -> float:
         """Return the fraction of clients that lose, averaged over partitions."""
-        return float(np.mean([(gains < 0).mean() for gains in self.of_clients]))
+        losing = [(gains < -ROUNDING).mean() for gains in self.of_clients]
+        return float(np.mean(losing))
 
     @property
     def loss(self) -> float:
         """Return the mean gain of the clients that lose, NaN if no client loses."""
         gains = np.concatenate(self.of_clients)
-        losing = gains[gains < 0]
+        losing = gains[gains < -ROUNDING]
         return float(losing.mean()) if len(losing) else math.nan
 
     @property

@@ -51,6 +51,13 @@ def test_gains_by_hand():
     assert gains.interval.partitions == 2
 
 
+def test_rounding_is_no_loss():
+    """Gains of several searches that cancel have a mean of about −1e-18."""
+    gains = gains_of([same(0.5, 0)], [same(0.4, 0)])
+    rounded = replace(gains, of_clients=[np.array([-1e-18, 0, -0.2, 0.1])])
+    assert rounded.hurt == 0.25 and rounded.loss == -0.2
+
+
 def test_the_interval_of_several_searches_includes_the_search():
     """Three searches on four partitions; the search explains most of the variance of
     the gains.
