@@ -7,6 +7,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
 from hpcfl.methods.base import Method
 from hpcfl.updates.base import Attack, Rule, Transform
+from hpcfl.updates.compression import Compression
 from hpcfl.updates.coverage import SECTIONS, check_method
 from hpcfl.updates.privacy_setup import check_privacy
 from hpcfl.updates.rules.mean import Mean
@@ -70,11 +71,16 @@ def check_sections(
             )
     key = f"aggregation.rule = '{rule.rule}'"
     weights = getattr(config.method, "weights", "uniform")
+    is_clipped = make_secure_sum(config) is not None or (
+        config.privacy is not None and config.hides_clients
+    )
     for transform in transforms:
-        if rule.has_effect() and getattr(transform, "remembers", None) == "ef21":
+        estimates = isinstance(transform, Compression) and transform.remembers == "ef21"
+        if estimates and (rule.has_effect() or is_clipped):
             raise UserError(
                 f"{key}: with feedback = 'ef21' of '{transform.kind}' the server needs the "
-                "mean of the updates; take rule = 'mean' or feedback = true"
+                "mean of the sent updates, without a clip or noise of secure sums or "
+                "[privacy]; take rule = 'mean' without these, or feedback = true"
             )
     if not rule.is_weighted and weights != "uniform":
         raise UserError(f"{key} ignores weights; set method.weights = 'uniform'")

@@ -44,6 +44,20 @@ LARGEST = {"rule": "own_updates:Largest"}
             },
             "median': .*feedback = 'ef21'",
         ),
+        (
+            {
+                "compression": {"kind": "sign", "feedback": "ef21"},
+                "aggregation": {"rule": "mean", "secure": True, "clip": 1.0},
+            },
+            "mean': .*feedback = 'ef21'",
+        ),
+        (
+            {
+                "compression": {"kind": "sign", "feedback": "ef21"},
+                "privacy": {"unit": "client", "clip": 1.0, "noise": 1.0},
+            },
+            "mean': .*feedback = 'ef21'",
+        ),
         ({"compression": HALVE, "time": {"mode": "asynchronous"}}, "'synchronous'"),
         (
             {"compression": HALVE, "method": {"name": "pfedsim"}},
