@@ -38,8 +38,10 @@ ensure_environment() {
     else
         python=$(find_python) || return 1
         echo "Installing hpcfl, an MPI runtime and the test tools into it: about 1 GB, once, a minute or two"
-        "$python" -m pip --python "$environment/bin/python" install --quiet --upgrade-strategy only-if-needed \
+        # pip compiles one file after the other, compileall as many at once as there are cores.
+        "$python" -m pip --python "$environment/bin/python" install --quiet --no-compile --upgrade-strategy only-if-needed \
             pip --editable "$project[mpi,test]" || return 1
+        "$environment/bin/python" -m compileall -qq -j 0 "$environment/lib" || true  # libraries have templates that are no Python
         wanted_stamp > "$stamp" || return 1
     fi
     export PATH="$environment/bin:$PATH"
