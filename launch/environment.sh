@@ -37,7 +37,7 @@ ensure_environment() {
         echo "Using the virtual environment in $environment"
     else
         python=$(find_python) || return 1
-        echo "Installing hpcfl, an MPI runtime and the test tools into it: about 1 GB, once, a minute or two"
+        echo "Installing hpcfl, an MPI runtime and the test tools into it: 2 GB or more, once, a minute or two"
         # pip compiles one file after the other, compileall as many at once as there are cores.
         "$python" -m pip --python "$environment/bin/python" install --quiet --no-compile --upgrade-strategy only-if-needed \
             pip --editable "$project[mpi,test]" || return 1
