@@ -213,7 +213,8 @@ class Pamap2(Source):
     The class of a window is the activity of at least 80 % of its steps; windows without
     one are dropped. The last quarter of a subject's windows of each activity is for
     testing. With ``label = "pfllib"`` the class is the smallest activity number in the
-    window, as in PFLlib; windows with 0 (no activity) are dropped.
+    window, as in PFLlib; windows with 0 (no activity) are dropped. A test window may
+    then overlap with a training window of another activity; a note counts them.
     """
 
     licence = "CC BY 4.0"
@@ -240,9 +241,11 @@ class Pamap2(Source):
         # (windows, classes, subject of each window) by subject
         trained: list[tuple[np.ndarray, ...]] = []
         tested: list[tuple[np.ndarray, ...]] = []
+        overlaps = 0
         for number, subject in enumerate(PAMAP_SUBJECTS):
-            x, y = _read_windows(name, root / PAMAP_FOLDER, subject, label)
+            x, y, begins = _read_windows(name, root / PAMAP_FOLDER, subject, label)
             split = split_in_time(np.zeros_like(y), y)
+            overlaps += _count_overlaps(begins, *split)
             if not len(split[0]):
                 raise UserError(
                     f"{root / PAMAP_FOLDER}: subject {subject} has no training window"
@@ -254,14 +257,22 @@ class Pamap2(Source):
                 part.append((x[windows], y[windows], subjects[windows]))
         columns = zip(*trained, *tested, strict=True)
         samples, classes, of = map(np.concatenate, columns)
+        official_test = sum(len(y) for _, y, _ in tested)
+        notes = []
+        if overlaps:
+            notes.append(
+                f"data.label = '{label}': {overlaps:,} of {official_test:,} test windows overlap "
+                "by half with a training window of another activity; 'majority' has none"
+            )
         return Dataset.from_arrays(
             name,
             samples,
             classes,
             len(PAMAP_CLASSES),
-            official_test=sum(len(y) for _, y, _ in tested),
+            official_test=official_test,
             **AS_THEY_ARE,
             owners=Owners(tuple(map(str, PAMAP_SUBJECTS)), of),
+            notes=tuple(notes),
         )
 
 
@@ -271,9 +282,9 @@ def _name_file(part: str, subject: int) -> str:
 
 def _read_windows(
     name: str, folder: Path, subject: int, label: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return a subject's windows, float32 [windows, 9, 3, 256], and classes, int64
-    [windows], in the order of time.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a subject's windows, float32 [windows, 9, 3, 256], and their classes and
+    first steps, int64 [windows] each, in the order of time.
 
     Windows without an activity of PAMAP_CLASSES are dropped. Windows do not span two
     files. Raises UserError.
@@ -281,6 +292,8 @@ def _read_windows(
     parts = ["Protocol", "Optional"] if subject in PAMAP_OPTIONAL else ["Protocol"]
     windows = []
     classes = []
+    begins = []
+    earlier = 0  # steps of earlier files
     for part in parts:
         path = folder / _name_file(part, subject)
         lines = read_numbers(name, path)
@@ -298,9 +311,22 @@ def _read_windows(
                 )
                 windows.append(window.transpose(2, 1, 0))
                 classes.append(PAMAP_CLASSES.index(activity))
+                begins.append(earlier + first)
+        earlier += len(lines)
     if not windows:
         raise UserError(f"{folder}: subject {subject} has no window of an activity")
-    return np.stack(windows), np.array(classes, np.int64)
+    return np.stack(windows), np.array(classes, np.int64), np.array(begins)
+
+
+def _count_overlaps(begins: np.ndarray, train: np.ndarray, test: np.ndarray) -> int:
+    """Return the number of test windows that share steps with a training window.
+
+    Args:
+        begins: first step of each window.
+        train, test: positions of the training and test windows.
+    """
+    distances = np.abs(begins[test][:, None] - begins[train])
+    return int((distances < PAMAP_STEPS).any(axis=1).sum())
 
 
 def _find_activity(steps: np.ndarray, label: str) -> int | None:

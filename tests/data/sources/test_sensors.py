@@ -166,6 +166,17 @@ def test_pfllib_takes_the_least_number(tmp_path, pamap2_files):
     assert data.y.tolist() == [1] * 5 + [4] * 3 + [1] + [4]
 
 
+def test_overlaps_of_training_and_test_windows_are_noted(tmp_path, pamap2_files):
+    """Subject 102 walks for 768 steps and then runs for 640. PFLlib's label of the window
+    at 640 is walking; it is the sixth and tests. The window at 768 trains.
+    """
+    path = pamap2_files / "Protocol/subject102.dat"
+    recording(path, [4] * 256 * 3 + [5] * 128 * 5)
+    [note] = load("pamap2", tmp_path, label="pfllib").notes
+    assert "'pfllib': 1 of 2 " in note
+    assert load("pamap2", tmp_path).notes == ()
+
+
 def test_files_of_pamap2_that_are_not_whole_are_named(tmp_path, pamap2_files):
     recording(pamap2_files / "Protocol/subject102.dat", [0] * 256)
     assert "subject 102 " in refusal("pamap2", tmp_path)
