@@ -47,6 +47,22 @@ class WithArguments(MacroF1):
         self.beta = beta
 
 
+class FewNumbers(Surprise):
+    """A score with one number for more than three clients together."""
+
+    def number(self, sums, trained):
+        numbers = super().number(sums, trained)
+        return numbers if len(numbers) <= 3 else numbers[:1]
+
+
+class FewSums(Surprise):
+    """A score with one row for more than three clients together."""
+
+    def sums(self, block):
+        sums = super().sums(block)
+        return sums if len(sums) <= 3 else sums[:1]
+
+
 class Typo(MacroF1):
     def sums(self, block):
         return block.right_by_clas

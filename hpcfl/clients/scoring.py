@@ -6,6 +6,7 @@ block depends only on the client's own pool.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -15,7 +16,10 @@ from torch.nn.functional import one_hot
 from hpcfl.clients.execution import Kernel
 from hpcfl.clients.losses import Predict, Tensors, index_lanes
 from hpcfl.clients.samples import Samples
+from hpcfl.errors import UserError
+from hpcfl.experiment import user_code
 from hpcfl.rows import mixing
+from hpcfl.rows.declared import describe_form
 from hpcfl.scores.base import Block, Score
 
 SMALLEST = 16  # minimum padded size of a last block; smaller ones are not faster
@@ -169,6 +173,7 @@ def score(
 
     Raises:
         TypeError: Logits of a client are not [samples, classes].
+        UserError: The sums of a score have another number of clients.
     """
     sums: Sums = {}
     for lanes, logits, y, mask in blocks:
@@ -181,8 +186,10 @@ def score(
         # the largest of NaN and numbers is NaN, so such a sample would be of class 0
         diverged = (logits.isnan().any(dim=2) & mask).any(dim=1, keepdim=True)
         for name, metric in scores.items():
-            exact = metric.sums(block).double()
-            sums_of_block = exact.masked_fill(diverged, torch.nan)
+            exact = metric.sums(block)
+            with locate_score_errors(name, metric, "sums"):
+                require_rows(exact, len(lanes), "width")
+            sums_of_block = exact.double().masked_fill(diverged, torch.nan)
             sums[name] = add_rows(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
     # A single transfer waits for the device only once.
@@ -216,3 +223,39 @@ def sum_by_class(
         counts = add_rows(counts, lanes, member.sum(dim=1), clients)
     assert sums is not None and counts is not None  # a chunk has at least one block
     return sums, counts
+
+
+@contextmanager
+def locate_score_errors(name: str, score: Score, function: str) -> Iterator[None]:
+    """Convert an error in a block into a UserError with its place in the user's code.
+
+    Args:
+        name: name of the score.
+        score: score.
+        function: name of the score's function in the block.
+    """
+    try:
+        yield
+    except Exception as error:
+        where = user_code.locate(error, type(score))
+        raise UserError(
+            f"{where}score '{name}' fails in '{function}': "
+            f"{user_code.describe_error(error)}"
+        ) from error
+
+
+def require_rows(value: Tensor, clients: int, *widths: str) -> None:
+    """Raise TypeError unless a score's function returns a row for each client.
+
+    Args:
+        value: result of the function.
+        clients: number of clients.
+        widths: names of the dimensions after the clients.
+    """
+    right = isinstance(value, Tensor) and value.dim() == 1 + len(widths)
+    if not right or len(value) != clients:
+        expected = ", ".join([str(clients), *widths])
+        raise TypeError(
+            f"it returns {describe_form(value)} for {clients} clients; expected "
+            f"[{expected}]"
+        )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcfl.clients.fleet import Fleet
+from hpcfl.clients.scoring import locate_score_errors, require_rows
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.exchange import Placement
 from hpcfl.communication.message import Message, wrap_entries
@@ -78,6 +79,9 @@ def compute_numbers(
         uplink: message of participants; None for observers.
         finite: mask of the participants that did not diverge, bool [n]; None for
             observers.
+
+    Raises:
+        UserError: A score does not return a number for each client.
     """
     results = fleet.results
     numbers: Numbers = {SAMPLE_GRADIENTS: results.sample_gradients.astype(np.float64)}
@@ -92,6 +96,8 @@ def compute_numbers(
                 continue  # scores of an attack are not computed on held-out samples
             of_score = score.numbers(name, sums[name], fleet.class_counts)
             for number, values in of_score.items():
+                with locate_score_errors(name, score, "number"):
+                    require_rows(values, len(fleet.ids))
                 numbers[str(MetricName(number, column))] = values.numpy()
     if results.epsilon is not None:
         numbers[str(EPSILON)] = results.epsilon

@@ -1,42 +1,22 @@
 """Trial of scores on synthetic logits before round 1, to find errors in a user's score."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.clients.scoring import locate_score_errors, require_rows
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.rows import randomness
-from hpcfl.rows.declared import describe_form
 from hpcfl.scores.base import Block, Score
 from hpcfl.simulation import torch_settings
 
 # Shape of a synthetic block, whose last SPARE samples are masked out.
 CLIENTS, SAMPLES, SPARE = 3, 8, 2
 ALL = slice(None)
-
-
-@contextmanager
-def locate_score_errors(name: str, score: Score, function: str) -> Iterator[None]:
-    """Convert an error in a block into a UserError with its place in the user's code.
-
-    Args:
-        name: name of the score.
-        score: score.
-        function: name of the score's function in the block.
-    """
-    try:
-        yield
-    except Exception as error:
-        where = user_code.locate(error, type(score))
-        raise UserError(
-            f"{where}score '{name}' fails in '{function}': "
-            f"{user_code.describe_error(error)}"
-        ) from error
 
 
 def check_scores(
@@ -98,7 +78,9 @@ def check(
     """
     block = make_block(classes, device)
     with locate_score_errors(name, score, "sums"):
-        check_additive(score, block, require_rows(score.sums(block), "width"))
+        sums = score.sums(block)
+        require_rows(sums, CLIENTS, "width")
+        check_additive(score, block, sums)
         before = make_block(classes, device)
         require_unchanged(block.logits, before.logits)
         require_unchanged(block.labels, before.labels)
@@ -108,7 +90,7 @@ def check(
         clients = [select_part(block, slice(i, i + 1)) for i in range(CLIENTS)]
         alone = [compute_numbers(name, score, client) for client in clients]
         for number, values in compute_numbers(name, score, block).items():
-            require_rows(values)
+            require_rows(values, CLIENTS)
             require_name(number)
             require_close(
                 torch.cat([numbers[number] for numbers in alone]),
@@ -216,23 +198,3 @@ def select_part(block: Block, clients: slice = ALL, samples: slice = ALL) -> Blo
         tensor[clients, samples] for tensor in (block.logits, block.labels, block.mask)
     )
     return Block(logits, labels, mask, block.classes)
-
-
-def require_rows(value: Tensor, *widths: str) -> Tensor:
-    """Return the result of a score's function after a check of its shape.
-
-    Args:
-        value: result.
-        widths: names of the dimensions after the clients.
-
-    Raises:
-        TypeError: The result does not have a row or a number for each client.
-    """
-    right = isinstance(value, Tensor) and value.dim() == 1 + len(widths)
-    if not right or len(value) != CLIENTS:
-        expected = ", ".join([str(CLIENTS), *widths])
-        raise TypeError(
-            f"it returns {describe_form(value)} for {CLIENTS} clients; expected "
-            f"[{expected}]"
-        )
-    return value

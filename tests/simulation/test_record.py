@@ -1,6 +1,7 @@
 """Records of a round: each client's numbers and their summary."""
 
 import numpy as np
+import own_scores
 import pytest
 import tiny
 import torch
@@ -9,7 +10,7 @@ from refusals import expect_refusal
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.files import scratch
-from hpcfl.simulation import preflight, record
+from hpcfl.simulation import preflight, record, score_check
 
 
 @pytest.mark.parametrize("at_once", [8, scratch.PART_BYTES])
@@ -39,6 +40,20 @@ def test_a_clients_numbers_and_their_summary_by_hand(federate):
     assert values["pre/mean"][0] == pytest.approx(accuracy.mean())
     assert values["pre/std"][0] == pytest.approx(accuracy.std())
     assert values["pre/worst_tenth"][0] == accuracy.min()
+
+
+@pytest.mark.parametrize("name", ["FewNumbers", "FewSums"])
+def test_a_score_for_fewer_clients_in_a_later_round_is_refused(
+    make_fleet, rows_of, name
+):
+    """The trial of scores has three clients, the fleet five."""
+    fleet = make_fleet()
+    score = getattr(own_scores, name)()
+    score_check.check(name, score, 4, torch.device("cpu"))
+    fleet.resources.scores[name] = score
+    with expect_refusal(rf"own_scores.py:\d+: .*'{name}' .* for \d clients"):
+        fleet.score("pre", rows_of(fleet))
+        record.compute_numbers(fleet)
 
 
 def test_training_loss_is_the_mean_over_samples_of_the_epochs_batches(federate):
