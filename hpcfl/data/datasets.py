@@ -397,7 +397,8 @@ def _compute_statistics(
 
 
 def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
-    """Select training samples of a data set, and the same share of its test samples.
+    """Select training samples of a data set, and the same share of its test samples, at
+    least one.
 
     The selection is stratified: the share of each class is exact to within one sample.
     It depends only on the data set and ``seed``, so all methods have the same samples.
@@ -422,6 +423,8 @@ def _choose_samples(dataset: Dataset, wanted: int | None, seed: int) -> Dataset:
     parts = [np.arange(trained), np.arange(trained, samples)]
     share = wanted / trained
     _, drawn = hold_out(parts, dataset.y.numpy(), share, seed, purpose="data.samples")
+    if dataset.official_test == 1:
+        drawn[1] = parts[1]  # without it the data would have no official test split
     chosen = np.concatenate(drawn)
     note = f"data.samples = {wanted}: only {wanted:,} of {trained:,} training samples are used"
     if dataset.official_test:

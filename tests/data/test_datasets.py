@@ -107,6 +107,15 @@ def test_a_part_of_samples_without_an_official_split():
         load_named("digits", samples=1797)
 
 
+def test_a_part_of_the_samples_retains_a_single_test_sample(tmp_path):
+    rows = "".join(f"{x / 8},{x % 2},train\n" for x in range(20))
+    (tmp_path / "one.csv").write_text(f"x,label,split\n{rows}0.3,1,test\n")
+    part = load("csv", tmp_path / "one.csv", samples=10)
+    assert (len(part.y), part.official_test) == (11, 1)
+    [note] = part.notes
+    assert " 1 of 1 " in note
+
+
 def test_a_part_of_the_samples_is_another_run():
     table = {"method": {"name": "fedavg"}}
     whole = config.parse(table)
