@@ -14,6 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
+from torch import Tensor
 
 from hpcfl.data import checks
 from hpcfl.data.datasets import DataDescription, Dataset, Owners, number_owners
@@ -125,6 +126,7 @@ class TableSource(Source):
         )
         if not labels.names:
             notes += npz.describe_gaps(root, dataset.y, labels.classes)
+        of_order += _describe_missing(root, labels, dataset.y)
         notes = [*dataset.notes, *table.notes, *notes, *of_order, *made.notes]
         return replace(dataset, notes=tuple(notes))
 
@@ -255,6 +257,24 @@ def _read_labels(root: Path, table: Columns, name: str) -> _Labels:
             f"{npz.MOST_CLASSES:,}"
         )
     return _Labels(values.astype(np.int64), classes, class_names)
+
+
+def _describe_missing(root: Path, labels: _Labels, y: Tensor) -> list[str]:
+    """Return a note if some class names have no sample, else nothing.
+
+    Args:
+        root: file or folder of the table.
+        labels: labels of the table.
+        y: class number of each sample.
+    """
+    counts = y.bincount(minlength=labels.classes).tolist()
+    missing = [name for number, name in enumerate(labels.names) if not counts[number]]
+    if not missing:
+        return []
+    return [
+        f"{root}: no row for training or testing has the class {wording.list_names(missing)}, "
+        "but models have an output for it"
+    ]
 
 
 def _read_owners(

@@ -83,6 +83,15 @@ def test_labels_that_are_no_class_numbers_are_refused(tmp_path):
     assert "set data.features" in refusal("csv", path)
 
 
+def test_classes_of_dropped_rows_are_noted(tmp_path):
+    """The model has an output for "owl", although no sample has this class."""
+    path = tmp_path / "t.csv"
+    path.write_text("x,label,split\n0.5,cat,train\n1.5,dog,test\n2.5,owl,validation\n")
+    data = load("csv", path)
+    assert data.classes == 3
+    assert " 1 of 3 rows " in data.notes[0] and "class owl," in data.notes[1]
+
+
 def test_names_that_differ_in_spaces_or_case_alone_are_noted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("x,label,client\n0.5,cat,ann\n1.5,cat ,Ann\n")
