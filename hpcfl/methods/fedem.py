@@ -66,6 +66,7 @@ class FedEM(ServerModel):
     short = {"components": 2}
     components: PositiveInt = Field(
         3,
+        le=100,
         description="number L of components; 1 is FedAvg",
         json_schema_extra=search([2, 3], "around the authors' 3"),
     )

@@ -43,6 +43,7 @@ class IFCA(ServerModel):
     family = "clusters of clients"
     clusters: PositiveInt = Field(
         2,
+        le=1_000,
         description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); "
         "1 is FedAvg",
         json_schema_extra=search([2, 4, 8], "cwFedAvg's by data set"),

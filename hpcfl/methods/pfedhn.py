@@ -66,7 +66,7 @@ class PFedHN(ServerModel):
     )
     hidden: PositiveInt = Field(100, description="width h of the hypernetwork's layers")
     hidden_layers: NonNegativeInt = Field(
-        3, description="number of further layers h → h of the hypernetwork"
+        3, le=100, description="number of further layers h → h of the hypernetwork"
     )
     hyper_lr: float = Field(
         0.01,

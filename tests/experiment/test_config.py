@@ -125,6 +125,16 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, override):
     assert not left
 
 
+@pytest.mark.parametrize(
+    ("method", "key"),
+    [("ifca", "clusters"), ("fedem", "components"), ("pfedhn", "hidden_layers")],
+)
+def test_sizes_of_methods_that_would_fill_the_memory_are_refused(method, key):
+    table = {"method": {"name": method, key: 100_000}}
+    with expect_refusal(rf"method\.{key} = 100000: "):
+        config.parse(table)
+
+
 def test_the_file_is_named(run):
     assert run("--set", "trainig.lr=1")[1].startswith("hpcfl: good.toml: ")
 
