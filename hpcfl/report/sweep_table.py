@@ -170,6 +170,8 @@ def _print(table: Table, form: str) -> None:
 def compare(arranged: Arrangement, reading: Reading, against: Reference) -> list[Table]:
     """Return a table for each column that compares all rows with a reference.
 
+    Its notes include the properties in which the runs of the column differ.
+
     Args:
         arranged: Runs in rows and columns.
         reading: Metric and rounds at which it is read.
@@ -179,10 +181,15 @@ def compare(arranged: Arrangement, reading: Reading, against: Reference) -> list
         UserError: If the metric is not a per-client score, or as for ``make``.
     """
     reading = reading.resolve(arranged.runs)
-    return [
-        comparison.make_table(arranged, column, against, reading)
-        for column in arranged.columns
-    ]
+    frame = _read(arranged, reading)
+    name, _ = resolve_recorded(arranged.runs, reading.metric)
+    tables = []
+    for column in arranged.columns:
+        table = comparison.make_table(arranged, column, against, reading)
+        of_column = frame[frame["column"] == column]
+        differences = _describe_differences(arranged, of_column, name.number)
+        tables.append(replace(table, notes=[*table.notes, *differences]))
+    return tables
 
 
 def make(arranged: Arrangement, reading: Reading = BEST) -> Table:
@@ -374,8 +381,10 @@ def _describe_entries(entries: DataFrame, searches: int) -> str:
     return f"{clients}, mean ± sample standard deviation over {repetitions}"
 
 
-def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
-    """Return notes on properties in which the runs of one table differ."""
+def _describe_differences(
+    arranged: Arrangement, frame: DataFrame, number: str
+) -> list[str]:
+    """Return a note on each property of ``DIFFERENCES`` in which runs differ."""
     notes = []
     for key, text in DIFFERENCES.items():
         labels = frame.dropna(subset=key).groupby(key, sort=False)["row"].unique()
@@ -385,6 +394,12 @@ def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
                 for content, rows in labels.items()
             )
             notes.append(text.format(", ".join(contents), number=number))
+    return notes
+
+
+def _warn(arranged: Arrangement, frame: DataFrame, number: str) -> list[str]:
+    """Return notes on properties in which the runs of one table differ."""
+    notes = _describe_differences(arranged, frame, number)
     partitions = frame.groupby(["column", "row"])["partition"].agg(["size", "nunique"])
     shared = (partitions["size"] > 1) & (partitions["nunique"] == 1)
     for column, entries in frame.groupby("column", sort=False):

@@ -233,6 +233,17 @@ def test_a_comparison_names_the_runs_left_out(runs, tmp_path, capsys):
     assert "late: left out" in capsys.readouterr().err
 
 
+def test_a_comparison_notes_other_code_and_rounds(made_runs):
+    made_runs(local=[0.0, 0.1])
+    runs = made_runs(keys={"rounds": 5}, fedavg=[0.2, 0.3])
+    for one in runs:
+        one.results.header["commit"] = one.config["method"]["name"]
+    [table] = sweep_table.compare(arrange(runs), Reading(at="last"), Reference("local"))
+    for key, contents in {"commit": ("fedavg", "local"), "rounds": ("2", "5")}.items():
+        [note] = [note for note in table.notes if f" {key}: " in note]
+        assert all(f"{content} (" in note for content in contents)
+
+
 @pytest.mark.slow
 def test_a_comparison_without_its_rows_or_clients_is_refused(runs):
     with expect_refusal(r"--against lokal: .*'local'"):
