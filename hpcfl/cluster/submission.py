@@ -10,7 +10,7 @@ submitit has no public function that returns its script without a submission.
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class CellJob:
 
 def submit(
     file: Path,
-    overrides: Iterable[str],
+    overrides: Sequence[str],
     profile_name: str,
     out: Path | None,
     dry_run: bool,
@@ -94,9 +94,18 @@ def submit(
     profile = profiles.load(profile_name)
     table = config.read(file, overrides)
     if "tune" in table:
-        return _submit_tuning(
-            plans.read(table, str(file)), profile, out, dry_run=dry_run
-        )
+        tuning = plans.read(table, str(file))
+        if profile.cluster != "slurm":
+            command = ["hpcfl", "tune", str(file)]
+            for entry in overrides:
+                command += ["--set", entry]
+            if out is not None:
+                command += ["--out", str(out)]
+            raise UserError(
+                f"{file}: has a section [tune], whose jobs must wait for each other, which "
+                f"needs Slurm; to run it here: {shlex.join(command)}"
+            )
+        return _submit_tuning(tuning, profile, out, dry_run=dry_run)
     plan = experiments.make_plan(table, str(file), out)
     plan = replace(plan, folder=plan.folder.resolve())
     submitter = Submitter(plan.folder, profile)
@@ -138,11 +147,6 @@ def _submit_tuning(
     The last job reports the outcome. Each array waits until the previous one has ended,
     with or without success.
     """
-    if profile.cluster != "slurm":
-        raise UserError(
-            f"{tuning.source}: has a section [tune], whose jobs must wait for each other, which "
-            f"needs Slurm; to run it here: hpcfl tune {shlex.quote(tuning.source)}"
-        )
     folder = tune.find_folder(tuning, out).resolve()
     submitter = Submitter(folder, profile)
     configs = {

@@ -1,6 +1,9 @@
 """Jobs of a tuning and their dependencies, without Slurm."""
 
 import itertools
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 from playing import call
@@ -164,6 +167,14 @@ def test_a_dry_run_shows_all_arrays_and_writes_nothing(here):
 def test_without_slurm_no_job_waits_for_another_one(here):
     with expect_refusal(r"hpcfl tune t\.toml$"):
         submit(profile="local")
+
+
+def test_without_slurm_the_advised_command_has_all_options(here):
+    changes = ["training.lr=0.2", "tune.search_seeds=[7, 8]"]
+    words = ["--set", changes[0], "--set", changes[1], "--out", "my runs"]
+    advice = re.escape(f"hpcfl tune t.toml {shlex.join(words)}")
+    with expect_refusal(f"{advice}$"):
+        submission.submit("t.toml", changes, "local", Path("my runs"), dry_run=False)
 
 
 def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
