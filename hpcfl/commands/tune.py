@@ -265,13 +265,9 @@ class Player(SearchResults):
             where: Text for progress lines.
 
         Raises:
-            UserError: If the run was begun with another configuration, for example
-                because a user's method has declared other ranges since.
+            UserError: As for ``refuse_other_draws``.
         """
-        folder = self.folder / run_folder.SEARCH / cell.name
-        most = self.plan.most_rounds
-        experiment = self.plan.make_config(cell.candidate, cell.seed, most)
-        run_folder.refuse_another(folder, experiment, "choose another --out")
+        self.refuse_other_draws(cell)
         if self.read_result(cell, name_step(number)) is not None:
             return
         if number:
@@ -289,6 +285,7 @@ class Player(SearchResults):
             rounds = halving.count_rounds_at(before["whole"], share, played)
             place = f"{where}, up to round {rounds} of {before['whole']}"
             _print_line(f"{cell.name}: {place}: {cell.candidate.description}")
+            folder = self.folder / run_folder.SEARCH / cell.name
             after = yield from self.play_up_to(cell, folder, rounds, before)
         self.keep(cell, name_step(number), after)
 

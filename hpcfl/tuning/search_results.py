@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.errors import RunFailure
-from hpcfl.storage import tune_folder
+from hpcfl.storage import run_folder, tune_folder
 from hpcfl.storage.tune_folder import Result
 from hpcfl.tuning import halving
 from hpcfl.tuning import plan as plans
@@ -66,6 +66,15 @@ class SearchResults:
             found.append(of_cell)
         return found
 
+    def refuse_other_draws(self, cell: Cell) -> None:
+        """Raise UserError if a run was begun with another configuration, for example
+        because a user's method has declared other ranges since.
+        """
+        folder = self.folder / run_folder.SEARCH / cell.name
+        rounds = self.plan.most_rounds
+        experiment = self.plan.make_config(cell.candidate, cell.seed, rounds)
+        run_folder.refuse_another(folder, experiment, "choose another --out")
+
     def select_candidates(self, method: str, rung: int) -> list[Candidate]:
         """Return the candidates of a method that are played in a rung, best first.
 
@@ -121,6 +130,8 @@ class SearchResults:
         score = halving.compute_mean([one["score"] for one in found])
         if score is None:
             return None
+        for seed in self.plan.section.search_seeds:
+            self.refuse_other_draws(Cell(candidate, seed))
         return Choice(candidate, min(one["whole"] for one in found), score)
 
     def sum_gradients(self, method: str, before: int | None = None) -> tuple[int, int]:

@@ -123,16 +123,32 @@ def test_results_of_a_tuning_that_is_not_known_are_refused(again, printed_errors
     assert "delete" in printed_errors()
 
 
-def test_results_of_other_draws_are_refused(again, monkeypatch, printed_errors):
-    """The method declares other ranges than when its trials were played."""
+@pytest.fixture
+def other_draws(monkeypatch):
+    """Let the method declare other ranges than when its trials were played."""
     drawn = plan.draw
     monkeypatch.setattr(
         plan,
         "draw",
         lambda *keys: {key: 2 * value for key, value in drawn(*keys).items()},
     )
+
+
+def test_results_of_other_draws_are_refused(again, other_draws, printed_errors):
     assert again("untuned", "final") == 2
     assert "search/fedavg,trial=0,seed=7: " in (line := printed_errors())
+    assert "training.lr" in line
+
+
+@pytest.mark.parametrize(
+    "part", [["final", "--cell", "fedavg,tuned,seed=0"], ["outcome"]]
+)
+def test_jobs_after_the_search_refuse_other_draws(
+    again, other_draws, tmp_path, printed_errors, part
+):
+    shutil.rmtree(tmp_path / "runs" / "t" / "final")
+    assert call("tune", "t.toml", "--stage", *part) == 2
+    assert "search/fedavg,trial=" in (line := printed_errors())
     assert "training.lr" in line
 
 
