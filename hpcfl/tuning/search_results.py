@@ -114,13 +114,14 @@ class SearchResults:
         The result is None if a run has no score.
 
         Raises:
-            RunFailure: If a run has not been played yet.
+            RunFailure: If a run that decides on its last rung has not ended.
         """
         candidate = self.plan.make_untuned(method)
-        first = Cell(candidate, self.plan.section.search_seeds[0])
         reached = 0
-        for rung in range(len(self.plan.list_rungs(method))):
-            if self.read_result(first, name_step(rung)) is not None:
+        if self.plan.section.is_capped:  # the untuned configuration is a trial
+            for rung in range(1, len(self.plan.list_rungs(method))):
+                if candidate not in self.select_candidates(method, rung):
+                    break
                 reached = rung
         return self._make_choice(candidate, reached)
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from hpcfl.errors import RunFailure
 from hpcfl.storage import tune_folder
 from hpcfl.storage.tune_folder import Result
 from hpcfl.tuning import plan
@@ -25,10 +26,20 @@ TABLE = {
 
 
 @pytest.fixture
-def search(tmp_path):
-    made = plan.read(copy.deepcopy(TABLE), "t.toml")
-    tune_folder.begin(tmp_path, made.table)
-    return SearchResults(made, tmp_path)
+def make_search(tmp_path):
+    def make(**keys):
+        table = copy.deepcopy(TABLE)
+        table["tune"] |= keys
+        made = plan.read(table, "t.toml")
+        tune_folder.begin(tmp_path, made.table)
+        return SearchResults(made, tmp_path)
+
+    return make
+
+
+@pytest.fixture
+def search(make_search):
+    return make_search()
 
 
 def keep(search, rung, scores, gradients=10):
@@ -80,3 +91,14 @@ def test_halving_of_made_up_results_by_hand(search):
     # the last of each run: trial 0 90, trial 1 30, the others 10, on two seeds
     spent = 2 * (90 + 30 + 10 + 10)
     assert search.sum_gradients("fedavg") == (spent, 0)
+
+
+def test_the_untuned_trial_waits_for_its_last_rung(make_search):
+    """Trial 0 is untuned and continues in rung 1, which a requeued job still plays."""
+    search = make_search(hard_cap=True)
+    keep(search, 0, {0: (0.9, 0.9), 1: (0.8, 0.8), 2: (0.1, 0.1), 3: (0.1, 0.1)})
+    keep(search, 1, {1: (0.5, 0.5)})
+    with pytest.raises(RunFailure, match="fedavg,untuned,seed=7: rung 2"):
+        search.find_untuned("fedavg")
+    keep(search, 1, {0: (0.25, 0.5)})
+    assert search.find_untuned("fedavg").score == 0.375
