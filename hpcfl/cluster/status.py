@@ -188,11 +188,15 @@ def _find_status(
 
 
 def _find_command(run: Run) -> str:
-    """Return the shell command that last started a run; "" for other programs."""
+    """Return the shell command that continues a run; "" for other programs.
+
+    It is the command that last started the run, without ``--fresh``.
+    """
     program, *words = run.results.header.get("command") or [""]
     if Path(program).name != "hpcfl":
         return ""
     ranks = run.results.header.get("ranks", 1)
+    words = [word for word in words if word != "--fresh"]
     launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
     return shlex.join([*launcher, "hpcfl", *words])
 

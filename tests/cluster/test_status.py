@@ -170,7 +170,7 @@ def test_stopped_in_the_middle(sweep):
         ),
         (
             3,
-            ["hpcfl", "run", "f.toml", "--set", "seed=1"],
+            ["hpcfl", "run", "f.toml", "--fresh", "--set", "seed=1"],
             False,
             "mpiexec -n 3 hpcfl run f.toml --set seed=1",
         ),
