@@ -1,6 +1,7 @@
 """``hpcfl new``: write commented files to start from."""
 
 import re
+import sys
 from pathlib import Path
 from string import Template
 
@@ -26,14 +27,18 @@ def write_new(kind: str, name: str) -> list[str]:
         name: Name of the file without suffix; also the name of the class in it.
 
     Raises:
-        UserError: If the name is not an identifier, or the file exists or cannot be
-            written.
+        UserError: If the name is not an identifier or hides a module of Python, or the
+            file exists or cannot be written.
     """
     ending, command = KINDS[kind]
     name = name.removesuffix(ending)
     if not NAME.fullmatch(name):
         raise UserError(
             f"hpcfl new {kind} {name}: use letters, digits and _ in a name, as in my_{kind}"
+        )
+    if ending == ".py" and name in sys.stdlib_module_names:
+        raise UserError(
+            f"hpcfl new {kind} {name}: is the name of a module of Python; choose another name"
         )
     path = Path(name + ending)
     cls = "".join(part[:1].upper() + part[1:] for part in name.split("_"))

@@ -56,7 +56,7 @@ def test_no_file_is_overwritten(hpcfl, tmp_path):
     assert (tmp_path / "mine.py").read_text() == "kept"
 
 
-@pytest.mark.parametrize("name", ["my-method", "../mine", "1st", ""])
-def test_a_name_is_an_identifier(hpcfl, name):
+@pytest.mark.parametrize("name", ["my-method", "../mine", "1st", "", "json"])
+def test_a_name_is_an_identifier_and_hides_no_module(hpcfl, name):
     code, _, error = hpcfl("new", "method", name)
     assert code == 2 and f"new method {name}: " in error
