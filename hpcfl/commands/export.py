@@ -40,6 +40,10 @@ def export(
         raise UserError("name the models to export: --client N, --all or --global")
     runs = loading.list_runs(folder, own)
     run = runs[0]
+    if run.results.is_packed:
+        raise UserError(
+            f"{folder}: a packed file has no models; pass the run's own folder"
+        )
     if loading.is_sweep(folder, runs):
         raise UserError(
             f"{folder}: is a sweep; export a single run, such as {run.folder}"

@@ -1,8 +1,18 @@
+import made_up
 from refusals import expect_refusal
 
 from hpcfl.commands.export import export
+from hpcfl.trained import loading, packed
 
 
 def test_an_export_without_a_choice_of_models_is_refused(tmp_path):
     with expect_refusal("--client N, --all or --global"):
         export(tmp_path, [], False, None, "last", [], tmp_path / "out")
+
+
+def test_a_packed_file_has_no_models_to_export(tmp_path):
+    made_up.folder(tmp_path / "run")
+    file = tmp_path / "p.tar.xz"
+    packed.write(loading.load_runs_below([tmp_path])[0], file)
+    with expect_refusal(r"p\.tar\.xz: [^/]*$"):
+        export(file, None, False, None, "last", [], tmp_path / "out")
