@@ -8,6 +8,7 @@ and importing torchvision takes a second on each rank.
 
 import hashlib
 import http.client
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -116,7 +117,9 @@ class CheckedFiles(Source):
             UserError: The file is missing, unreadable or has another checksum.
         """
         path = root / self.folder / file
-        remedy = f"to fetch it: hpcfl data download {name} --root {root}"
+        remedy = (
+            f"to fetch it: hpcfl data download {name} --root {shlex.quote(str(root))}"
+        )
         if file in self.further:
             remedy = f"fetch it from {self.archive}{file}"
         expected = {**self.checksums, **self.further}[file]

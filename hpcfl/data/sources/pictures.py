@@ -5,6 +5,7 @@ small images, which ``hpcfl data download`` decodes once into one file; the rank
 node map that file into memory.
 """
 
+import shlex
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -148,6 +149,7 @@ class DecodedPictures(Source):
         """
         place, sign = self.folder
         path = root / place / FILE
+        command = f"hpcfl data download {name} --root {shlex.quote(str(root))}"
         try:
             untrusted_files.open_user_file(path).close()
             mapped = np.lib.format.open_memmap(path, mode="c")
@@ -157,7 +159,7 @@ class DecodedPictures(Source):
             if not (root / place / sign).exists():
                 advice = f"hpcfl datasets {name} lists the files"
                 if self.archive is not None:
-                    advice = f"to fetch it: hpcfl data download {name} --root {root}"
+                    advice = f"to fetch it: {command}"
                 raise UserError(
                     f"{root / place / sign}: no such file; {advice}"
                 ) from None
@@ -166,8 +168,7 @@ class DecodedPictures(Source):
         except (OSError, ValueError):
             pass  # the file is refused below
         raise UserError(
-            f"{path}: damaged, or not written by hpcfl; to write it again: "
-            f"hpcfl data download {name} --root {root}"
+            f"{path}: damaged, or not written by hpcfl; to write it again: {command}"
         )
 
     def download(self, name: str, root: Path) -> None:

@@ -58,6 +58,13 @@ def test_damaged_files_are_named(tmp_path, folder, change):
     assert line.endswith(f"hpcfl data download mnist --root {tmp_path}")
 
 
+@pytest.mark.parametrize("name", ["mnist", "tiny-imagenet"])
+def test_the_command_to_download_quotes_the_folder(tmp_path, name):
+    root = tmp_path / "my data"
+    command = f"hpcfl data download {name} --root '{root}'"
+    assert refusal(name, root).endswith(command)
+
+
 def test_missing_files_and_pipes_are_named(tmp_path, folder):
     path = folder / "t10k-labels-idx1-ubyte"
     path.unlink()
