@@ -600,10 +600,12 @@ def table(
         from hpcfl.report.metric_values import Reading
         from hpcfl.report.sweep_table import show
 
-    if test is not None and not against:
-        raise UserError(
-            f"--test {test}: needs a reference row; add --against ROW, such as --against local"
-        )
+    for option, given in (("--test", test), ("--power", power)):
+        if given is not None and not against:
+            raise UserError(
+                f"{option} {given}: needs a reference row; add --against ROW, such as "
+                "--against local"
+            )
     reference = Reference(against, margin, power, test is not None) if against else None
     show(
         folders=folders,

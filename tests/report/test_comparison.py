@@ -244,6 +244,12 @@ def test_a_comparison_notes_other_code_and_rounds(made_runs):
         assert all(f"{content} (" in note for content in contents)
 
 
+@pytest.mark.parametrize("option", [("--test", "client-seed-pairs"), ("--power", "1")])
+def test_options_of_a_comparison_need_a_reference(hpcfl, option):
+    code, _, error = hpcfl("table", "runs", *option)
+    assert code == 2 and option[0] in error
+
+
 @pytest.mark.slow
 def test_a_comparison_without_its_rows_or_clients_is_refused(runs):
     with expect_refusal(r"--against lokal: .*'local'"):
