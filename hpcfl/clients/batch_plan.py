@@ -1,8 +1,8 @@
 """Mini-batches of an epoch: their plan, and the random draws of samples.
 
-Lanes are clients that train side by side, sorted by ``order_by_length``. First the
-lanes process their full batches in lockstep; lanes without further full batches drop
-out. Then their smaller last batches follow, grouped by size. No batch needs padding.
+The lanes of a chunk (``execution``) are sorted by ``order_by_length``. First they
+process their full batches in lockstep; lanes without further full batches drop out.
+Then their smaller last batches follow, grouped by size. No batch needs padding.
 
 ``BatchRun`` and ``plan_epoch`` are the plan, ``MiniBatches`` the draws.
 """
@@ -46,7 +46,7 @@ class BatchRun:
         return len(self.lanes) * self.size * self.batches
 
     def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the samples of these batches, ``[lanes, batches · size]``.
+        """Return the samples of these batches, [a, batches · size].
 
         Args:
             orders: samples of every lane in the order of the epoch.
@@ -205,18 +205,18 @@ def order_by_length(lengths: Sequence[int], batch_size: int) -> list[int]:
     return sorted(range(len(lengths)), key=key)
 
 
-class LaneClient(NamedTuple):
-    """A client of a chunk.
+class TrainingClient(NamedTuple):
+    """A client of a local training.
 
     Attributes:
-        client: client id.
+        id: client id.
         round: round in the key of its draws.
         pool: positions of its samples.
         length: number of samples that an epoch uses.
         epochs: maximum number of epochs; 0 for a client that does not train.
     """
 
-    client: int
+    id: int
     round: int
     pool: np.ndarray
     length: int
@@ -234,7 +234,7 @@ class MiniBatches:
         samples: samples of the rank.
         seed, phase: keys of the draws.
         size: number of samples in a full step of one lane.
-        lanes: clients of the lanes.
+        clients: client of each lane, [L].
         keys: round and id of each lane's client.
         sample_gradients: number of per-sample gradients that each lane computed, int64
             [L].
@@ -247,14 +247,14 @@ class MiniBatches:
     seed: int
     phase: str
     size: int
-    lanes: list[LaneClient]
+    clients: list[TrainingClient]
     sample_gradients: np.ndarray = field(init=False)
     noisy_batches: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keys = [(lane.round, lane.client) for lane in self.lanes]
-        self.sample_gradients = np.zeros(len(self.lanes), np.int64)
-        self.noisy_batches = np.zeros((len(self.lanes), MOST_GRADIENTS + 1), np.int64)
+        self.keys = [(client.round, client.id) for client in self.clients]
+        self.sample_gradients = np.zeros(len(self.clients), np.int64)
+        self.noisy_batches = np.zeros((len(self.clients), MOST_GRADIENTS + 1), np.int64)
 
     def begin(self, work: Work) -> Session:
         """Return a session that computes the lanes' gradients."""
@@ -268,10 +268,10 @@ class MiniBatches:
             mini-batch.
         """
         orders = []
-        for lane, client_key in zip(self.lanes, self.keys, strict=True):
+        for client, client_key in zip(self.clients, self.keys, strict=True):
             key = self.phase, *client_key, epoch
-            order = randomness.permutation(len(lane.pool), self.seed, "shuffle", *key)
-            used = lane.pool[order[: lane.length]]
+            order = randomness.permutation(len(client.pool), self.seed, "shuffle", *key)
+            used = client.pool[order[: client.length]]
             orders.append(self.samples.vary(used, self.seed, *key))
         return orders, self.size
 

@@ -76,8 +76,8 @@ class PoissonBatches(MiniBatches):
             ValueError: The noise is not calibrated.
         """
         privacy, deviations = self.privacy, []
-        for lane in self.lanes:
-            sigma = float(privacy.noise[lane.client])
+        for client in self.clients:
+            sigma = float(privacy.noise[client.id])
             if math.isnan(sigma):
                 raise ValueError("the noise is not calibrated; run the preflight first")
             deviations.append(sigma * privacy.clip if sigma else 0.0)
@@ -87,18 +87,20 @@ class PoissonBatches(MiniBatches):
                 readable[name] = value
         clipped = replace(work, variables=readable, clip=privacy.clip)
         noise = StepNoise(self.seed, self.phase, self.keys, deviations)
-        expected = [min(self.size, len(lane.pool)) for lane in self.lanes]
+        expected = [min(self.size, len(client.pool)) for client in self.clients]
         return PrivateSession(super().begin(clipped), noise, expected)
 
     def draw(self, epoch: int) -> tuple[list[np.ndarray], int]:
         """Draw the samples of an epoch like ``MiniBatches.draw``, with −1 as padding."""
         batches = []
-        for lane, client_key in zip(self.lanes, self.keys, strict=True):
+        for client, client_key in zip(self.clients, self.keys, strict=True):
             key = self.phase, *client_key, epoch
-            steps = -(-lane.length // self.size)
-            drawn = draw_batches(len(lane.pool), self.size, steps, self.seed, *key)
+            steps = -(-client.length // self.size)
+            drawn = draw_batches(len(client.pool), self.size, steps, self.seed, *key)
             ends = np.cumsum([len(batch) for batch in drawn])
-            order = self.samples.vary(lane.pool[np.concatenate(drawn)], self.seed, *key)
+            order = self.samples.vary(
+                client.pool[np.concatenate(drawn)], self.seed, *key
+            )
             batches.append(np.split(order, ends[:-1]))
         largest = max(len(batch) for drawn in batches for batch in drawn)
         # The width is a positive multiple of PIECE.

@@ -1,11 +1,11 @@
-"""THE training loop: mini-batches of many clients, each client an independent lane.
+"""THE training loop: mini-batches of many clients side by side.
 
-Clients train in *chunks* of at most as many clients as the kernel has lanes. A chunk
-plans its epoch in advance (``batch_plan.py``); ``Chunk.train_epoch`` loops over the
-mini-batches, which ``MiniBatches`` draws (``PoissonBatches`` with sample-level
-privacy). For each mini-batch the kernel computes the lanes' gradients
-(``execution/kernel.py``), and the optimiser or the method's own step
-(``step_context.py``) updates the weights.
+Clients train in *chunks* of at most ``Kernel.widest`` clients, whose places are the
+lanes (``execution``). A chunk plans its epoch in advance (``batch_plan.py``);
+``Chunk.train_epoch`` loops over the mini-batches, which ``MiniBatches`` draws
+(``PoissonBatches`` with sample-level privacy). For each mini-batch the kernel computes
+the lanes' gradients (``execution/kernel.py``), and the optimiser or the method's own
+step (``step_context.py``) updates the weights.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ from hpcfl.clients import heads
 from hpcfl.clients.batch_plan import (
     MOST_GRADIENTS,
     BatchRun,
-    LaneClient,
     MiniBatches,
+    TrainingClient,
     count_epoch_samples,
     count_pool,
     find_fewest_samples,
@@ -226,7 +226,7 @@ class LocalTraining:
             noisy_batches=np.zeros((clients, MOST_GRADIENTS + 1), np.int64),
         )
 
-    def _list_clients(self) -> list[LaneClient]:
+    def _list_clients(self) -> list[TrainingClient]:
         task, resources = self.task, self.resources
         size = task.count_step_samples(resources)
         has_statistics = resources.buffers.width > 0
@@ -239,8 +239,8 @@ class LocalTraining:
             length = count_epoch_samples(len(pool), size, fewest, task.steps)
             epochs = task.count_epochs(position)
             clients.append(
-                LaneClient(
-                    client=client, round=round, pool=pool, length=length, epochs=epochs
+                TrainingClient(
+                    id=client, round=round, pool=pool, length=length, epochs=epochs
                 )
             )
         return clients
@@ -319,7 +319,7 @@ class LocalTraining:
             seed=resources.setup.seed,
             phase=self.task.phase,
             size=self.task.count_step_samples(resources),
-            lanes=clients,
+            clients=clients,
         )
         variables = self.start.variables.items()
         return Chunk(
@@ -395,7 +395,7 @@ def _copy_rows(rows: Tensor) -> Tensor:
 class Chunk:
     """Local training of clients side by side, from first to last mini-batch.
 
-    Each client is a lane. Lanes are sorted by ``order_by_length``.
+    Each client has a lane. Lanes are sorted by ``order_by_length``.
 
     Attributes:
         task: requested training.
@@ -408,7 +408,7 @@ class Chunk:
         anchors: reference weights of the proximal term, ``[L, *shape]`` by name; empty
             without the term.
         batches: source of the mini-batches.
-        lanes: clients of the lanes.
+        clients: client of each lane, [L].
         assigned: names of the variables that steps have changed.
     """
 
@@ -421,15 +421,15 @@ class Chunk:
 
     def __post_init__(self) -> None:
         task, resources, batches = self.task, self.resources, self.batches
-        self.lanes = batches.lanes
+        self.clients = batches.clients
         self.assigned: set[str] = set()
         self._optimizer = self._make_optimizer()
         layers = len(resources.kernel.random_layers)
         self._random: StepRandom | None = None
         if layers or task.step is not None:
             steps = []
-            for lane in self.lanes:
-                steps.append(-(-lane.length // batches.size))
+            for client in self.clients:
+                steps.append(-(-client.length // batches.size))
             self._random = StepRandom(
                 seed=resources.setup.seed,
                 client_keys=batches.keys,
@@ -448,10 +448,10 @@ class Chunk:
         )
         self._session = batches.begin(work)
         self._epoch = -1
-        self._epochs = torch.tensor([lane.epochs for lane in self.lanes])
-        self._running = torch.ones(len(self.lanes), dtype=torch.bool)
+        self._epochs = torch.tensor([client.epochs for client in self.clients])
+        self._running = torch.ones(len(self.clients), dtype=torch.bool)
         self._losses = torch.zeros(
-            len(self.lanes), 2, dtype=torch.float64, device=resources.device
+            len(self.clients), 2, dtype=torch.float64, device=resources.device
         )
         # Each lane's objective in the last mini-batch of each epoch.
         self._last_objectives: list[Tensor] = []
@@ -465,7 +465,7 @@ class Chunk:
             for name in self.task.names:
                 anchors[name] = self.anchors[name]
         # All clients of a fleet have one learning rate.
-        rounds = {lane.round for lane in self.lanes}
+        rounds = {client.round for client in self.clients}
         (rate,) = {setup.learning_rate(round) for round in rounds}
         moving = {name: self.tensors[name] for name in self.task.names}
         return Optimizer(
@@ -626,7 +626,7 @@ class Chunk:
             float64 [L, 3].
         """
         device = self.resources.device
-        record = torch.zeros(len(self.lanes), 3, dtype=torch.float64, device=device)
+        record = torch.zeros(len(self.clients), 3, dtype=torch.float64, device=device)
         # A lane has at most one smaller last batch, so all of these form one group.
         groups = [[result] for result in results if result[0].size == size]
         last_batches = results[len(groups) :]
@@ -642,8 +642,8 @@ class Chunk:
             terms = torch.cat([record[lanes, :2][None], losses * sizes[:, None]])
             sums = terms.cumsum(dim=0)[-1]
             last_objectives = losses[-1, :, :1]
-            numbers_of_lanes = torch.cat([sums, last_objectives], dim=1)
-            mixing.index_copy(record, lanes, numbers_of_lanes)
+            columns = torch.cat([sums, last_objectives], dim=1)
+            mixing.index_copy(record, lanes, columns)
         return record
 
     def seed_model(self) -> AbstractContextManager[None]:
@@ -654,17 +654,17 @@ class Chunk:
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
-        (lane,) = self.lanes
-        key = self.task.phase, lane.round, lane.client, self._epoch
+        (client,) = self.clients
+        key = self.task.phase, client.round, client.id, self._epoch
         return randomness.seeded(self.resources.setup.seed, "model", *key)
 
 
 def _cut(run: BatchRun, x: Tensor, y: Tensor) -> list[Batch]:
     """Split a run's samples ``x`` [a·batches·size, …] and ``y`` into its mini-batches."""
-    lanes = len(run.lanes)
+    count = len(run.lanes)
     span = run.batches * run.size
     # A single lane uses slices of the gathered block, which keep its memory layout.
-    x = x[None] if lanes == 1 else x.view(lanes, span, *x.shape[1:])
-    y = y.view(lanes, span)
+    x = x[None] if count == 1 else x.view(count, span, *x.shape[1:])
+    y = y.view(count, span)
     parts = zip(x.split(run.size, dim=1), y.split(run.size, dim=1), strict=True)
     return [Batch(*part) for part in parts]

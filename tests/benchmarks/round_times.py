@@ -133,10 +133,10 @@ def count_lane_steps(counted: LaneSteps):
 
     def count_more(batches: MiniBatches, run: BatchRun, *further):
         count(batches, run, *further)
-        lanes = computed = len(run.lanes)
+        needed = computed = len(run.lanes)
         if isinstance(batches.kernel, GraphKernel):
-            computed = round_up(lanes, len(batches.lanes))
-        counted.needed += lanes * run.batches
+            computed = round_up(needed, len(batches.clients))
+        counted.needed += needed * run.batches
         counted.computed += computed * run.batches
         counted.batched += run.batches
         counted.samples += run.samples

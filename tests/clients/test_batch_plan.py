@@ -6,8 +6,8 @@ import pytest
 from hpcfl.clients import batch_plan
 from hpcfl.clients.batch_plan import (
     BatchRun,
-    LaneClient,
     MiniBatches,
+    TrainingClient,
     count_epoch_samples,
     find_fewest_samples,
     order_by_length,
@@ -100,15 +100,15 @@ def test_the_last_batch_is_dropped_unless_it_is_full(
 def test_each_sample_is_used_once_and_epochs_differ(make_fleet):
     """There are two lanes, of which the second uses four of its six samples."""
     resources = make_fleet([[8, 0, 0, 0], [6, 0, 0, 0]]).resources
-    lanes = []
+    clients = []
     for client, length in ((0, 8), (1, 4)):
         pool = resources.samples.train[client]
-        lanes.append(LaneClient(client, 1, pool, length, 2))
-    batches = MiniBatches(resources.kernel, resources.samples, 3, "train", 4, lanes)
+        clients.append(TrainingClient(client, 1, pool, length, 2))
+    batches = MiniBatches(resources.kernel, resources.samples, 3, "train", 4, clients)
     orders, size = batches.draw(0)
     assert size == 4 and list(map(len, orders)) == [8, 4]
-    for order, lane in zip(orders, batches.lanes, strict=True):
-        assert len(set(order)) == len(order) and set(order) <= set(lane.pool)
+    for order, client in zip(orders, clients, strict=True):
+        assert len(set(order)) == len(order) and set(order) <= set(client.pool)
     again, later = batches.draw(0)[0], batches.draw(1)[0]
     assert all(map(np.array_equal, orders, again))
     assert not np.array_equal(orders[0], later[0])
