@@ -183,18 +183,18 @@ def compute_features(
     )
 
 
-def copy_heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
+def copy_heads(resources: Resources, rows: Tensor, index: Tensor) -> Tensors:
     """Copy the tensors above the features of some models, ``[L, *shape]`` by name.
 
     Args:
         resources: resources of the rank.
         rows: models ``[n, P]``.
-        lanes: positions [L] of the rows to copy.
+        index: positions [L] of the rows to copy.
     """
     layout = resources.setup.layout
     below = layout.list_members(("body",))
     return {
-        name: view.index_select(0, lanes)
+        name: view.index_select(0, index)
         for name, view in layout.split(rows).items()
         if name not in below
     }

@@ -75,10 +75,10 @@ def count_lanes(
     """
     frozen = constants.count_bytes(module)
     free = LANE_SHARE * memory - frozen - clients * count_client_bytes(module, private)
-    lane = count_lane_bytes(module, samples[:1], training, private)
+    lane_bytes = count_lane_bytes(module, samples[:1], training, private)
     if computes_sample_gradients:
-        lane += SAMPLE_COPIES * PIECE * _count_model_bytes(module)
-    return max(1, int(free / lane))
+        lane_bytes += SAMPLE_COPIES * PIECE * _count_model_bytes(module)
+    return max(1, int(free / lane_bytes))
 
 
 def fit_clients(module: nn.Module, memory: float, private: int, clients: int) -> int:

@@ -102,7 +102,7 @@ class HeadKernel:
 def make_head_kernel(
     module: nn.Module,
     device: torch.device,
-    lanes: MostLanes,
+    most_lanes: MostLanes,
     replay: bool,
     memory: float,
 ) -> HeadKernel | None:
@@ -111,7 +111,7 @@ def make_head_kernel(
     Args:
         module: model of one client.
         device: device of the kernel.
-        lanes, replay: as for ``execution.choose_kernel``.
+        most_lanes, replay: as for ``execution.choose_kernel``.
         memory: maximum bytes of features.
 
     Returns:
@@ -129,25 +129,26 @@ def make_head_kernel(
     if [name for name, _ in head.named_parameters()] != above:
         return None
     parameters = sum(parameter.numel() for parameter in module.parameters())
-    most = max(1, HEAD_FLOATS // parameters)
+    by_rule = max(1, HEAD_FLOATS // parameters)
     return HeadKernel(
-        choose_kernel(head, device, lanes, replay, most=most), memory / FEATURE_COPIES
+        choose_kernel(head, device, most_lanes, replay, by_rule),
+        memory / FEATURE_COPIES,
     )
 
 
 @dataclass(frozen=True)
 class LaneChoice:
-    """Number of lanes of a rank, and related choices.
+    """Maximum numbers of lanes of a rank, and related choices.
 
     Attributes:
-        lanes: lanes for whole models, as for ``execution.choose_kernel``.
-        heads: lanes for heads alone, as for ``execution.choose_kernel``.
+        models, heads: maximum numbers of lanes for whole models and for heads alone, as
+            for ``execution.choose_kernel``.
         form: form of a convolution over lanes.
         notes: notes for the user before round 1.
         clients_on_device: as in ``Resources``.
     """
 
-    lanes: MostLanes
+    models: MostLanes
     heads: MostLanes
     form: Form
     notes: list[str] = field(default_factory=list)
@@ -195,16 +196,16 @@ class Resources:
         return self.setup.training
 
     @property
-    def lanes(self) -> list[int]:
+    def lane_limits(self) -> list[int]:
         """The current maximum numbers of lanes: for whole models, and for heads.
 
         Without a head kernel there is only the first.
         """
         return [kernel.widest for kernel in self._list_kernels()]
 
-    def limit_lanes(self, lanes: list[int]) -> None:
-        """Limit the lanes of each kernel to the numbers in ``lanes``."""
-        for kernel, most in zip(self._list_kernels(), lanes, strict=True):
+    def limit_lanes(self, limits: list[int]) -> None:
+        """Lower the maximum numbers of lanes to ``limits``, as in ``lane_limits``."""
+        for kernel, most in zip(self._list_kernels(), limits, strict=True):
             kernel.widest = min(kernel.widest, most)
 
     def _list_kernels(self) -> list[Kernel]:
@@ -237,13 +238,13 @@ class Resources:
         order = scoring.order_longest_first(pools)
 
         def run(chunk: list[int]) -> Found:
-            lanes = torch.tensor(chunk, device=self.device)
+            index = torch.tensor(chunk, device=self.device)
             blocks = scoring.compute_blocks(
                 kernel=self.kernel,
-                tensors=self.stack_models(rows, buffers, lanes),
+                tensors=self.stack_models(rows, buffers, index),
                 samples=self.samples,
                 pools=[pools[position] for position in chunk],
-                variables={name: value[lanes] for name, value in variables.items()},
+                variables={name: value[index] for name, value in variables.items()},
                 function=function,
             )
             return reduce(blocks, chunk)
@@ -291,7 +292,7 @@ class Resources:
         found = list(itertools.chain.from_iterable(chunks))
         return [found[position] for position in place.tolist()]
 
-    def stack_models(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
+    def stack_models(self, rows: Tensor, buffers: Tensor, index: Tensor) -> Tensors:
         """Copy models and their buffers into tensors ``[L, *shape]`` by name.
 
         The tensors have the memory layout of the kernel.
@@ -299,18 +300,18 @@ class Resources:
         Args:
             rows: models ``[n, P]``.
             buffers: batch-norm statistics ``[n, B]``.
-            lanes: positions [L] of the models to copy.
+            index: positions [L] of the models to copy.
         """
         buffer_views = self.buffers.split(buffers)
-        return self.stack_rows(rows, lanes) | {
-            name: view.index_select(0, lanes) for name, view in buffer_views.items()
+        return self.stack_rows(rows, index) | {
+            name: view.index_select(0, index) for name, view in buffer_views.items()
         }
 
-    def stack_rows(self, rows: Tensor, lanes: Tensor) -> Tensors:
-        """Copy rows ``[n, P]`` at positions ``lanes`` [L], like ``stack_models``."""
+    def stack_rows(self, rows: Tensor, index: Tensor) -> Tensors:
+        """Copy rows ``[n, P]`` at positions ``index`` [L], like ``stack_models``."""
         views = self.setup.layout.split(rows)
         return self.kernel.lay_out(
-            {name: view.index_select(0, lanes) for name, view in views.items()}
+            {name: view.index_select(0, index) for name, view in views.items()}
         )
 
 

@@ -46,9 +46,9 @@ class StepRandom:
         self._gradient = 0  # number of gradients with keys in the current step
         self._tables: dict[str, Tensor] = {}
         self._key_tables: dict[int, Tensor] = {}
-        lanes = len(self.client_keys)
-        self._all_lanes = torch.arange(lanes, device=self.device)
-        self.taken = torch.zeros(lanes, dtype=torch.int64, device=self.device)
+        count = len(self.client_keys)
+        self._all_lanes = torch.arange(count, device=self.device)
+        self.taken = torch.zeros(count, dtype=torch.int64, device=self.device)
         self._taken_before_epoch = self.taken
 
     def begin(self, epoch: int) -> None:

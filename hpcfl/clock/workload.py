@@ -58,7 +58,7 @@ def count_workload(prepared: Prepared) -> Workload:
     Only ranks with clients may call it. Raises UserError if ``time.sample_ms`` is
     needed.
     """
-    small = shrink(prepared, lanes=1, samples=SAMPLES)
+    small = shrink(prepared, most_lanes=1, samples=SAMPLES)
     epochs = prepared.config.training.epochs
     messages, operations = _play_second(small)
     pass_operations = _count_operations_of_pass(small)

@@ -178,13 +178,13 @@ def compute_gpu_needs(prepared: Prepared, pools: int = 0) -> GpuNeeds | None:
     )
     rows = clients * lane_memory.count_client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
-    lane = lane_memory.count_lane_bytes(module, sample, resources.training, private)
+    of_lane = lane_memory.count_lane_bytes(module, sample, resources.training, private)
     return GpuNeeds(
         clients=clients,
         lane_count=lane_count,
         samples=resources.samples.nbytes,
         rows=rows,
-        lanes=lane_count * lane + constants.count_bytes(module),
+        lanes=lane_count * of_lane + constants.count_bytes(module),
         locked=min(rows + pools, LOCKED_COPIES * mixing.LOCKED) + private,
         pool=pools if pools <= resources.pool_bytes else 0,
     )
@@ -201,7 +201,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
     participants = count_concurrent_clients(prepared)
     limit = int(config.runtime.memory * 1e6)
     of_optimizer = len(list_slots(config.training))
-    lanes = min(participants, resources.kernel.widest)
+    lane_count = min(participants, resources.kernel.widest)
     rows = participants * (2 * model + client)
     if config.time.mode == "asynchronous":
         # Finished updates wait for their round, in addition to the clients' start models.
@@ -213,7 +213,7 @@ def compute_rank_needs(prepared: Prepared) -> RankNeeds:
         # start rows, trained rows and the state in use
         rows=rows,
         # parameters, gradients and optimizer state; frozen parameters exist once
-        lanes=lanes * (2 + of_optimizer) * model
+        lanes=lane_count * (2 + of_optimizer) * model
         + constants.count_bytes(resources.kernel.module),
         file=2 * min(hosted, count_clients_in_file(prepared)) * client,
     )

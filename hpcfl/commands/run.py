@@ -240,10 +240,11 @@ class ClaimedRun:
             metrics: Writer of metrics on rank 0; None on other ranks.
         """
         self.communicator.watch(self.prepared.config.runtime.hang_after)
-        lanes = self.restored.meta.get("lanes") if self.restored else None
-        if lanes and len(lanes) == self.communicator.size:
-            # Lanes change the last bits on a GPU, and a limit by its memory still applies.
-            self.prepared.resources.limit_lanes(lanes[self.communicator.rank])
+        limits = self.restored.meta.get("lanes") if self.restored else None
+        if limits and len(limits) == self.communicator.size:
+            # The number of lanes changes the last bits on a GPU, whose memory may limit it
+            # further.
+            self.prepared.resources.limit_lanes(limits[self.communicator.rank])
         return Federation(
             communicator=self.communicator,
             prepared=self.prepared,

@@ -162,18 +162,18 @@ def differentiate(
         trained: names of the parameters.
         x, y: mini-batch.
     """
-    lanes = min(kernel.widest, 2)
-    tensors = {name: torch.stack([own[name].detach().float()] * lanes) for name in own}
+    count = min(kernel.widest, 2)
+    tensors = {name: torch.stack([own[name].detach().float()] * count) for name in own}
     layers = len(kernel.random_layers)
-    keys = torch.zeros(lanes, layers, 2, dtype=torch.int32, device=x.device)
+    keys = torch.zeros(count, layers, 2, dtype=torch.int32, device=x.device)
     work = Work(
         kernel.lay_out(tensors),
         trained,
         CROSS_ENTROPY,
         keys=(lambda _: keys) if layers else None,
     )
-    batch = Batch(torch.stack([x] * lanes), torch.stack([y] * lanes))
-    gradients, _ = kernel.begin(work).compute_gradients(slice(0, lanes), batch, {})
+    batch = Batch(torch.stack([x] * count), torch.stack([y] * count))
+    gradients, _ = kernel.begin(work).compute_gradients(slice(0, count), batch, {})
     # In the last lane: some mistakes of vmap spare the first one.
     return [gradients[name][-1] for name in trained]
 
@@ -255,14 +255,14 @@ def count_clients(prepared: Prepared) -> int:
     return min(prepared.setup.clients, affordable)
 
 
-def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
+def shrink(prepared: Prepared, most_lanes: int, samples: int = SAMPLES) -> Prepared:
     """Return the experiment with few samples and one epoch per client.
 
     It has a separate kernel and separate stores.
 
     Args:
         prepared: experiment.
-        lanes: maximum number of lanes.
+        most_lanes: maximum number of lanes.
         samples: number of samples of each client.
     """
     mixing.get_large_memory().release()  # memory of an earlier small federation
@@ -287,7 +287,7 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
         prepared,
         data=replace(prepared.data, counts=counts, shifts=None),
         setup=setup,
-        resources=shrink_resources(resources, setup, dealt, lanes),
+        resources=shrink_resources(resources, setup, dealt, most_lanes),
         store=ClientStore(taking_part, private),
         newcomers=ClientStore(newcomers, private),
         placement=Placement(np.zeros(len(counts), np.int64), 1),
@@ -296,14 +296,14 @@ def shrink(prepared: Prepared, lanes: int, samples: int = SAMPLES) -> Prepared:
 
 
 def shrink_resources(
-    resources: Resources, setup: Setup, samples: Samples, lanes: int
+    resources: Resources, setup: Setup, samples: Samples, most_lanes: int
 ) -> Resources:
     """Return resources with separate kernels, without noise and without attackers.
 
     Args:
         resources: resources of the experiment.
         setup, samples: facts and samples of the small federation.
-        lanes: maximum number of lanes.
+        most_lanes: maximum number of lanes.
     """
     device, privacy = resources.device, resources.privacy
     module = setup.template().to(device)
@@ -313,7 +313,7 @@ def shrink_resources(
         kernel=choose_kernel(
             module,
             device,
-            lanes,
+            most_lanes,
             replay=False,
             computes_sample_gradients=privacy is not None,
             form=resources.kernel.form,
@@ -322,6 +322,6 @@ def shrink_resources(
         device=device,
         stopwatch=Stopwatch(),
         scores=resources.scores,
-        head=make_head_kernel(module, device, lanes, False, memory=math.inf),
+        head=make_head_kernel(module, device, most_lanes, False, memory=math.inf),
         privacy=privacy and privacy.without_noise(),
     )

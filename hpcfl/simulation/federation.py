@@ -302,7 +302,7 @@ class Federation:
                     self.metrics.merge()
             server = self._server_state()
             best = self.best.take() if self.best else None
-            meta = self.meta | {"lanes": self._lanes_of_ranks()}
+            meta = self.meta | {"lanes": self._gather_lane_limits()}
             with on_this_rank(f"round {number}, checkpoint"):
                 self.checkpoints.start(
                     round=number,
@@ -322,14 +322,14 @@ class Federation:
             return None
         return self.server | self.schedule.get_stored_state()
 
-    def _lanes_of_ranks(self) -> list[list[int]] | None:
-        """Return the current lanes of each rank on rank 0. Collective call.
+    def _gather_lane_limits(self) -> list[list[int]] | None:
+        """Return the maximum numbers of lanes of each rank on rank 0. Collective call.
 
         None if the bits of results do not depend on lanes.
         """
         if not self.prepared.gpus:
             return None
-        return self.communicator.gather(self.prepared.resources.lanes)
+        return self.communicator.gather(self.prepared.resources.lane_limits)
 
     def finish_checkpoint(self) -> None:
         """Wait until a checkpoint in progress, if any, is on disk. Collective call."""

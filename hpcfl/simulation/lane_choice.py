@@ -32,7 +32,7 @@ def fit_lanes(
     private: int,
     placed: Placement,
 ) -> LaneChoice:
-    """Return the lanes of a rank on a GPU, and the number of clients that fit there.
+    """Return the choice of lanes of a rank on a GPU, and of clients that fit there.
 
     Args:
         config: configuration of the experiment.
@@ -46,7 +46,7 @@ def fit_lanes(
     module = module.to(sample.device)
     hosted = int(np.bincount(placed.owner[: config.partition.clients]).max())
     most_clients = fit_clients(module, memory, private, hosted)
-    if asked.lanes != "auto":
+    if asked.models != "auto":
         return replace(asked, clients_on_device=most_clients)
     fits = count_lanes(
         module=module,
@@ -77,7 +77,7 @@ def count_concurrent(config: Config, hosted: int) -> int:
 def choose_lanes(
     config: Config, device: torch.device, module: nn.Module, fits: int
 ) -> LaneChoice:
-    """Return the lanes for ``runtime.lanes = "auto"`` on a GPU.
+    """Return the choice of lanes for ``runtime.lanes = "auto"`` on a GPU.
 
     Args:
         config: configuration of the experiment.

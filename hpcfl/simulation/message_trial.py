@@ -94,7 +94,7 @@ def record_two_rounds(prepared: Prepared) -> Iterator[Messages]:
         RankFailure: A step before the server's step fails.
     """
     idle_fleet = partial(Fleet, adjust=skip_training)
-    small = replace(shrink(prepared, lanes=1), fleet_type=idle_fleet)
+    small = replace(shrink(prepared, most_lanes=1), fleet_type=idle_fleet)
     server = small.hooks.make_initial_state("server_state", small.setup)
     client = np.array([0])
     for number in (1, 2):

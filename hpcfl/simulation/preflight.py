@@ -59,13 +59,13 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         UserError: The experiment has an error on any rank.
         RunFailure: Any other error occurred on any rank.
     """
-    lanes = prepared.resources.kernel.widest
+    most_lanes = prepared.resources.kernel.widest
     with agreed(communicator, names_rank=False):
         try_own_scores(prepared)
         generators = randomness.read_generators()
-        error, found = try_round(prepared, lanes)
+        error, found = try_round(prepared, most_lanes)
         if error is not None:
-            found = try_alone(prepared, lanes, error)
+            found = try_alone(prepared, most_lanes, error)
         refuse_draws(prepared.method, generators)
     findings = merge([Findings(**one) for one in communicator.allgather(asdict(found))])
     resources = prepared.resources
@@ -82,8 +82,8 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
             f"{findings.unbatched}; clients train one at a time, as with runtime.lanes = 1"
         )
     if findings.dependent:
-        lanes_asked = prepared.config.runtime.lanes
-        note = describe_dependent(findings.dependent, lanes_asked)
+        asked = prepared.config.runtime.lanes
+        note = describe_dependent(findings.dependent, asked)
         prepared = prepared.add_notes(note)
     return prepared if resources.privacy is None else calibrate_noise(prepared)
 
@@ -138,7 +138,7 @@ def merge(of_ranks: Sequence[Findings]) -> Findings:
     return Findings(trainings, tuple(sorted(dependent)), unbatched, uploads)
 
 
-def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Findings:
+def try_alone(prepared: Prepared, most_lanes: int, error: BaseException) -> Findings:
     """Return the findings of a round with one lane, after an error with several lanes.
 
     Only a known limit of batching makes clients train one at a time. Any other error
@@ -146,7 +146,7 @@ def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Findings:
 
     Args:
         prepared: experiment.
-        lanes: maximum number of lanes of the first trial.
+        most_lanes: maximum number of lanes of the first trial.
         error: error of the first trial.
 
     Raises:
@@ -155,13 +155,13 @@ def try_alone(prepared: Prepared, lanes: int, error: BaseException) -> Findings:
     """
     alone: BaseException | None = error
     seen = Findings()
-    if lanes > 1 and not is_failure(error):
+    if most_lanes > 1 and not is_failure(error):
         alone, seen = try_round(prepared, 1)
     if alone is not None:
         require_repetition(prepared, 1, alone)
         refuse(*diagnose(prepared, alone))
     if not is_batching_limit(error):
-        require_repetition(prepared, lanes, error)
+        require_repetition(prepared, most_lanes, error)
         text = f"{user_code.describe_error(error)}; set runtime.lanes = 1"
         refuse(user_code.locate(error) + text, error)
     unbatched = describe_unbatched(error)
@@ -197,7 +197,9 @@ def refuse_draws(method: Method, generators: bytes) -> None:
         )
 
 
-def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> None:
+def require_repetition(
+    prepared: Prepared, most_lanes: int, error: BaseException
+) -> None:
     """Raise RunFailure unless an error occurs again.
 
     An error that occurs only once, such as an error raised by a timer, is not an error
@@ -205,11 +207,11 @@ def require_repetition(prepared: Prepared, lanes: int, error: BaseException) -> 
 
     Args:
         prepared: experiment.
-        lanes: maximum number of lanes of the trial.
+        most_lanes: maximum number of lanes of the trial.
         error: error of the first trial.
     """
     if not is_failure(error):
-        again, _ = try_round(prepared, lanes)
+        again, _ = try_round(prepared, most_lanes)
         if type(again) is type(error):
             return
     raise RunFailure(describe_failure(error)) from error
@@ -227,8 +229,10 @@ def refuse(text: str, cause: BaseException) -> NoReturn:
     raise UserError(text) from cause
 
 
-def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Findings]:
-    """Play the round and the final scoring with at most ``lanes`` lanes.
+def try_round(
+    prepared: Prepared, most_lanes: int
+) -> tuple[BaseException | None, Findings]:
+    """Play the round and the final scoring with at most ``most_lanes`` lanes.
 
     A rank without clients does nothing. Errors of the server that occur only because
     the federation is small are ignored.
@@ -250,7 +254,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Fin
     try:
         with warnings.catch_warnings(), on_this_rank("before round 1"):
             warnings.simplefilter("ignore")
-            small = dry_round.shrink(prepared, lanes)
+            small = dry_round.shrink(prepared, most_lanes)
             with _tolerate_small_federation(small, prepared):
                 server = small.hooks.make_initial_state("server_state", small.setup)
                 plan = RoundPlan(
@@ -264,7 +268,7 @@ def try_round(prepared: Prepared, lanes: int) -> tuple[BaseException | None, Fin
                 check_scored_column(small, round.collected.numbers.columns)
                 del round  # frees its rows and messages
                 play_final_scoring(small, server)
-            if lanes > 1 and ":" in prepared.config.model.name:
+            if most_lanes > 1 and ":" in prepared.config.model.name:
                 dry_round.refuse_other_gradients(small)
     except RankFailure as failure:
         return failure.__cause__, Findings()
@@ -329,20 +333,20 @@ def check_scored_column(small: Prepared, columns: list[str]) -> None:
         )
 
 
-def describe_dependent(operators: Sequence[str], lanes: MostLanes) -> str:
+def describe_dependent(operators: Sequence[str], asked: MostLanes) -> str:
     """Return a note that the bits of ``operators`` depend on other clients.
 
     Args:
         operators: names of the operators.
-        lanes: value of ``runtime.lanes``.
+        asked: value of ``runtime.lanes``.
     """
     names = ", ".join(operators)
-    if lanes == "auto":
+    if asked == "auto":
         return (
             f"{names} compute last bits that depend on other clients in the batch; code that "
             "calls them runs for one client at a time"
         )
     return (
-        f"runtime.lanes = {lanes}: {names} compute last bits that depend on other clients in the "
+        f"runtime.lanes = {asked}: {names} compute last bits that depend on other clients in the "
         "batch, so results depend on the number of ranks; with 'auto' they do not"
     )

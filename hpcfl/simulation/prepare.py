@@ -513,7 +513,7 @@ def _make_resources(
         kernel=choose_kernel(
             template,
             device,
-            choice.lanes,
+            choice.models,
             runtime.replay,
             computes_sample_gradients=privacy is not None,
             form=choice.form,
@@ -525,7 +525,7 @@ def _make_resources(
         head=make_head_kernel(
             module=template,
             device=device,
-            lanes=choice.heads,
+            most_lanes=choice.heads,
             replay=runtime.replay,
             memory=1e6 * runtime.memory,
         ),

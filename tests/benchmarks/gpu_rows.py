@@ -377,7 +377,7 @@ def time_training(place: Place, prepared: Prepared, clients: int) -> Found:
         "first_round": seconds[0],
         "peak_bytes": peak_bytes(place),
     }
-    fitting = prepared.resources.lanes[0]
+    fitting = prepared.resources.lane_limits[0]
     return found if fitting >= clients else {**found, "fitting": fitting}
 
 

@@ -74,4 +74,4 @@ def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
     schedule = make_untimed(prepared, OneProcess())
     claimed = ClaimedRun(OneProcess(), prepared, schedule, None, restored, claim=None)
     claimed.make_federation({}, metrics=None)
-    assert prepared.resources.lanes == [1, heads]
+    assert prepared.resources.lane_limits == [1, heads]

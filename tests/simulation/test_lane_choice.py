@@ -42,7 +42,7 @@ def choose(module=CONVOLVING, fits=FITS, **runtime):
     choice = choose_lanes(experiment, GPU, module, fits)
     for note in choice.notes:
         assert "\n" not in note
-    return (choice.lanes, choice.heads, choice.form), " ".join(choice.notes)
+    return (choice.models, choice.heads, choice.form), " ".join(choice.notes)
 
 
 def test_a_row_of_the_table_decides_lanes_and_form():

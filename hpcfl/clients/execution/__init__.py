@@ -1,5 +1,10 @@
 """Training steps and predictions of many client models at once, by one of two kernels.
 
+A *lane* is the place of one client in a chunk: among the L clients that a kernel trains
+or scores side by side. Row l of a tensor ``[L, …]`` belongs to lane l. A call computes
+some of the lanes, and its tensors ``[a, …]`` have a row for each of these ``a`` lanes.
+``losses.Lanes`` selects them, and ``losses.Lane`` holds the variables of one lane.
+
 Other modules use only these names:
 
 * ``choose_kernel`` returns a kernel. A ``Session`` of it computes the gradients of some lanes
@@ -38,9 +43,9 @@ CACHE = 6 << 20
 def choose_kernel(
     module: nn.Module,
     device: torch.device,
-    lanes: MostLanes,
+    most_lanes: MostLanes,
     replay: bool = True,
-    most: int | None = None,
+    by_rule: int | None = None,
     computes_sample_gradients: bool = False,
     form: Form = "grouped",
 ) -> Kernel:
@@ -57,26 +62,28 @@ def choose_kernel(
     Args:
         module: model of one client.
         device: device of the model.
-        lanes: maximum number of lanes side by side, or ``"auto"``. 1 is serial. With a
-            number, all operators are batched.
+        most_lanes: maximum number of lanes, or ``"auto"``. 1 is serial. With a number,
+            all operators are batched.
         replay: as for ``GraphKernel``.
-        most: number of lanes for ``"auto"`` instead of the number from the rule.
+        by_rule: maximum for ``"auto"``; by default that of ``count_by_rule``.
         computes_sample_gradients: whether per-sample gradients are computed (``Work.clip``), which the
             serial kernel does not support.
         form: form of a convolution over lanes, except for per-sample gradients.
     """
-    widest = (most or count_by_rule(module, device)) if lanes == "auto" else lanes
+    widest = most_lanes
+    if widest == "auto":
+        widest = by_rule or count_by_rule(module, device)
     if widest == 1 and not computes_sample_gradients:
         return SerialKernel(module)
     if device.type == "cpu":
-        return BatchedKernel(module, widest, form, keeps_bits=lanes == "auto")
+        return BatchedKernel(module, widest, form, keeps_bits=most_lanes == "auto")
     from hpcfl.clients.execution.cuda_graphs import GraphKernel
 
     return GraphKernel(module, widest, form, replay and not computes_sample_gradients)
 
 
 def count_by_rule(module: nn.Module, device: torch.device) -> int:
-    """Return the number of lanes for ``"auto"`` (see ``choose_kernel``).
+    """Return the maximum number of lanes for ``"auto"`` (see ``choose_kernel``).
 
     On a CPU it is the number of models that fit into the cache with their gradients, at
     least two; one for models with convolutions or recurrent layers.

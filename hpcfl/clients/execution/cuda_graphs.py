@@ -40,14 +40,14 @@ SOON = 3
 Result = TypeVar("Result")
 
 
-def round_up(lanes: int, most: int) -> int:
+def round_up(lane_count: int, most: int) -> int:
     """Round a number of lanes up to three significant binary digits, at most ``most``.
 
     Widths are 1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too large. Up
     to 100 lanes there are 23 widths.
     """
-    step = 1 << max(0, (lanes - 1).bit_length() - 3)
-    return min(-(-lanes // step) * step, most)
+    step = 1 << max(0, (lane_count - 1).bit_length() - 3)
+    return min(-(-lane_count // step) * step, most)
 
 
 class Captures:
@@ -147,18 +147,18 @@ class Graph:
 
         Other rows do not change.
         """
-        lanes = len(tensors[0])
-        _copy([buffer[:lanes] for buffer in self.inputs], tensors)
+        count = len(tensors[0])
+        _copy([buffer[:count] for buffer in self.inputs], tensors)
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        lanes = len(tensors[0])
+        count = len(tensors[0])
         self.copy_in(tensors)
         self.graph.replay()
         _copy(
             [tensors[position] for position in self.written],
-            [self.inputs[position][:lanes] for position in self.written],
+            [self.inputs[position][:count] for position in self.written],
         )
-        return tuple(output[:lanes] for output in self.outputs)
+        return tuple(output[:count] for output in self.outputs)
 
 
 class Graphed:
@@ -208,25 +208,25 @@ class Graphed:
         The next call overwrites all results except the last one.
 
         Args:
-            most: maximum number of lanes that fit on the GPU.
+            most: number of lanes of the chunk, the largest width.
             tensors: arguments, ``[a, …]`` each.
         """
-        wide = round_up(len(tensors[0]), most)
+        width = round_up(len(tensors[0]), most)
         shapes = [(tensor.shape[1:], tensor.dtype) for tensor in tensors]
-        signature = (wide, *shapes)
+        signature = (width, *shapes)
         self._calls[signature] += 1
         graph = None
         if self._calls[signature] > SOON:
-            graph = self._find_graph(signature, tensors, wide)
+            graph = self._find_graph(signature, tensors, width)
         if graph is None:
-            return self._call_plainly(tensors, wide)
+            return self._call_plainly(tensors, width)
         *results, last = (
             graph(tensors) if self._compared else self._check(graph, tensors)
         )
         return (*results, last.clone())
 
     def _find_graph(
-        self, signature: Hashable, tensors: Sequence[Tensor], wide: int
+        self, signature: Hashable, tensors: Sequence[Tensor], width: int
     ) -> Graph | None:
         """Return the graph for arguments of this kind; None if there is no graph."""
         if self._captures is None:
@@ -234,7 +234,7 @@ class Graphed:
         key = self._key, signature
         if key not in self._captures.graphs:
             try:
-                graph = self._capture(self._captures, tensors, wide)
+                graph = self._capture(self._captures, tensors, width)
             except RuntimeError as error:
                 if is_full(error):
                     raise
@@ -251,17 +251,19 @@ class Graphed:
             file=sys.stderr,
         )
 
-    def _call_plainly(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
-        lanes = len(tensors[0])
+    def _call_plainly(
+        self, tensors: Sequence[Tensor], width: int
+    ) -> tuple[Tensor, ...]:
+        count = len(tensors[0])
         given = [
-            tensor.contiguous() if lanes == wide else _widen(tensor, wide)
+            tensor.contiguous() if count == width else _widen(tensor, width)
             for tensor in tensors
         ]
         outputs = self._function(*given)
         for position in self._written:
             if given[position] is not tensors[position]:
-                tensors[position].copy_(given[position][:lanes])
-        return tuple(output.contiguous()[:lanes] for output in outputs)
+                tensors[position].copy_(given[position][:count])
+        return tuple(output.contiguous()[:count] for output in outputs)
 
     def _check(self, graph: Graph, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Replay a graph and compare its results with the results of the function.
@@ -271,11 +273,11 @@ class Graphed:
             function.
         """
         self._compared = True
-        lanes = len(tensors[0])
+        count = len(tensors[0])
         graph.copy_in(tensors)
         given = self._copy_written(graph.inputs)
         plain = [*self._function(*given), *(given[place] for place in self._written)]
-        expected = [result[:lanes] for result in plain]
+        expected = [result[:count] for result in plain]
         outputs = graph(tensors)
         replayed = [*outputs, *(tensors[place] for place in self._written)]
         pairs = zip(replayed, expected, strict=True)
@@ -297,17 +299,17 @@ class Graphed:
         return given
 
     def _capture(
-        self, captures: Captures, tensors: Sequence[Tensor], wide: int
+        self, captures: Captures, tensors: Sequence[Tensor], width: int
     ) -> Graph:
         inputs = tuple(
-            self._find_buffer(("input", position), tensor, wide)
+            self._find_buffer(("input", position), tensor, width)
             for position, tensor in enumerate(tensors)
         )
         # One call gives the shapes of the outputs. Their buffers must be allocated
         # before the capture: what a capture allocates is in memory shared by graphs.
         results = self._function(*self._copy_written(inputs))
         outputs = tuple(
-            self._find_buffer(("output", position), result, wide)
+            self._find_buffer(("output", position), result, width)
             for position, result in enumerate(results)
         )
         del results
@@ -325,15 +327,15 @@ class Graphed:
             written=self._written,
         )
 
-    def _find_buffer(self, key: Hashable, like: Tensor, wide: int) -> Tensor:
-        """Return a contiguous static buffer ``[wide, …]``.
+    def _find_buffer(self, key: Hashable, like: Tensor, width: int) -> Tensor:
+        """Return a contiguous static buffer ``[width, …]``.
 
         A new buffer repeats the row of one lane.
         """
         key = (key, like.shape[1:], like.dtype)
-        if key not in self._buffers or len(self._buffers[key]) < wide:
-            self._buffers[key] = _widen(like[:1], wide)
-        return self._buffers[key][:wide]
+        if key not in self._buffers or len(self._buffers[key]) < width:
+            self._buffers[key] = _widen(like[:1], width)
+        return self._buffers[key][:width]
 
 
 class GraphKernel(BatchedKernel):
@@ -361,10 +363,10 @@ class GraphKernel(BatchedKernel):
 
     def narrow(self, failed: int) -> None:
         super().narrow(failed)
-        lanes = self.widest
+        most = self.widest
         print(
-            f"hpcfl: {failed} lanes did not fit into the GPU's memory; using at most {lanes} from now on, "
-            f"which may change the last bits. To avoid this, set runtime.lanes = {lanes} from the start",
+            f"hpcfl: {failed} lanes did not fit into the GPU's memory; using at most {most} from now on, "
+            f"which may change the last bits. To avoid this, set runtime.lanes = {most} from the start",
             file=sys.stderr,
         )
         self.forget()  # graphs occupy memory
@@ -398,16 +400,16 @@ class GraphKernel(BatchedKernel):
             for oldest in list(self._functions)[: MOST // 2]:
                 del self._functions[oldest]
             self._captures.forget()
-        lanes = len(next(iter(work.tensors.values())))
-        return partial(graphed, lanes)
+        lane_count = len(next(iter(work.tensors.values())))
+        return partial(graphed, lane_count)
 
 
-def _widen(tensor: Tensor, wide: int) -> Tensor:
-    """Copy ``tensor`` [a, …] into a contiguous tensor ``[wide, …]``.
+def _widen(tensor: Tensor, width: int) -> Tensor:
+    """Copy ``tensor`` [a, …] into a contiguous tensor ``[width, …]``.
 
     The added rows are copies of its first row.
     """
-    repeated = tensor[:1].expand(wide - len(tensor), *tensor.shape[1:])
+    repeated = tensor[:1].expand(width - len(tensor), *tensor.shape[1:])
     return torch.cat([tensor, repeated]).contiguous()
 
 
