@@ -66,8 +66,8 @@ class TrainOptions(TypedDict, total=False):
         only: mask of the clients that train, bool [n]; the rows of the other clients
             are returned unchanged.
         until: function called after each epoch with the losses of the epochs' last
-            mini-batches [lanes, epochs so far] and the lanes' variables. It returns a
-            mask of the lanes that stop, bool [lanes].
+            mini-batches [L, epochs so far] and the variables of L lanes. It returns a
+            mask of the lanes that stop, bool [L].
         model: name of the client's model, by default "model". A method with several
             models per client names each of them; each has separate buffers.
         variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.

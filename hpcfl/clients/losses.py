@@ -20,19 +20,19 @@ from hpcfl.rows import constants
 from hpcfl.rows.declared import describe_form
 
 Tensors = dict[str, Tensor]
-Lanes = slice | Tensor  # consecutive lanes, or their indices [a]
+Lanes = slice | Tensor  # some lanes: consecutive ones, or their numbers [a]
 # Mode of layers without trained parameters.
 Frozen = Literal["evaluation", "training"]
 
 
 def index_lanes(lanes: list[int], device: torch.device) -> Lanes:
-    """Return consecutive lanes as a slice, other lanes as indices on the device.
+    """Return consecutive lanes as a slice, other lanes as numbers on the device.
 
     A slice gives views, which steps change in place.
 
     Args:
         lanes: lane numbers, ascending.
-        device: device of the indices.
+        device: device of the result.
     """
     if lanes[-1] - lanes[0] == len(lanes) - 1:
         return slice(lanes[0], lanes[-1] + 1)
@@ -58,7 +58,7 @@ class Batch:
 
 
 class Lane(SimpleNamespace):
-    """The variables of ONE client, as attributes for a loss or a prediction."""
+    """The variables of ONE lane, as attributes for a loss or a prediction."""
 
     _regularisers: tuple[Tensor, ...] = ()
 
@@ -255,8 +255,8 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
             part.eval()
 
 
-def expand_constants(module: nn.Module, lanes: int) -> Tensors:
-    """Return a module's constants on a CPU as tensors ``[lanes, …]``.
+def expand_constants(module: nn.Module, lane_count: int) -> Tensors:
+    """Return a module's constants on a CPU as tensors ``[lane_count, …]``.
 
     They are views of one set of values.
 
@@ -268,7 +268,7 @@ def expand_constants(module: nn.Module, lanes: int) -> Tensors:
     """
     tables = _find_tables(module)
     return {
-        name: value.detach().expand(lanes, *value.shape)
+        name: value.detach().expand(lane_count, *value.shape)
         for name, value in constants.collect(module).items()
         if not value.is_cuda and id(value) not in tables
     }

@@ -112,11 +112,11 @@ class FedNova(ServerModel):
 
         def step(context: StepContext) -> None:
             context.optimizer_step(context.gradient())
-            lane = context.variables
-            lane["steps"] = lane["steps"] + 1
-            last = momentum * lane["last"] + 1 - shrinking * lane["effective"]
-            lane["effective"] = lane["effective"] + last
-            lane["last"] = last
+            variables = context.variables
+            variables["steps"] = variables["steps"] + 1
+            last = momentum * variables["last"] + 1 - shrinking * variables["effective"]
+            variables["effective"] = variables["effective"] + last
+            variables["last"] = last
 
         zero = torch.zeros_like(start[:, :1])
         trained, after = fleet.train_by(

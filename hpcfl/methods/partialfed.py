@@ -107,22 +107,22 @@ class PartialFed(FedAvg):
         temperature = max(COLDEST, self.temperature * self.decay**decays)
 
         def step(context: StepContext) -> None:
-            lane = context.variables
+            variables = context.variables
             own = context.rows()
             uniform = context.uniform("gumbel", layers, 2)
-            choice = draw_choice(lane["strategy"], uniform, temperature)
-            mixed = mix(fleet.layout, choice, lane["shared"], own)
-            learns = self.trains_strategy(context.index, lane["offset"])[:, None]
+            choice = draw_choice(variables["strategy"], uniform, temperature)
+            mixed = mix(fleet.layout, choice, variables["shared"], own)
+            learns = self.trains_strategy(context.index, variables["offset"])[:, None]
             point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
             gradient = context.gradient(point)
-            sources = torch.stack([lane["shared"], own], dim=1)
+            sources = torch.stack([variables["shared"], own], dim=1)
             slope = (
                 compute_slopes(fleet.layout, choice, gradient, sources) / temperature
             )
             context.set_rows(torch.where(learns, own, point - rate * gradient))
-            strategy = lane["strategy"]
+            strategy = variables["strategy"]
             moved = strategy - strategy_rate * slope
-            lane["strategy"] = torch.where(learns[..., None], moved, strategy)
+            variables["strategy"] = torch.where(learns[..., None], moved, strategy)
 
         own = fleet.state["model"]
         shared = fleet.rows(rows)

@@ -170,7 +170,7 @@ class LinearStack:
 
 
 # Maps ``functional_call(program, tensors, arguments)`` over lanes, for ``tensors`` and
-# ``arguments`` ``[L, …]``.
+# ``arguments`` ``[a, …]``.
 call_lanes = vmap(functional_call, in_dims=(None, 0, 0), randomness="error")
 # Maximum number of losses and predictions in the cache. A closure that is created again
 # in every round occupies a new entry each time.
@@ -188,8 +188,6 @@ def convolve_in(form: Form) -> AbstractContextManager[object]:
 
 class BatchedKernel(Kernel):
     """Kernel for all lanes in one call: ``vmap`` of the per-client loss.
-
-    Tensors are ``[L, …]``.
 
     Each call updates the buffers among the tensors.
     """
@@ -283,17 +281,17 @@ class BatchedKernel(Kernel):
     ) -> tuple[Tensor]:
         """Return ``function`` of the lanes, given tensors, x and variables in order."""
 
-        def predict(model: nn.Module, x: Tensor, lane: Tensors) -> Tensor:
-            return function(model, wrap_samples(model, x), Lane(**lane))
+        def predict(model: nn.Module, x: Tensor, variables: Tensors) -> Tensor:
+            return function(model, wrap_samples(model, x), Lane(**variables))
 
         x, *values = given[len(names) :]
         named = dict(zip(names, given, strict=False)) | expand_constants(
             self.module, len(x)
         )
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-        lanes = dict(zip(variable_names, values, strict=True))
+        variables = dict(zip(variable_names, values, strict=True))
         with batching_clients(), convolve_in(self.form):
-            return (call_lanes(Program(self.module, predict), swapped, (x, lanes)),)
+            return (call_lanes(Program(self.module, predict), swapped, (x, variables)),)
 
     def prepare(
         self,
@@ -410,15 +408,15 @@ class BatchedLoss(nn.Module):
         Raises:
             TypeError: The logits of a client are not [samples, classes].
         """
-        x, y, *variables = given[len(self._names) :]
+        x, y, *values = given[len(self._names) :]
         leaves = [tensor.detach().requires_grad_() for tensor in given[: self._trained]]
         frozen = given[self._trained : len(self._names)]
         named = dict(zip(self._names, [*leaves, *frozen], strict=True))
         named |= expand_constants(self.model, len(x))
-        lanes = dict(zip(self._variable_names, variables, strict=True))
+        variables = dict(zip(self._variable_names, values, strict=True))
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         with batching_clients(), convolve_in(self._form):
-            outputs: Tensor = call_lanes(self, swapped, (x, y, lanes))
+            outputs: Tensor = call_lanes(self, swapped, (x, y, variables))
         if self._knows_gradient:
             if outputs.dim() != 3:
                 raise TypeError(

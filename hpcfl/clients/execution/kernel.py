@@ -128,7 +128,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def begin(self, work: Work) -> "Session":
-        """Begin a session for some lanes. A kernel has one session at a time."""
+        """Begin a session for a chunk. A kernel has one session at a time."""
 
     @abstractmethod
     def predict(
@@ -138,12 +138,12 @@ class Kernel(ABC):
         variables: Tensors,
         function: Predict,
     ) -> Tensor:
-        """Return the output of ``function`` in evaluation mode, ``[L, batch, …]``.
+        """Return the output of ``function`` in evaluation mode, ``[a, batch, …]``.
 
         Args:
-            tensors: parameters and buffers of the models, ``[L, …]`` by name.
-            x: samples [L, batch, …].
-            variables: tensors that the function reads as ``lane.NAME``, ``[L, …]`` by
+            tensors: parameters and buffers of the models, ``[a, …]`` by name.
+            x: samples [a, batch, …].
+            variables: tensors that the function reads as ``lane.NAME``, ``[a, …]`` by
                 name.
             function: function of one client's (model, x, lane).
         """
@@ -171,7 +171,7 @@ class Kernel(ABC):
                 clients = clients[len(attempt.chunk) :]
 
     def narrow(self, failed: int) -> None:
-        """Limit the kernel to half of ``failed``, a number of lanes that did not fit."""
+        """Limit the kernel to half of ``failed``, the size of a chunk that did not fit."""
         self.widest = failed // 2
 
 
@@ -203,7 +203,7 @@ class Session(ABC):
         """Compute the gradients of ``a`` lanes' losses on their mini-batches.
 
         Args:
-            lanes: lanes to compute.
+            lanes: these lanes of the chunk.
             batch: mini-batches, ``x`` [a, size, …] and ``y`` [a, size].
             variables: variables of these lanes, ``[a, …]`` by name.
 

@@ -53,7 +53,7 @@ IN_PLACES = (
 # These operators sum or compare along a lane. With at least two lanes, the order
 # depends only on the lane's sizes. Threads share the sum of a single lane: ``SameBits``
 # always runs two. Lanes are the outermost dimension of all results of these operators
-# on tensors ``[L, …]``.
+# on tensors ``[a, …]``.
 ALONG_A_LANE = (
     "amax amin any argmax bmm embedding index_put linalg_vector_norm mean native_group_norm "
     "native_group_norm_backward native_layer_norm native_layer_norm_backward "
@@ -107,7 +107,7 @@ class OperatorObserver(_Observing, TorchDispatchMode):
 
 
 class SameBits:
-    """A function of tensors ``[L, …]`` on a CPU with lane-independent bits."""
+    """A function of tensors ``[a, …]`` on a CPU with lane-independent bits."""
 
     def __init__(
         self,

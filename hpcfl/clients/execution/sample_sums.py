@@ -100,12 +100,14 @@ class SampleSums(nn.Module):
 
         Losses and data terms are [a, PIECE, 2].
         """
-        of_sample = grad(self._evaluate_at, has_aux=True)
-        of_lane = vmap(
-            of_sample, in_dims=(None, None, 0, 0, 0, None), randomness="error"
+        differentiate = grad(self._evaluate_at, has_aux=True)
+        over_samples = vmap(
+            differentiate, in_dims=(None, None, 0, 0, 0, None), randomness="error"
         )
-        of_lanes = vmap(of_lane, in_dims=(0, 0, 0, 0, None, 0), randomness="error")
-        found: tuple[Tensors, Tensor] = of_lanes(
+        over_lanes = vmap(
+            over_samples, in_dims=(0, 0, 0, 0, None, 0), randomness="error"
+        )
+        found: tuple[Tensors, Tensor] = over_lanes(
             trained, others, x, y, places, variables
         )
         return found

@@ -95,13 +95,16 @@ class AdaptiveLocalAggregation:
         start[:, upper] = torch.lerp(own, received, omega)
 
         def step(context: StepContext) -> None:
-            lane = context.variables
-            descent = self.eta * context.gradient() * (lane["received"] - lane["own"])
-            lane["omega"] = (lane["omega"] - descent).clamp(0, 1)
-            context.set_rows(torch.lerp(lane["own"], lane["received"], lane["omega"]))
+            variables = context.variables
+            gap = variables["received"] - variables["own"]
+            descent = self.eta * context.gradient() * gap
+            variables["omega"] = (variables["omega"] - descent).clamp(0, 1)
+            context.set_rows(
+                torch.lerp(variables["own"], variables["received"], variables["omega"])
+            )
 
-        def done(losses: Tensor, lane: State) -> Tensor:
-            later = lane["rounds"][:, 0] > 1
+        def done(losses: Tensor, variables: State) -> Tensor:
+            later = variables["rounds"][:, 0] > 1
             if losses.shape[1] <= WINDOW:
                 return later
             spread = losses[:, -WINDOW:].std(dim=1, correction=0)
