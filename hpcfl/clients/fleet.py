@@ -1,6 +1,7 @@
 """The clients of one rank, as a method sees them.
 
-``Fleet`` trains, evaluates and records n clients in one call of a method.
+``Fleet`` trains, evaluates and records n clients in one call of a method: it checks the
+arguments, calls ``training.py`` or ``scoring.py``, and stores the results.
 ``TrainOptions`` are the options of a local training, ``Scoring`` and ``Results`` the
 settings and results of the calls.
 """
@@ -30,7 +31,8 @@ from hpcfl.clients.losses import (
     Tensors,
     default_prediction,
 )
-from hpcfl.clients.resources import Resources
+from hpcfl.clients.resources import Models, Resources
+from hpcfl.clients.samples import choose_some
 from hpcfl.clients.scoring import Sums
 from hpcfl.clients.setup import Setup
 from hpcfl.clients.step_context import StepContext
@@ -276,6 +278,35 @@ class Fleet:
         if self.resources.buffers.width:
             self.state[name_buffers(model)] = buffers
 
+    def _gather_models(
+        self, rows: Tensor, model: str = "model", variables: Tensors | None = None
+    ) -> Models:
+        """Return the clients' models, for rows ``[n, P]`` or ``[P]``.
+
+        Args:
+            rows: parameters of the models.
+            model: name of the client's model, as for ``train``.
+            variables: tensors by name. Raises ValueError if one is not ``[n, …]``.
+        """
+        named = {
+            name: self._require_each_client(f"variable '{name}'", value)
+            for name, value in (variables or {}).items()
+        }
+        return Models(
+            rows=self.rows(rows),
+            buffers=self.buffers(model),
+            variables=named,
+            are_equal=rows.dim() == 1 and not (named or self.resources.buffers.width),
+        )
+
+    def _require_each_client(self, what: str, values: Tensor) -> Tensor:
+        if not values.dim() or len(values) != len(self.ids):
+            raise ValueError(
+                f"{what} has shape {list(values.shape)}; its first dimension must be the "
+                f"clients, {len(self.ids)}"
+            )
+        return values
+
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Draw uniform numbers in [0, 1), ``[n, *shape]``.
 
@@ -308,7 +339,9 @@ class Fleet:
         Raises:
             ValueError: A shape does not fit, or the phase was already trained.
         """
-        start = self._make_start(rows, options)
+        start = self._gather_models(
+            rows, options.get("model", "model"), options.get("variables")
+        )
         task = self._make_task(options)
         trained = training.train(self.adjust(task), self.resources, start)
         self._keep(task, trained, options)
@@ -346,11 +379,83 @@ class Fleet:
         """
         task = self._make_task(options)
         task = replace(task, step=step, batches=batches, frozen=frozen)
-        start = self._make_start(rows, options)
+        start = self._gather_models(
+            rows, options.get("model", "model"), options.get("variables")
+        )
         trained = training.train(self.adjust(task), self.resources, start)
         self._keep(task, trained, options)
         variables: Any = NamedTensors(start.variables | trained.changed, "variables")
         return trained.rows, variables
+
+    def _make_task(self, options: TrainOptions) -> training.Task:
+        """Return the requested training.
+
+        Raises:
+            TypeError: An option is unknown.
+            ValueError: The phase was already trained.
+        """
+        known = sorted(TrainOptions.__annotations__)
+        for name in options:
+            if name not in known:
+                raise TypeError(
+                    f"unknown option '{name}' for fleet.train{suggest(name, known)}"
+                )
+        epochs = options.get("epochs")
+        proximal = options.get("proximal")
+        task = training.Task(
+            ids=self.ids,
+            rounds=self.rounds,
+            loss=options.get("loss") or self.loss,
+            names=self._list_names(options.get("params", ("all",))),
+            epochs=self.setup.training.epochs if epochs is None else epochs,
+            pace=self.pace,
+            steps=options.get("steps"),
+            phase=options.get("phase", "train"),
+            proximal=proximal and (proximal[0], self.rows(proximal[1])),
+            share=options.get("share", 1.0),
+            only=options.get("only"),
+            until=options.get("until"),
+            is_trial=self._in_trial,
+        )
+        if task.phase in self._phases:
+            raise ValueError(
+                f"phase '{task.phase}' was already trained in this call; shuffles are keyed by "
+                'the phase: pass another phase="NAME" to the second training'
+            )
+        self._phases.add(task.phase)
+        return task
+
+    def _list_names(self, params: Sequence[Group]) -> list[str]:
+        """Return the names of the parameters in groups.
+
+        Raises:
+            UserError: All these parameters are frozen.
+        """
+        if names := self.layout.list_members(params):
+            return names
+        raise UserError(
+            f"the method trains only {', '.join(map(str, params))}, but the model freezes all of "
+            "these parameters (requires_grad = False); unfreeze some of them, or choose another method"
+        )
+
+    def _keep(
+        self, task: training.Task, trained: training.Trained, options: TrainOptions
+    ) -> None:
+        """Store the buffers and losses of a training, and record the request."""
+        self.keep_buffers(options.get("model", "model"), trained.buffers)
+        results = self.results
+        results.losses, results.data_losses = trained.losses.unbind(dim=1)
+        results.sample_gradients += trained.sample_gradients
+        if task.is_trial:
+            return
+        noisy = trained.noisy_batches
+        taken = np.flatnonzero(noisy.sum(axis=0))
+        gradients = int(taken.max(initial=0))
+        asked = task.epochs, task.batches, task.steps, task.share, gradients
+        results.trainings.append(TrainingRequest(*asked))
+        if self.resources.privacy is not None:
+            before = results.noisy_batches
+            results.noisy_batches = noisy if before is None else before + noisy
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -408,15 +513,16 @@ class Fleet:
         if self.resources.samples.selects:
             parts["selection"] = list(map(name_held_out, columns))
         with self.resources.stopwatch.phase("score"):
+            models = self._gather_models(rows, model, variables)
             for part, names in parts.items():
                 sums: Sums = {}
                 for on, scores in self._select_scores(part).items():
-                    sums |= self._sum_scores(
+                    sums |= scoring.sum_scores(
+                        resources=self.resources,
+                        models=models,
+                        ids=self.ids,
                         on=on,
-                        rows=rows,
                         predict=predict or default_prediction,
-                        model=model,
-                        variables=self._variables(variables),
                         scores=scores,
                     )
                 self.results.scores |= dict.fromkeys(names, sums)
@@ -455,63 +561,21 @@ class Fleet:
         """
         self._refuse_reading("losses of models ('loss_of')")
         if isinstance(models, Tensor):
-            scores = {"loss": CrossEntropy()}
-            total, samples = self._sum_scores(
+            sums = scoring.sum_scores(
+                resources=self.resources,
+                models=self._gather_models(models, model),
+                ids=self.ids,
                 on=on,
-                rows=models,
                 predict=default_prediction,
-                model=model,
-                variables={},
-                scores=scores,
-            )["loss"].T
+                scores={"loss": CrossEntropy()},
+            )
+            total, samples = sums["loss"].T
             mean: Tensor = total / samples.clamp(min=1)
             return mean.to(self.resources.device)
         losses = torch.zeros_like(models.picks, dtype=torch.float64)
         for column, picks in enumerate(models.picks.T):
             losses[:, column] = self.loss_of(models.take(picks.clamp(min=0)), on, model)
         return losses.masked_fill(models.picks < 0, torch.inf)
-
-    def _sum_scores(
-        self,
-        on: str,
-        rows: Tensor,
-        predict: Predict,
-        model: str,
-        variables: Tensors,
-        scores: Mapping[str, Score],
-    ) -> Sums:
-        """Return the sums of ``scores`` on each client's samples.
-
-        Args:
-            on: name of a part of the samples in ``Samples.parts``.
-        """
-        resources = self.resources
-        pools = [resources.samples.parts[on][int(client)] for client in self.ids]
-        tests = np.arange(len(self.ids))
-        is_same_model = (
-            rows.dim() == 1 and not variables and not resources.buffers.width
-        )
-        if is_same_model and on == "test":
-            tests = resources.samples.number_tests(self.ids.tolist())
-        # A model that several clients test on the same samples is scored once. These
-        # clients share one row, so the first rows serve for all of them.
-        _, firsts, place = np.unique(tests, return_index=True, return_inverse=True)
-        count = len(firsts)
-        classes = resources.samples.classes
-        chunks, order = resources.map_chunks(
-            rows=self.rows(rows)[:count],
-            buffers=self.buffers(model)[:count],
-            pools=[pools[first] for first in firsts],
-            function=predict,
-            variables=variables,
-            reduce=lambda blocks, chunk: scoring.score(
-                blocks, len(chunk), classes, scores
-            ),
-        )
-        return {
-            name: torch.cat([sums[name] for sums in chunks])[order][place]
-            for name in chunks[0]
-        }
 
     def record(self, name: str, values: Tensor) -> None:
         """Record a number for each client as ``recorded/NAME``, and its mean.
@@ -560,32 +624,15 @@ class Fleet:
             UserError: Sample-level privacy is on.
         """
         self._refuse_reading("means of samples by class ('class_means')")
-        resources = self.resources
-        pools = [
-            self._draw_pool(round, client, *draws)
-            if draws
-            else resources.samples.train[client]
-            for round, client in self._keys
-        ]
-        pools = [
-            resources.samples.vary(pool, self.setup.seed, "class means", round, client)
-            for (round, client), pool in zip(self._keys, pools, strict=True)
-        ]
-
-        def average(blocks: scoring.Blocks, chunk: list[int]) -> Tensor:
-            classes = resources.samples.classes
-            sums, counts = scoring.sum_by_class(blocks, len(chunk), classes)
-            return sums / counts.clamp(min=1)[..., None]
-
-        means, order = resources.map_chunks(
-            rows=self.rows(rows),
-            buffers=self.buffers(model),
-            pools=pools,
-            function=function,
-            variables=self._variables(variables),
-            reduce=average,
-        )
-        return torch.cat(means).float()[order.to(resources.device)]
+        samples, seed = self.resources.samples, self.setup.seed
+        pools = []
+        for round, client in self._keys:
+            pool = samples.train[client]
+            if draws:
+                pool = samples.draw_by_class(client, *draws, seed, round, client)
+            pools.append(samples.vary(pool, seed, "class means", round, client))
+        models = self._gather_models(rows, model, variables)
+        return scoring.average_by_class(self.resources, models, pools, function)
 
     def outputs(
         self,
@@ -615,21 +662,16 @@ class Fleet:
             UserError: Sample-level privacy is on.
         """
         self._refuse_reading("outputs of samples ('outputs')")
-        resources = self.resources
-        pools = [self._choose_pool(round, client, most) for round, client in self._keys]
-        found = resources.compute_outputs(
-            self.rows(rows), self.buffers(model), pools, function
-        )
+        samples, seed = self.resources.samples, self.setup.seed
+        pools = [
+            choose_some(samples.train[client], most, seed, "outputs", round, client)
+            for round, client in self._keys
+        ]
         size = max(map(len, pools)) if most is None else most
-        positions = torch.from_numpy(scoring.pad_positions(pools, size)).to(
-            resources.device
+        models = self._gather_models(rows, model)
+        return scoring.compute_padded_outputs(
+            self.resources, models, pools, function, size
         )
-        held = positions >= 0
-        labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
-        outputs = found[0].new_zeros(*held.shape, *found[0].shape[1:])
-        for place, of_client in enumerate(found):
-            outputs[place, : len(of_client)] = of_client
-        return outputs, labels, held
 
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
@@ -665,139 +707,10 @@ class Fleet:
         if self.resources.privacy is not None:
             self.resources.privacy.refuse(what)
 
-    def _variables(self, variables: Tensors | None) -> Tensors:
-        """Return variables by name. Raises ValueError if one is not ``[n, …]``."""
-        return {
-            name: self._require_each_client(f"variable '{name}'", value)
-            for name, value in (variables or {}).items()
-        }
-
-    def _require_each_client(self, what: str, values: Tensor) -> Tensor:
-        if not values.dim() or len(values) != len(self.ids):
-            raise ValueError(
-                f"{what} has shape {list(values.shape)}; its first dimension must be the "
-                f"clients, {len(self.ids)}"
-            )
-        return values
-
     @property
     def _keys(self) -> Iterator[tuple[int, int]]:
         """Yield the round and the id of each client."""
         return zip(self.rounds.tolist(), self.ids.tolist(), strict=True)
-
-    def _choose_pool(self, round: int, client: int, most: int | None) -> np.ndarray:
-        """Return the positions of at most ``most`` training samples, in order."""
-        pool = self.resources.samples.train[client]
-        if most is None or len(pool) <= most:
-            return pool
-        key = "outputs", round, client
-        order = randomness.permutation(len(pool), self.setup.seed, *key)
-        chosen: np.ndarray = pool[np.sort(order[:most])]
-        return chosen
-
-    def _draw_pool(self, round: int, client: int, times: int, size: int) -> np.ndarray:
-        """Draw sample positions: ``times`` draws of ``size`` samples of each class.
-
-        A class with fewer samples gives all of them.
-        """
-        pool = self.resources.samples.train[client]
-        labels = (
-            self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)]
-            .cpu()
-            .numpy()
-        )
-        drawn = []
-        for label in np.unique(labels):
-            of_class = pool[labels == label]
-            random = randomness.generator(
-                self.setup.seed,
-                "class draws",
-                round,
-                client,
-                int(label),
-            )
-            drawn += [
-                of_class[random.permutation(len(of_class))[:size]] for _ in range(times)
-            ]
-        return np.concatenate(drawn) if drawn else pool
-
-    def _make_task(self, options: TrainOptions) -> training.Task:
-        """Return the requested training.
-
-        Raises:
-            TypeError: An option is unknown.
-            ValueError: The phase was already trained.
-        """
-        known = sorted(TrainOptions.__annotations__)
-        for name in options:
-            if name not in known:
-                raise TypeError(
-                    f"unknown option '{name}' for fleet.train{suggest(name, known)}"
-                )
-        epochs = options.get("epochs")
-        proximal = options.get("proximal")
-        task = training.Task(
-            rounds=self.rounds,
-            loss=options.get("loss") or self.loss,
-            names=self._list_names(options.get("params", ("all",))),
-            epochs=self.setup.training.epochs if epochs is None else epochs,
-            pace=self.pace,
-            steps=options.get("steps"),
-            phase=options.get("phase", "train"),
-            proximal=proximal and (proximal[0], self.rows(proximal[1])),
-            share=options.get("share", 1.0),
-            only=options.get("only"),
-            until=options.get("until"),
-            is_trial=self._in_trial,
-        )
-        if task.phase in self._phases:
-            raise ValueError(
-                f"phase '{task.phase}' was already trained in this call; shuffles are keyed by "
-                'the phase: pass another phase="NAME" to the second training'
-            )
-        self._phases.add(task.phase)
-        return task
-
-    def _make_start(self, rows: Tensor, options: TrainOptions) -> training.Start:
-        """Return the clients' models, buffers and variables before a training."""
-        return training.Start(
-            ids=self.ids,
-            rows=self.rows(rows),
-            buffers=self.buffers(options.get("model", "model")),
-            variables=self._variables(options.get("variables")),
-        )
-
-    def _keep(
-        self, task: training.Task, trained: training.Trained, options: TrainOptions
-    ) -> None:
-        """Store the buffers and losses of a training, and record the request."""
-        self.keep_buffers(options.get("model", "model"), trained.buffers)
-        results = self.results
-        results.losses, results.data_losses = trained.losses.unbind(dim=1)
-        results.sample_gradients += trained.sample_gradients
-        if task.is_trial:
-            return
-        noisy = trained.noisy_batches
-        taken = np.flatnonzero(noisy.sum(axis=0))
-        gradients = int(taken.max(initial=0))
-        asked = task.epochs, task.batches, task.steps, task.share, gradients
-        results.trainings.append(TrainingRequest(*asked))
-        if self.resources.privacy is not None:
-            before = results.noisy_batches
-            results.noisy_batches = noisy if before is None else before + noisy
-
-    def _list_names(self, params: Sequence[Group]) -> list[str]:
-        """Return the names of the parameters in groups.
-
-        Raises:
-            UserError: All these parameters are frozen.
-        """
-        if names := self.layout.list_members(params):
-            return names
-        raise UserError(
-            f"the method trains only {', '.join(map(str, params))}, but the model freezes all of "
-            "these parameters (requires_grad = False); unfreeze some of them, or choose another method"
-        )
 
 
 def require_one(numbers: Iterable[Number]) -> Number:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcfl.clients import scoring
 from hpcfl.clients.execution import OperatorObserver
 from hpcfl.clients.losses import (
     Batch,
@@ -35,7 +36,7 @@ from hpcfl.clients.losses import (
     identify_function,
     train_mode,
 )
-from hpcfl.clients.resources import Resources
+from hpcfl.clients.resources import Models, Resources
 from hpcfl.models import parts
 
 
@@ -156,14 +157,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def compute_features(
-    resources: Resources, rows: Tensor, buffers: Tensor, pools: list[np.ndarray]
+    resources: Resources, models: Models, pools: list[np.ndarray]
 ) -> tuple[Resources, list[np.ndarray]]:
     """Compute the features of the lanes' samples once.
 
     Args:
         resources: resources of the rank.
-        rows: models ``[L, P]``.
-        buffers: batch-norm statistics ``[L, B]``.
+        models: models of the L lanes.
         pools: positions of each lane's samples among the rank's samples.
 
     Returns:
@@ -171,7 +171,7 @@ def compute_features(
         features among them.
     """
     assert resources.head is not None
-    features = resources.compute_outputs(rows, buffers, pools, _extract_features)
+    features = scoring.compute_outputs(resources, models, pools, _extract_features)
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replace_samples(
         torch.cat(features), resources.samples.y[index]

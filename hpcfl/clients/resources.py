@@ -1,36 +1,32 @@
 """A rank's kernel and samples for all rounds, and a stopwatch of its phases.
 
-``Resources`` holds the kernel, the samples and further objects for training and
-scoring.
+``Resources`` holds the kernel, the samples and further objects that train and score
+``Models``.
 """
 
 import copy
-import itertools
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients import scoring
 from hpcfl.clients.execution import (
     Kernel,
     choose_kernel,
     is_full,
 )
-from hpcfl.clients.losses import HeadModel, Loss, Predict, Tensors
+from hpcfl.clients.losses import HeadModel, Loss, Tensors
 from hpcfl.clients.samples import Samples
-from hpcfl.clients.scoring import Blocks
 from hpcfl.clients.setup import Setup
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Form, MostLanes, Training
-from hpcfl.files import heartbeat
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout, lay_out_parameters
 from hpcfl.scores.base import Score
@@ -38,7 +34,6 @@ from hpcfl.scores.base import Score
 if TYPE_CHECKING:
     from hpcfl.clients.sample_privacy import SamplePrivacy
 
-Found = TypeVar("Found")
 HEAD_FLOATS = 1 << 24  # total size of models side by side on a CPU, 64 MB
 # Copies of features: in blocks, concatenated by client, concatenated over all clients.
 FEATURE_COPIES = 3
@@ -156,6 +151,23 @@ class LaneChoice:
 
 
 @dataclass(frozen=True)
+class Models:
+    """Models of n clients.
+
+    Attributes:
+        rows: parameters, ``[n, P]``.
+        buffers: batch-norm statistics, ``[n, B]``.
+        variables: tensors that losses, steps and predictions read, ``[n, …]`` by name.
+        are_equal: whether the models are known to be equal.
+    """
+
+    rows: Tensor
+    buffers: Tensor
+    variables: Tensors = field(default_factory=dict)
+    are_equal: bool = False
+
+
+@dataclass(frozen=True)
 class Resources:
     """A rank's samples, its kernel, and further objects for training and scoring.
 
@@ -211,99 +223,17 @@ class Resources:
     def _list_kernels(self) -> list[Kernel]:
         return [self.kernel, *([self.head.kernel] if self.head else [])]
 
-    def map_chunks(
-        self,
-        rows: Tensor,
-        buffers: Tensor,
-        pools: list[np.ndarray],
-        function: Predict,
-        variables: Tensors,
-        reduce: Callable[[Blocks, list[int]], Found],
-    ) -> tuple[list[Found], Tensor]:
-        """Apply ``reduce`` to the outputs of n clients, chunk by chunk.
-
-        Args:
-            rows, buffers, variables: models, statistics and variables of the clients,
-                ``[n, …]``.
-            pools: positions of each client's samples among the rank's samples.
-            function: function of (model, x, lane).
-            reduce: function of a chunk's blocks, from ``scoring.compute_blocks``, and
-                the positions of its clients.
-
-        Returns:
-            The result of each chunk, and the position of each client in the
-            concatenation of all chunks, [n].
-        """
-        results: list[Found] = []
-        order = scoring.order_longest_first(pools)
-
-        def run(chunk: list[int]) -> Found:
-            index = torch.tensor(chunk, device=self.device)
-            blocks = scoring.compute_blocks(
-                kernel=self.kernel,
-                tensors=self.stack_models(rows, buffers, index),
-                samples=self.samples,
-                pools=[pools[position] for position in chunk],
-                variables={name: value[index] for name, value in variables.items()},
-                function=function,
-            )
-            return reduce(blocks, chunk)
-
-        for attempt in self.kernel.attempt(order):
-            with attempt as chunk:
-                results.append(run(chunk))
-                heartbeat.beat()
-        return results, torch.tensor(order).argsort()
-
-    def compute_outputs(
-        self,
-        rows: Tensor,
-        buffers: Tensor,
-        pools: list[np.ndarray],
-        function: Predict,
-    ) -> list[Tensor]:
-        """Return ``function`` of the samples of each client, ``[samples, …]``.
-
-        Args:
-            rows, buffers: models and statistics of the clients, ``[n, …]``.
-            pools: positions of each client's samples among the rank's samples.
-            function: function of (model, x, lane), without variables.
-        """
-
-        def join(blocks: Blocks, chunk: list[int]) -> list[Tensor]:
-            parts: list[list[Tensor]] = [[] for _ in chunk]
-            for lanes, output, *_ in blocks:
-                for lane, of_lane in zip(lanes, output, strict=True):
-                    parts[lane].append(of_lane)
-            like = next(found[0] for found in parts if found)[:0]
-            joined = []
-            for position, found in zip(chunk, parts, strict=True):
-                joined.append(torch.cat([like, *found])[: len(pools[position])])
-            return joined
-
-        chunks, place = self.map_chunks(
-            rows=rows,
-            buffers=buffers,
-            pools=pools,
-            function=function,
-            variables={},
-            reduce=join,
-        )
-        found = list(itertools.chain.from_iterable(chunks))
-        return [found[position] for position in place.tolist()]
-
-    def stack_models(self, rows: Tensor, buffers: Tensor, index: Tensor) -> Tensors:
-        """Copy models and their buffers into tensors ``[L, *shape]`` by name.
+    def stack_models(self, models: Models, index: Tensor) -> Tensors:
+        """Copy parameters and statistics into tensors ``[L, *shape]`` by name.
 
         The tensors have the memory layout of the kernel.
 
         Args:
-            rows: models ``[n, P]``.
-            buffers: batch-norm statistics ``[n, B]``.
+            models: models of n clients.
             index: positions [L] of the models to copy.
         """
-        buffer_views = self.buffers.split(buffers)
-        return self.stack_rows(rows, index) | {
+        buffer_views = self.buffers.split(models.buffers)
+        return self.stack_rows(models.rows, index) | {
             name: view.index_select(0, index) for name, view in buffer_views.items()
         }
 

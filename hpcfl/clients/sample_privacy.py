@@ -17,7 +17,7 @@ from torch import Tensor
 from hpcfl.clients.batch_plan import MOST_GRADIENTS, BatchRun, MiniBatches
 from hpcfl.clients.execution import NO_SAMPLE, PIECE, Session, Work
 from hpcfl.clients.losses import Batch, Lanes, Tensors
-from hpcfl.clients.scoring import pad_positions
+from hpcfl.clients.samples import pad_positions
 from hpcfl.errors import UserError
 from hpcfl.rows import mixing, randomness
 

@@ -222,6 +222,30 @@ class Samples:
         varied: np.ndarray = index + len(self.y) * draws
         return varied
 
+    def draw_by_class(
+        self, client: int, times: int, size: int, seed: int, *key: int | str
+    ) -> np.ndarray:
+        """Draw training samples: ``times`` draws of ``size`` samples of each class.
+
+        A class with fewer samples gives all of them.
+
+        Args:
+            client: client id.
+            times: number of draws.
+            size: maximum number of samples in a draw.
+            seed, key: key of the draws.
+        """
+        pool = self.train[client]
+        labels = self.y[torch.from_numpy(pool).to(self.device)].cpu().numpy()
+        drawn = []
+        for label in np.unique(labels):
+            of_class = pool[labels == label]
+            random = randomness.generator(seed, "class draws", *key, int(label))
+            drawn += [
+                of_class[random.permutation(len(of_class))[:size]] for _ in range(times)
+            ]
+        return np.concatenate(drawn) if drawn else pool
+
     def counts(self, client: int) -> Tensor:
         """Count a client's training samples of each class, float64 [classes]."""
         return (
@@ -262,6 +286,36 @@ def _number_pools(
         for name in parts:
             pools[round][name] = {client: next(numbered) for client in clients}
     return chosen.astype(np.int64), pools
+
+
+def choose_some(
+    pool: np.ndarray, most: int | None, seed: int, *key: int | str
+) -> np.ndarray:
+    """Return at most ``most`` positions of a pool, drawn at random, in its order.
+
+    Args:
+        pool: positions of a client's samples.
+        most: maximum number of positions; None for all.
+        seed, key: key of the draw.
+    """
+    if most is None or len(pool) <= most:
+        return pool
+    order = randomness.permutation(len(pool), seed, *key)
+    chosen: np.ndarray = pool[np.sort(order[:most])]
+    return chosen
+
+
+def pad_positions(parts: list[np.ndarray], size: int) -> np.ndarray:
+    """Return each client's positions as a row [size], padded with −1.
+
+    Args:
+        parts: at most ``size`` positions for each client.
+        size: number of columns.
+    """
+    positions = np.full((len(parts), size), -1)
+    lengths = np.array([[len(part)] for part in parts])
+    positions[np.arange(size) < lengths] = np.concatenate(parts)
+    return positions
 
 
 def draw_variants(count: int, generator: np.random.Generator) -> np.ndarray:

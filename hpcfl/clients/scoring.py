@@ -1,12 +1,15 @@
 """Scoring: evaluation of clients' models on their own samples, in large blocks.
 
-Clients side by side process their whole blocks in lockstep; clients without further
-blocks drop out. Then their remaining samples follow, grouped by size. The size of a
-block depends only on the client's own pool.
+``sum_scores``, ``average_by_class`` and ``compute_outputs`` evaluate the models of a
+fleet chunk by chunk (``map_chunks``). The clients of a chunk process their whole blocks
+in lockstep; clients without further blocks drop out. Then their remaining samples
+follow, grouped by size. The size of a block depends only on the client's own pool.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,9 +18,11 @@ from torch.nn.functional import one_hot
 
 from hpcfl.clients.execution import Kernel
 from hpcfl.clients.losses import Predict, Tensors, index_lanes
-from hpcfl.clients.samples import Samples
+from hpcfl.clients.resources import Models, Resources
+from hpcfl.clients.samples import Samples, pad_positions
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
+from hpcfl.files import heartbeat
 from hpcfl.rows import mixing
 from hpcfl.rows.declared import describe_form
 from hpcfl.scores.base import Block, Score
@@ -31,6 +36,172 @@ BLOCK = 128
 Blocks = Iterator[tuple[list[int], Tensor, Tensor, Tensor]]
 # Sums by name of the score, float64 [n, width of the score], on the CPU.
 Sums = dict[str, Tensor]
+Found = TypeVar("Found")
+
+
+def sum_scores(
+    resources: Resources,
+    models: Models,
+    ids: np.ndarray,
+    on: str,
+    predict: Predict,
+    scores: Mapping[str, Score],
+) -> Sums:
+    """Return the sums of ``scores`` on each client's samples.
+
+    Args:
+        resources: kernel and samples of the rank.
+        models: models of n clients.
+        ids: client ids [n].
+        on: name of a part of the samples in ``Samples.parts``.
+        predict: function of (model, x, lane) that returns logits [batch, classes].
+        scores: scores by name.
+    """
+    samples = resources.samples
+    tests = np.arange(len(ids))
+    if models.are_equal and on == "test":
+        tests = samples.number_tests(ids.tolist())
+    # A model that several clients test on the same samples is scored once. These
+    # clients share one row, so the first rows serve for all of them.
+    _, firsts, place = np.unique(tests, return_index=True, return_inverse=True)
+    chunks, order = map_chunks(
+        resources=resources,
+        models=models,
+        pools=[samples.parts[on][client] for client in ids[firsts].tolist()],
+        function=predict,
+        reduce=lambda blocks, chunk: score_chunk(
+            blocks, len(chunk), samples.classes, scores
+        ),
+    )
+    return {
+        name: torch.cat([sums[name] for sums in chunks])[order][place]
+        for name in chunks[0]
+    }
+
+
+def average_by_class(
+    resources: Resources,
+    models: Models,
+    pools: list[np.ndarray],
+    function: Predict,
+) -> Tensor:
+    """Return the means of ``function`` over each client's samples by class.
+
+    Args:
+        resources, models, pools: as for ``map_chunks``.
+        function: function of (model, x, lane) that returns [batch, d].
+
+    Returns:
+        Means [n, classes, d], float32; zero for classes without samples.
+    """
+
+    def average(blocks: Blocks, chunk: list[int]) -> Tensor:
+        sums, counts = sum_by_class(blocks, len(chunk), resources.samples.classes)
+        return sums / counts.clamp(min=1)[..., None]
+
+    means, order = map_chunks(resources, models, pools, function, average)
+    return torch.cat(means).float()[order.to(resources.device)]
+
+
+def compute_padded_outputs(
+    resources: Resources,
+    models: Models,
+    pools: list[np.ndarray],
+    function: Predict,
+    size: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``function`` of the samples of all clients, padded to one size.
+
+    Args:
+        resources, models, pools: as for ``map_chunks``.
+        function: function of (model, x, lane) that returns [batch, d].
+        size: size of the second dimension, at least that of the largest pool.
+
+    Returns:
+        Outputs [n, size, d], labels [n, size], and a mask, bool [n, size], which is
+        False in padding. Outputs and labels are zero there.
+    """
+    found = compute_outputs(resources, models, pools, function)
+    positions = torch.from_numpy(pad_positions(pools, size)).to(resources.device)
+    held = positions >= 0
+    labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
+    outputs = found[0].new_zeros(*held.shape, *found[0].shape[1:])
+    for place, of_client in enumerate(found):
+        outputs[place, : len(of_client)] = of_client
+    return outputs, labels, held
+
+
+def compute_outputs(
+    resources: Resources,
+    models: Models,
+    pools: list[np.ndarray],
+    function: Predict,
+) -> list[Tensor]:
+    """Return ``function`` of the samples of each client, ``[samples, …]``.
+
+    Args:
+        resources, models, pools: as for ``map_chunks``.
+        function: function of (model, x, lane).
+    """
+
+    def join(blocks: Blocks, chunk: list[int]) -> list[Tensor]:
+        parts: list[list[Tensor]] = [[] for _ in chunk]
+        for lanes, output, *_ in blocks:
+            for lane, of_lane in zip(lanes, output, strict=True):
+                parts[lane].append(of_lane)
+        like = next(found[0] for found in parts if found)[:0]
+        joined = []
+        for position, found in zip(chunk, parts, strict=True):
+            joined.append(torch.cat([like, *found])[: len(pools[position])])
+        return joined
+
+    chunks, order = map_chunks(resources, models, pools, function, join)
+    found = list(chain.from_iterable(chunks))
+    return [found[position] for position in order.tolist()]
+
+
+def map_chunks(
+    resources: Resources,
+    models: Models,
+    pools: list[np.ndarray],
+    function: Predict,
+    reduce: Callable[[Blocks, list[int]], Found],
+) -> tuple[list[Found], Tensor]:
+    """Apply ``reduce`` to the outputs of n clients, chunk by chunk.
+
+    Args:
+        resources: kernel and samples of the rank.
+        models: models of the clients; further models are not read.
+        pools: positions of each client's samples among the rank's samples, n arrays.
+        function: function of (model, x, lane).
+        reduce: function of a chunk's blocks, from ``compute_blocks``, and the positions
+            of its clients.
+
+    Returns:
+        The result of each chunk, and the position of each client in the concatenation
+        of all chunks, [n].
+    """
+    results: list[Found] = []
+    order = order_longest_first(pools)
+
+    def run(chunk: list[int]) -> Found:
+        index = torch.tensor(chunk, device=resources.device)
+        variables = models.variables.items()
+        blocks = compute_blocks(
+            kernel=resources.kernel,
+            tensors=resources.stack_models(models, index),
+            samples=resources.samples,
+            pools=[pools[position] for position in chunk],
+            variables={name: value[index] for name, value in variables},
+            function=function,
+        )
+        return reduce(blocks, chunk)
+
+    for attempt in resources.kernel.attempt(order):
+        with attempt as chunk:
+            results.append(run(chunk))
+            heartbeat.beat()
+    return results, torch.tensor(order).argsort()
 
 
 def order_longest_first(pools: list[np.ndarray]) -> list[int]:
@@ -84,19 +255,6 @@ def _plan_blocks(
     for size, lanes in sorted(rests.items()):
         parts = [pools[lane][lengths[lane] - size :] for lane in lanes]
         yield lanes, pad_positions(parts, size)
-
-
-def pad_positions(parts: list[np.ndarray], size: int) -> np.ndarray:
-    """Return each client's positions as a row [size], padded with −1.
-
-    Args:
-        parts: at most ``size`` positions for each client.
-        size: number of columns.
-    """
-    positions = np.full((len(parts), size), -1)
-    lengths = np.array([[len(part)] for part in parts])
-    positions[np.arange(size) < lengths] = np.concatenate(parts)
-    return positions
 
 
 def compute_blocks(
@@ -157,7 +315,7 @@ def add_rows(
     return total
 
 
-def score(
+def score_chunk(
     blocks: Blocks,
     clients: int,
     classes: int,

@@ -40,7 +40,8 @@ from hpcfl.clients.losses import (
     index_lanes,
 )
 from hpcfl.clients.optimizers import Optimizer
-from hpcfl.clients.resources import Resources
+from hpcfl.clients.resources import Models, Resources
+from hpcfl.clients.samples import choose_some
 from hpcfl.clients.step_context import StepContext, StepRandom
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
@@ -57,6 +58,7 @@ class Task:
     ``TrainOptions`` and ``Fleet.train_by`` explain the other fields.
 
     Attributes:
+        ids: client ids, [n].
         rounds: round of each client, [n].
         names: parameters to train, in the order of a row.
         pace: fraction of the epochs that each client completes, as in ``Fleet``.
@@ -66,6 +68,7 @@ class Task:
         step: method's own step; None for a step of the optimiser on the loss.
     """
 
+    ids: np.ndarray
     rounds: np.ndarray
     loss: Loss
     names: list[str]
@@ -109,36 +112,9 @@ class Task:
             round, client: keys of the draw.
             samples: positions of the client's samples, [n_i].
         """
-        if self.share >= 1:
-            return samples
         count = count_pool(len(samples), self.share)
-        order = randomness.permutation(
-            len(samples),
-            seed,
-            "subset",
-            self.phase,
-            round,
-            client,
-        )
-        chosen: np.ndarray = samples[np.sort(order[:count])]
-        return chosen
-
-
-@dataclass(frozen=True)
-class Start:
-    """Clients before a local training.
-
-    Attributes:
-        ids: client ids, [n].
-        rows: their models, ``[n, P]``.
-        buffers: their batch-norm statistics, ``[n, B]``.
-        variables: tensors that losses and steps read, ``[n, …]`` by name.
-    """
-
-    ids: np.ndarray
-    rows: Tensor
-    buffers: Tensor
-    variables: Tensors
+        key = "subset", self.phase, round, client
+        return choose_some(samples, count, seed, *key)
 
 
 @dataclass(frozen=True)
@@ -166,7 +142,7 @@ class Trained:
     noisy_batches: np.ndarray
 
 
-def train(task: Task, resources: Resources, start: Start) -> Trained:
+def train(task: Task, resources: Resources, start: Models) -> Trained:
     """Train clients locally and return the results.
 
     The tensors of ``start`` do not change.
@@ -174,7 +150,7 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
     Args:
         task: requested training.
         resources: kernel, samples and device of the rank.
-        start: clients before the training.
+        start: models of the clients before the training.
 
     Raises:
         RunFailure: The model has changed a constant buffer.
@@ -192,7 +168,7 @@ def train(task: Task, resources: Resources, start: Start) -> Trained:
 class LocalTraining:
     """A local training of n clients, whose chunks train one after the other.
 
-    Methods identify clients by their positions in ``start.ids``.
+    Methods identify clients by their positions in ``task.ids``.
 
     Attributes:
         task, resources, start: as for ``train``.
@@ -205,7 +181,7 @@ class LocalTraining:
 
     task: Task
     resources: Resources
-    start: Start
+    start: Models
 
     def __post_init__(self) -> None:
         task, resources, start = self.task, self.resources, self.start
@@ -216,7 +192,7 @@ class LocalTraining:
         self.features_once = bool(self.order) and _can_compute_features_once(
             task, resources, start.variables
         )
-        clients, device = len(start.ids), resources.device
+        clients, device = len(task.ids), resources.device
         self.trained = Trained(
             rows=_copy_rows(start.rows),
             buffers=start.buffers.clone(),
@@ -231,7 +207,7 @@ class LocalTraining:
         size = task.count_step_samples(resources)
         has_statistics = resources.buffers.width > 0
         fewest = task.batches * find_fewest_samples(resources.training, has_statistics)
-        rounds, ids = task.rounds.tolist(), self.start.ids.tolist()
+        rounds, ids = task.rounds.tolist(), task.ids.tolist()
         clients = []
         for position, (round, client) in enumerate(zip(rounds, ids, strict=True)):
             samples = resources.samples.train[client]
@@ -275,7 +251,7 @@ class LocalTraining:
         """Train clients side by side from their first mini-batch to their last.
 
         Args:
-            positions: positions of the clients in ``start.ids``.
+            positions: positions of the clients in ``task.ids``.
         """
         index = torch.tensor(positions, device=self.resources.device)
         chunk = self.start_chunk(positions, index)
@@ -292,21 +268,20 @@ class LocalTraining:
         """Return the chunk for some clients.
 
         Args:
-            positions: positions of the clients in ``start.ids``.
+            positions: positions of the clients in ``task.ids``.
             index: the same positions as a tensor on the device.
         """
-        resources, trained = self.resources, self.trained
+        resources, start = self.resources, self.start
         clients = [self.clients[position] for position in positions]
         if self.features_once:
-            tensors = heads.copy_heads(resources, trained.rows, index)
+            tensors = heads.copy_heads(resources, start.rows, index)
             pools = [client.pool for client in clients]
-            resources, pools = heads.compute_features(
-                resources, trained.rows[index], trained.buffers[index], pools
-            )
+            models = Models(start.rows[index], start.buffers[index])
+            resources, pools = heads.compute_features(resources, models, pools)
             of_features = zip(clients, pools, strict=True)
             clients = [client._replace(pool=pool) for client, pool in of_features]
         else:
-            tensors = resources.stack_models(trained.rows, trained.buffers, index)
+            tensors = resources.stack_models(start, index)
         anchors: Tensors = {}
         if self.task.proximal is not None:
             _, rows = self.task.proximal
@@ -321,7 +296,7 @@ class LocalTraining:
             size=self.task.count_step_samples(resources),
             clients=clients,
         )
-        variables = self.start.variables.items()
+        variables = start.variables.items()
         return Chunk(
             task=self.task,
             resources=resources,
@@ -336,7 +311,7 @@ class LocalTraining:
 
         Args:
             chunk: chunk that has trained.
-            index: positions of its clients in ``start.ids``.
+            index: positions of its clients in ``task.ids``.
         """
         trained, tensors = self.trained, chunk.tensors
         mixing.index_copy(trained.losses, index, chunk.finish())

@@ -97,9 +97,9 @@ def runs(monkeypatch):
     """Return the number of samples in each run of the frozen layers."""
     counted, run_once = [], heads.compute_features
 
-    def counting(resources, rows, buffers, pools):
+    def counting(resources, models, pools):
         counted.append(sum(map(len, pools)))
-        return run_once(resources, rows, buffers, pools)
+        return run_once(resources, models, pools)
 
     monkeypatch.setattr(heads, "compute_features", counting)
     return counted

@@ -83,9 +83,9 @@ def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
 
 def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
     fleet = make_fleet()
-    scored, score = [], scoring.score
+    scored, score = [], scoring.score_chunk
     monkeypatch.setattr(
-        scoring, "score", lambda *given: scored.append(1) or score(*given)
+        scoring, "score_chunk", lambda *given: scored.append(1) or score(*given)
     )
     fleet.score(("pre", "global"), rows_of(fleet))
     often = len(scored)
@@ -111,6 +111,25 @@ def test_clients_are_scored_together_as_one_by_one(make_fleet, rows_of, monkeypa
         if lanes == "auto":
             assert blocks == [(5, 32), (2, 32), (4, 16), (1, 32), (4, 16)]
     torch.testing.assert_close(*found)
+
+
+def test_models_that_do_not_fit_are_scored_in_fewer_lanes(
+    make_fleet, rows_of, monkeypatch
+):
+    fleet = make_fleet(lanes=4)
+    rows, kernel = rows_of(fleet), fleet.resources.kernel
+    expected = fleet.outputs(rows, features)
+    predict = kernel.predict
+
+    def refuse_many(tensors, x, *further):
+        if len(x) > 2:
+            raise torch.OutOfMemoryError("full")
+        return predict(tensors, x, *further)
+
+    monkeypatch.setattr(kernel, "predict", refuse_many)
+    found = fleet.outputs(rows, features)
+    assert kernel.widest == 2
+    torch.testing.assert_close(found, expected)
 
 
 def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):

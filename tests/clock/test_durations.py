@@ -164,7 +164,7 @@ def test_shares_and_epochs_are_those_of_training(epochs):
         assert count_epochs(find_share(done, epochs), epochs) == done
     for percent in range(101):
         share = percent / 100
-        task = Task(1, None, [], epochs, np.array([share]))
+        task = Task(0, 1, None, [], epochs, np.array([share]))
         assert task.count_epochs(0) == count_epochs(share, epochs)
 
 

@@ -77,10 +77,10 @@ def test_a_global_test_set_gives_personalised_accuracies(spiral):
 def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
     from hpcfl.clients import scoring
 
-    counted, real = [], scoring.score
+    counted, real = [], scoring.score_chunk
     monkeypatch.setattr(
         scoring,
-        "score",
+        "score_chunk",
         lambda blocks, clients, *given: (
             counted.append(clients),
             real(blocks, clients, *given),

@@ -196,7 +196,7 @@ def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
     lasts = []
     for number in range(1, 401):
         pace = shares_of_cohort(experiment, number)
-        task = Task(1, None, [], 4, pace)
+        task = Task(0, 1, None, [], 4, pace)
         epochs = np.array([task.count_epochs(place) for place in range(10)])
         assert (pace < 1).sum() == 9 and (epochs[pace == 1] == 4).all()
         lasts.append(epochs[pace < 1])
