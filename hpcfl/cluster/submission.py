@@ -32,9 +32,10 @@ from hpcfl.commands import cells, experiments, needs, tune
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess, Process
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment import config
+from hpcfl.experiment import config, experiment_file
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, scratch
+from hpcfl.files.wording import list_names
 from hpcfl.report.text import escape
 from hpcfl.simulation.prepare import prepare
 from hpcfl.storage import run_folder
@@ -120,7 +121,7 @@ def submit(
     complete = len(plan.cells) - len(open_cells) - len(refused)
     lines = [f"{complete} of {len(plan.cells)} complete"] if complete else []
     lines += [f"{name}: not submitted, {error}" for name, error in refused.items()]
-    lines += [f"{name}: in the queue as job {job}" for name, job in queued.items()]
+    lines += [submitter.describe_queued(name, open_cells.get(name)) for name in queued]
     if dry_run and complete == len(plan.cells):
         return [f"{lines[0]}, so no job would be submitted; choose another --out"]
     if dry_run and jobs:
@@ -291,6 +292,27 @@ class Submitter(SubmittedJobs):
             for name, job in self.jobs.items()
             if job in queue and queue[job].is_alive
         }
+
+    def describe_queued(self, name: str, config: Config | None) -> str:
+        """Return a line on a cell's job in the queue.
+
+        Args:
+            name: name of the cell.
+            config: configuration of the cell now; None if it needs no job any more.
+        """
+        line = f"{name}: in the queue as job {self.jobs[name]}"
+        if config is None:
+            return line
+        there = experiment_file.flatten(self.read_config(name))
+        here = experiment_file.flatten(json.loads(json.dumps(config.resolved())))
+        keys = there.keys() | here.keys()
+        changed = [key for key in sorted(keys) if there.get(key) != here.get(key)]
+        if not changed:
+            return line
+        return (
+            f"{line}, submitted with another {list_names(changed)}; to replace it: scancel "
+            f"{self.jobs[name]}, then the same command"
+        )
 
     def write(self, jobs: list[CellJob]) -> None:
         """Write the jobs' files into ``OUT/jobs``. Raises RunFailure."""

@@ -4,7 +4,7 @@
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hpcfl.cluster.supervisor import Record
 from hpcfl.errors import UserError
@@ -42,6 +42,10 @@ class SubmittedJobs:
         submission.
         """
         return self.folder / f"{cell}.json"
+
+    def read_config(self, cell: str) -> dict[str, Any]:
+        """Return the file of ``get_config_path``; empty without a file."""
+        return _read(self.get_config_path(cell), dict[str, Any])
 
     def get_script_path(self, cell: str) -> Path:
         """Return the file of the cell's batch script, which does not need submitit."""

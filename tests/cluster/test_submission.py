@@ -226,6 +226,23 @@ def test_bad_input_comes_before_anything_is_written(
     assert not (here / out).exists()
 
 
+def test_a_job_in_the_queue_with_another_configuration_is_named(here, monkeypatch):
+    def accept(submitter, jobs):
+        ids = {job.name: f"5_{task}" for task, job in enumerate(jobs)}
+        submitter.add(ids)
+        return ids
+
+    monkeypatch.setattr(submission.Submitter, "send", accept)
+    pending = slurm.Queued("PENDING", "Priority", 0)
+    queue = {"5_0": pending, "5_1": pending}
+    monkeypatch.setattr(slurm, "find_jobs", lambda ids: queue)
+    send(here, "slurm")
+    assert not any("scancel" in line for line in send(here, "slurm"))
+    lines = send(here, "slurm", "training.lr=0.5")
+    for line, job in zip(lines, queue, strict=True):
+        assert "training.lr" in line and f"scancel {job}" in line
+
+
 def test_nothing_is_submitted_while_slurm_does_not_say_what_is_in_the_queue(
     here, monkeypatch
 ):
