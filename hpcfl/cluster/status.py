@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hpcfl.cluster import slurm
 from hpcfl.cluster.slurm import Queued
-from hpcfl.cluster.submission_folder import SubmittedJobs
+from hpcfl.cluster.submission_folder import OUTCOME, SubmittedJobs
 from hpcfl.errors import UserError
 from hpcfl.files import output
 from hpcfl.report.text import format_duration, literal, make_console
@@ -62,14 +62,21 @@ class Status:
 def list_statuses(folder: Path) -> list[Status]:
     """Return the status of all cells of the sweep in a folder, or of its single run.
 
+    A tuning without its table also has the failure of its last job.
+
     Raises UserError if the folder has neither.
     """
     submissions = SubmittedJobs(folder)
     queue = slurm.find_jobs(submissions.jobs.values()) or {}
-    return [
+    statuses = [
         _find_status(name, place, submissions, queue)
         for name, place in _list_cells(folder, submissions)
     ]
+    has_table = (folder / tune_folder.TABLE).exists()
+    is_open = run_folder.is_tuning(folder) and not has_table
+    if is_open and (failure := submissions.read_failure(OUTCOME)):
+        statuses.append(Status(OUTCOME, "failed", failure))
+    return statuses
 
 
 def show(folder: Path, watch: bool) -> None:

@@ -14,6 +14,7 @@ from hpcfl.storage.forms import FileName
 from hpcfl.storage.run_folder import JOBS
 
 SUBMITTED = "submitted.json"
+OUTCOME = "outcome"  # name of the last job of a tuning
 LIMIT = 16 << 20  # limit in bytes for a file
 Submitted = dict[FileName, str]  # cell → id of its job
 Form = TypeVar("Form")

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from hpcfl.cluster.submission_folder import OUTCOME
 from hpcfl.commands import tune
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.storage import run_folder
 from hpcfl.trained import loading
 from hpcfl.tuning.plan import Candidate, Cell, TuningPlan
 from hpcfl.tuning.search_results import SearchResults, name_step
-
-OUTCOME = "outcome"
 
 
 @dataclass(frozen=True)

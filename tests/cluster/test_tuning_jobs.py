@@ -187,6 +187,15 @@ def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
     assert SubmittedJobs(here / "runs" / "t").jobs["outcome"] == "4_0"
 
 
+def test_status_has_the_failure_of_the_last_job(here, sent, monkeypatch):
+    queue(monkeypatch)
+    submit()
+    folder = here / "runs" / "t"
+    (folder / "jobs" / "outcome.requeues").write_text('{"failure": "why"}')
+    last = status.list_statuses(folder)[-1]
+    assert (last.name, last.state, last.note) == ("outcome", "failed", "why")
+
+
 def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, printed_errors):
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert call("tune", "t.toml", *part) == 1
