@@ -10,7 +10,7 @@ submitit has no public function that returns its script without a submission.
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,8 +74,8 @@ def submit(
     profile_name: str,
     out: Path | None,
     dry_run: bool,
-) -> list[str]:
-    """Submit all cells that are neither complete nor in the queue.
+) -> Iterator[str]:
+    """Submit all cells that are neither complete nor in the queue, or a tuning.
 
     Args:
         file: experiment file.
@@ -86,11 +86,12 @@ def submit(
             writing or submitting anything.
 
     Returns:
-        Lines on the cells, with ``dry_run`` also those of ``Submitter.describe``.
+        Lines on the jobs, with ``dry_run`` also those of ``Submitter.describe``. The
+        cells of a sweep are submitted while the lines are read.
 
     Raises:
         UserError: The experiment, the profile or the folder cannot be used.
-        RunFailure: Slurm or the disk fails.
+        RunFailure: Slurm or the disk fails, or a cell that ran without Slurm.
     """
     profile = profiles.load(profile_name)
     table = config.read(file, overrides)
@@ -106,8 +107,19 @@ def submit(
                 f"{file}: has a section [tune], whose jobs must wait for each other, which "
                 f"needs Slurm; to run it here: {shlex.join(command)}"
             )
-        return _submit_tuning(tuning, profile, out, dry_run=dry_run)
+        return iter(_submit_tuning(tuning, profile, out, dry_run=dry_run))
     plan = experiments.make_plan(table, str(file), out)
+    return _submit_cells(plan, profile, dry_run)
+
+
+def _submit_cells(
+    plan: experiments.RunPlan, profile: Profile, dry_run: bool
+) -> Iterator[str]:
+    """Submit the cells of a sweep as one array; yield lines on them.
+
+    Without Slurm the cells run one after the other, and the line of a cell follows its
+    end.
+    """
     plan = replace(plan, folder=plan.folder.resolve())
     submitter = Submitter(plan.folder, profile)
     open_cells, refused = _find_open(plan)
@@ -123,20 +135,23 @@ def submit(
     lines += [f"{name}: not submitted, {error}" for name, error in refused.items()]
     lines += [submitter.describe_queued(name, open_cells.get(name)) for name in queued]
     if dry_run and complete == len(plan.cells):
-        return [f"{lines[0]}, so no job would be submitted; choose another --out"]
+        yield f"{lines[0]}, so no job would be submitted; choose another --out"
+        return
     if dry_run and jobs:
         _show_needs(jobs[0].config, profile.ranks)
         cells.try_data({job.name: job.config for job in jobs}, jobs[0].config)
         lines += submitter.describe(jobs)
+    yield from lines
     if dry_run or not jobs:
-        return lines
+        return
     plan.record()
     submitter.write(jobs)
-    if profile.cluster != "slurm":
-        return [*lines, *map(submitter.run_without_slurm, jobs)]
-    ids = submitter.send(jobs)
-    lines += [f"{name}: job {id}" for name, id in ids.items()]
-    return [*lines, submitter.name_status_command()]
+    if profile.cluster == "slurm":
+        for name, id in submitter.send(jobs).items():
+            yield f"{name}: job {id}"
+        yield submitter.name_status_command()
+    else:
+        yield from submitter.run_without_slurm(jobs)
 
 
 def _submit_tuning(
@@ -412,9 +427,26 @@ class Submitter(SubmittedJobs):
         self.add(ids)
         return ids
 
-    def run_without_slurm(self, job: CellJob) -> str:
-        """Run a cell without Slurm and wait for its end; return a line. Raises
-        Interrupted.
+    def run_without_slurm(self, jobs: Sequence[CellJob]) -> Iterator[str]:
+        """Run cells without Slurm one after the other; yield a line on each.
+
+        Raises RunFailure after the last cell if some failed, and Interrupted.
+        """
+        failures = 0
+        for job in jobs:
+            reason = self.run_cell(job)
+            if reason is None:
+                yield f"{job.name}: finished"
+            else:
+                failures += 1
+                yield f"{job.name}: failed, {reason}"
+        if failures:
+            raise RunFailure(f"{failures} of {len(jobs)} cells failed")
+
+    def run_cell(self, job: CellJob) -> str | None:
+        """Run a cell without Slurm and wait for its end; return the reason of a failure.
+
+        Raises Interrupted.
         """
         try:
             if self.profile.cluster == "debug":
@@ -427,10 +459,10 @@ class Submitter(SubmittedJobs):
                 executor.update_parameters(timeout_min=max(1, int(minutes)))
                 executor.submit(job.supervisor).result()
         except (UserError, RunFailure) as error:
-            return f"{job.name}: failed, {error}"
+            return str(error)
         except UncompletedJobError as error:
-            return f"{job.name}: failed, {self.read_failure(job.name) or error}"
-        return f"{job.name}: finished"
+            return self.read_failure(job.name) or str(error)
+        return None
 
 
 def _find_open(

@@ -52,7 +52,7 @@ def forked(zygote, monkeypatch):
 
 
 def send(here, name, *overrides, out="out", dry_run=False):
-    return submit(here / "e.toml", overrides, name, here / out, dry_run)
+    return list(submit(here / "e.toml", overrides, name, here / out, dry_run))
 
 
 @pytest.mark.slow
@@ -108,13 +108,17 @@ def test_the_time_limit_without_slurm(here, monkeypatch, time, minutes):
     ],
 )
 def test_a_failing_cell_does_not_stop_the_others(forked, here, name, said):
-    first, second = send(here, name, "sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]")
+    changes = ["sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]"]
+    lines = submit(here / "e.toml", changes, name, here / "out", dry_run=False)
+    first, second = next(lines), next(lines)
     diverged = (
         "round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr or set training.clip and "
         "start over with --fresh, or exclude such clients with training.on_divergence = 'exclude'"
     )
     assert first == f"seed=0,lr=1e+38: failed, {said.format(diverged)}"
     assert second == "seed=0,lr=0.1: finished"
+    with pytest.raises(RunFailure, match=r"^1 of 2 "):
+        next(lines)
 
 
 @pytest.mark.slow

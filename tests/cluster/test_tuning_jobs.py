@@ -71,7 +71,7 @@ def queue(monkeypatch, *alive):
 
 
 def submit(dry_run=False, profile="bed"):
-    return submission.submit("t.toml", [], profile, out=None, dry_run=dry_run)
+    return list(submission.submit("t.toml", [], profile, out=None, dry_run=dry_run))
 
 
 def trials(method, rung, numbers):
@@ -174,7 +174,7 @@ def test_without_slurm_the_advised_command_has_all_options(here):
     words = ["--set", changes[0], "--set", changes[1], "--out", "my runs"]
     advice = re.escape(f"hpcfl tune t.toml {shlex.join(words)}")
     with expect_refusal(f"{advice}$"):
-        submission.submit("t.toml", changes, "local", Path("my runs"), dry_run=False)
+        next(submission.submit("t.toml", changes, "local", Path("my runs"), False))
 
 
 def test_status_says_which_rung_is_in_the_queue(here, sent, monkeypatch):
