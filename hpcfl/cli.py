@@ -3,6 +3,7 @@
 import errno
 import gc
 import json
+import math
 import shlex
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +22,19 @@ from hpcfl.files import atomic, output
 from hpcfl.files.atomic import describe_reason
 from hpcfl.report.text import escape
 from hpcfl.simulation import signals
+
+
+class FiniteNumber(click.FloatRange):
+    """Number of an option within limits, neither infinite nor "nan"."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
 
 # Exit codes. CONTINUE: the same command continues; UNREAD: the reader of the output has
 # closed it, 128 plus the number of SIGPIPE as in shells.
@@ -433,7 +447,7 @@ def submit(**options: Any) -> None:
     from hpcfl.cluster.submission import submit
 
     for line in submit(**options):
-        print(line)
+        print(line, flush=True)  # a cell that runs here takes long
 
 
 @cli.command()
@@ -531,13 +545,13 @@ def export(everyone: bool, clients: tuple[int, ...], **options: Any) -> None:
 )
 @click.option(
     "--at-virtual",
-    type=click.FloatRange(0),
+    type=FiniteNumber(0),
     metavar="SECONDS",
     help="Read the number in the last round that ended by this virtual time ([time]).",
 )
 @click.option(
     "--time-to",
-    type=float,
+    type=FiniteNumber(),
     metavar="NUMBER",
     help="Show the virtual seconds until the number reaches NUMBER, in the unit of the table "
     "(85 for 85 %).",
@@ -559,13 +573,13 @@ def export(everyone: bool, clients: tuple[int, ...], **options: Any) -> None:
     "--margin",
     default=0.5,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteNumber(0, min_open=True),
     help="With --against: margin below which differences count as none, in the unit of the "
     "table (points of accuracy).",
 )
 @click.option(
     "--power",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteNumber(0, min_open=True),
     metavar="DIFFERENCE",
     help="With --against: print the number of partitions needed to detect a difference of this size.",
 )
@@ -736,7 +750,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     "--width",
     default=7.0,
     show_default=True,
-    type=click.FloatRange(2, 40),
+    type=FiniteNumber(2, 40),
     metavar="INCHES",
     help="Width of the printed figure in inches; a column is about 3.3 wide.",
 )

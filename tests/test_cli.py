@@ -124,6 +124,8 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
         ),
         ("hpcfl check wrong.toml", "training.lr"),
         ("hpcfl rnu both.toml", "'rnu'"),
+        ("hpcfl table . --against local --margin nan", "--margin"),
+        ("hpcfl plot . --width nan", "--width"),
         (
             "hpcfl data dwnload mnist --root .",
             "'dwnload'",
