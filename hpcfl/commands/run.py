@@ -291,7 +291,8 @@ class ClaimedRun:
         groups = list_groups(self.prepared.config, self.prepared.data)
         if groups is not None:
             static[results.GROUP], header["groups"] = groups
-        return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
+        rounds = self.prepared.config.rounds
+        return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY, rounds)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the run that a checkpoint stores.

@@ -174,6 +174,7 @@ class MetricsWriter:
         header: dict[str, Any],
         static: dict[str, np.ndarray],
         every: float = 0.0,
+        rounds: int | None = None,
     ) -> None:
         """Open a run's results for writing; rounds in ``folder`` are kept.
 
@@ -186,6 +187,8 @@ class MetricsWriter:
             static: arrays that do not depend on rounds, by name.
             every: smallest time between two files of rounds, in seconds, because
                 writing one takes as long as a short round.
+            rounds: number of rounds of the run. Later rounds in ``folder``, which an
+                attempt at more rounds has recorded, are dropped; None to keep all.
 
         Raises:
             RunFailure: The folder cannot be written.
@@ -201,7 +204,8 @@ class MetricsWriter:
             atomic.remove_temporaries(used)
         damaged: dict[Path, str] = {}
         paths = results.list_rounds(self.folder)
-        self._all = results.load_all(self.folder, paths, damaged, header.get(RUN))
+        found = results.load_all(self.folder, paths, damaged, header.get(RUN))
+        self._all = [results.drop_later(part, rounds) for part in found]
         self.notes = list(damaged.values())
         for path in damaged:
             with atomic.explain_errors(path):

@@ -243,6 +243,16 @@ def merge(parts: Sequence[Results]) -> Results:
     )
 
 
+def drop_later(part: Results, rounds: int | None) -> Results:
+    """Return the results of a run of ``rounds`` rounds, and of its final scoring; None
+    for all results.
+    """
+    if rounds is None:
+        return part
+    last = rounds + ~part.played  # the final scoring has the number R + 1
+    return part.select_rounds(np.flatnonzero(part.rounds <= last))
+
+
 def find_completed(part: Results) -> set[int]:
     """Return the numbers of rounds after which a file's run was scored to the end."""
     scored_last = part.rounds[~part.played] - 1

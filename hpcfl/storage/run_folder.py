@@ -110,9 +110,10 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
     if is_finished(config.rounds, done, completed):
         whole = manifest.find_latest(checkpoints, run, verified=True)
         return is_finished(config.rounds, whole.round if whole else 0, completed)
-    if done > config.rounds:
+    finished = max([done, *completed])
+    if finished > config.rounds:
         raise UserError(
-            f"rounds = {config.rounds}: this run has already finished {done} rounds; "
+            f"rounds = {config.rounds}: this run has already finished {finished} rounds; "
             "set rounds to more, or use --fresh"
         )
     begun_for = int(newest.meta.get("rounds", 0)) if newest else config.rounds

@@ -8,7 +8,9 @@ import tiny
 from playing import play_once, read_files, run_alone
 from refusals import expect_refusal
 
+from hpcfl.commands import run as running
 from hpcfl.simulation import preflight, start_checks
+from hpcfl.simulation.federation import Federation
 from hpcfl.simulation.prepare import Findings
 from hpcfl.storage import results
 from hpcfl.storage.manifest import find_latest
@@ -85,6 +87,30 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     assert "after round 1" in said and f"{newest}: " in said
     assert digest_after == digest(calm(method))
     assert results.read(folder).rounds.tolist() == list(range(1, 6))
+
+
+def test_a_killed_run_may_end_after_fewer_rounds_than_it_had_played(
+    calm, tmp_path, monkeypatch
+):
+    """It was killed after round 8, before the checkpoint, and continues after round 4."""
+    folder = tmp_path / "run"
+
+    def die(self, number, wait):
+        if number == 8:
+            raise KeyboardInterrupt
+        save(self, number, wait)
+
+    save = Federation.checkpoint
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "PUBLISH_EVERY", 0.0)
+        patched.setattr(Federation, "checkpoint", die)
+        with pytest.raises(KeyboardInterrupt):
+            play(folder, rounds=12, checkpoint={"every": 4})
+    assert results.read(folder).rounds.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert play(folder, rounds=5) == digest(calm("cwfedavg", 5))
+    shown, undisturbed = map(loading.load_run, (folder, calm("cwfedavg", 5)))
+    assert shown.results.rounds.tolist() == [1, 2, 3, 4, 5, 6]
+    assert shown.summary.last == undisturbed.summary.last and not shown.notes
 
 
 def test_other_frozen_parameters_than_at_the_beginning_are_refused(

@@ -234,6 +234,16 @@ def test_rounds_without_numbers_have_no_result():
     assert find_result_rounds(np.array([1, 2]), np.array([NAN, NAN]), float) is None
 
 
+def test_rounds_of_a_longer_attempt_are_dropped(tmp_path):
+    for number, final in ((1, 0), (2, 0), (3, 1), (4, 0), (5, 0)):
+        MetricsWriter(tmp_path, HEADER, STATIC).record(number, {"final": final})
+    MetricsWriter(tmp_path, HEADER, STATIC, rounds=2).merge()
+    read = results.read(tmp_path)
+    assert read.rounds.tolist() == [1, 2, 3] and read.completed == [2]
+    MetricsWriter(tmp_path, HEADER, STATIC, rounds=1)
+    assert results.read(tmp_path).rounds.tolist() == [1]
+
+
 def test_a_folder_that_vanished_is_not_made_again(tmp_path):
     with pytest.raises(RunFailure):
         MetricsWriter(tmp_path / "moved", {}, {})

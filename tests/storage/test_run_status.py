@@ -378,7 +378,11 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(finished):
         path.unlink()
     shown = loading.load_run(folder).summary
     assert shown.finished and shown.digest is None and not shown.notes
+    before = stamp(folder)
     assert not play(folder)
+    with expect_refusal(r"rounds = 2.* 3 .*--fresh"):
+        play(folder, rounds=2)
+    assert stamp(folder) == before
 
 
 @pytest.mark.slow
