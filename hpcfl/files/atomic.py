@@ -125,6 +125,20 @@ def make_temporary_folder(above: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def list_paths(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder whose names match a pattern, ascending; none if the
+    folder is missing.
+
+    ``Path.glob`` finds none in an unreadable folder either. Raises RunFailure.
+    """
+    paths: list[Path] = []
+    with explain_errors(folder), suppress(FileNotFoundError, NotADirectoryError):
+        for name in sorted(os.listdir(folder)):
+            if fnmatch(name, pattern):
+                paths.append(folder / name)
+    return paths
+
+
 def is_temporary(name: str) -> bool:
     """Return whether a name is that of a temporary file of ``write``."""
     return fnmatch(name, TEMPORARY)

@@ -315,8 +315,7 @@ def list_newest_first(folder: Path) -> list[Path]:
 
     The result is empty for a missing folder. Raises RunFailure.
     """
-    with atomic.explain_errors(folder):
-        return sorted(folder.glob(PATTERN), reverse=True)
+    return atomic.list_paths(folder, PATTERN)[::-1]
 
 
 def find_states(folder: Path, run: str) -> dict[int, Manifest]:

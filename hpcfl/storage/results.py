@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.files import hdf5, untrusted_files
+from hpcfl.files import atomic, hdf5, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.storage.forms import AnotherRun, Header, check_run
@@ -338,6 +338,7 @@ def read(folder: str | Path, run: str | None = None) -> Results:
 
     Raises:
         UserError: The folder has no results.
+        RunFailure: The files of rounds cannot be listed.
     """
     folder = Path(folder)
     for _ in range(ATTEMPTS):
@@ -358,8 +359,8 @@ def read(folder: str | Path, run: str | None = None) -> Results:
 
 
 def list_rounds(folder: Path) -> list[Path]:
-    """Return the paths of unmerged files of rounds, ascending."""
-    return sorted((folder / ROUNDS).glob("*.h5"))
+    """Return the paths of unmerged files of rounds, ascending. Raises RunFailure."""
+    return atomic.list_paths(folder / ROUNDS, "*.h5")
 
 
 def examine(folder: Path, run: str) -> tuple[list[str], list[int]]:
@@ -371,6 +372,9 @@ def examine(folder: Path, run: str) -> tuple[list[str], list[int]]:
     Args:
         folder: folder of the run.
         run: fingerprint of the run.
+
+    Raises:
+        RunFailure: The files of rounds cannot be listed.
     """
     others, completed = [], set[int]()
     for path in (folder / MERGED, *list_rounds(folder)):

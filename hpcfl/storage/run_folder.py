@@ -6,6 +6,7 @@ The folder of a run contains ``run.json`` (identity and resolved configuration),
 """
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,6 @@ from hpcfl.storage import manifest, results
 from hpcfl.storage.forms import FileName, RunFile
 from hpcfl.storage.lock import NAME as LOCK
 from hpcfl.storage.lock import FolderLock
-from hpcfl.storage.manifest import Manifest
 
 if TYPE_CHECKING:
     from hpcfl.experiment.config import Config
@@ -70,8 +70,16 @@ class OtherLength(UserError):
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder holds ``run.json`` or results."""
-    return any((folder / name).exists() for name in (RUN, results.MERGED))
+    """Return whether a folder holds ``run.json`` or results. Raises UserError if it
+    cannot be read.
+    """
+    try:
+        return any((folder / name).exists() for name in (RUN, results.MERGED))
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot be read ({error.strerror}); make it readable, or name "
+            "other folders"
+        ) from None
 
 
 def examine(folder: Path, config: "Config", fresh: bool) -> bool:
@@ -99,11 +107,13 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
             "--fresh to move the whole folder aside"
         )
     run, checkpoints = config.fingerprint(), folder / CHECKPOINTS
-    newest = _find_newest(checkpoints, run)
+    with _refuse_unreadable():
+        newest = manifest.find_latest(checkpoints, run)
     refuse_another(
         folder, config, "choose another --out or name, or --fresh to move it aside"
     )
-    others, completed = results.examine(folder, run)
+    with _refuse_unreadable():
+        others, completed = results.examine(folder, run)
     if others:
         raise UserError(f"{others[0]}; {REMOVE_OTHERS}")
     done = newest.round if newest else 0
@@ -376,10 +386,11 @@ def refuse_another(folder: Path, config: "Config", advice: str) -> None:
         )
 
 
-def _find_newest(checkpoints: Path, run: str) -> Manifest | None:
-    """Return the newest checkpoint from ``manifest.find_latest``. Raises UserError."""
+@contextmanager
+def _refuse_unreadable() -> Iterator[None]:
+    """Convert a RunFailure in the block to a UserError."""
     try:
-        return manifest.find_latest(checkpoints, run)
+        yield
     except RunFailure as error:
         raise UserError(
             f"{error}; choose another --out, or make it readable"
@@ -455,7 +466,7 @@ def read_cells(folder: Path) -> list[str]:
 
 def is_tuning(folder: Path) -> bool:
     """Return whether a folder is the folder of a tuning."""
-    return (folder / TUNE).is_file()
+    return os.path.isfile(folder / TUNE)
 
 
 def is_left_out(folder: Path, run: Path) -> bool:

@@ -12,8 +12,9 @@ import tiny
 from playing import stamp
 from refusals import expect_refusal
 
-from hpcfl.errors import UserError
+from hpcfl.errors import RunFailure, UserError
 from hpcfl.storage import run_folder
+from hpcfl.trained.loading import list_runs, load_run
 
 CONFIG = tiny.parse("fedavg")
 
@@ -235,3 +236,29 @@ def test_a_folder_that_may_not_be_read_or_written(somebody, fresh, inside, mode)
     finally:
         closed.chmod(0o700)
     assert not list(closed.iterdir())
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "rounds"])
+def test_a_folder_in_a_run_that_may_not_be_read_is_not_empty(somebody, name):
+    folder = somebody / "run"
+    claim(folder)
+    inside = folder / name
+    inside.mkdir(0o300)
+    try:
+        with expect_refusal(rf"{name}: Permission denied"):
+            claim(folder)
+        with pytest.raises(RunFailure, match=rf"{name}: Permission denied"):
+            load_run(folder)
+    finally:
+        inside.chmod(0o700)
+
+
+def test_a_run_that_may_not_be_read_is_one_line(somebody):
+    claim(somebody / "run")
+    (somebody / "run").chmod(0)
+    try:
+        for folder in (somebody, somebody / "run"):
+            with expect_refusal(r"run: .*Permission denied"):
+                list_runs(folder)
+    finally:
+        (somebody / "run").chmod(0o700)
