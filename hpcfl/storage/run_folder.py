@@ -100,6 +100,7 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
     """
     _refuse_strangers(folder)
     if fresh:
+        _refuse_working_folder(folder)
         return False
     if folders := [name for name in FILES if (folder / name).is_dir()]:
         raise UserError(
@@ -383,6 +384,19 @@ def refuse_another(folder: Path, config: "Config", advice: str) -> None:
     if differences := _list_differences(begun, asked):
         raise UserError(
             f"{folder}: belongs to another configuration ({'; '.join(differences)}); {advice}"
+        )
+
+
+def _refuse_working_folder(folder: Path) -> None:
+    """Raise UserError if ``--fresh`` would move the working folder, so that the relative
+    path ``folder`` would lead to the moved one.
+    """
+    if folder.is_absolute():
+        return
+    is_used = any((folder / name).exists() for name in EVIDENCE)
+    if is_used and Path.cwd().is_relative_to(folder.resolve()):
+        raise UserError(
+            f"{folder}: --fresh cannot move the working folder; change to another folder"
         )
 
 

@@ -191,6 +191,19 @@ def test_a_link_in_a_run_leads_nobody_elsewhere(tmp_path, name):
         claim(tmp_path / "run")
 
 
+def test_fresh_does_not_move_the_working_folder_away(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert claim(Path(), fresh=True) == [".lock", "run.json"]
+    before = stamp(tmp_path)
+    with expect_refusal(r"^\.: .*--fresh"):
+        claim(Path(), fresh=True)
+    assert stamp(tmp_path) == before
+    claim(folder, fresh=True)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_folder_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
     with (
