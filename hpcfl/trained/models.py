@@ -1,5 +1,6 @@
 """Access to the models of a run: by client or name, column and round."""
 
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,11 +100,12 @@ class Models:
         """
         if isinstance(who, str):
             return self.of_server([who], at)[0]
-        for model in self.of_clients([who], moment, at):
+        client = _convert_number("client", who)
+        for model in self.of_clients([client], moment, at):
             return model
         column = moment or self.score
         raise UserError(
-            f"{self.folder}: client {who} has no model '{column}' of round "
+            f"{self.folder}: client {client} has no model '{column}' of round "
             f"{self._find_round(column, at)}, because it did not take part in this round"
         )
 
@@ -214,7 +216,9 @@ class Models:
 
     def _find_round(self, column: str, at: At) -> int:
         """Return the number of a round in which a column was scored. Raises UserError."""
-        if isinstance(at, str) and at not in ("last", "best"):
+        if not isinstance(at, str):
+            at = _convert_number("at", at)
+        elif at not in ("last", "best"):
             raise UserError(f"at = '{at}'{suggest(at, ['last', 'best'])}")
         scored = self._list_scored_rounds(column)
         if at == "best":
@@ -387,6 +391,14 @@ class Models:
                 "uses its own; load moment = 'global' of a client, or train with "
                 "training.buffers = 'average'"
             )
+
+
+def _convert_number(argument: str, value: Any) -> int:
+    """Return an integer of Python or NumPy. Raises UserError for another value."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UserError(f"{argument} = {value!r} is not a whole number") from None
 
 
 @torch_settings.plain()

@@ -104,6 +104,10 @@ CANNOT_BE_HAD = [
     ({"client": 9}, "client 9 "),
     ({"client": 0, "moment": "past"}, "'past' "),
     ({"client": 0, "at": "lst"}, "at = 'lst'"),
+    ({"client": 0, "at": 2.0}, "at = 2.0"),
+    ({"client": 0, "at": None}, "at = None"),
+    ({"client": 0.0}, "client = 0.0"),
+    ({"client": None}, "client = None"),
     ({"client": "class 0"}, "'class 0'"),
     ({"client": "global"}, "training.buffers = 'average'"),
     ({"client": 0, "moment": "post"}, "client 0 "),
@@ -122,6 +126,15 @@ def test_what_cannot_be_had_is_one_line(played):
         with expect_refusal(r"^[^\n]+$") as error:
             run.model(**arguments)
         assert words in str(error.value)
+
+
+@pytest.mark.slow
+def test_numbers_of_numpy_name_the_same_models(played):
+    run = played("fedavg", checkpoint={"every": 1, "keep": 4})
+    for round in run.results.rounds:
+        model, other = run.model(1, at=int(round)), run.model(np.int64(1), at=round)
+        x, _ = run.models.samples([1])
+        assert torch.equal(model(x), other(x))
 
 
 def test_newcomers_have_no_models(played):
