@@ -5,6 +5,7 @@ round. Results are bit-identical on the same processor, GPU and libraries.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,7 +77,7 @@ class RoundReplay:
         prepared = prepare(config, alone, make_adapter(config.adapter))
         prepared = preflight.run(prepared, alone)
         schedule = make_schedule(prepared, alone)
-        newest = manifests.find_latest(self.checkpoints)
+        newest = manifests.find_latest(self.checkpoints, self.run)
         if newest is not None:
             start_checks.refuse_other_decisions(
                 prepared, schedule, newest.meta, self.folder
@@ -181,7 +182,8 @@ class RoundReplay:
             manifest = self._find_manifest(number)
             server, of_schedule = self.prepared.initial_server_state, State()
             if manifest is not None:
-                stored = server_state.read(self.checkpoints, manifest)
+                with self._refuse_damage(number):
+                    stored = server_state.read(self.checkpoints, manifest)
                 server, of_schedule = self.schedule.split_state(stored)
             self._states[number] = manifest, server, of_schedule
         return self._states[number]
@@ -192,22 +194,32 @@ class RoundReplay:
         Raises UserError if it cannot be read.
         """
         manifest = manifests.find_states(self.checkpoints, self.run).get(number - 1)
-        try:
+        with self._refuse_damage(number):
             if manifest is not None:
                 manifest.verify(self.checkpoints)
             elif number > 1:
                 raise Damaged("it is not stored")
-        except Damaged as error:
+        return manifest
+
+    @contextmanager
+    def _refuse_damage(self, number: int) -> Iterator[None]:
+        """Convert errors of reading the state before a round to a UserError.
+
+        A running run removes old checkpoints at any moment.
+        """
+        try:
+            yield
+        except (Damaged, ValueError, FileNotFoundError) as error:
             raise UserError(
                 f"{self.folder}: the state before round {number} cannot be read "
                 f"({error})"
             ) from None
-        return manifest
 
     def _read_clients(self, number: int, ids: list[int]) -> ClientStore:
-        """Return the private state of clients before a round."""
+        """Return the private state of clients before a round. Raises UserError."""
         store = ClientStore(ids, self.prepared.store.template)
         manifest, _, _ = self._read_state_before(number)
         if manifest is not None:
-            checkpoint.read_clients(self.checkpoints, manifest, store)
+            with self._refuse_damage(number):
+                checkpoint.read_clients(self.checkpoints, manifest, store)
         return store

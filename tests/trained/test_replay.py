@@ -1,9 +1,12 @@
 """Replayed rounds of a run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from refusals import expect_refusal
 
+from hpcfl.storage.manifest import find_latest
 from hpcfl.trained import replay
 
 
@@ -17,6 +20,28 @@ def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
             torch.equal(tensor, other[name])
             for name, tensor in one.module.state_dict().items()
         )
+
+
+@pytest.mark.slow
+def test_a_state_that_vanishes_between_two_clients_is_one_line(played, monkeypatch):
+    """The run has continued and removed its checkpoint."""
+    monkeypatch.setattr(replay, "TOGETHER", 1)
+    run = played("fedphp")
+    models = run.models.of_clients(range(5), "pre")
+    next(models)
+    for path in (run.folder / "checkpoints").glob("clients-*"):
+        path.unlink()
+    with expect_refusal(r"round 4 .*clients-"):
+        next(models)
+
+
+@pytest.mark.slow
+def test_a_newer_checkpoint_of_another_run_decides_nothing(played):
+    run = played("fedavg", rounds=2)
+    newest = find_latest(run.folder / "checkpoints")
+    theirs = newest.meta | {"run": "another", "frozen": "other"}
+    replace(newest, round=9, meta=theirs).write(run.folder / "checkpoints")
+    assert run.model(client=0) is not None
 
 
 def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
