@@ -3,6 +3,7 @@
 This module does not import torch.
 """
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from glob import glob
@@ -171,7 +172,7 @@ def load_runs_below(
     tried: list[Path] = []  # folders of runs that a tuning tried
     for folder in folders:
         below[folder] = []
-        for place in sorted(folder.glob("**/")):
+        for place in _list_places(folder):
             is_tried = run_folder.is_left_out(folder, place)
             (tried if is_tried else below[folder]).append(place)
     current, aside = _sort_places(below)
@@ -200,6 +201,20 @@ def load_runs_below(
             "their folder"
         )
     return [*packed, *(load_run(place, own) for place in current)], notes
+
+
+def _list_places(folder: Path) -> list[Path]:
+    """Return a folder and all folders below it, ascending.
+
+    A link to a run or a sweep is followed; deeper folders behind a link are left out.
+    """
+    places = [folder]
+    for above, names, _ in os.walk(folder):
+        for place in map(Path(above).joinpath, names):
+            places.append(place)
+            if place.is_symlink():
+                places += place.glob("*/")
+    return sorted(places)
 
 
 def load_runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
