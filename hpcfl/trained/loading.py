@@ -60,9 +60,9 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths: list[Path] = []
     for pattern in map(str, asked):
-        # A pattern without matches may be a folder with brackets in its name.
-        matching = sorted(glob(pattern)) or [pattern]
-        paths += map(Path, matching)
+        # The name of a folder may contain brackets.
+        is_path = os.path.exists(pattern)
+        paths += map(Path, [pattern] if is_path else sorted(glob(pattern)))
     runs = load_runs_in(list(dict.fromkeys(paths)))
     if not runs:
         raise UserError(f"{', '.join(map(str, asked))}: contains no run of hpcfl")

@@ -65,6 +65,12 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
     )  # a run counts once
 
 
+def test_a_folder_with_brackets_in_its_name_is_no_pattern(make_run, tmp_path):
+    named, other = make_run("run[1]"), make_run("run1")
+    assert hpcfl.load_all(named).index.tolist() == [str(named)]
+    assert hpcfl.load_all(f"{tmp_path}/run[0-9]").index.tolist() == [str(other)]
+
+
 def test_the_tail_is_the_mean_that_counts(make_run):
     run = loading.load_run(make_run("local", "local", primary="post"))
     tail = {"rounds": [3, 4], "pre": 0.5, "post": 0.7}
