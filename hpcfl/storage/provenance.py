@@ -105,27 +105,27 @@ def find_commit() -> str | None:
     """Return the commit of the running source tree, followed by '+' if files have
     changed.
 
-    The result is None outside a git repository.
+    The result is None if git does not track the source, even if another project's
+    repository contains it.
     """
-    here = Path(__file__).parent
     try:
-        answer = subprocess.run(
-            [
-                "git",
-                "-C",
-                str(here),
-                "describe",
-                "--always",
-                "--abbrev=40",
-                "--dirty=+",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        _ask_git("ls-files", "--error-unmatch", __file__)
+        return _ask_git("describe", "--always", "--abbrev=40", "--dirty=+")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _ask_git(*words: str) -> str:
+    """Return the output of a git command in the folder of this file. Raises OSError or
+    SubprocessError.
+    """
+    answer = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), *words],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
     return answer.stdout.strip()
 
 

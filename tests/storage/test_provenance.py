@@ -23,6 +23,23 @@ def test_the_arithmetic_is_the_same_in_every_call():
     )
 
 
+def test_the_commit_of_another_project_around_the_package_is_not_recorded(
+    tmp_path, monkeypatch
+):
+    """As in a virtual environment inside a repository."""
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    commit = ["commit", "--quiet", "--allow-empty", "--message", "theirs"]
+    for command in (["init", "--quiet"], [*identity, *commit]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    installed = tmp_path / "site-packages" / "provenance.py"
+    installed.parent.mkdir()
+    installed.touch()
+    monkeypatch.setattr(provenance, "__file__", str(installed))
+    assert provenance.find_commit() is None
+    subprocess.run(["git", "add", installed], cwd=tmp_path, check=True)
+    assert provenance.find_commit().endswith("+")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     torch.backends.cpu.get_cpu_capability() == "DEFAULT",
