@@ -465,7 +465,7 @@ def load(path: Path) -> Results:
             if MetricName.parse(name).of_clients:
                 columns[name] = widen(array)
             else:
-                of_rounds[name] = array
+                of_rounds[name] = widen(array)
     metrics = Metrics(
         of_rounds=of_rounds,
         starts=widen(datasets[STARTS]),

@@ -154,6 +154,13 @@ def parts(folder, first, second):
         path.write_bytes(results.encode(part))
 
 
+@pytest.mark.parametrize("kind", ["bool", "uint8", "uint64"])
+def test_a_missing_whole_number_of_any_type_is_minus_one(tmp_path, kind):
+    write(tmp_path, RIGHT | {"values/a": np.ones(3, kind)}, HEADER)
+    parts(tmp_path, {"b": np.zeros(1)}, {"b": np.zeros(1)})
+    assert results.read(tmp_path).values["a"].tolist() == [-1, 1, 1, 1, -1]
+
+
 def test_files_of_different_runs_are_one_line(tmp_path):
     write(tmp_path, RIGHT, HEADER)  # of two clients
     parts(tmp_path, {"b": np.zeros(2)}, {"clients/a": np.zeros((1, 4))})
