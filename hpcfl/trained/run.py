@@ -171,7 +171,7 @@ def describe_gaps(run: "Run", column: str) -> list[str]:
         )
     clients = run.results.get_series(MetricName(CLIENTS, column))
     scored = rounds[np.isfinite(clients)]
-    known = rounds[clients > 0]
+    known = scored[clients[np.isfinite(clients)] > 0]
     scores_cohort = run.config["evaluation"].get("clients") == "cohort"
     if scores_cohort and (clients < run.config["partition"]["clients"]).any():
         notes.append(OTHER_COHORTS)

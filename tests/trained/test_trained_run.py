@@ -87,6 +87,8 @@ def test_a_last_round_in_which_no_client_has_a_number_is_noted():
     values = {**nothing.results.values, "pre/clients": np.zeros(2)}
     [note] = made_up.changed(nothing, values).summary.notes
     assert "'pre' in any round" in note
+    damaged = {**nothing.results.values, "pre/clients": np.full(2, np.inf)}
+    assert made_up.changed(nothing, damaged).summary.notes == []
 
 
 def test_scores_of_different_cohorts_are_noted():
