@@ -67,6 +67,17 @@ class Data(TypedDict):
 
 
 @with_config(_OPEN)
+class Partition(TypedDict):
+    clients: PositiveInt
+    seed: int
+
+
+@with_config(_OPEN)
+class Runtime(TypedDict):
+    device: str
+
+
+@with_config(_OPEN)
 class Evaluation(TypedDict):
     score: str
     metric: str
@@ -80,11 +91,13 @@ class Configuration(TypedDict):
     seed: int
     rounds: PositiveInt
     data: Data
-    partition: dict[str, Any]
+    partition: Partition
+    runtime: Runtime
     model: Named
     method: Named
     evaluation: Evaluation
     training: NotRequired[dict[str, Any]]
+    adapter: NotRequired[dict[str, Any]]
 
 
 class RunFile(TypedDict):
@@ -118,6 +131,23 @@ class Start(TypedDict):
     commit: str | None
     failure: str | None
     inputs: NotRequired[dict[str, str | int]]
+
+
+@with_config(_OPEN)
+class Meta(TypedDict, total=False):
+    """Entries of ``Manifest.meta`` that a continued run needs.
+
+    Attributes:
+        rounds: number of rounds of the run.
+        inputs: checksums as in ``Start``.
+        lanes: largest numbers of lanes of each rank, or None.
+        number: metric of the best round, in the manifest of the best state.
+    """
+
+    rounds: PositiveInt
+    inputs: dict[str, str | int]
+    lanes: list[list[PositiveInt]] | None
+    number: float
 
 
 @with_config(_OPEN)

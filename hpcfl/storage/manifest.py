@@ -24,7 +24,7 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from hpcfl.files import atomic, hdf5, scratch, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage.forms import check_run
+from hpcfl.storage.forms import Meta, check_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -201,6 +201,8 @@ class Manifest:
             raise ValueError(
                 "the files must hold one server's state, and each client at most once"
             )
+        if self.best is not None and "number" not in self.best.meta:
+            raise ValueError("the best state has no metric")
         for tensor, files in self.parts.items():
             before = None
             for _, part in files:
@@ -281,7 +283,7 @@ def read(path: Path, run: str | None = None) -> Manifest:
         manifest = parse_manifest(body)
     except FileNotFoundError as error:
         raise Damaged(atomic.describe_reason(error)) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged("not a complete manifest") from error
     if manifest.name != path.name:
         raise Damaged(f"it belongs to round {manifest.round}")
@@ -292,8 +294,9 @@ def read(path: Path, run: str | None = None) -> Manifest:
 def parse_manifest(table: dict[str, Any]) -> Manifest:
     """Return the manifest of a table from ``asdict``.
 
-    Raises ValueError, KeyError or TypeError for other tables.
+    Raises Damaged, ValueError, KeyError, TypeError or AttributeError for other tables.
     """
+    untrusted_files.checked(table["meta"], Meta)
     best = table.get("best")
     return Manifest(
         **{

@@ -13,6 +13,7 @@ NEEDED = [
     "rounds",
     "data",
     "partition",
+    "runtime",
     "model",
     "method",
     "evaluation",
@@ -29,6 +30,22 @@ def test_a_configuration_has_every_key_that_readers_need(key):
     lacking = {name: value for name, value in CONFIG.items() if name != key}
     with pytest.raises(ValidationError, match=key):
         TypeAdapter(RunFile).validate_python({"format": 1, "config": lacking})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"adapter": None},
+        {"runtime": None},
+        {"runtime": {"device": 0}},
+        {"partition": {"clients": "x", "seed": 1}},
+        {"partition": {"clients": 5}},
+    ],
+)
+def test_a_section_that_readers_need_has_its_keys(changed):
+    [section] = changed
+    with pytest.raises(ValidationError, match=section):
+        TypeAdapter(RunFile).validate_python({"format": 1, "config": CONFIG | changed})
 
 
 def test_a_start_has_a_positive_number_of_ranks():
