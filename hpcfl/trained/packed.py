@@ -21,10 +21,12 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.experiment_file import PATHS
-from hpcfl.files import atomic
+from hpcfl.files import atomic, untrusted_files
+from hpcfl.files.atomic import Damaged
 from hpcfl.scores.base import Ratio
 from hpcfl.scores.metric_names import has_scores, name_held_out, name_tuned
 from hpcfl.storage import metrics, results, run_folder
+from hpcfl.storage.forms import FileName
 from hpcfl.storage.packed_runs import SUFFIX
 from hpcfl.storage.results import DIGEST, MERGED, Results
 from hpcfl.trained.run import Run
@@ -126,14 +128,17 @@ def _cut_paths(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_runs(runs: Sequence[Run]) -> list[str]:
     """Return the name of each run in an archive: its folder, with the parent folder if
-    several runs have the same.
+    several runs have the same. Raises UserError.
     """
-    short = [run.folder.name for run in runs]
+    short = [run.label for run in runs]
     names = []
     for run, name in zip(runs, short, strict=True):
         if short.count(name) > 1:
-            name = f"{run.folder.parent.name} {name}"
-        names.append(name)
+            name = f"{run.folder.absolute().parent.name} {name}"
+        try:
+            names.append(untrusted_files.checked(name, FileName))
+        except Damaged as error:
+            raise UserError(f"{run.folder}: cannot be packed ({error})") from None
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"two runs have the name '{twice}'; pack them into two files")

@@ -3,6 +3,7 @@
 torch is imported only when a model is loaded.
 """
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -257,7 +258,7 @@ class Run:
     @property
     def label(self) -> str:
         """Return the folder's name, which identifies a cell of a sweep."""
-        return self.folder.name
+        return Path(os.path.abspath(self.folder)).name
 
     @property
     def counted(self) -> MetricName:

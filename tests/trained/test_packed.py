@@ -2,8 +2,10 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +50,27 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
     assert again[0].folder == out / "fedavg-0" and again[0].notes == []
     # the best round, and the last tenth of 12 rounds with the scoring after them
     assert len(again[0].results.rounds) <= 4
+
+
+def test_a_run_keeps_its_name_where_its_folder_is_the_working_folder(
+    runs, tmp_path, monkeypatch
+):
+    out = tmp_path / "x.tar.xz"
+    (runs / "local-0" / "rounds").mkdir(exist_ok=True)
+    for inside, named in (("local-0", "."), ("local-0/rounds", "..")):
+        monkeypatch.chdir(runs / inside)
+        packed.write(loading.list_runs(Path(named)), out)
+        assert [run.label for run in loading.list_runs(out)] == ["local-0"]
+
+
+def test_a_name_that_cannot_be_read_again_is_not_packed(runs, tmp_path):
+    long = "l" * 200
+    for above in ("a" * 100, "b" * 100):
+        (tmp_path / above).mkdir()
+        shutil.copytree(runs / "local-0", tmp_path / above / long)
+    found = [loading.load_run(path) for path in tmp_path.glob(f"*/{long}")]
+    with expect_refusal(rf"a/{long}: .*too long"):
+        packed.write(found, tmp_path / "x.tar.xz")
 
 
 @pytest.mark.slow
