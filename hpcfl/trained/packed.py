@@ -3,9 +3,10 @@
 ``hpcfl pack`` writes the file; ``table``, ``report``, ``plot`` and ``hpcfl.load_all``
 read it like a folder; ``hpcfl verify`` repeats its runs. It is an archive, ``.tar.xz``,
 with a folder for each run that holds ``run.json`` and ``metrics.h5``. ``metrics.h5``
-contains only rounds at which results are reported (best, last, tail): all metrics of
-the round, and clients' metrics for the primary score in the primary column and after
-the epochs of ``evaluation.tune_epochs``. Models and partitions are not packed.
+contains only the rounds at which results are reported (best, last, tail), and the
+first and last round in which each client diverged: all metrics of the round, and
+clients' metrics for the primary score in the primary column and after the epochs of
+``evaluation.tune_epochs``. Models and partitions are not packed.
 """
 
 import io
@@ -24,7 +25,7 @@ from hpcfl.experiment.experiment_file import PATHS
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
 from hpcfl.scores.base import Ratio
-from hpcfl.scores.metric_names import has_scores, name_held_out, name_tuned
+from hpcfl.scores.metric_names import DIVERGED, has_scores, name_held_out, name_tuned
 from hpcfl.storage import metrics, results, run_folder
 from hpcfl.storage.forms import FileName
 from hpcfl.storage.packed_runs import SUFFIX
@@ -84,7 +85,7 @@ def _keep_read(run: Run, config: dict[str, Any]) -> Results:
             kept |= set(
                 metrics.find_positions(recorded.rounds, numbers, best_round, at)
             )
-    rows = sorted(kept)
+    rows = sorted(kept | _find_divergences(recorded))
     epochs = run.config["evaluation"].get("tune_epochs", [])
     columns = (run.score, name_held_out(run.score), *map(name_tuned, epochs))
     of_score = _list_parts(run.measure.score)
@@ -103,6 +104,18 @@ def _keep_read(run: Run, config: dict[str, Any]) -> Results:
         DIGEST: run.summary.digest,
     }
     return replace(read, header=header, values=values, notes=[])
+
+
+def _find_divergences(recorded: Results) -> set[int]:
+    """Return the positions of the first and the last round in which each client
+    diverged, from which readers describe the divergences.
+    """
+    values = recorded.values
+    diverged = values.columns.get(DIVERGED, np.zeros(0)) == 1
+    clients, rounds = values.ids[diverged].tolist(), values.rounds[diverged].tolist()
+    first = dict(zip(clients[::-1], rounds[::-1], strict=True))
+    last = dict(zip(clients, rounds, strict=True))
+    return {*first.values(), *last.values()}
 
 
 def _list_parts(score: str) -> set[str]:

@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up import folder
 from playing import call
+from recorded import sparse
 from refusals import expect_refusal
 
 from hpcfl.api import run
@@ -18,6 +20,7 @@ from hpcfl.report import figures, page, sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.comparison import Reference
 from hpcfl.report.metric_values import Reading, read_clients, read_value
+from hpcfl.storage import results
 from hpcfl.trained import loading, packed
 
 
@@ -87,6 +90,22 @@ def test_a_full_disk_is_a_failure_that_leaves_no_file(
     monkeypatch.setattr(os, "fsync", fail)
     assert call(command, runs, "--out", out) == 1
     assert name in printed_errors() and not list(out.parent.iterdir())
+
+
+def test_the_note_on_diverged_clients_is_that_of_the_folder(runs, tmp_path):
+    path = runs / "local-0" / results.MERGED
+    found = results.load(path)
+    diverged = np.zeros((len(found.rounds), 10))
+    diverged[[2, 4, 6], [1, 3, 1]] = 1  # clients 1 and 3 in rounds 3, 5 and 7
+    values = sparse({**found.values, "clients/diverged": diverged})
+    path.write_bytes(results.encode(replace(found, values=values)))
+    out = tmp_path / "x.tar.xz"
+    packed.write(loading.list_runs(path.parent), out)
+    notes = [
+        loading.list_runs(place)[0].summary.notes[0].partition(": ")[2]
+        for place in (path.parent, out)
+    ]
+    assert notes[0] == notes[1] and "2 of 10 clients in rounds 3 to 7" in notes[0]
 
 
 @pytest.mark.slow
