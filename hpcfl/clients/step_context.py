@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -167,13 +167,13 @@ class StepContext:
     _session: Session
     _optimizer: Optimizer
     _random: StepRandom
-    _losses: Tensor = field(default_factory=lambda: torch.zeros(2))
+    _losses: Tensor
     # The models' own rows while the models hold other rows for a gradient; else None.
     _model_rows: Tensor | None = None
 
     @property
     def losses(self) -> Tensor:
-        """Losses and data terms [a, 2] of the step, from its last gradient."""
+        """Losses and data terms [a, 2] of the last gradient; zero before the first."""
         return self._losses
 
     def rows(self) -> Tensor:

@@ -425,9 +425,10 @@ class Chunk:
         self._epoch = -1
         self._epochs = torch.tensor([client.epochs for client in self.clients])
         self._running = torch.ones(len(self.clients), dtype=torch.bool)
-        self._losses = torch.zeros(
-            len(self.clients), 2, dtype=torch.float64, device=resources.device
-        )
+        shape = len(self.clients), 2
+        self._losses = torch.zeros(shape, dtype=torch.float64, device=resources.device)
+        # The losses of steps without gradients.
+        self._no_losses = torch.zeros(shape, device=resources.device)
         # Each lane's objective in the last mini-batch of each epoch.
         self._last_objectives: list[Tensor] = []
 
@@ -560,6 +561,7 @@ class Chunk:
             _session=self._session,
             _optimizer=self._optimizer,
             _random=self._random,
+            _losses=self._no_losses[: len(batch.y)],
         )
         self.task.step(context)
         context._restore_models()
@@ -567,7 +569,7 @@ class Chunk:
             if value is not given[name]:
                 mixing.index_copy(self.variables[name], lanes, value)
                 self.assigned.add(name)
-        return context.losses.expand(len(batch.y), 2)
+        return context.losses
 
     def _gather_batches(
         self, blocks: list[list[BatchRun]], index: Tensor

@@ -33,6 +33,12 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
     assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
 
 
+def test_a_step_without_a_gradient_has_losses(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.train_by(lambda context: context.regulariser(torch.ones(1)), rows_of(fleet))
+    assert (fleet.results.losses == 1).all()
+
+
 class Scaled(nn.Module):
     """A linear model with a trained factor of the logits."""
 
