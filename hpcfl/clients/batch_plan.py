@@ -46,7 +46,7 @@ class BatchRun:
         return len(self.lanes) * self.size * self.batches
 
     def positions(self, orders: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the samples of these batches, [a, batches · size].
+        """Return the positions of these batches' samples, [a, batches · size].
 
         Args:
             orders: samples of every lane in the order of the epoch.

@@ -344,7 +344,7 @@ class Fleet:
         )
         task = self._make_task(options)
         trained = training.train(self.adjust(task), self.resources, start)
-        self._keep(task, trained, options)
+        self._store(task, trained, options)
         return trained.rows
 
     def train_by(
@@ -383,7 +383,7 @@ class Fleet:
             rows, options.get("model", "model"), options.get("variables")
         )
         trained = training.train(self.adjust(task), self.resources, start)
-        self._keep(task, trained, options)
+        self._store(task, trained, options)
         variables: Any = NamedTensors(start.variables | trained.changed, "variables")
         return trained.rows, variables
 
@@ -438,7 +438,7 @@ class Fleet:
             "these parameters (requires_grad = False); unfreeze some of them, or choose another method"
         )
 
-    def _keep(
+    def _store(
         self, task: training.Task, trained: training.Trained, options: TrainOptions
     ) -> None:
         """Store the buffers and losses of a training, and record the request."""

@@ -98,7 +98,7 @@ class Task:
             return self.epochs
         return min(int(self.pace[position] * self.epochs) + 1, self.epochs)
 
-    def pool(
+    def choose_pool(
         self,
         seed: int,
         round: int,
@@ -211,14 +211,10 @@ class LocalTraining:
         clients = []
         for position, (round, client) in enumerate(zip(rounds, ids, strict=True)):
             samples = resources.samples.train[client]
-            pool = task.pool(resources.setup.seed, round, client, samples)
+            pool = task.choose_pool(resources.setup.seed, round, client, samples)
             length = count_epoch_samples(len(pool), size, fewest, task.steps)
             epochs = task.count_epochs(position)
-            clients.append(
-                TrainingClient(
-                    id=client, round=round, pool=pool, length=length, epochs=epochs
-                )
-            )
+            clients.append(TrainingClient(client, round, pool, length, epochs))
         return clients
 
     def _order_clients(self) -> list[int]:
@@ -259,10 +255,7 @@ class LocalTraining:
             with chunk.seed_model():
                 record = chunk.train_epoch()
             chunk.end_epoch(record)
-        # Assigned, not added: a chunk that did not fit into memory starts again.
-        self.trained.sample_gradients[positions] = chunk.batches.sample_gradients
-        self.trained.noisy_batches[positions] = chunk.batches.noisy_batches
-        self.store(chunk, index)
+        self.store(chunk, positions, index)
 
     def start_chunk(self, positions: list[int], index: Tensor) -> "Chunk":
         """Return the chunk for some clients.
@@ -306,14 +299,17 @@ class LocalTraining:
             batches=batches,
         )
 
-    def store(self, chunk: "Chunk", index: Tensor) -> None:
+    def store(self, chunk: "Chunk", positions: list[int], index: Tensor) -> None:
         """Store the results of a chunk.
 
         Args:
             chunk: chunk that has trained.
-            index: positions of its clients in ``task.ids``.
+            positions, index: as for ``start_chunk``.
         """
         trained, tensors = self.trained, chunk.tensors
+        # Assigned, not added: a chunk that did not fit into memory starts again.
+        trained.sample_gradients[positions] = chunk.batches.sample_gradients
+        trained.noisy_batches[positions] = chunk.batches.noisy_batches
         mixing.index_copy(trained.losses, index, chunk.finish())
         self.resources.setup.layout.write(tensors, trained.rows, index)
         self.resources.buffers.write(tensors, trained.buffers, index)

@@ -5,15 +5,13 @@ or scores side by side. Row l of a tensor ``[L, …]`` belongs to lane l. A call
 some of the lanes, and its tensors ``[a, …]`` have a row for each of these ``a`` lanes.
 ``losses.Lanes`` selects them, and ``losses.Lane`` holds the variables of one lane.
 
-Other modules use only these names:
-
-* ``choose_kernel`` returns a kernel. A ``Session`` of it computes the gradients of some lanes
-  (``Session.compute_gradients``); ``Kernel.predict`` returns predictions.
-* ``is_batching_limit`` recognises errors of models that cannot be batched.
+Modules outside import only from here. ``choose_kernel`` returns a ``Kernel``. Its
+``predict`` returns predictions; a ``Session`` of it computes gradients, one mini-batch
+after another.
 
 Both kernels give the same numbers up to rounding: ``SerialKernel`` is the reference,
-``BatchedKernel`` is faster for small models and on GPUs. Their last bits differ, so the
-choice follows a fixed rule and never a timing.
+``BatchedKernel`` is faster for small models, and as ``GraphKernel`` on GPUs. Their last
+bits differ, so the choice follows a fixed rule and never a timing.
 """
 
 import torch

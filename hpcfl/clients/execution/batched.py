@@ -346,7 +346,7 @@ class BatchedSession(Session):
     def compute_gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
-        variables = self._add_keys(lanes, batch, variables)
+        variables = self._begin_call(lanes, batch, variables)
         tensors, names = self.work.tensors, self.work.names
         chosen = [tensors[name][lanes] for name in names]
         values = [variables[name] for name in self.work.variable_names]

@@ -43,7 +43,7 @@ NO_SAMPLE = -1
 Keys = Callable[[Lanes], Tensor]
 
 # Parts of torch's messages about limits of ``vmap``.
-NAMED = (
+LIMITS = (
     "vmap",
     "batching rule",
     "functorch transform",
@@ -216,10 +216,10 @@ class Session(ABC):
                 parameter.
         """
 
-    def _add_keys(
+    def _begin_call(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Add the keys of random layers to the variables; count the call and samples."""
+        """Count a call, and return the variables with the keys of random layers."""
         self.samples += batch.y.shape[1]
         self.calls += 1
         given = dict(variables)
@@ -344,7 +344,7 @@ class SerialSession(Session):
     def compute_gradients(
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> tuple[Tensors, Tensor]:
-        variables = self._add_keys(lanes, batch, variables)
+        variables = self._begin_call(lanes, batch, variables)
         own = {name: value[0] for name, value in variables.items()}
         module = self.kernel.module
         with keyed(self.kernel.random_layers, own.pop(KEYS, None)):
@@ -368,7 +368,7 @@ def is_batching_limit(error: BaseException) -> bool:
     if type(error) not in (RuntimeError, NotImplementedError):
         return False
     words = str(error).lower()
-    return any(phrase in words for phrase in NAMED + CONSEQUENCES)
+    return any(phrase in words for phrase in LIMITS + CONSEQUENCES)
 
 
 def is_full(error: BaseException) -> bool:

@@ -43,7 +43,7 @@ BY_ELEMENT = (
     "where"
 )
 # These operators move or create elements without arithmetic.
-IN_PLACES = (
+MOVES = (
     "_to_copy _unsafe_view alias arange cat clone constant_pad_nd detach empty expand eye "
     "flip full full_like gather index lift_fresh new_full new_ones new_zeros ones "
     "ones_like permute repeat scalar_tensor scatter select select_backward slice "
@@ -59,7 +59,7 @@ ALONG_A_LANE = (
     "native_group_norm_backward native_layer_norm native_layer_norm_backward "
     "scatter_add sort sum var"
 )
-INDEPENDENT = frozenset(f"{BY_ELEMENT} {IN_PLACES} {ALONG_A_LANE}".split())
+INDEPENDENT = frozenset(f"{BY_ELEMENT} {MOVES} {ALONG_A_LANE}".split())
 # Exponents that torch computes by products, roots and quotients. Other powers have a
 # second formula, like sigmoids.
 POWERS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3)
