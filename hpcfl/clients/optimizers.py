@@ -74,7 +74,7 @@ class Optimizer:
                 for tensor, part in zip(self._whole[kind], parts[kind], strict=True):
                     mixing.index_copy(tensor, lanes, part)
 
-    def proximal_term(self) -> Tensor | None:
+    def compute_proximal_term(self) -> Tensor | None:
         """Return (strength/2)·‖w − anchor‖² of all lanes [L]; None without the term."""
         if not self.anchors:
             return None

@@ -398,9 +398,7 @@ class Chunk:
         layers = len(resources.kernel.random_layers)
         self._random: StepRandom | None = None
         if layers or task.step is not None:
-            steps = []
-            for client in self.clients:
-                steps.append(-(-client.length // batches.size))
+            steps = [-(-client.length // batches.size) for client in self.clients]
             self._random = StepRandom(
                 seed=resources.setup.seed,
                 client_keys=batches.keys,
@@ -471,7 +469,7 @@ class Chunk:
         results: list[tuple[BatchRun, Tensor]] = []
         for run, lanes, batches in self._gather_batches(blocks, index):
             losses, calls = [], []
-            samples_before = session.samples
+            samples_before = session.sample_count
             for batch in batches:
                 calls_before = session.calls
                 if self.task.step is None:
@@ -485,7 +483,8 @@ class Chunk:
                 calls.append(session.calls - calls_before)
                 losses.append(loss)
                 heartbeat.beat()
-            self.batches.count(run, orders, calls, session.samples - samples_before)
+            samples = session.sample_count - samples_before
+            self.batches.count(run, orders, calls, samples)
             results.append((run, torch.stack(losses)))
             # Free these samples before the next block is gathered.
             del batch, batches
@@ -514,7 +513,7 @@ class Chunk:
         The proximal term is evaluated once, for the trained model, because evaluating
         it in every step would cost a pass over all weights.
         """
-        proximal = self._optimizer.proximal_term()
+        proximal = self._optimizer.compute_proximal_term()
         return self._losses if proximal is None else add_terms(self._losses, proximal)
 
     def _move_positions(

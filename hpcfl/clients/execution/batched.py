@@ -61,7 +61,7 @@ def differentiate_cross_entropy(log_shares: Tensor, y: Tensor) -> tuple[Tensor, 
     return losses, gradient.scatter_(2, labels, -1.0 / y.shape[1])
 
 
-def weight_gradient(inputs: Tensor, slope: Tensor) -> Tensor:
+def compute_weight_gradient(inputs: Tensor, slope: Tensor) -> Tensor:
     """Return the gradient of a linear layer's weights, [a, outputs, inputs].
 
     The gradient of a large layer has the memory layout of its weights, which makes the
@@ -149,7 +149,7 @@ class LinearStack:
         for level in reversed(range(self._lowest, len(self._places))):
             weight, bias = self._places[level]
             if weight < self._trained:
-                gradients[weight] = weight_gradient(inputs[level], slope)
+                gradients[weight] = compute_weight_gradient(inputs[level], slope)
             if bias < self._trained:
                 gradients[bias] = slope.sum(dim=1)
             if level > self._lowest:

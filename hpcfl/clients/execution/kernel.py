@@ -181,7 +181,7 @@ class Session(ABC):
     Gradients are taken at the values of the models at the time of the call.
 
     Attributes:
-        samples: number of samples of one lane in all calls so far.
+        sample_count: number of samples of one lane in all calls so far.
         calls: number of calls of ``compute_gradients`` so far.
     """
 
@@ -193,7 +193,7 @@ class Session(ABC):
             work: lanes and loss.
         """
         self.kernel, self.work = kernel, work
-        self.samples = self.calls = 0
+        self.sample_count = self.calls = 0
         train_mode(kernel.module, work.trained, work.frozen)
 
     @abstractmethod
@@ -220,7 +220,7 @@ class Session(ABC):
         self, lanes: Lanes, batch: Batch, variables: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Count a call, and return the variables with the keys of random layers."""
-        self.samples += batch.y.shape[1]
+        self.sample_count += batch.y.shape[1]
         self.calls += 1
         given = dict(variables)
         if self.work.keys is not None:
@@ -288,9 +288,9 @@ class SerialKernel(Kernel):
         self.bind(tensors, [])
         self.module.eval()
         lane = Lane(**{name: value[0] for name, value in variables.items()})
-        return function(self.module, self.samples(x), lane)[None]
+        return function(self.module, self.prepare_samples(x), lane)[None]
 
-    def samples(self, x: Tensor) -> Any:
+    def prepare_samples(self, x: Tensor) -> Any:
         """Return the samples ``x`` [1, batch, …] of a lane as inputs of the model.
 
         Images have the memory layout of the weights.
@@ -349,7 +349,7 @@ class SerialSession(Session):
         module = self.kernel.module
         with keyed(self.kernel.random_layers, own.pop(KEYS, None)):
             lane = Lane(**own)
-            samples = self.kernel.samples(batch.x)
+            samples = self.kernel.prepare_samples(batch.x)
             loss = self.work.loss(module, Batch(samples, batch.y[0]), lane)
         values = stack_data_term(loss, lane)
         parts = compute_gradients(values[0], self._leaves)
