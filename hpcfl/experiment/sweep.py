@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment.config import LONGEST, Config, choose, parse, try_parse
+from hpcfl.experiment.config import (
+    LONGEST,
+    SECTIONS,
+    Config,
+    choose,
+    parse,
+    try_parse,
+)
 from hpcfl.experiment.experiment_file import (
     Setting,
     check_plain,
@@ -77,7 +84,20 @@ def expand(table: dict[str, Any], source: str) -> dict[str, Config]:
         raise UserError(
             *(f"{source} [sweep] {name}: {mistake}" for mistake, name in wrong.items())
         )
+    _refuse_equal(cells, source)
     return cells
+
+
+def _refuse_equal(cells: dict[str, Config], source: str) -> None:
+    """Raise UserError for two cells with the same configuration, such as 1 and 1.0."""
+    names: dict[str, str] = {}
+    for name, cell in cells.items():
+        other = names.setdefault(cell.model_dump_json(exclude={"name"}), name)
+        if other != name:
+            raise UserError(
+                f"{source}: sweep: '{other}' and '{name}' are the same experiment; "
+                "leave one out"
+            )
 
 
 def _refuse_tuning(table: dict[str, Any], source: str) -> None:
@@ -127,6 +147,7 @@ def _list_axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
                 raise UserError(
                     f"{source}: sweep.{key}: must be tables, [[sweep.{key}]], none empty"
                 )
+            _refuse_ambiguous(key, value, source)
             yield [flatten(case) for case in value]
         else:
             for path, values in flatten({key: value}).items():
@@ -135,6 +156,19 @@ def _list_axes(sweep: Any, source: str) -> Iterator[list[Setting]]:
                         f"{source}: sweep.{path} = {values!r}: must be a list of values"
                     )
                 yield [{path: choice} for choice in values]
+
+
+def _refuse_ambiguous(name: str, cases: list[dict[str, Any]], source: str) -> None:
+    """Raise UserError for a list of tables with the name of a section and a key such as
+    ``seed``, which that section and the whole file have.
+    """
+    section = SECTIONS.get(name)
+    for key in set[str]().union(*cases):
+        if section and key in section.model_fields and key in Config.model_fields:
+            raise UserError(
+                f"{source}: sweep.{name}: '{key}' is the key of the whole file here; write "
+                f"{name}.{key}, or give the list another name, as in [[sweep.cases]]"
+            )
 
 
 def _shorten(name: str) -> str:

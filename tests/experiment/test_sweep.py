@@ -162,7 +162,13 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
         ({"seed": 3}, "f.toml: sweep.seed = 3: "),
         ({"seed": []}, r"f.toml: sweep.seed = \[\]: "),
         ({"seed": [1, 1]}, "f.toml: sweep: .*'seed=1'"),
+        ({"training": {"lr": [1, 1.0]}}, "f.toml: sweep: .*'lr=1' .*'lr=1.0'"),
+        (
+            {"evaluation": {"metric": ["macro-f1", "macro_f1"]}},
+            "sweep: .*'metric=macro-f1' .*'metric=macro_f1'",
+        ),
         ({"cases": [{"seed": 1}, {"rounds": 9}], "seed": [2]}, "f.toml: sweep.*'seed'"),
+        ({"partition": [{"seed": 1}, {"seed": 2}]}, "sweep.partition: 'seed' "),
         ({"cases": [{}, {"seed": 1}]}, "sweep.cases: "),
         (
             {"training": {"lrr": [1]}},
