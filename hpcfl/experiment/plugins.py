@@ -336,7 +336,9 @@ def make_section(place: str, given: Mapping[str, Any]) -> "Section":
     if place not in ("data", "model"):
         return cast("Section", find_in_section(place, given)(**given))
     common = find_common_keys(place)
-    shared = {key: value for key, value in given.items() if key in common.model_fields}
+    # "options" is no key of a file; it contains the own keys.
+    known = common.model_fields.keys() - {"options"}
+    shared = {key: value for key, value in given.items() if key in known}
     own = {key: value for key, value in given.items() if key not in shared}
     options = fields_class(place, given)(**own).model_dump()
     return common(**{**shared, "options": options})
@@ -352,11 +354,20 @@ def fields_class(place: str, given: Mapping[str, Any]) -> "type[BaseModel]":
     if place not in ("data", "model"):
         return cast("type[BaseModel]", plugin)
     key = SELECTORS[place]
-    name = given.get(key, find_common_keys(place).model_fields[key].default)
+    common = find_common_keys(place).model_fields
+    name = given.get(key, common[key].default)
     called = f"{place}.{key} = '{name}'"
     if place == "data":
-        return _list_own_keys(plugin.read, ["name", "root"], f"{called}: read")
-    return _list_own_keys(plugin, ["shape", "classes"], called)
+        own = _list_own_keys(plugin.read, ["name", "root"], f"{called}: read")
+    else:
+        own = _list_own_keys(plugin, ["shape", "classes"], called)
+    for parameter in own.model_fields:
+        if parameter in common:
+            raise UserError(
+                f"{user_code.locate(plugin)}{called}: its parameter '{parameter}' would never "
+                f"get a value, because [{place}] has a key of this name; rename it"
+            )
+    return own
 
 
 def list_fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:

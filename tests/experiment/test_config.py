@@ -37,6 +37,8 @@ WRONG = {
     "model.name=mpl": "model.name = 'mpl' is unknown; did you mean 'mlp'? allowed: ",
     "model.hidde=[8]": "unknown key 'model.hidde'; did you mean 'hidden'? allowed:",
     "model.hidden=[8, 0]": "model.hidden.1 = 0: ",
+    "model.options.hidden=[8]": "unknown key 'model.options'; allowed: ",
+    "data.options.split='all'": "unknown key 'data.options'; allowed: ",
     "training.milestones=[3]": "training.milestones = [3]: ",
     "training.schedule=step": "training.milestones = []: ",
     "participation.dropout=1.0": "participation.dropout = 1.0: ",
