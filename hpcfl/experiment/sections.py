@@ -653,6 +653,8 @@ class Training(Section):
         schedule = info.data.get("schedule")  # None if the schedule itself is wrong
         if schedule and bool(milestones) != (schedule == "step"):
             raise ValueError("must be given if, and only if, schedule = 'step'")
+        if len(set(milestones)) < len(milestones):
+            raise ValueError("must not contain a round twice")
         return milestones
 
 

@@ -41,6 +41,7 @@ WRONG = {
     "data.options.split='all'": "unknown key 'data.options'; allowed: ",
     "training.milestones=[3]": "training.milestones = [3]: ",
     "training.schedule=step": "training.milestones = []: ",
+    "training={schedule='step', milestones=[3, 3]}": "training.milestones = [3, 3]: ",
     "participation.dropout=1.0": "participation.dropout = 1.0: ",
     "participation.stragglers=0.5": "participation.stragglers = 0.5: ",
     "model.hidden=8": "model.hidden = 8: ",
