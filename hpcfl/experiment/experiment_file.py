@@ -60,7 +60,10 @@ def read_table(path: str | Path) -> dict[str, Any]:
     try:
         # Editors of Windows write a mark of the byte order first.
         text = untrusted_files.read_user_file(path, MOST_BYTES).decode("utf-8-sig")
-        table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+        if kind == "JSON":
+            table = json.loads(text, object_pairs_hook=untrusted_files.refuse_repeats)
+        else:
+            table = tomllib.loads(text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -203,6 +203,7 @@ NESTED = "tables and lists may be nested at most 10 deep"
         ("bad.toml", b"#" * 1_000_001, "cannot be read (longer than 1,000,000 bytes)"),
         ("bad.json", b"[" * 100_000, "not valid JSON ("),
         ("bad.json", b"[1]", ""),
+        ("bad.json", b'{"seed": 0, "seed": 1}', "not valid JSON ('seed' occurs twice"),
     ],
 )
 def test_a_file_that_is_no_experiment_is_one_line(
