@@ -778,7 +778,7 @@ class Time(Section):
     availability: Literal["always", "day", "markov", "file"] = Field(
         "always", description="model of the hours in which clients are online"
     )
-    hours: float = Field(8.0, gt=0, le=24, description="day: online hours per day")
+    hours: float = Field(8.0, ge=0.001, le=24, description="day: online hours per day")
     zones: PositiveInt | None = Field(
         None,
         description="day: number of time zones; default: clients start at any hour of the day",

@@ -58,6 +58,7 @@ WRONG = {
     "rounds=true": "rounds = True: ",
     "seed=-1": "seed = -1: ",
     "participation.fraction=0.0": "participation.fraction = 0.0: ",
+    "time.hours=1e-12": "time.hours = 1e-12: ",
     "evaluation.clients=some": "evaluation.clients = 'some': must be 'all' or 'cohort'",
     "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or must be 'auto'",
     "runtime.device=gpu": "runtime.device = 'gpu': ",
