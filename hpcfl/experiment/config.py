@@ -169,15 +169,7 @@ class Config(Section):
                 "privacy: without noise ε is infinite; set privacy.noise or privacy.epsilon"
             )
         for place, shift in enumerate(self.shift):
-            if late := [round for round in shift.at if round > self.rounds + 1]:
-                lines.append(
-                    f"shift.{place}.at: {late} come after the last of {self.rounds} rounds"
-                )
-            if shift.test == "clean":
-                lines.append(
-                    f"shift.{place}.test = 'clean': test samples are unchanged, unlike the clients' "
-                    "training samples"
-                )
+            lines += self._note_shift(f"shift.{place}", shift)
         if unheeded := [
             f"training.{key} = {getattr(training, key)!r}"
             for key in sorted(
@@ -188,6 +180,28 @@ class Config(Section):
                 f"{', '.join(unheeded)}: ignored in the separate plain SGD steps of "
                 f"{self.method.name}"
             )
+        return lines
+
+    def _note_shift(self, place: str, shift: Shift) -> list[str]:
+        """Return notes on rounds without effect, clean tests and a share of no client."""
+        lines = []
+        if late := [round for round in shift.at if round > self.rounds + 1]:
+            lines.append(
+                f"{place}.at: {late} come after the last of {self.rounds} rounds"
+            )
+        if shift.test == "clean":
+            lines.append(
+                f"{place}.test = 'clean': test samples are unchanged, unlike the clients' "
+                "training samples"
+            )
+        clients = self.partition.clients
+        for key in ("share", "who"):
+            share = getattr(shift, key)
+            if isinstance(share, int | float) and share * clients + 1e-9 < 1:
+                lines.append(
+                    f"{place}.{key} = {share:g}: changes none of {clients} clients; take at "
+                    f"least {1 / clients:g}"
+                )
         return lines
 
     def _list_unread(self) -> list[str]:

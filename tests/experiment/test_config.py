@@ -427,6 +427,22 @@ def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
 
 
 @pytest.mark.parametrize(
+    ("keys", "is_noted"),
+    [
+        ({"share": 0.1}, True),
+        ({"share": 0.25}, False),
+        ({"at": [3], "who": 0.1}, True),
+        ({"at": [3], "who": "staggered"}, False),
+    ],
+)
+def test_shifts_of_no_client_are_noted(keys, is_noted):
+    """A tenth of four clients is no client."""
+    table = {"method": {"name": "fedavg"}, "partition": {"clients": 4}}
+    notes = config.parse({**table, "shift": [{"kind": "rotation", **keys}]}).notes
+    assert [" none of 4 clients" in note for note in notes] == [True] * is_noted
+
+
+@pytest.mark.parametrize(
     ("keys", "unread"),
     [
         ({"kind": "labels", "how": "reverse", "groups": 3}, ["groups"]),
