@@ -58,7 +58,9 @@ class CReFF(ServerModel):
         "head_epochs": 3,
     }
     features_each: PositiveInt = Field(
-        100, description="number n_z of synthetic features of each class"
+        100,
+        le=10_000,
+        description="number n_z of synthetic features of each class",
     )
     match_steps: PositiveInt = Field(
         100, description="number of steps on the features per round"

@@ -131,7 +131,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, override):
 
 @pytest.mark.parametrize(
     ("method", "key"),
-    [("ifca", "clusters"), ("fedem", "components"), ("pfedhn", "hidden_layers")],
+    [
+        ("creff", "features_each"),
+        ("fedem", "components"),
+        ("ifca", "clusters"),
+        ("pfedhn", "hidden_layers"),
+    ],
 )
 def test_sizes_of_methods_that_would_fill_the_memory_are_refused(method, key):
     table = {"method": {"name": method, key: 100_000}}
