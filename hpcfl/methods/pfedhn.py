@@ -62,9 +62,13 @@ class PFedHN(ServerModel):
         "uniform", description="weights of the cohort's clients in the gradient"
     )
     embedding: PositiveInt | None = Field(
-        None, description="width e of an embedding; default: ⌊1 + clients/4⌋"
+        None,
+        le=100_000,
+        description="width e of an embedding; default: ⌊1 + clients/4⌋",
     )
-    hidden: PositiveInt = Field(100, description="width h of the hypernetwork's layers")
+    hidden: PositiveInt = Field(
+        100, le=10_000, description="width h of the hypernetwork's layers"
+    )
     hidden_layers: NonNegativeInt = Field(
         3, le=100, description="number of further layers h → h of the hypernetwork"
     )

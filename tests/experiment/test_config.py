@@ -135,12 +135,14 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, override):
         ("creff", "features_each"),
         ("fedem", "components"),
         ("ifca", "clusters"),
+        ("pfedhn", "embedding"),
+        ("pfedhn", "hidden"),
         ("pfedhn", "hidden_layers"),
     ],
 )
 def test_sizes_of_methods_that_would_fill_the_memory_are_refused(method, key):
-    table = {"method": {"name": method, key: 100_000}}
-    with expect_refusal(rf"method\.{key} = 100000: "):
+    table = {"method": {"name": method, key: 1_000_000}}
+    with expect_refusal(rf"method\.{key} = 1000000: "):
         config.parse(table)
 
 
