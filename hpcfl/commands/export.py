@@ -39,23 +39,19 @@ def export(
     if clients is not None and not clients and not of_server:
         raise UserError("name the models to export: --client N, --all or --global")
     runs = loading.list_runs(folder, own)
-    run = runs[0]
-    if run.results.is_packed:
-        raise UserError(
-            f"{folder}: a packed file has no models; pass the run's own folder"
-        )
+    models = runs[0].models
     if loading.is_sweep(folder, runs):
         raise UserError(
-            f"{folder}: is a sweep; export a single run, such as {run.folder}"
+            f"{folder}: is a sweep; export a single run, such as {runs[0].folder}"
         )
     chosen = _choose_models(
-        models=run.models,
+        models=models,
         clients=clients,
         of_server=of_server,
         moment=moment,
         at=at,
     )
-    for line in write(run.models, chosen, out, adapters):
+    for line in write(models, chosen, out, adapters):
         print(escape(line))
 
 

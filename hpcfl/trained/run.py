@@ -420,10 +420,14 @@ class Run:
     @cached_property
     def models(self) -> "Models":
         """Return access to all models; the data set remains in memory after the first
-        use.
+        use. Raises UserError for a packed run.
         """
         from hpcfl.trained.models import Models
 
+        if self.results.is_packed:
+            raise UserError(
+                f"{self.folder.parent}: a packed file has no models; pass the run's own folder"
+            )
         best = self.summary.best["round"] if self.summary.best else None
         return Models(
             folder=self.folder,

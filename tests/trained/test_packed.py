@@ -51,6 +51,8 @@ def test_tables_of_packed_runs_are_those_of_the_folders(runs, tmp_path):
     again = loading.list_runs(out)
     assert [run.label for run in again] == [run.label for run in found]
     assert again[0].folder == out / "fedavg-0" and again[0].notes == []
+    with expect_refusal(r"table\.tar\.xz: .*own folder"):
+        again[0].model(client=0)
     # the best round, and the last tenth of 12 rounds with the scoring after them
     assert len(again[0].results.rounds) <= 4
 
