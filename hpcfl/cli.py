@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import math
+import os
 import shlex
 import traceback
 from collections.abc import Callable, Iterator
@@ -36,11 +37,32 @@ class FiniteNumber(click.FloatRange):
         return number
 
 
+class UsablePath(click.Path):
+    """Path of a file or folder, whose names are not too long for file systems."""
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        longest = max((len(os.fsencode(name)) for name in path.parts), default=0)
+        if longest > LONGEST_NAME or len(os.fsencode(path)) > LONGEST_PATH:
+            self.fail(
+                f"a path has at most {LONGEST_PATH} bytes, each name in it {LONGEST_NAME}.",
+                param,
+                ctx,
+            )
+        return path
+
+
 # Exit codes. CONTINUE: the same command continues; UNREAD: the reader of the output has
 # closed it, 128 plus the number of SIGPIPE as in shells.
 DONE, FAILED, BAD_INPUT, CONTINUE, UNREAD = 0, 1, 2, 75, 141
 LONGEST = 20_000  # letters of an error, because it may contain a very long file name
-PATH = click.Path(path_type=Path)
+LONGEST_NAME, LONGEST_PATH = 255, 4_000  # bytes that Linux allows, or nearly
+PATH = UsablePath()
 # arguments and options that several commands share
 FILE = click.argument("file", type=PATH)
 FOLDER = click.argument("folder", type=PATH)
