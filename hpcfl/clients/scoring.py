@@ -344,10 +344,10 @@ def score_chunk(
         # the largest of NaN and numbers is NaN, so such a sample would be of class 0
         diverged = (logits.isnan().any(dim=2) & mask).any(dim=1, keepdim=True)
         for name, metric in scores.items():
-            exact = metric.sums(block)
+            found = metric.sums(block)
             with locate_score_errors(name, metric, "sums"):
-                require_rows(exact, len(lanes), "width")
-            sums_of_block = exact.double().masked_fill(diverged, torch.nan)
+                require_rows(found, len(lanes), "width")
+            sums_of_block = found.double().masked_fill(diverged, torch.nan)
             sums[name] = add_rows(sums.get(name), lanes, sums_of_block, clients)
     widths = [part.shape[1] for part in sums.values()]
     # A single transfer waits for the device only once.
