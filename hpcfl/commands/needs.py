@@ -178,13 +178,15 @@ def compute_gpu_needs(prepared: Prepared, pools: int = 0) -> GpuNeeds | None:
     )
     rows = clients * lane_memory.count_client_bytes(module, private)
     sample, _ = resources.samples.take(np.arange(1))
-    of_lane = lane_memory.count_lane_bytes(module, sample, resources.training, private)
+    lane_bytes = lane_memory.count_lane_bytes(
+        module, sample, resources.training, private
+    )
     return GpuNeeds(
         clients=clients,
         lane_count=lane_count,
         samples=resources.samples.nbytes,
         rows=rows,
-        lanes=lane_count * of_lane + constants.count_bytes(module),
+        lanes=lane_count * lane_bytes + constants.count_bytes(module),
         locked=min(rows + pools, LOCKED_COPIES * mixing.LOCKED) + private,
         pool=pools if pools <= resources.pool_bytes else 0,
     )
