@@ -25,16 +25,13 @@ from hpcfl.report.text import escape
 from hpcfl.simulation import signals
 
 
-class FiniteNumber(click.FloatRange):
-    """Number of an option within limits, neither infinite nor "nan"."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
+def require_finite(
+    _: click.Context, __: click.Parameter, number: float | None
+) -> float | None:
+    """Return the number of an option. Raises BadParameter if it is infinite or "nan"."""
+    if number is not None and not math.isfinite(number):
+        raise click.BadParameter(f"{number} is not a finite number.")
+    return number
 
 
 class UsablePath(click.Path):
@@ -49,10 +46,8 @@ class UsablePath(click.Path):
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         longest = max((len(os.fsencode(name)) for name in path.parts), default=0)
         if longest > LONGEST_NAME or len(os.fsencode(path)) > LONGEST_PATH:
-            self.fail(
-                f"a path has at most {LONGEST_PATH} bytes, each name in it {LONGEST_NAME}.",
-                param,
-                ctx,
+            raise click.BadParameter(
+                f"a path has at most {LONGEST_PATH} bytes, each name in it {LONGEST_NAME}."
             )
         return path
 
@@ -567,13 +562,15 @@ def export(everyone: bool, clients: tuple[int, ...], **options: Any) -> None:
 )
 @click.option(
     "--at-virtual",
-    type=FiniteNumber(0),
+    type=click.FloatRange(0),
+    callback=require_finite,
     metavar="SECONDS",
     help="Read the number in the last round that ended by this virtual time ([time]).",
 )
 @click.option(
     "--time-to",
-    type=FiniteNumber(),
+    type=float,
+    callback=require_finite,
     metavar="NUMBER",
     help="Show the virtual seconds until the number reaches NUMBER, in the unit of the table "
     "(85 for 85 %).",
@@ -595,13 +592,15 @@ def export(everyone: bool, clients: tuple[int, ...], **options: Any) -> None:
     "--margin",
     default=0.5,
     show_default=True,
-    type=FiniteNumber(0, min_open=True),
+    type=click.FloatRange(0, min_open=True),
+    callback=require_finite,
     help="With --against: margin below which differences count as none, in the unit of the "
     "table (points of accuracy).",
 )
 @click.option(
     "--power",
-    type=FiniteNumber(0, min_open=True),
+    type=click.FloatRange(0, min_open=True),
+    callback=require_finite,
     metavar="DIFFERENCE",
     help="With --against: print the number of partitions needed to detect a difference of this size.",
 )
@@ -772,7 +771,8 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     "--width",
     default=7.0,
     show_default=True,
-    type=FiniteNumber(2, 40),
+    type=click.FloatRange(2, 40),
+    callback=require_finite,
     metavar="INCHES",
     help="Width of the printed figure in inches; a column is about 3.3 wide.",
 )

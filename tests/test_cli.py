@@ -126,6 +126,7 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
         ("hpcfl rnu both.toml", "'rnu'"),
         ("hpcfl table . --against local --margin nan", "--margin"),
         ("hpcfl plot . --width nan", "--width"),
+        ("hpcfl table . --time-to=-inf", "--time-to"),
         (f"hpcfl check {'a' * 300}.toml", "255"),
         (f"hpcfl run both.toml --out {'a/' * 3000}", "4000"),
         (
