@@ -58,7 +58,8 @@ class Summary:
         digest: digest of the state in the newest checkpoint.
         seconds_per_round: mean wall time in seconds, without the first round.
         floats_up: mean number of floats that a participating client sends in a round.
-        floats_down: mean number of floats sent to a client in a round.
+        floats_down: mean number of floats sent to a client in a round. The three means
+            are None for a packed run, which has only a few rounds.
         state: one word, see ``storage/run_status.py``.
         notes: notes on damaged or lost data, clients that diverged, and last rounds in
             which no client has a number.
@@ -119,8 +120,10 @@ def summarise(run: "Run") -> Summary:
             "before": _compute_mean(get_numbers(BEFORE)[-1:]),
             "after": _compute_mean(get_numbers(AFTER)[-1:]),
         }
+    # The few rounds of a packed run are no sample of its costs.
+    counted_costs = played & (not results.is_packed)
     seconds = results.get_series(MetricName("round", SECONDS))
-    of_clients = results.select_rounds(np.flatnonzero(played)).values.columns
+    of_clients = results.select_rounds(np.flatnonzero(counted_costs)).values.columns
     floats_up = of_clients.get(FLOATS_UP, np.zeros(0))
     floats_down = results.get_series(MetricName("floats_down"))
     prolonged = status.finished and status.done != config["rounds"]
@@ -136,9 +139,9 @@ def summarise(run: "Run") -> Summary:
         last=last,
         tail=tail,
         digest=digest,
-        seconds_per_round=_compute_mean(seconds[played][1:]),
+        seconds_per_round=_compute_mean(seconds[counted_costs][1:]),
         floats_up=_compute_mean(floats_up),
-        floats_down=_compute_mean(floats_down[played]),
+        floats_down=_compute_mean(floats_down[counted_costs]),
         state=status.state,
         notes=[*run.notes, *describe_gaps(run, column)],
         scores=scores,

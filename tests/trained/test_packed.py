@@ -124,6 +124,16 @@ def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
 
 
 @pytest.mark.slow
+def test_costs_of_a_packed_run_are_unknown(runs, tmp_path):
+    found = loading.list_runs(runs / "local-0")
+    assert found[0].summary.floats_down is not None
+    packed.write(found, tmp_path / "x.tar.xz")
+    (again,) = loading.list_runs(tmp_path / "x.tar.xz")
+    summary = again.summary
+    costs = (summary.seconds_per_round, summary.floats_up, summary.floats_down)
+    assert costs == (None, None, None)
+
+
 def test_other_columns_are_read_where_they_end(tmp_path):
     """In 15 rounds trained models have a different last tenth: they are scored before
     the aggregation that gives FedAvg's model. The same holds for models after epochs of
