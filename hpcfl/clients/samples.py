@@ -121,6 +121,7 @@ class Samples:
         self.nbytes = self.x.nbytes + self.y.nbytes
         self.device = device
         self.classes = dataset.classes
+        self.vocabulary = dataset.vocabulary
         self.augment = augment
         self.normalise: Callable[[Tensor], Tensor] = dataset.normalise
 

@@ -71,6 +71,29 @@ def describe_samples(x: Tensor, vocabulary: int | None) -> str:
     return f"x{place}" if place else ""
 
 
+def describe_inputs(x: Tensor, stored: torch.dtype, vocabulary: int | None) -> str:
+    """Return a description of the first value that a data set cannot hold; "" without one.
+
+    Args:
+        x: samples of a user.
+        stored: type of the data set's samples; uint8 stands for pixels.
+        vocabulary: number of token ids of the data set, or None.
+    """
+    if stored.is_floating_point or not x.numel():
+        place = untrusted_files.describe_nonfinite(x.numpy(force=True))
+        return f"x{place}" if place else ""
+    kind, largest = "token ids", torch.iinfo(torch.int64).max
+    if vocabulary is not None:
+        largest = vocabulary - 1
+    if stored == torch.uint8:
+        kind, largest = "pixels", torch.iinfo(torch.uint8).max
+    is_whole = not x.is_floating_point() or bool((x == x.round()).all())
+    if is_whole and x.min() >= 0 and x.max() <= largest:
+        return ""
+    held = f"they are from {x.min():.4g} to {x.max():.4g}"
+    return f"{kind} must be whole numbers from 0 to {largest}; {held}"
+
+
 def describe_normalisation(
     scale: float, mean: object, std: object, shape: Sequence[int]
 ) -> str:

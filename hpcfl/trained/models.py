@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hpcfl.adapters.peft import Corrections
 from hpcfl.clients import name_buffers
 from hpcfl.clients.scoring import BLOCK
+from hpcfl.data import checks
 from hpcfl.errors import UserError, suggest
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.simulation import torch_settings
@@ -197,18 +198,27 @@ class Models:
                 have any length.
 
         Raises:
-            UserError: The samples have another shape.
+            UserError: The samples have another shape, or the data set cannot hold them.
         """
         samples = self.replay.prepared.resources.samples
-        given = torch.as_tensor(x)
+        dataset = self.config["data"]["dataset"]
+        try:
+            given = torch.as_tensor(x)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{self.folder}: samples of {dataset} must be an array of numbers ({error})"
+            ) from None
         shape = given.shape[1:] if samples.has_tokens else samples.x.shape[1:]
         if given.dim() != samples.x.dim() or given.shape[1:] != shape:
             expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
             raise UserError(
-                f"{self.folder}: samples of {self.config['data']['dataset']} must have the shape "
+                f"{self.folder}: samples of {dataset} must have the shape "
                 f"[{expected}], with n = 1 for a single sample; these have {list(given.shape)}"
             )
         dtype = samples.x.dtype
+        mistake = checks.describe_inputs(given, dtype, samples.vocabulary)
+        if mistake:
+            raise UserError(f"{self.folder}: samples of {dataset}: {mistake}")
         if not samples.has_tokens:
             dtype = torch.promote_types(dtype, torch.float32)
         normalised: Tensor = samples.normalise(given.to(dtype))

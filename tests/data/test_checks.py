@@ -1,5 +1,6 @@
 """Parts of a data set are consistent, for any source."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from refusals import expect_refusal
 
-from hpcfl.data import datasets
+from hpcfl.data import checks, datasets
 from hpcfl.data.datasets import Dataset, Owners
 from hpcfl.data.sources.base import Source
 from hpcfl.experiment import config
@@ -113,3 +114,26 @@ def test_two_spellings_of_a_client_are_noted(names, is_noted):
     owners = Owners(names, np.zeros(4, int))
     notes = load(replace(WHOLE, owners=owners)).notes
     assert any(f"'{names[0]}' and" in note for note in notes) is is_noted
+
+
+@pytest.mark.parametrize(
+    ("x", "stored", "vocabulary", "words"),
+    [
+        ([0, 255], torch.uint8, None, ""),
+        ([0.0, 255.0], torch.uint8, None, ""),
+        ([0.0, 0.5], torch.uint8, None, "pixels .*255.* 0 to 0.5"),
+        ([0, 256], torch.uint8, None, "pixels .*255.* 0 to 256"),
+        ([-1, 2], torch.uint8, None, "pixels .* -1 to 2"),
+        ([float("nan"), 2.0], torch.uint8, None, "pixels "),
+        ([0, 8], torch.int64, 9, ""),
+        ([0, 9], torch.int64, 9, "token ids .* 0 to 8;"),
+        ([0, 9], torch.int64, None, ""),
+        ([0.5, 1], torch.int32, 9, "token ids "),
+        ([0.5, -300], torch.float32, None, ""),
+        ([[0.5], [float("inf")]], torch.float32, None, r"x\[1, 0\] is inf"),
+        ([], torch.uint8, None, ""),
+    ],
+)
+def test_inputs_that_a_data_set_cannot_hold_are_described(x, stored, vocabulary, words):
+    found = checks.describe_inputs(torch.tensor(x), stored, vocabulary)
+    assert bool(found) == bool(words) and re.search(words, found)

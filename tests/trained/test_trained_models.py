@@ -40,6 +40,10 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
         told = rf"tiny:blobs .*\[n, 5\], .*{re.escape(str([*wrong.shape]))}"
         with expect_refusal(told):
             run.predict(1, wrong)
+    raw[0, 1] = np.nan
+    for invalid in (raw, ["a text", "b"], None):
+        with expect_refusal("tiny:blobs"):
+            run.predict(1, invalid)
 
 
 @pytest.mark.slow
