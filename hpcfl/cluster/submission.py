@@ -91,7 +91,8 @@ def submit(
 
     Raises:
         UserError: The experiment, the profile or the folder cannot be used.
-        RunFailure: Slurm or the disk fails, or a cell that ran without Slurm.
+        RunFailure: Slurm or the disk fails, a cell that ran without Slurm fails, or a
+            cell was not submitted because its folder cannot be used.
     """
     profile = profiles.load(profile_name)
     table = config.read(file, overrides)
@@ -142,16 +143,12 @@ def _submit_cells(
         cells.try_data({job.name: job.config for job in jobs}, jobs[0].config)
         lines += submitter.describe(jobs)
     yield from lines
-    if dry_run or not jobs:
-        return
-    plan.record()
-    submitter.write(jobs)
-    if profile.cluster == "slurm":
-        for name, id in submitter.send(jobs).items():
-            yield f"{name}: job {id}"
-        yield submitter.name_status_command()
-    else:
-        yield from submitter.run_without_slurm(jobs)
+    if jobs and not dry_run:
+        yield from _send_cells(plan, submitter, jobs)
+    if refused:
+        raise RunFailure(
+            f"{len(refused)} of {len(plan.cells)} cells were not submitted"
+        )
 
 
 def _submit_tuning(
@@ -463,6 +460,20 @@ class Submitter(SubmittedJobs):
         except UncompletedJobError as error:
             return self.read_failure(job.name) or str(error)
         return None
+
+
+def _send_cells(
+    plan: experiments.RunPlan, submitter: Submitter, jobs: list[CellJob]
+) -> Iterator[str]:
+    """Submit the jobs of cells, or run them without Slurm; yield lines on them."""
+    plan.record()
+    submitter.write(jobs)
+    if submitter.profile.cluster == "slurm":
+        for name, id in submitter.send(jobs).items():
+            yield f"{name}: job {id}"
+        yield submitter.name_status_command()
+    else:
+        yield from submitter.run_without_slurm(jobs)
 
 
 def _find_open(

@@ -104,8 +104,8 @@ def _refuse_tuning(table: dict[str, Any], source: str) -> None:
     """Raise UserError for a file with a section [tune], which is for ``hpcfl tune``."""
     if "tune" in table:
         raise UserError(
-            f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)} checks "
-            "and runs it"
+            f"{source}: has a section [tune]; hpcfl tune {shlex.quote(source)}, with the "
+            "same --set, checks and runs it"
         )
 
 

@@ -125,9 +125,12 @@ def test_a_failing_cell_does_not_stop_the_others(forked, here, name, said):
 def test_what_would_be_refused_is_not_sent(here):
     (here / "out").mkdir()
     (here / "out" / "seed=0").write_text("in the way")
-    refused, finished = send(here, "debug")
+    lines = submit(here / "e.toml", [], "debug", here / "out", dry_run=False)
+    refused, finished = next(lines), next(lines)
     assert refused.startswith("seed=0: not submitted, ") and refused.endswith(" --out")
     assert finished == "seed=1: finished"
+    with pytest.raises(RunFailure, match=r"^1 of 2 "):
+        next(lines)
     with expect_refusal(rf"^{here}/out/seed=0: .* --out$"):
         send(here, "debug", "sweep.seed=[0]")
 

@@ -19,7 +19,7 @@ def test_without_a_sweep_one_cell_with_the_experiments_name():
 
 def test_a_file_of_a_search_is_played_by_another_command():
     table = {"tune": {"methods": ["fedavg"]}, "sweep": {"seed": [0, 1]}}
-    words = r"^f\.toml: .* hpcfl tune f\.toml "
+    words = r"^f\.toml: .* hpcfl tune f\.toml\b"
     with expect_refusal(words):
         expand(table, "f.toml")
 
