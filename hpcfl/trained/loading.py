@@ -206,7 +206,8 @@ def load_runs_below(
 def _list_places(folder: Path) -> list[Path]:
     """Return a folder and all folders below it, ascending.
 
-    A link to a run or a sweep is followed; deeper folders behind a link are left out.
+    A link to a run, a sweep or a tuning is followed; other folders behind a link are
+    left out.
     """
     places = [folder]
     for above, names, _ in os.walk(folder):
@@ -214,6 +215,7 @@ def _list_places(folder: Path) -> list[Path]:
             places.append(place)
             if place.is_symlink():
                 places += place.glob("*/")
+                places += place.glob(f"{run_folder.FINAL}/*/")
     return sorted(places)
 
 

@@ -61,14 +61,21 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
         loading.load_runs_below([run, tmp_path / "nothing"])
 
 
-def test_a_run_or_sweep_on_another_disk_is_found_through_its_link(make_run, tmp_path):
+def test_results_on_another_disk_are_found_through_their_links(make_run, tmp_path):
     here = make_run("here/a")
-    for name, there in (("b", make_run("disk/b")), ("c", make_run("disk/c/d").parent)):
+    (tmp_path / "disk" / "tuning").mkdir(parents=True)
+    (tmp_path / "disk" / "tuning" / "tune.json").write_text("{}")
+    make_run("disk/tuning/search/e")
+    for name, there in (
+        ("b", make_run("disk/b")),
+        ("c", make_run("disk/c/d").parent),
+        ("tuning", make_run("disk/tuning/final/e").parent.parent),
+    ):
         (tmp_path / "here" / name).symlink_to(there)
     (tmp_path / "here" / "loop").symlink_to(tmp_path / "here")
     found, _ = loading.load_runs_below([tmp_path / "here"])
     places = [str(run.folder.relative_to(here.parent)) for run in found]
-    assert places == ["a", "b", "c/d"]
+    assert places == ["a", "b", "c/d", "tuning/final/e"]
 
 
 def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
