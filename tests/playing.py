@@ -167,7 +167,7 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     )
     federation.run(restored.round if restored else 0, StopRequest(lambda: None))
     store = prepared.store
-    parts = communicator.allgather(_told(store.snapshot().digests))
+    parts = communicator.allgather(_list_digests(store.snapshot().digests))
     clients = [
         ClientDigests(np.array(ids, np.int64), template, dict(written))
         for ids, template, written in parts
@@ -182,6 +182,6 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     )
 
 
-def _told(digests: ClientDigests) -> list[Any]:
+def _list_digests(digests: ClientDigests) -> list[Any]:
     """Return the digests of a rank's clients in JSON types."""
     return [digests.ids.tolist(), digests.template, list(digests.written.items())]

@@ -68,20 +68,20 @@ def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_callback_receives_every_recorded_round(tmp_path):
-    told = []
+    calls = []
 
     def on_round(name, round, values):
-        told.append((name, round, values["pre/weighted"]))
+        calls.append((name, round, values["pre/weighted"]))
 
     out, sweep = tmp_path / "seeds", {**TABLE, "sweep": {"seed": [0, 1]}}
     found = hpcfl.run(sweep, out=out, on_round=on_round)
     assert list(found) == ["seed=0", "seed=1"]
-    assert [entry[:2] for entry in told] == [
+    assert [entry[:2] for entry in calls] == [
         (f"small-seed={seed}", round) for seed in (0, 1) for round in (1, 2, 3)
     ]
-    assert [entry[2] for entry in told[3:]] == found["seed=1"].accuracy("pre").tolist()
+    assert [entry[2] for entry in calls[3:]] == found["seed=1"].accuracy("pre").tolist()
     assert hpcfl.run(TABLE, out=out / "seed=0", on_round=on_round)
-    assert len(told) == 6
+    assert len(calls) == 6
 
 
 @pytest.mark.slow
@@ -92,8 +92,10 @@ def test_an_error_in_a_callback_ends_the_run_and_the_next_command_continues(tmp_
     line = r"^round 1, report: .*test_api\.py:\d+: on_round raised ZeroDivisionError: a bug in a callback$"
     with pytest.raises(RankFailure, match=line) as error:
         hpcfl.run(TABLE, out=tmp_path / "run", on_round=on_round)
-    told = error.value.__cause__
-    assert isinstance(told, UserError) and isinstance(told.__cause__, ZeroDivisionError)
+    cause = error.value.__cause__
+    assert isinstance(cause, UserError) and isinstance(
+        cause.__cause__, ZeroDivisionError
+    )
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.finished
 
 
@@ -144,7 +146,7 @@ def test_a_second_run_in_another_thread_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ({"on_round": 5}, "on_round = 5 is not callable"),
         ({"out": 5}, "out = 5 is "),
@@ -154,9 +156,9 @@ def test_a_second_run_in_another_thread_is_refused(tmp_path):
         ({"config": {**TABLE, "data": {5: 1}}}, r"the key 5 in \[data\]"),
     ],
 )
-def test_mistakes_in_python_are_one_line(tmp_path, monkeypatch, arguments, said):
+def test_mistakes_in_python_are_one_line(tmp_path, monkeypatch, arguments, expected):
     monkeypatch.chdir(tmp_path)
-    with expect_refusal(said):
+    with expect_refusal(expected):
         hpcfl.run(**{"config": TABLE, **arguments})
     assert not list(tmp_path.iterdir())
 

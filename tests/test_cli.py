@@ -223,7 +223,7 @@ if MPI.COMM_WORLD.rank == 0:
 
 
 @pytest.mark.parametrize(
-    "line, code, said",
+    "line, code, expected",
     [
         ("hpcfl run missing.toml 2>&-", 2, ""),
         ("hpcfl run missing.toml >&- 2>/dev/full", 2, ""),
@@ -235,9 +235,9 @@ if MPI.COMM_WORLD.rank == 0:
         ),
     ],
 )
-def test_the_exit_code_where_nothing_can_be_said(under_bash, line, code, said):
+def test_the_exit_code_where_nothing_can_be_said(under_bash, line, code, expected):
     done = under_bash(line)
-    assert (done.returncode, done.stderr) == (code, said)
+    assert (done.returncode, done.stderr) == (code, expected)
 
 
 def test_the_help_of_plot_names_every_kind():

@@ -78,6 +78,6 @@ def test_the_nearest_word_is_suggested(word, allowed, text):
 
 def test_of_many_words_only_the_nearest_are_listed():
     many = [f"key{number}" for number in range(MOST + 1)]
-    said = suggest("keyy7", many)
-    assert said.startswith("; did you mean 'key7'? nearest: key7, ")
-    assert said.count("key") == 6
+    hint = suggest("keyy7", many)
+    assert hint.startswith("; did you mean 'key7'? nearest: key7, ")
+    assert hint.count("key") == 6

@@ -38,14 +38,14 @@ def handlers():
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "expected"),
     [
         (KeyboardInterrupt(), 130, "hpcfl: interrupted"),
         (ValueError("odd"), 1, "hpcfl: rank 0 on here failed: "),
     ],
 )
 def test_a_signal_while_a_job_is_ended_changes_nothing(
-    monkeypatch, capsys, handlers, error, code, said
+    monkeypatch, capsys, handlers, error, code, expected
 ):
     def fail(*_):
         raise error
@@ -56,7 +56,7 @@ def test_a_signal_while_a_job_is_ended_changes_nothing(
     with pytest.raises(Aborted) as aborted:
         __main__.main()
     assert aborted.value.args == (code,)
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(expected)
 
 
 class Cleared:

@@ -61,7 +61,7 @@ def remembered():
     return arrays + sum(sizes.values())
 
 
-def held():
+def find_resources():
     """Return the numbers of threads, open files and child processes of this process."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return (
@@ -77,11 +77,11 @@ def test_a_process_does_not_grow_over_runs(tmp_path):
     for number in range(BEFORE):
         hpcfl.run(TABLE, out=tmp_path / f"before-{number}", progress=False)
     gc.collect()
-    memory, things = remembered(), held()
+    memory, things = remembered(), find_resources()
     for number in range(AFTER):
         hpcfl.run(TABLE, out=tmp_path / f"after-{number}", progress=False)
     gc.collect()
-    assert held() == things
+    assert find_resources() == things
     # half of the bytes that AFTER runs would add if each retained the rows of its
     # clients
     assert remembered() - memory < AFTER * ROWS / 2
@@ -96,11 +96,11 @@ def test_a_second_interrupt_ends_a_run_and_not_the_process(tmp_path, monkeypatch
         for _ in range(2):
             os.kill(os.getpid(), signals.signal.SIGINT)
 
-    things = held()
+    things = find_resources()
     with pytest.raises(KeyboardInterrupt):
         hpcfl.run(table, out=tmp_path / "run", on_round=stop, progress=False)
     gc.collect()
-    assert held() == things
+    assert find_resources() == things
     assert hpcfl.run(table, out=tmp_path / "run", progress=False).summary.finished
 
 

@@ -142,7 +142,7 @@ def list_headings_and_cells() -> Iterator[tuple[str, str]]:
 def list_banned_names() -> list[str]:
     """Return the place of each file and function with a meaningless name."""
     found = []
-    for path, nodes in list_modules(*CODE):
+    for path, nodes in list_modules(*CODE, "tests"):
         if path.stem.strip("_") in BANNED:
             found.append(shorten(path))
         for node in nodes:

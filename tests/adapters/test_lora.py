@@ -29,12 +29,12 @@ def mlp(**keys):
     return kinds.adapt(base(), Adapter(**keys))
 
 
-def held(module):
+def freeze(module):
     return constants.hold(module, constants.copy_frozen(module))
 
 
-def trained(module):
-    return lay_out_parameters(held(module)).names
+def list_trained(module):
+    return lay_out_parameters(freeze(module)).names
 
 
 def moved(module):
@@ -67,14 +67,14 @@ LOW = ["hidden1.A", "hidden1.B", "hidden2.A", "hidden2.B"]
     ],
 )
 def test_only_the_adapter_and_the_head_are_trained(keys, names):
-    assert trained(mlp(**keys)) == names
+    assert list_trained(mlp(**keys)) == names
 
 
 def test_queries_and_values_are_corrected_by_default_and_norms_are_trained_if_asked():
     module = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, head_width=4, hidden=8)
-    names = trained(kinds.adapt(copy.deepcopy(module), Adapter(kind="lora")))
+    names = list_trained(kinds.adapt(copy.deepcopy(module), Adapter(kind="lora")))
     assert names == ["block1.attention.qkv.A", "block1.attention.qkv.B", *HEAD]
-    biased = trained(kinds.adapt(module, Adapter(kind="bias", norms=True)))
+    biased = list_trained(kinds.adapt(module, Adapter(kind="bias", norms=True)))
     assert {"block1.norm1.weight", "norm.weight", "norm.bias"} <= set(biased)
     assert "block1.linear1.weight" not in biased
 
@@ -171,14 +171,14 @@ def test_where_one_matrix_is_frozen_it_is_the_one_that_was_drawn():
     """In a linear layer B is zero, in an embedding A."""
     keys = Adapter(kind="lora", targets=["words", "hidden"], rank=2, train_a=False)
     module = kinds.adapt(Words(), keys)
-    assert trained(module) == ["words.A", "hidden.B", *HEAD]
+    assert list_trained(module) == ["words.A", "hidden.B", *HEAD]
     tokens, y = torch.randint(9, (8, 3)), torch.arange(8) % 4
     before = copy.deepcopy(module.state_dict())
     optimiser = torch.optim.SGD(module.parameters(), lr=1.0)
     cross_entropy(module(tokens), y).backward()
     optimiser.step()
     for name, value in module.state_dict().items():
-        assert torch.equal(value, before[name]) == (name not in trained(module))
+        assert torch.equal(value, before[name]) == (name not in list_trained(module))
 
 
 def test_a_weight_that_another_layer_has_too_is_merged_for_one_alone():
@@ -198,16 +198,16 @@ def test_a_weight_that_another_layer_has_too_is_merged_for_one_alone():
 def test_an_adapter_trains_parameters_that_the_module_freezes():
     keys = Adapter(kind="head", train=["hidden2.bias"])
     adapted = kinds.adapt(base().requires_grad_(False), keys)
-    assert trained(adapted) == ["hidden2.bias", *HEAD]
+    assert list_trained(adapted) == ["hidden2.bias", *HEAD]
     frozen = base().requires_grad_(False)
     frozen.head.requires_grad_(True)
-    assert trained(kinds.adapt(frozen, Adapter())) == HEAD
+    assert list_trained(kinds.adapt(frozen, Adapter())) == HEAD
 
 
 def test_the_paddings_row_is_trained_in_no_lane():
     """This includes a correction, if ``adapter.train`` names the embedding itself."""
     keys = Adapter(kind="lora", targets=["words"], train=["words"], rank=2)
-    module = moved(held(kinds.adapt(Words(padding=0), keys)))
+    module = moved(freeze(kinds.adapt(Words(padding=0), keys)))
     names = lay_out_parameters(module).names
     assert "words.weight" in names
     lanes = {
@@ -222,9 +222,9 @@ def test_the_paddings_row_is_trained_in_no_lane():
 
 
 def test_a_table_of_the_base_is_not_copied_for_every_lane():
-    module = held(kinds.adapt(Words(), Adapter(kind="head")))
+    module = freeze(kinds.adapt(Words(), Adapter(kind="head")))
     assert list(expand_constants(module, 3)) == ["hidden.weight", "hidden.bias"]
     tied = Words()
     tied.hidden.weight = tied.words.weight = nn.Parameter(torch.randn(6, 5))
-    tied = held(kinds.adapt(tied, Adapter(kind="head")))
+    tied = freeze(kinds.adapt(tied, Adapter(kind="head")))
     assert list(expand_constants(tied, 3)) == ["words.weight", "hidden.bias"]

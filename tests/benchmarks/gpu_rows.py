@@ -510,7 +510,7 @@ def out_of_memory(place: Place) -> Iterator[Found]:
 
     With 8 GiB left hpcfl uses fewer lanes and ends with 0. With 1 GiB left it reports
     that the memory is full and ends with 1. On a CPU the address space is limited to 2
-    GiB instead, in which no lane fits. said is the last line on memory that hpcfl
+    GiB instead, in which no lane fits. "last line" is the last line on memory that hpcfl
     printed.
     """
     if place.is_gpu:
@@ -528,9 +528,9 @@ def out_of_memory(place: Place) -> Iterator[Found]:
             )
         print(ended.stdout, ended.stderr)
         lines = [line for line in ended.stderr.splitlines() if "memory" in line]
-        said = "".join(lines[-1:])
-        yield {"bytes left": left, "exit code": ended.returncode, "said": said}
-        if ended.returncode != expected or not said:
+        last = "".join(lines[-1:])
+        yield {"bytes left": left, "exit code": ended.returncode, "last line": last}
+        if ended.returncode != expected or not last:
             wrong.append(f"code {ended.returncode} instead of {expected}, or no reason")
     if wrong:
         raise RuntimeError("; ".join(wrong))

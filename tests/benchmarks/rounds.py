@@ -274,8 +274,8 @@ def ranks(bench: Bench, name: str) -> dict[str, float]:
         folder = bench.folder(workload)
         words = [*THREE_RANKS, "-m", "hpcfl", "check", folder / "experiment.toml"]
         words += ["--set", f"partition.file={folder}/partition.h5"]
-        said = " ".join(bench.run(*words).split())
-        found[f"{workload}, note"] = float(FASTER in said)
+        output = " ".join(bench.run(*words).split())
+        found[f"{workload}, note"] = float(FASTER in output)
     return found
 
 
@@ -378,8 +378,8 @@ def against_pfl_research(bench: Bench, name: str) -> dict[str, float]:
         words += ["--rounds", rounds, "--cohort", cohort]
         # that environment has no hpcfl
         sources = (HERE, HERE.parents[1])
-        said = bench.run(bench.pfl, *launcher, *words, sources=sources)
-        return json.loads(said.splitlines()[-1])
+        output = bench.run(bench.pfl, *launcher, *words, sources=sources)
+        return json.loads(output.splitlines()[-1])
 
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", 2]
     return bench.compete(
@@ -451,7 +451,7 @@ def scaling(bench: Bench, name: str) -> dict[str, float]:
     }
 
 
-def few(bench: Bench, name: str) -> dict[str, float]:
+def measure_few_clients(bench: Bench, name: str) -> dict[str, float]:
     """Measure 100 stateful clients per round, all clients or 1 % of 10,000, with 20 MB
     of state in memory: seconds, and a worker's MB.
 
@@ -505,7 +505,7 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "means": (means, ""),
     "server": (server_step, "CIFAR-100"),
     "scaling": (scaling, "scaling"),
-    "few": (few, "few"),
+    "few": (measure_few_clients, "few"),
 }
 
 

@@ -37,7 +37,7 @@ class Target:
     page: str = ""
 
     @property
-    def asked(self) -> str:
+    def bound_text(self) -> str:
         """Return the bound as text."""
         return f"{'≥' if self.least else '≤'} {self.bound:.3g}"
 
@@ -54,7 +54,7 @@ class Target:
 
     def short(self, results: dict[str, dict]) -> str:
         """Return the cells with the label, the target and the ratio."""
-        start = f"| {self.what} | {self.asked} |"
+        start = f"| {self.what} | {self.bound_text} |"
         value = self.value(results)
         if value is None:
             return f"{start} not measured |"

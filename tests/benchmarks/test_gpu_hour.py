@@ -141,8 +141,8 @@ def test_a_row_that_fails_or_takes_too_long_is_recorded_and_the_next_follows(tmp
 def test_a_line_says_that_there_is_no_gpu(tmp_path, capsys):
     (tmp_path / "work").mkdir()
     assert gpu_hour.play(tmp_path, "cuda", time.monotonic()) == 2
-    said = capsys.readouterr()
-    assert "GPU" in said.err and said.err.count("\n") == 1 and not said.out
+    captured = capsys.readouterr()
+    assert "GPU" in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
 def test_missing_packages_are_listed_with_what_to_type(

@@ -45,14 +45,14 @@ def make_page(scene: Scene) -> Outcome:
     if struck != "nobody":
         time.sleep(scene.chance.uniform(0, 0.5))
         (job if struck == "the run" else report).kill()
-    told = report.end(GRACE)
+    ended = report.end(GRACE)
     outcome = end(job, moment, f"killed: {struck}", begun)
     if struck == "the run":
         outcome.wrong += judge.killed(outcome.code)
     else:
         outcome.wrong += judge.continued(scene, outcome.code, job, before)
     if struck != "the report":
-        outcome.wrong += [f"report: {line}" for line in judge.looked(told, report)]
+        outcome.wrong += [f"report: {line}" for line in judge.looked(ended, report)]
     if page.exists() and not page.read_text().rstrip().endswith("</html>"):
         outcome.wrong.append("half a page")
     return outcome
@@ -68,7 +68,9 @@ def move_away(scene: Scene) -> Outcome:
         return end(job, LATE, "not moved")
     scene.folder.rename(moved)
     outcome = end(job, OPERATION, "moved")
-    outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.ENOENT))
+    outcome.wrong += judge.failed(
+        outcome.code, outcome.output, os.strerror(errno.ENOENT)
+    )
     if scene.folder.exists():
         outcome.wrong.append(f"made again: {sorted(os.listdir(scene.folder))}")
     else:

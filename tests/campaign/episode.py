@@ -92,8 +92,8 @@ class Stage:
         # A run that was stopped before it wrote a file is reported as before.
         began = outcome.code != 75 or stage.stamp() != before
         wrong = outcome.wrong + judge.story(stage, outcome.code if began else None)
-        if "Traceback" in outcome.said:
-            wrong.append(f"a traceback: {outcome.said[-600:]}")
+        if "Traceback" in outcome.output:
+            wrong.append(f"a traceback: {outcome.output[-600:]}")
         return Event(
             seed,
             stage.file.stem,

@@ -39,7 +39,7 @@ class Outcome:
     moment: str
     detail: str
     code: int | None
-    said: str
+    output: str
     seconds: float
     wrong: list[str] = field(default_factory=list)
 
@@ -67,7 +67,7 @@ def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
     if not job.struck():
         outcome.moment = LATE
     if act == "fail":
-        outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(number))
+        outcome.wrong += judge.failed(outcome.code, outcome.output, os.strerror(number))
     else:
         outcome.wrong += judge.killed(outcome.code)
     return outcome
@@ -132,7 +132,7 @@ def freeze_rank(scene: Scene) -> Outcome:
         moment = LATE
         send(pid, signal.SIGCONT)
     outcome = end(job, moment, f"rank {rank} of {job.ranks}", begun)
-    outcome.wrong += judge.failed(outcome.code, outcome.said, "silent")
+    outcome.wrong += judge.failed(outcome.code, outcome.output, "silent")
     return outcome
 
 
@@ -146,7 +146,9 @@ def fill_disk(scene: Scene) -> Outcome:
             _fill(scene.place.parent / "ballast")
         detail = "full before" if wait else "full now"
         outcome = end(job, "start-up" if wait else moment, detail, begun)
-    outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.ENOSPC))
+    outcome.wrong += judge.failed(
+        outcome.code, outcome.output, os.strerror(errno.ENOSPC)
+    )
     return outcome
 
 
@@ -155,7 +157,9 @@ def limit_files(scene: Scene) -> Outcome:
     limit = scene.chance.randrange(4000, 60000)
     job = scene.start(0, Strike("", limit=limit))
     outcome = end(job, "operation", f"{limit} bytes")
-    outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.EFBIG))
+    outcome.wrong += judge.failed(
+        outcome.code, outcome.output, os.strerror(errno.EFBIG)
+    )
     return outcome
 
 
@@ -169,7 +173,7 @@ def start_twice(scene: Scene) -> Outcome:
         "start-up",
         f"codes {codes[0]} and {codes[1]}",
         max(codes, key=str),
-        f"{first.said}\n{second.said}",
+        f"{first.output}\n{second.output}",
         time.monotonic() - begun,
     )
     outcome.wrong += judge.twice(scene, codes, [first, second])
@@ -263,7 +267,7 @@ def end(job: Job, moment: str, detail: str, begun: float | None = None) -> Outco
     """Wait for the end of a job after a fault at the time ``begun``, by default now."""
     begun = begun or time.monotonic()
     code = job.end(GRACE)
-    return Outcome(moment, detail, code, job.said, time.monotonic() - begun)
+    return Outcome(moment, detail, code, job.output, time.monotonic() - begun)
 
 
 def _end_killed(job: Job, *about) -> Outcome:

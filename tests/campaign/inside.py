@@ -119,7 +119,7 @@ def prepare():
 def watch(operations: Operations):
     """Count every operation of this process from now on."""
 
-    def heard(event: str, arguments: tuple[Any, ...]):
+    def count_operation(event: str, arguments: tuple[Any, ...]):
         if (
             event == "open"
             and (arguments[2] or 0) & WRITING
@@ -127,11 +127,11 @@ def watch(operations: Operations):
         ):
             operations.happens(arguments[0])
         elif event in CHANGES:
-            operations.happens(_named(arguments[0]), renames=event == "os.rename")
+            operations.happens(_find_path(arguments[0]), renames=event == "os.rename")
 
     def counted(function):
         def call(descriptor: int, *arguments):
-            operations.happens(_named(descriptor))
+            operations.happens(_find_path(descriptor))
             return function(descriptor, *arguments)
 
         return call
@@ -140,7 +140,7 @@ def watch(operations: Operations):
         def write(self, data) -> int:
             half = memoryview(data)[: len(data) // 2]
             operations.happens(
-                _named(self.fileno()), lambda: io.FileIO.write(self, half)
+                _find_path(self.fileno()), lambda: io.FileIO.write(self, half)
             )
             return super().write(data)
 
@@ -156,7 +156,7 @@ def watch(operations: Operations):
         counted(os.write),
         counted(os.pwrite),
     )
-    sys.addaudithook(heard)
+    sys.addaudithook(count_operation)
 
 
 def tell_connected(path: Path):
@@ -175,6 +175,6 @@ def tell_connected(path: Path):
     connection.connect = connected
 
 
-def _named(file):
+def _find_path(file):
     """Return the path of a file that may be given as a descriptor."""
     return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file

@@ -23,14 +23,14 @@ PAUSE = 0.002  # seconds between two checks
 
 
 @dataclass(frozen=True)
-class Said:
+class Output:
     """Output of a command that ran in this process."""
 
     out: str
     err: str
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return f"{self.out}\n{self.err}"
 
 
@@ -79,7 +79,7 @@ class Job:
         return (self._place / "err").read_text(errors="replace")
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return f"{self.out}\n{self.err}"
 
     def pids(self) -> dict[int, int]:

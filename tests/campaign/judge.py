@@ -26,15 +26,19 @@ def killed(code: int | None) -> list[str]:
     return [] if code not in (None, 2, 75) else [f"killed, it ended with code {code}"]
 
 
-def failed(code: int | None, said: str, reason: str) -> list[str]:
+def failed(code: int | None, output: str, reason: str) -> list[str]:
     """Check that a failure ends the job with 1, or with 2 before it began, and with a
     message; 0 if the failure had no effect.
     """
     if code == 0:
         return []
     if code not in (1, 2):
-        return [f"failed, it ended with code {code}: {said[-SHOWN:]}"]
-    return [] if reason in said else [f"nothing said about '{reason}': {said[-SHOWN:]}"]
+        return [f"failed, it ended with code {code}: {output[-SHOWN:]}"]
+    return (
+        []
+        if reason in output
+        else [f"nothing said about '{reason}': {output[-SHOWN:]}"]
+    )
 
 
 def stopped(
@@ -58,13 +62,15 @@ def refused(code: int | None, job: Job | Said) -> list[str]:
     """Check for code 2 and one line."""
     right = code == 2 and _one_line(job.err)
     return (
-        [] if right else [f"code {code}, not refused in one line: {job.said[-SHOWN:]}"]
+        []
+        if right
+        else [f"code {code}, not refused in one line: {job.output[-SHOWN:]}"]
     )
 
 
 def looked(code: int | None, job: Job | Said) -> list[str]:
     """Check that a reading command ends with 0, or with 2 and one line."""
-    return [] if code == 0 and "Traceback" not in job.said else refused(code, job)
+    return [] if code == 0 and "Traceback" not in job.output else refused(code, job)
 
 
 def unchanged(before: dict, after: dict) -> list[str]:
@@ -82,8 +88,8 @@ def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
     complete. Both are refused if no state is left.
     """
     if 0 not in codes and not scene.lost():
-        said = " / ".join(job.err[-SHOWN:] for job in jobs)
-        return [f"neither of two starts came through: {codes}: {said}"]
+        output = " / ".join(job.err[-SHOWN:] for job in jobs)
+        return [f"neither of two starts came through: {codes}: {output}"]
     return [
         line
         for code, job in zip(codes, jobs, strict=True)
@@ -156,10 +162,10 @@ def continued(scene: Scene, code: int | None, job: Job, before: dict) -> list[st
     state is left.
     """
     if code == 0:
-        return ["a traceback"] if "Traceback" in job.said else []
+        return ["a traceback"] if "Traceback" in job.output else []
     if scene.manifests():
         return [
-            f"not continued from an intact checkpoint, code {code}: {job.said[-SHOWN:]}"
+            f"not continued from an intact checkpoint, code {code}: {job.output[-SHOWN:]}"
         ]
     return refused(code, job) + unchanged(before, scene.stamp())
 
@@ -175,7 +181,7 @@ def complete(scene: Scene) -> list[str]:
     if code != 0:
         job = scene.start(scene.ranks(), None, "--fresh")
         if (code := job.end(FINISH)) != 0:
-            return [*wrong, f"--fresh ends with code {code}: {job.said[-SHOWN:]}"]
+            return [*wrong, f"--fresh ends with code {code}: {job.output[-SHOWN:]}"]
         scene.damaged.clear()
     before = scene.stamp()
     if (code := scene.start(0).end(FINISH)) != 0:

@@ -100,7 +100,7 @@ def detail(parts: list[dict[str, Any]]) -> list[str]:
         "",
         "## Moments",
         "",
-        *_moments(events),
+        *_list_moments(events),
         "",
         "## Methods",
         "",
@@ -135,7 +135,7 @@ def _table(events: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _moments(events: list[dict[str, Any]]) -> list[str]:
+def _list_moments(events: list[dict[str, Any]]) -> list[str]:
     moments = Counter(event["moment"].partition(",")[0] for event in events)
     wrong = Counter(
         event["moment"].partition(",")[0] for event in events if event["wrong"]

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from inside import Strike
-from job import Job, Said
+from job import Job, Output
 from zygote import Zygote
 
 from hpcfl import cli
@@ -125,12 +125,12 @@ class Scene:
             extra,
         )
 
-    def look(self, *command: str) -> tuple[int | None, Said]:
+    def look(self, *command: str) -> tuple[int | None, Output]:
         """Run a reading command in this process and return its exit code and output."""
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = cli.command([*command], OneProcess())
-        return code, Said(out.getvalue(), err.getvalue())
+        return code, Output(out.getvalue(), err.getvalue())
 
     def look_as(self, user: int, *command: str) -> tuple[int | None, Job]:
         """Run it in a process of another user and return its exit code and the ended
@@ -243,5 +243,5 @@ def _alone(zygote: Zygote, file: Path, folder: Path, *options: str) -> Job:
     arguments = ["run", str(file), "--out", str(folder), *options]
     job = Job(zygote, 0, arguments, Strike(str(folder)))
     if job.end(FINISH):
-        raise RuntimeError(f"{file.stem}: does not run even undisturbed: {job.said}")
+        raise RuntimeError(f"{file.stem}: does not run even undisturbed: {job.output}")
     return job

@@ -39,8 +39,8 @@ def others_files(scene: Scene) -> Outcome:
         outcome.wrong += judge.unchanged(before, scene.stamp())
         outcome.wrong += judge.refused(outcome.code, job)
     # A complete run does not read its partition.
-    if chosen != ["partition.h5"] and "by another run" not in job.said:
-        outcome.wrong.append(f"nothing said about another run: {job.said}")
+    if chosen != ["partition.h5"] and "by another run" not in job.output:
+        outcome.wrong.append(f"nothing said about another run: {job.output}")
     outcome.wrong += _shown_as_own(scene)
     shutil.rmtree(scene.folder)
     aside.rename(scene.folder)
@@ -62,20 +62,20 @@ def export_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
     code = job.end(FINISH)
     wrong = [] if code in (0, 1, 2, -9) else [f"an export ended with {code}"]
     if act == "fail":
-        wrong += judge.failed(code, job.said, "") if code != 2 else []
+        wrong += judge.failed(code, job.output, "") if code != 2 else []
     wrong += _whole(models, code)
     # the next run or the next export removes the rest that a kill leaves
     if code != 2 and (scene.finished() or scene.chance.random() < 0.5):
         shutil.rmtree(models, ignore_errors=True)
         again = _export(scene, Strike(str(scene.folder)))
         wrong += _whole(models, again.end(FINISH))
-        wrong += [] if models.exists() else [f"no second export: {again.said[-300:]}"]
+        wrong += [] if models.exists() else [f"no second export: {again.output[-300:]}"]
         wrong += [f"left behind: {path}" for path in scene.folder.glob(".models.*")]
     return Outcome(
         state,
         f"operation {strike.number}, code {code}",
         code or None,  # the run has not ended
-        job.said,
+        job.output,
         time.monotonic() - begun,
         wrong,
     )

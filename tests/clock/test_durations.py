@@ -94,7 +94,7 @@ def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"\x80\x04}", "JSON"),
         (b"{}", "capacity.json: "),
@@ -115,10 +115,10 @@ def test_a_file_in_the_form_of_fedscale_by_hand(tmp_path):
         ),
     ],
 )
-def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, said):
+def test_a_file_that_is_none_is_refused_in_one_line(tmp_path, content, expected):
     file = tmp_path / "capacity.json"
     file.write_bytes(content)
-    with expect_refusal(said):
+    with expect_refusal(expected):
         draw_devices(Time(devices="file", file=str(file)), 3, 1, 1.0)
     with expect_refusal("none: "):
         draw_devices(Time(devices="file", file=str(tmp_path / "none")), 3, 1, 1.0)

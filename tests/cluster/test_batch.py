@@ -95,7 +95,7 @@ def test_what_starts_the_ranks(profile, line):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ranks", "mpi", "said"),
+    ("nodes", "ranks", "mpi", "expected"),
     [
         (1, 5, "pmi2", ""),
         (3, 5, "pmi2", "1 worker on each; "),
@@ -105,11 +105,11 @@ def test_what_starts_the_ranks(profile, line):
         (3, 4, "pmi2", "1 ranks on each"),
     ],
 )
-def test_work_of_each_gpu(nodes, ranks, mpi, said):
+def test_work_of_each_gpu(nodes, ranks, mpi, expected):
     profile = Profile(nodes=nodes, ranks_per_node=ranks, gpus_per_node=4, mpi=mpi)
-    assert said in "".join(batch.describe_gpus(profile))
-    assert bool(said) == bool(batch.describe_gpus(profile))
-    if "more work" in said:
+    assert expected in "".join(batch.describe_gpus(profile))
+    assert bool(expected) == bool(batch.describe_gpus(profile))
+    if "more work" in expected:
         assert not profile.has_server_apart
 
 

@@ -21,11 +21,11 @@ def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
-    def to(path: str, text: str):
+    def write(path: str, text: str):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
-    return to
+    return write
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -44,8 +44,10 @@ COPIED = [line.split() for line in LINES["files"]]
 
 
 def test_the_header_says_where_the_system_comes_from():
-    told = [line for line in HEADER.splitlines() if not line.startswith("#") and line]
-    keys = dict(line.split(": ", 1) for line in told)
+    headers = [
+        line for line in HEADER.splitlines() if not line.startswith("#") and line
+    ]
+    keys = dict(line.split(": ", 1) for line in headers)
     assert keys["Bootstrap"] == "docker"
     version = re.fullmatch(r"python:(\d+)\.(\d+)-slim", keys["From"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -42,8 +42,8 @@ def test_arrays_that_wait_for_each_other_choose_what_one_process_chooses(cluster
     cluster.write("slow", "")
     cluster.write("e.toml", EXPERIMENT)
     cluster.profile(ranks_per_node=1, nodes=1)
-    said = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out")
-    first, *_, last = re.findall(r"jobs, (\d+)", said)
+    output = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out")
+    first, *_, last = re.findall(r"jobs, (\d+)", output)
     untuned = "out/search/methods_for_jobs_Slow,untuned,seed=7"
     cluster.until(lambda: cluster.rounds(untuned) >= 4, "round 4 of 8")
     task = f"{first}_2"

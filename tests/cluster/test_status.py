@@ -196,9 +196,9 @@ def test_a_stopped_run_says_what_continues_it(
     status.show(sweep, watch=False)
 
     lines = capsys.readouterr().out.splitlines()
-    said = [line for line in lines if line.startswith("continue")]
-    assert len(said) == (printed is not None)
-    assert all(line.endswith(f": {printed}") for line in said)
+    advice = [line for line in lines if line.startswith("continue")]
+    assert len(advice) == (printed is not None)
+    assert all(line.endswith(f": {printed}") for line in advice)
 
 
 def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
@@ -242,8 +242,8 @@ def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, printed):
     """
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
     for _ in range(2):
-        told = "^1 of 3 .* tiny_Diverges: round 2: client 1 "
-        with pytest.raises(RunFailure, match=told):
+        expected = "^1 of 3 .* tiny_Diverges: round 2: client 1 "
+        with pytest.raises(RunFailure, match=expected):
             run_table(table, tmp_path / "out")
         assert [cell.state for cell in status.list_statuses(tmp_path / "out")] == [
             "finished",

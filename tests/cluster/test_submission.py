@@ -98,7 +98,7 @@ def test_the_time_limit_without_slurm(here, monkeypatch, time, minutes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         (
             "local",
@@ -107,7 +107,7 @@ def test_the_time_limit_without_slurm(here, monkeypatch, time, minutes):
         ("debug", "{}"),
     ],
 )
-def test_a_failing_cell_does_not_stop_the_others(forked, here, name, said):
+def test_a_failing_cell_does_not_stop_the_others(forked, here, name, output):
     changes = ["sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]"]
     lines = submit(here / "e.toml", changes, name, here / "out", dry_run=False)
     first, second = next(lines), next(lines)
@@ -115,7 +115,7 @@ def test_a_failing_cell_does_not_stop_the_others(forked, here, name, said):
         "round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr or set training.clip and "
         "start over with --fresh, or exclude such clients with training.on_divergence = 'exclude'"
     )
-    assert first == f"seed=0,lr=1e+38: failed, {said.format(diverged)}"
+    assert first == f"seed=0,lr=1e+38: failed, {output.format(diverged)}"
     assert second == "seed=0,lr=0.1: finished"
     with pytest.raises(RunFailure, match=r"^1 of 2 "):
         next(lines)
@@ -141,8 +141,8 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, printed):
     last = text.strip().splitlines()[-1]
     assert shlex.split(last)[-1] == str(here / "two words; it's" / "jobs")
     assert last.startswith("exec ")
-    said = printed()
-    assert "memory" in said and "ranks 2 to 3: " in said
+    output = printed()
+    assert "memory" in output and "ranks 2 to 3: " in output
     assert not (here / "two words; it's").exists()
     words = shlex.split(launch.splitlines()[-1])
     assert words[:2] == ["srun", "--mpi=pmi2"]

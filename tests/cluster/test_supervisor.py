@@ -80,8 +80,8 @@ def supervise(folder: Path, ranks: str, send: int | None = None, **options):
         while not (folder / "started").exists():
             time.sleep(0.05)
         process.send_signal(send)
-    said = process.communicate(timeout=60)[1]
-    return process.returncode, said
+    output = process.communicate(timeout=60)[1]
+    return process.returncode, output
 
 
 def calls(folder: Path) -> list[str]:
@@ -134,15 +134,15 @@ def test_ranks_are_requeued_for_any_reaction_to_a_warning(
     tmp_path, slurm, ranks, warning, words
 ):
     slurm(scontrol=REQUEUES)
-    code, said = supervise(tmp_path, ranks, signal.SIGUSR2, warning=warning)
-    assert code == REQUEUED and words in said
+    code, output = supervise(tmp_path, ranks, signal.SIGUSR2, warning=warning)
+    assert code == REQUEUED and words in output
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
     slurm(scontrol="exit 1", sbatch="echo '8;testbed'")
-    code, said = supervise(tmp_path, "exit 75")
-    assert code == 75 and "job 8 " in said
+    code, output = supervise(tmp_path, "exit 75")
+    assert code == 75 and "job 8 " in output
     sent = (
         "sbatch --parsable --dependency=afterany:7 again.sbatch two words b restarts=1"
     )
@@ -165,29 +165,29 @@ def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkey
 
 
 def test_missing_commands_of_slurm_are_named(tmp_path, slurm):
-    code, said = supervise(tmp_path, "exit 75")
-    assert code == 1 and "scontrol nor sbatch" in said
+    code, output = supervise(tmp_path, "exit 75")
+    assert code == 1 and "scontrol nor sbatch" in output
 
 
 def test_a_job_that_may_not_be_requeued_ends(tmp_path, slurm):
     slurm(scontrol=REQUEUES, sbatch="echo 8")
-    code, said = supervise(tmp_path, "exit 75", again="")
-    assert code == 1 and "no-requeue; " in said
+    code, output = supervise(tmp_path, "exit 75", again="")
+    assert code == 1 and "no-requeue; " in output
     assert calls(tmp_path) == []
 
 
 def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
     slurm(scontrol="exit 0", squeue="echo '7|CANCELLED|None|0|'")
-    code, said = supervise(tmp_path, "exit 75")
-    assert code == 75 and "job 7 stopped in time\nhpcfl: job 7 was ended by " in said
+    code, output = supervise(tmp_path, "exit 75")
+    assert code == 75 and "job 7 stopped in time\nhpcfl: job 7 was ended by " in output
     assert calls(tmp_path) == [] and noted(tmp_path)["failure"] is None
 
 
 def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
     slurm(scontrol="exit 0")
     checkpoint(tmp_path, 4)
-    code, said = supervise(tmp_path, "kill -9 $$")
-    assert code == 1 and "SIGKILL" in said and "round 4" in said
+    code, output = supervise(tmp_path, "kill -9 $$")
+    assert code == 1 and "SIGKILL" in output and "round 4" in output
     assert calls(tmp_path) == []
     assert "SIGKILL" in noted(tmp_path)["failure"]
 
@@ -200,12 +200,12 @@ def test_the_first_error_of_a_rank_in_this_job_is_noted(tmp_path, slurm):
         (f"{ranks}; exit 137", ": rank 1 failed: a bug"),
         ("exit 3", ""),
     ):
-        ended, said = supervise(tmp_path, command)
+        ended, output = supervise(tmp_path, command)
         code = command.rpartition(" ")[2]
         assert noted(tmp_path)["failure"] == (
             f"the ranks ended with code {code}{why}; a new submission continues from round 0"
         )
-        assert ended == 1 and said.count("a bug") == 3 * bool(why)
+        assert ended == 1 and output.count("a bug") == 3 * bool(why)
 
 
 def test_a_missing_launcher_is_one_line(tmp_path, slurm):
@@ -216,8 +216,8 @@ def test_a_missing_launcher_is_one_line(tmp_path, slurm):
 
 def test_outside_slurm_nothing_is_requeued(tmp_path, slurm, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID")
-    code, said = supervise(tmp_path, "exit 75")
-    assert code == 1 and "the same command continues" in said
+    code, output = supervise(tmp_path, "exit 75")
+    assert code == 1 and "the same command continues" in output
 
 
 def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypatch):
@@ -227,9 +227,9 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
     # the number that max_requeues allows
     assert supervise(tmp_path, "exit 75")[0] == REQUEUED
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    code, said = supervise(tmp_path, "touch ran; exit 75")
+    code, output = supervise(tmp_path, "touch ran; exit 75")
     assert code == 1
-    assert "2 times" in said and "max_requeues = 1" in said
+    assert "2 times" in output and "max_requeues = 1" in output
     assert not (tmp_path / "ran").exists()
 
 
@@ -280,7 +280,7 @@ def write_pace(folder: Path, **seconds: float):
 
 
 @pytest.mark.parametrize(
-    ("limit", "checkpoint", "stops", "said"),
+    ("limit", "checkpoint", "stops", "output"),
     [
         # 1.1 · (20 + 200) s, and 45 s to leave and for the requeue, are 287 s
         (4000, 200, 4000 - 287, "set warning = 300"),
@@ -291,7 +291,7 @@ def write_pace(folder: Path, **seconds: float):
     ],
 )
 def test_a_stop_is_requested_early_enough(
-    tmp_path, monkeypatch, capfd, limit, checkpoint, stops, said
+    tmp_path, monkeypatch, capfd, limit, checkpoint, stops, output
 ):
     ranks = Ranks(ends=limit or 1000)
     left = (lambda: limit - ranks.now) if limit else (lambda: None)
@@ -305,7 +305,7 @@ def test_a_stop_is_requested_early_enough(
     else:
         assert code == 75 and 0 <= ranks.signals[0] - stops <= 6
     printed = capfd.readouterr().err
-    assert said in printed and bool(said) == bool(printed)
+    assert output in printed and bool(output) == bool(printed)
 
 
 def test_longer_rounds_are_noted_once(tmp_path, monkeypatch, capfd):

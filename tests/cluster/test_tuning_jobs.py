@@ -199,8 +199,8 @@ def test_status_has_the_failure_of_the_last_job(here, sent, monkeypatch):
 def test_a_task_whose_rung_before_has_not_ended_says_what_to_type(here, printed_errors):
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert call("tune", "t.toml", *part) == 1
-    said = printed_errors().strip().splitlines()
-    [line] = said
+    output = printed_errors().strip().splitlines()
+    [line] = output
     assert line.startswith("hpcfl: fedavg,trial=0,seed=7: rung 1 ")
 
 
@@ -210,8 +210,8 @@ def test_a_task_whose_configuration_does_not_go_on_ends_at_once(here, capsys):
     end_first_rung(folder)
     part = ["--stage", "1", "--cell", "fedavg,trial=0,seed=7"]
     assert call("tune", "t.toml", *part) == 0
-    said = capsys.readouterr().out
-    assert said == "fedavg,trial=0,seed=7: not selected for rung 2\n"
+    output = capsys.readouterr().out
+    assert output == "fedavg,trial=0,seed=7: not selected for rung 2\n"
     assert call("tune", "t.toml", "--stage", "1", "--cell", "x") == 2
     assert "'x'" in capsys.readouterr().err
 

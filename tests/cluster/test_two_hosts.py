@@ -94,10 +94,10 @@ class Network:
     def wait_for_round(self, number: int):
         deadline = time.monotonic() + PATIENCE
         while not any(self.folder.glob(f"out/checkpoints/manifest-*{number}.json")):
-            assert time.monotonic() < deadline, self.said("out")
+            assert time.monotonic() < deadline, self.read_output("out")
             time.sleep(0.1)
 
-    def said(self, out: str) -> str:
+    def read_output(self, out: str) -> str:
         return (self.folder / f"{out}.log").read_text()
 
     def bytes_over_the_cable(self) -> int:
@@ -180,7 +180,7 @@ def network(hosts: Network, tmp_path: Path) -> Network:
 
 def test_same_digest_over_tcp(network):
     before = network.bytes_over_the_cable()
-    assert network.start("out").wait(PATIENCE) == 0, network.said("out")
+    assert network.start("out").wait(PATIENCE) == 0, network.read_output("out")
     assert (
         network.bytes_over_the_cable() - before > ROUNDS * 4000
     )  # the models were really sent
@@ -197,7 +197,11 @@ def test_a_lost_host_ends_the_job(network, fault):
         network.cut()
     else:
         os.kill(
-            int(re.search(r"rank 3 on \S+ \(pid (\d+)", network.said("out")).group(1)),
+            int(
+                re.search(
+                    r"rank 3 on \S+ \(pid (\d+)", network.read_output("out")
+                ).group(1)
+            ),
             signal.SIGKILL,
         )
     begun = time.monotonic()

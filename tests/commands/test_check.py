@@ -40,8 +40,8 @@ class Own(FedAvg):
 
 def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path):
     (tmp_path / "misspelt.py").write_text(OWN)
-    code, said, _ = check("--set", "method.name=misspelt:Own")
-    [note] = [line for line in said.splitlines() if "not a hook" in line]
+    code, output, _ = check("--set", "method.name=misspelt:Own")
+    [note] = [line for line in output.splitlines() if "not a hook" in line]
     assert code == 0 and "Own.store_sate" in note and "'store_state'" in note
     assert "not a hook" not in check()[1]
 
@@ -65,9 +65,9 @@ def test_a_run_without_a_step_is_refused_before_anything_is_written(
     check, tmp_path, name
 ):
     options = set_keys("training.drop_last=true", "training.batch_size=1000")
-    code, _, said = check(*options, name=name)
+    code, _, output = check(*options, name=name)
     assert code == 2
-    assert "training.drop_last = true" in said and len(said.splitlines()) == 1
+    assert "training.drop_last = true" in output and len(output.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
 
 

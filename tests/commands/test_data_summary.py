@@ -65,12 +65,12 @@ def facts(text):
     return found
 
 
-def shown(values=RANGE, **sections):
+def read_facts(values=RANGE, **sections):
     return facts(data_summary.describe_data(prepared(**sections), values, False))
 
 
 def test_columns_classes_and_clients_are_shown():
-    seen = shown(data={"dataset": f"{__name__}:described"})
+    seen = read_facts(data={"dataset": f"{__name__}:described"})
     assert seen["features"] == "5 columns: age, bmi, heart rate, 'x, y', ' z'"
     assert seen["label"] == "column outcome"
     assert (
@@ -90,7 +90,7 @@ def test_columns_classes_and_clients_are_shown():
 
 
 def test_without_names_numbers_stand_for_them():
-    seen = shown()
+    seen = read_facts()
     assert seen["features"] == "5 without names"
     assert "0: 14/40" in seen["classes"]
     assert seen["client"] == "drawn by partition.scheme = 'tiny:Counts'"
@@ -98,7 +98,7 @@ def test_without_names_numbers_stand_for_them():
 
 def test_clients_of_the_data_that_no_scheme_uses_are_told(tmp_path):
     data = {"dataset": f"{__name__}:owned"}
-    assert "column hospital with 3 names " in shown(data=data)["client"]
+    assert "column hospital with 3 names " in read_facts(data=data)["client"]
     table = tiny.table("fedavg", data=data)
 
     def describe(**keys):
@@ -118,7 +118,7 @@ def test_clients_of_the_data_that_no_scheme_uses_are_told(tmp_path):
 
 
 def test_samples_that_are_held_out_are_apart():
-    seen = shown(training={"validation": 0.5})
+    seen = read_facts(training={"validation": 0.5})
     assert (
         "train on 27, hold out 27 for validation and are tested on 80" in seen["data"]
     )
@@ -135,14 +135,14 @@ def test_the_range_is_that_of_the_clients_samples_on_all_ranks():
     for ranks in (1, 3):
         assert on_ranks(ranks, find).tolist() == [[0, 0], [0, 3]]
     ends = torch.tensor([[0, 0], [127, 255]], dtype=torch.uint8)
-    seen = shown(data=data, values=ends)
+    seen = read_facts(data=data, values=ends)
     assert seen["sample"] == "image of 2 channels of 6 × 4 pixels (channels first)"
     assert seen["values"] == "uint8 from 0 to 255; models take float32 from -1 to 1"
 
 
 def test_each_channel_is_normalised_on_its_own():
     ends = torch.tensor([[255, 0], [255, 255]], dtype=torch.uint8)
-    seen = shown(data={"dataset": f"{__name__}:images"}, values=ends)
+    seen = read_facts(data={"dataset": f"{__name__}:images"}, values=ends)
     assert seen["values"] == "uint8 from 0 to 255; models take float32 from 0 to 1"
 
 

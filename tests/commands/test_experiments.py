@@ -46,9 +46,9 @@ def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, printed, monkeyp
         run_file(
             tmp_path / "sweep.toml", [f"sweep.seed={seeds}"], None, False, OneProcess()
         )
-    said = printed()
-    assert said.count("runs/grid also has ") == 1
-    assert "2 runs" in said and "such as seed=1,fedavg;" in said
+    output = printed()
+    assert output.count("runs/grid also has ") == 1
+    assert "2 runs" in output and "such as seed=1,fedavg;" in output
 
 
 def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
@@ -57,18 +57,18 @@ def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
     """
     signals.remember()
     (tmp_path / "sweep.toml").write_text(SWEEP)
-    told = []
+    cells = []
 
     def stop(name, round, values):
-        if not told:  # a later second signal would end this process
+        if not cells:  # a later second signal would end this process
             os.kill(os.getpid(), signal.SIGTERM)
-        told.append(name)
+        cells.append(name)
 
     table = config.read(tmp_path / "sweep.toml")
     plan = make_plan(table, "sweep.toml", tmp_path / "out")
     with pytest.raises(Interrupted):
         run_plan(plan, False, OneProcess(), stop)
-    assert len(set(told)) == 1
+    assert len(set(cells)) == 1
 
 
 def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):

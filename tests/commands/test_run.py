@@ -102,9 +102,9 @@ def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
     file.write_text(file.read_text() + "# another version\n")
     np.savez("own.npz", x=x + 1, y=y)
     run_alone(table | {"rounds": 3}, tmp_path / "run")
-    said = printed()
+    output = printed()
     for name in (file.name, "data.dataset = 'npz'"):
-        assert f"{name} has changed" in said
+        assert f"{name} has changed" in output
 
 
 def test_a_second_signal_says_that_it_ended_the_run(

@@ -338,11 +338,11 @@ def test_jobs_of_their_own_come_to_the_same(fedavg_tuned, tuned, tmp_path, print
     before = (folder / "tuned.csv").read_bytes()
     printed()
     tuned(["fedavg"])
-    said = printed()
-    assert "round" not in said.partition("gradients")[0].replace("rounds", "")
+    output = printed()
+    assert "round" not in output.partition("gradients")[0].replace("rounds", "")
     assert (folder / "tuned.csv").read_bytes() == before
     # the command that it prints next reads the final runs at their place
-    further = said.partition("more: hpcfl ")[2].split()
+    further = output.partition("more: hpcfl ")[2].split()
     assert call(*further, "--format", "csv") == 0
     shown = float(next(csv.DictReader(printed().splitlines()))["mean"])
     assert shown == pytest.approx(100 * float(rows(folder)["fedavg"]["test"]))

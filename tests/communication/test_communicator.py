@@ -41,7 +41,7 @@ def test_a_communicator_has_to_define_every_exchange():
     ],
 )
 def test_a_setting_that_differs_is_named_on_all_ranks(values, words):
-    said = []
+    messages = []
 
     def compare(communicator):
         value = values[communicator.rank]
@@ -49,11 +49,11 @@ def test_a_setting_that_differs_is_named_on_all_ranks(values, words):
         try:
             require_equal(communicator, settings, "do so")
         except UserError as error:
-            said.append(str(error))
+            messages.append(str(error))
 
     on_ranks(3, compare)
-    assert len(set(said)) == (words is not None)
-    assert words is None or (len(said) == 3 and said[0].startswith(words))
+    assert len(set(messages)) == (words is not None)
+    assert words is None or (len(messages) == 3 and messages[0].startswith(words))
 
 
 def test_a_key_that_a_rank_lacks_is_named():

@@ -16,7 +16,7 @@ from hpcfl.errors import RunFailure
 RANKS = 7
 
 
-def on(ranks, folder, table):
+def play_on_ranks(ranks, folder, table):
     return on_ranks(ranks, lambda communicator: play_on(communicator, folder, table))
 
 
@@ -30,13 +30,15 @@ def is_the_same_on_ranks_and_resumed(
     table = tiny.table(
         method, *counts, rounds=rounds, checkpoint=checkpoint, **sections
     )
-    plain = on(1, folder / "1", table)
-    spread = on(ranks, folder / "ranks", table)
+    plain = play_on_ranks(1, folder / "1", table)
+    spread = play_on_ranks(ranks, folder / "ranks", table)
     same(plain, spread)
     # as if killed before it was written
     manifest = f"manifest-{rounds:08d}.json"
     (folder / "ranks" / "checkpoints" / manifest).unlink()
-    same(plain, on(resumed, folder / "ranks", table), slice(rounds - 1, None))
+    same(
+        plain, play_on_ranks(resumed, folder / "ranks", table), slice(rounds - 1, None)
+    )
 
 
 def same(plain, other, rounds=slice(None)):
@@ -112,9 +114,9 @@ def test_matrices_in_files_have_the_same_bits_on_any_ranks(tmp_path, method):
     """The bits also equal those with matrices in memory."""
     fraction = {"fraction": 1.0 if method == "apple" else 0.5}
     table = tiny.table(short(method), participation=fraction)
-    plain = on(1, tmp_path / "1", table)
+    plain = play_on_ranks(1, tmp_path / "1", table)
     table["runtime"] = {"memory": 1e-6}
-    same(plain, on(3, tmp_path / "3", table))
+    same(plain, play_on_ranks(3, tmp_path / "3", table))
 
 
 @pytest.mark.slow
@@ -126,14 +128,14 @@ def test_a_client_that_is_left_out_counts_nowhere(tmp_path):
         "since": 2,
     }
     table = tiny.table(diverges, training={"on_divergence": "exclude"})
-    alone = on(1, tmp_path / "1", table)
+    alone = play_on_ranks(1, tmp_path / "1", table)
     for ranks in (3, 6):
-        same(alone, on(ranks, tmp_path / str(ranks), table))
+        same(alone, play_on_ranks(ranks, tmp_path / str(ranks), table))
 
 
 def test_a_rank_that_fails_lets_the_others_go(tmp_path):
     with pytest.raises(RunFailure, match="client 3 diverged"):
-        on(3, tmp_path, tiny.table({"name": "tiny:Diverges", "client": 3}))
+        play_on_ranks(3, tmp_path, tiny.table({"name": "tiny:Diverges", "client": 3}))
 
 
 @pytest.mark.slow
@@ -147,6 +149,8 @@ def test_several_threads_give_the_same_bits_with_a_client_alone_on_its_rank(tmp_
         model={"name": "mlp", "hidden": [4000]},
         runtime={"threads": 2},
     )
-    together, apart = (on(ranks, tmp_path / str(ranks), table) for ranks in (2, 4))
+    together, apart = (
+        play_on_ranks(ranks, tmp_path / str(ranks), table) for ranks in (2, 4)
+    )
     assert together.prepared.setup.layout.width > 32_768
     assert together.digest == apart.digest

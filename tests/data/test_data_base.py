@@ -93,6 +93,6 @@ misread = Misread()
 
 def test_a_source_that_is_read_otherwise_is_told():
     table = {"method": {"name": "fedavg"}, "data": {"dataset": f"{__name__}:misread"}}
-    told = r"data\.dataset = .*\(name, root, \*, .*\(called, place\)"
-    with expect_refusal(told):
+    words = r"data\.dataset = .*\(name, root, \*, .*\(called, place\)"
+    with expect_refusal(words):
         config.parse(table)

@@ -25,7 +25,7 @@ def dataset(train, test):
     return Dataset("toy", torch.zeros(len(y), 1), labels, 10, official_test=10 * test)
 
 
-def kept(of, imbalance, merged=False, order="index"):
+def select(of, imbalance, merged=False, order="index"):
     data = config.Data(imbalance=float(imbalance), imbalance_order=order)
     return long_tail.select_samples(of, data, 1, merged)
 
@@ -33,7 +33,7 @@ def kept(of, imbalance, merged=False, order="index"):
 @pytest.mark.parametrize("imbalance", SIZES)
 def test_the_sizes_of_long_tailed_cifar_10(imbalance):
     cifar = dataset(5000, 1000)
-    chosen, note = kept(cifar, imbalance)
+    chosen, note = select(cifar, imbalance)
     train = chosen[chosen < 50_000]
     assert np.bincount(cifar.y[train]).tolist() == SIZES[imbalance]
     assert chosen[len(train) :].tolist() == list(range(50_000, 60_000))
@@ -42,11 +42,11 @@ def test_the_sizes_of_long_tailed_cifar_10(imbalance):
 
 def test_what_a_larger_imbalance_keeps_a_smaller_one_keeps():
     cifar = dataset(500, 10)
-    assert set(kept(cifar, 100)[0]) < set(kept(cifar, 10)[0])
+    assert set(select(cifar, 100)[0]) < set(select(cifar, 10)[0])
 
 
 def test_merged_splits_are_cut_together():
-    chosen, note = kept(dataset(60, 40), 100, merged=True)
+    chosen, note = select(dataset(60, 40), 100, merged=True)
     labels = dataset(60, 40).y[chosen]
     assert np.bincount(labels)[[0, 9]].tolist() == [100, 1]
     assert "class distribution" in note
@@ -54,7 +54,7 @@ def test_merged_splits_are_cut_together():
 
 def test_an_official_test_split_that_is_not_merged_is_unused():
     toy = replace(dataset(60, 40), merges=False)
-    chosen, note = kept(toy, 100, merged=True)
+    chosen, note = select(toy, 100, merged=True)
     assert toy.y[chosen].bincount()[0] == 60
     assert chosen.max() < 600
     assert f"{len(chosen)} of 1,000 samples" in note and "class distribution" in note
@@ -62,9 +62,9 @@ def test_an_official_test_split_that_is_not_merged_is_unused():
 
 def test_which_class_is_the_most_frequent_can_be_drawn():
     toy = dataset(100, 10)
-    sizes = np.bincount(toy.y[kept(toy, 10, order="random")[0]])
+    sizes = np.bincount(toy.y[select(toy, 10, order="random")[0]])
     assert sizes.tolist() != sorted(sizes, reverse=True)
-    assert sorted(sizes) == sorted(np.bincount(toy.y[kept(toy, 10)[0]]))
+    assert sorted(sizes) == sorted(np.bincount(toy.y[select(toy, 10)[0]]))
 
 
 def test_a_partition_deals_out_what_is_kept_and_1_is_none():
@@ -75,7 +75,7 @@ def test_a_partition_deals_out_what_is_kept_and_1_is_none():
     )
     assert none.equals(even)
     dealt = np.concatenate([*tail.train, *tail.test])
-    assert sorted(dealt) == kept(toy, 10, merged=True)[0].tolist()
+    assert sorted(dealt) == select(toy, 10, merged=True)[0].tolist()
 
 
 def test_a_partition_file_takes_precedence_with_a_note(tmp_path):

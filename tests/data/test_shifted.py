@@ -233,7 +233,7 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "words"),
     [
         ("shift.0.kind='rotatoin'", "shift.0.kind = 'rotatoin' is unknown; did you mean"),
         ("shift.0.angels=[0]", "unknown key 'shift.0.angels'; did you mean 'angles'?"),
@@ -248,13 +248,13 @@ def test_a_cluster_found_for_each_group_has_index_one(federate):
         ("shift.1.kind=labels", "shift.1.kind: there is no table '1', only 1 from 0"),
     ],
 )  # fmt: skip
-def test_a_wrong_shift_is_one_line(override, said, tmp_path):
+def test_a_wrong_shift_is_one_line(override, words, tmp_path):
     file = tmp_path / "experiment.toml"
     file.write_text('[method]\nname = "fedavg"\n[[shift]]\nkind = "rotation"\n')
     with expect_refusal() as error:
         config.load(file, [override])
     [line] = error.value.args
-    assert said in line
+    assert words in line
 
 
 CELLS = {"plain": 0.2, "first": 0.2, "second": 0.4, "both": 0.2}

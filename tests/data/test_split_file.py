@@ -26,7 +26,7 @@ def path(tmp_path):
     return tmp_path / "p.h5"
 
 
-def save(path, train=TRAIN, test=TEST, scheme="iid", arrays=(), also=(), **said):
+def save(path, train=TRAIN, test=TEST, scheme="iid", arrays=(), also=(), **entries):
     """Write a partition file of these lists, with replaced arrays and words."""
     parts = []
     for part in (train, test):
@@ -34,7 +34,7 @@ def save(path, train=TRAIN, test=TEST, scheme="iid", arrays=(), also=(), **said)
     drawn = {"scheme": scheme, **dict(also)}
     Split(*parts, 1, "toy", 120, "0" * 64, drawn).save(path)
     found, texts = hdf5.decode(hdf5.unseal("partition", path.read_bytes()))
-    text = said.pop("text", json.dumps(json.loads(texts["partition"]) | said))
+    text = entries.pop("text", json.dumps(json.loads(texts["partition"]) | entries))
     kept = {
         name: array
         for name, array in (found | dict(arrays)).items()
@@ -82,7 +82,7 @@ def test_clients_names_are_kept_and_are_as_many(path):
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "told"),
+    ("train", "test", "expected"),
     [
         ([[0, 1], [4, -1], [8]], TEST, "client 1: sample -1 "),
         ([[0, 1], [4, 120], [8]], TEST, "client 1: sample 120 "),
@@ -98,13 +98,13 @@ def test_clients_names_are_kept_and_are_as_many(path):
         ([[0.5, 1.0], [4, 5], [8]], TEST, "'train' must be a 1-D array of integers"),
     ],
 )  # fmt: skip
-def test_lists_that_are_no_partition_are_refused(path, train, test, told):
+def test_lists_that_are_no_partition_are_refused(path, train, test, expected):
     save(path, train, test)
-    assert told in refusal(path)
+    assert expected in refusal(path)
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "told"),
+    ("name", "array", "expected"),
     [
         ("train_offsets", [1, 2, 4, 5], "train_offsets must ascend from 0 to 5"),
         ("train_offsets", [0, 2, 4, 6], "train_offsets must ascend from 0 to 5"),
@@ -119,13 +119,13 @@ def test_lists_that_are_no_partition_are_refused(path, train, test, told):
         ("test", np.array([2**64 - 1, 3, 6, 9], np.uint64), "client 0: sample -1"),
     ],
 )
-def test_arrays_that_are_no_lists_are_refused(path, name, array, told):
+def test_arrays_that_are_no_lists_are_refused(path, name, array, expected):
     save(path, arrays={name: array if array is None else np.asarray(array)})
-    assert told in refusal(path)
+    assert expected in refusal(path)
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("entries", "expected"),
     [
         ({"samples": -1}, "'samples': Input should be greater than 0"),
         ({"samples": 120.0}, "'samples': Input should be a valid integer"),
@@ -136,9 +136,9 @@ def test_arrays_that_are_no_lists_are_refused(path, name, array, told):
         ({"text": '{"attempts": ' + "9" * 5000}, "an integer of 5000 digits"),
     ],
 )
-def test_words_that_do_not_belong_to_a_partition_are_refused(path, said, told):
-    save(path, **said)
-    assert told in refusal(path)
+def test_words_that_do_not_belong_to_a_partition_are_refused(path, entries, expected):
+    save(path, **entries)
+    assert expected in refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -113,19 +113,19 @@ def run(hpcfl, tmp_path):
     (tmp_path / "good.toml").write_text("rounds = 2\n" + GOOD)
 
     def play(*arguments, file="good.toml"):
-        code, _, said = hpcfl("run", file, *arguments)
+        code, _, output = hpcfl("run", file, *arguments)
         left = {path.name for path in tmp_path.iterdir()} - {"good.toml"}
-        return code, said, left
+        return code, output, left
 
     return play
 
 
 @pytest.mark.parametrize("override", WRONG)
 def test_bad_input_is_one_line_and_leaves_nothing(run, override):
-    code, said, left = run("--set", override)
+    code, output, left = run("--set", override)
     assert code == 2
-    assert said.startswith("hpcfl: ") and said.count("\n") == 1
-    assert WRONG[override] in said
+    assert output.startswith("hpcfl: ") and output.count("\n") == 1
+    assert WRONG[override] in output
     assert not left
 
 
@@ -167,9 +167,9 @@ def test_all_mistakes_are_told_at_once_each_on_its_own_line(run):
         "protocol=fedalla": "protocol = 'fedalla' is unknown; did you mean 'fedala'?",
         "rounds=0": "rounds = 0: must be greater than 0",
     }
-    code, said, left = run(*set_keys(*overrides))
+    code, output, left = run(*set_keys(*overrides))
     expected = [text for text in overrides.values() if text]
-    lines = said.splitlines()
+    lines = output.splitlines()
     assert code == 2 and not left and len(lines) == len(expected)
     for text in expected:
         assert any(line.startswith(f"hpcfl: good.toml: {text}") for line in lines), text
@@ -185,8 +185,8 @@ def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path):
     assert run("--set", "rounds=1", "--out", "taken")[0] == 0
     before = read_files(tmp_path)
     keys = set_keys("seed=5", "partition.clients=2000")
-    code, said, _ = run("--out", "taken", *keys)
-    lines = said.splitlines()
+    code, output, _ = run("--out", "taken", *keys)
+    lines = output.splitlines()
     assert code == 2 and len(lines) == 2
     assert lines[0].startswith("hpcfl: taken: belongs to another configuration (")
     assert lines[1].startswith("hpcfl: partition.clients = 2000: ")
@@ -219,27 +219,27 @@ def test_a_file_that_is_no_experiment_is_one_line(
 ):
     if content is not None:
         (tmp_path / file).write_bytes(content)
-    code, said, left = run(file=file)
+    code, output, left = run(file=file)
     assert code == 2
-    assert f"{file}: {message}" in said
-    assert said.count("\n") == 1
+    assert f"{file}: {message}" in output
+    assert output.count("\n") == 1
     assert left <= {file}
 
 
 @pytest.mark.parametrize("plant", [os.mkdir, os.mkfifo])
 def test_an_experiment_that_is_no_file_is_one_line(run, tmp_path, plant):
     plant(tmp_path / "bad.toml")
-    code, said, _ = run(file="bad.toml")
-    assert code == 2 and said.startswith("hpcfl: bad.toml: ")
-    assert said.count("\n") == 1
+    code, output, _ = run(file="bad.toml")
+    assert code == 2 and output.startswith("hpcfl: bad.toml: ")
+    assert output.count("\n") == 1
 
 
 def test_momentum_is_sgds(run):
-    code, said, left = run(
+    code, output, left = run(
         "--set", "training.momentum=0.9", "--set", "training.optimizer=adam"
     )
     assert code == 2 and not left
-    assert "training.momentum = 0.9: must be 0 with optimizer = 'adam'" in said
+    assert "training.momentum = 0.9: must be 0 with optimizer = 'adam'" in output
     with_protocol = {
         "protocol": "fednh",
         "method": {"name": "fednh"},
@@ -257,8 +257,8 @@ def test_keys_that_no_plugin_has_stay_mistakes(run, tmp_path):
 
 def test_a_world_that_is_not_the_launchers(run, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
-    code, said, left = run()
-    assert code == 2 and " 4 ranks " in said and not left
+    code, output, left = run()
+    assert code == 2 and " 4 ranks " in output and not left
 
 
 def test_a_resolved_configuration_is_an_experiment_again():

@@ -78,8 +78,8 @@ def test_an_own_key_with_the_name_of_a_common_key_is_refused(own):
 def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
     own("helpers", "\nhalf = 1 / 0\n")
     own("users", "import helpers\n")
-    told = r"^helpers\.py:2: method\.name = 'users:Mine' .*: ZeroDivisionError"
-    with expect_refusal(told):
+    expected = r"^helpers\.py:2: method\.name = 'users:Mine' .*: ZeroDivisionError"
+    with expect_refusal(expected):
         plugins.find(METHODS, "method.name", "users:Mine")
 
 

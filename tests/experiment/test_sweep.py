@@ -88,15 +88,15 @@ def test_mistakes_of_all_cells_are_told_at_once_and_each_once():
         training={"lr": -1.0},
         sweep={"training.epochs": [0, 1], "method.name": ["fedavg", "fedprocs"]},
     )
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as caught:
         expand(table, "f.toml")
     starts = [
         "f.toml [sweep] epochs=0,fedavg: training.epochs = 0: must be greater than 0",
         "f.toml [sweep] epochs=0,fedavg: training.lr = -1.0: must be greater than 0",
         "f.toml [sweep] epochs=0,fedprocs: method.name = 'fedprocs' is unknown",
     ]
-    assert len(told.value.args) == 3
-    for line, start in zip(sorted(told.value.args), starts, strict=True):
+    assert len(caught.value.args) == 3
+    for line, start in zip(sorted(caught.value.args), starts, strict=True):
         assert line.startswith(start)
 
 

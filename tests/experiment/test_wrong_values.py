@@ -27,8 +27,8 @@ class Table(Section):
 def test_a_mistake_is_one_line_with_key_value_and_allowed_values(given, line):
     with pytest.raises(ValidationError) as error:
         Table(**{"needed": True, **given} if given else {})
-    (said,) = wrong_values.explain(error.value, "x", lambda: Table.model_fields)
-    assert said.startswith(line)
+    (explanation,) = wrong_values.explain(error.value, "x", lambda: Table.model_fields)
+    assert explanation.startswith(line)
 
 
 def test_a_long_value_is_cut():

@@ -128,7 +128,7 @@ def test_only_plain_numbers_in_the_file_itself_are_read(tmp_path, make):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "told"),
+    ("attributes", "expected"),
     [
         ({"a": 3}, "'a'"),
         ({"a": np.bytes_(b"fixed")}, "'a'"),
@@ -137,10 +137,10 @@ def test_only_plain_numbers_in_the_file_itself_are_read(tmp_path, make):
         ({str(number): "x" for number in range(200)}, "100"),
     ],
 )
-def test_attributes_are_a_few_texts(tmp_path, attributes, told):
+def test_attributes_are_a_few_texts(tmp_path, attributes, expected):
     with h5py.File(tmp_path / "file", "w") as file:
         file.attrs.update(attributes)
-    with pytest.raises(Damaged, match=told):
+    with pytest.raises(Damaged, match=expected):
         hdf5.decode((tmp_path / "file").read_bytes())
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-import asked
+import checked_calls
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -23,6 +23,6 @@ settings.load_profile(os.environ.get("HPCFL_FUZZ", "short"))
 def finished(tmp_path_factory) -> Path:
     """Return a place with an experiment file and the folder of its finished run."""
     place = tmp_path_factory.mktemp("finished")
-    (place / "file.toml").write_text(asked.EXPERIMENT)
-    assert asked.answer("run", place / "file.toml", "--out", place / "run") == 0
+    (place / "file.toml").write_text(checked_calls.EXPERIMENT)
+    assert checked_calls.answer("run", place / "file.toml", "--out", place / "run") == 0
     return place

@@ -2,7 +2,7 @@
 
 import json
 
-import asked
+import checked_calls
 import pytest
 import strange
 from hypothesis import given
@@ -33,19 +33,23 @@ def test_values_that_no_key_expects(tmp_path, data):
 
 @given(st.data())
 def test_text_that_is_not_quite_an_experiment(tmp_path, data):
-    _check(tmp_path, "file.toml", strange.damaged(data.draw, asked.EXPERIMENT.encode()))
+    _check(
+        tmp_path,
+        "file.toml",
+        strange.damaged(data.draw, checked_calls.EXPERIMENT.encode()),
+    )
 
 
 @given(st.text(max_size=30), st.text(max_size=10))
 def test_any_override_is_answered_and_changes_nothing(tmp_path, key, value):
-    (tmp_path / "file.toml").write_text(asked.EXPERIMENT)
+    (tmp_path / "file.toml").write_text(checked_calls.EXPERIMENT)
     before = stamp(tmp_path)
-    asked.answer("check", tmp_path / "file.toml", "--set", f"{key}={value}")
+    checked_calls.answer("check", tmp_path / "file.toml", "--set", f"{key}={value}")
     assert stamp(tmp_path) == before
 
 
 def _check(folder, name, content):
     (folder / name).write_bytes(content)
     before = stamp(folder)
-    asked.answer("check", folder / name)
+    checked_calls.answer("check", folder / name)
     assert stamp(folder) == before

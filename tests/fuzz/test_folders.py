@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import asked
+import checked_calls
 import numpy as np
 import pytest
 import strange
@@ -42,9 +42,11 @@ def test_commands_that_read_a_changed_folder_change_nothing(finished, data):
         _mutate(data.draw, place / "run")
         before = stamp(place)
         for command in ("show", "status", "table"):
-            asked.answer(command, place / "run")
-        asked.answer("show", place / "run", "--json")
-        asked.answer("report", place / "run", "--out", place.with_name("report.html"))
+            checked_calls.answer(command, place / "run")
+        checked_calls.answer("show", place / "run", "--json")
+        checked_calls.answer(
+            "report", place / "run", "--out", place.with_name("report.html")
+        )
         with suppress(UserError):
             hpcfl.load(place / "run")
         assert stamp(place) == before
@@ -61,14 +63,14 @@ def test_the_same_command_again(finished, data):
             path.is_dir() for path in (place / "run" / "checkpoints").iterdir()
         )
         before = stamp(place)
-        code = asked.answer(*command, codes=(0, 1, 2) if blocked else (0, 2))
+        code = checked_calls.answer(*command, codes=(0, 1, 2) if blocked else (0, 2))
         if code == 2:
             assert stamp(place) == before
         if code != 0:
             # A folder whose lock is a link, or no lock, must not be moved aside.
             lock = place / "run" / ".lock"
             no_lock = lock.is_symlink() or lock.is_dir()
-            assert asked.answer(*command, "--fresh") == (2 if no_lock else 0)
+            assert checked_calls.answer(*command, "--fresh") == (2 if no_lock else 0)
 
 
 @contextmanager

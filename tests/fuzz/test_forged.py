@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import asked
+import checked_calls
 import made_up
 import numpy as np
 import pytest
@@ -44,12 +44,12 @@ def look(tmp_path, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
 
-    def at(folder: Path, plots: bool = False, page: bool = True):
+    def call_commands(folder: Path, plots: bool = False, page: bool = True):
         commands = (*LOOKS, *(PAGE if page else ()), *(PLOTS if plots else ()))
         for command, *options in commands:
-            asked.answer(command, folder, *options)
+            checked_calls.answer(command, folder, *options)
 
-    return at
+    return call_commands
 
 
 def forged(path: Path, change: Callable[[Results], Results]) -> Path:

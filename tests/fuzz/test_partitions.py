@@ -4,7 +4,7 @@ line.
 
 import json
 
-import asked
+import checked_calls
 import numpy as np
 import pytest
 import strange
@@ -54,12 +54,12 @@ def test_a_partition_file_with_other_attributes_is_answered(tmp_path, drawn, dat
 
 
 def _check(folder, arrays, attributes):
-    (folder / "file.toml").write_text(asked.EXPERIMENT)
+    (folder / "file.toml").write_text(checked_calls.EXPERIMENT)
     (folder / "partition.h5").write_bytes(
         hdf5.seal(KIND, hdf5.encode(arrays, attributes))
     )
     before = stamp(folder)
-    asked.answer(
+    checked_calls.answer(
         "check",
         folder / "file.toml",
         "--set",

@@ -127,8 +127,8 @@ def test_without_progress_nothing_appears(played):
 )
 def test_an_expected_error_is_one_line(played, source, line):
     (shown,) = (one for one in played[1][source] if one.output_type == "error")
-    (told,) = shown.traceback
-    assert told.startswith(line)
+    (message,) = shown.traceback
+    assert message.startswith(line)
 
 
 @pytest.mark.parametrize("name", NAMES)

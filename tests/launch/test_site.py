@@ -58,9 +58,9 @@ def build(zygote, call):
 def test_a_link_that_leads_nowhere_is_an_error(zygote, tmp_path):
     text = "# Pages\n\n[Here](index.md)\n\n[There](gone.md)\n"
     (tmp_path / "index.md").write_text(text)
-    code, said = build(zygote, f"make('{tmp_path}', '{tmp_path}/site')")
-    assert code == 1 and "index.md:5: " in said and "'gone.md'" in said
-    assert said.count("WARNING") == 1
+    code, output = build(zygote, f"make('{tmp_path}', '{tmp_path}/site')")
+    assert code == 1 and "index.md:5: " in output and "'gone.md'" in output
+    assert output.count("WARNING") == 1
 
 
 @pytest.fixture(scope="module")

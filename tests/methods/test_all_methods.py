@@ -47,8 +47,8 @@ def traffic(name):
     expressions.
     """
     documents = (base.__doc__ or "" for base in kind(name).__mro__)
-    said = next(document for document in documents if "Down" in document)
-    return TRAFFIC.search(" ".join(said.split()))
+    traffic = next(document for document in documents if "Down" in document)
+    return TRAFFIC.search(" ".join(traffic.split()))
 
 
 def rates(name):
@@ -156,8 +156,10 @@ def test_as_many_floats_travel_as_the_docstring_says(still):
     }
     expected = TRAFFIC_BY_HAND.get(name, (64, 64))
     if expressions is not None:
-        text = [said.replace("·", "*") for said in expressions.groups()]
-        expected = [eval(re.sub(r"(\d)P", r"\1*P", said), known) for said in text]
+        text = [expression.replace("·", "*") for expression in expressions.groups()]
+        expected = [
+            eval(re.sub(r"(\d)P", r"\1*P", expression), known) for expression in text
+        ]
     assert (played.floats[1] == [expected[0], *[expected[1]] * 4]).all()
 
 

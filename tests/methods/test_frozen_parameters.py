@@ -39,7 +39,7 @@ CASES = [
 PLAYED = [case for case in CASES if case not in REFUSED]
 
 
-def named(model, **keys):
+def name_model(model, **keys):
     return {"name": f"tiny:{model}", **keys}
 
 
@@ -51,7 +51,7 @@ def constants_of(prepared):
 def test_a_method_that_needs_what_is_frozen_says_so(case):
     name, model = case
     with expect_refusal(rf"{name}\b.* '?{FROZEN[model]}\b"):
-        prepare_tiny(short(name), model=named(model))
+        prepare_tiny(short(name), model=name_model(model))
 
 
 def test_a_misspelt_need_of_a_head_is_not_the_weaker_one(monkeypatch):
@@ -66,7 +66,7 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
     """The statistics of a frozen batch norm do not change, either."""
 
     def play(lanes, **keys):
-        frozen = named(model, **keys)
+        frozen = name_model(model, **keys)
         runtime = {"lanes": lanes}
         return federate(short(name), tiny.FEW, rounds=2, model=frozen, runtime=runtime)
 
@@ -87,7 +87,7 @@ def test_what_is_frozen_never_moves(federate, tried_both_ways, name, model):
 
 def stands_still(played, name, model):
     """Assert that all frozen values equal the initial ones."""
-    begun = prepare_tiny(short(name), model=named(model))
+    begun = prepare_tiny(short(name), model=name_model(model))
     initial = constants_of(begun)
     assert initial
     for key, value in constants_of(played.prepared).items():
@@ -122,7 +122,7 @@ class Pulled(FedAvg):
 def test_a_loss_that_reads_all_parameters_reads_those_of_a_row(federate, lanes):
     """It equals FedProx with μ = 0.1, up to rounding."""
     own, built_in = (
-        federate(method, rounds=2, model=named("lora"), runtime={"lanes": lanes})
+        federate(method, rounds=2, model=name_model("lora"), runtime={"lanes": lanes})
         for method in (
             {"name": "methods.test_frozen_parameters:Pulled"},
             {"name": "fedprox", "mu": 0.1},
@@ -140,18 +140,18 @@ class HeadAlone(FedAvg):
 
 def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1():
     method = {"name": "methods.test_frozen_parameters:HeadAlone"}
-    prepared = prepare_tiny(method, model=named("body_only"))
+    prepared = prepare_tiny(method, model=name_model("body_only"))
     with expect_refusal(r"test_frozen_parameters\.py:\d+: .* head,"):
         preflight.run(prepared, OneProcess())
 
 
 def test_a_model_that_freezes_everything_is_refused(federate):
     with expect_refusal(r"model\.name = 'tiny:all_frozen': "):
-        federate("fedavg", model=named("all_frozen"))
+        federate("fedavg", model=name_model("all_frozen"))
 
 
 def test_only_what_is_trained_travels_and_is_kept(federate):
     """Corrections of rank 2, 5 → 6 and 6 → 5, and a head 5 → 4: 2·22 + 24 floats."""
-    played = federate("fedavg", rounds=1, model=named("lora"))
+    played = federate("fedavg", rounds=1, model=name_model("lora"))
     assert played.server["model"].shape == (2 * (2 * 5 + 6 * 2) + 24,)
     assert (played.floats == 68).all()

@@ -74,15 +74,15 @@ from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 
 
-def said(*arguments):
+def run_hpcfl(*arguments):
     with contextlib.redirect_stdout(io.StringIO()) as output:
         assert command(list(arguments), OneProcess()) == 0
     return output.getvalue()
 
 
-Path("methods.json").write_text(said("methods", "--json"))
-said("run", "fresh.toml", "--out", "run")
-Path("shown.json").write_text(said("show", "run", "--json"))
+Path("methods.json").write_text(run_hpcfl("methods", "--json"))
+run_hpcfl("run", "fresh.toml", "--out", "run")
+Path("shown.json").write_text(run_hpcfl("show", "run", "--json"))
 
 assert short("fresh", weights="uniform") == {
     "name": "fresh", "share": 0.5, "weights": "uniform"

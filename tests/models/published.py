@@ -30,7 +30,7 @@ def drawn(module):
     return module.eval()
 
 
-def named(module, prefix):
+def prefix_names(module, prefix):
     return {f"{prefix}.{name}": value for name, value in module.state_dict().items()}
 
 
@@ -59,9 +59,9 @@ def of_bert(layer, prefix):
     for part, weight, bias in zip(parts, weights, biases, strict=True):
         tensors[f"{prefix}.attention.self.{part}.weight"] = weight.detach()
         tensors[f"{prefix}.attention.self.{part}.bias"] = bias.detach()
-    tensors |= named(attention.out_proj, f"{prefix}.attention.output.dense")
-    tensors |= named(layer.linear1, f"{prefix}.intermediate.dense")
-    tensors |= named(layer.linear2, f"{prefix}.output.dense")
+    tensors |= prefix_names(attention.out_proj, f"{prefix}.attention.output.dense")
+    tensors |= prefix_names(layer.linear1, f"{prefix}.intermediate.dense")
+    tensors |= prefix_names(layer.linear2, f"{prefix}.output.dense")
     tensors[f"{prefix}.attention.output.LayerNorm.gamma"] = layer.norm1.weight.detach()
     tensors[f"{prefix}.attention.output.LayerNorm.beta"] = layer.norm1.bias.detach()
-    return tensors | named(layer.norm2, f"{prefix}.output.LayerNorm")
+    return tensors | prefix_names(layer.norm2, f"{prefix}.output.LayerNorm")

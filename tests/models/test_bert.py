@@ -14,8 +14,8 @@ from published import (
     drawn,
     given,
     layers,
-    named,
     of_bert,
+    prefix_names,
 )
 from refusals import expect_refusal
 from torch import nn
@@ -43,11 +43,11 @@ def test_bert_is_torchs_encoder(tmp_path, name, keys):
     encoder = layers(activation=gelu, layer_norm_eps=eps)
     pooler = drawn(nn.Linear(WIDTH, WIDTH))
     tensors = {"cls.predictions.bias": torch.zeros(WORDS)}
-    tensors |= named(words, f"{name}.embeddings.word_embeddings")
-    tensors |= named(places, f"{name}.embeddings.position_embeddings")
-    tensors |= named(types, f"{name}.embeddings.token_type_embeddings")
-    tensors |= named(norm, f"{name}.embeddings.LayerNorm")
-    tensors |= named(pooler, f"{name}.pooler.dense")
+    tensors |= prefix_names(words, f"{name}.embeddings.word_embeddings")
+    tensors |= prefix_names(places, f"{name}.embeddings.position_embeddings")
+    tensors |= prefix_names(types, f"{name}.embeddings.token_type_embeddings")
+    tensors |= prefix_names(norm, f"{name}.embeddings.LayerNorm")
+    tensors |= prefix_names(pooler, f"{name}.pooler.dense")
     for number, layer in enumerate(encoder):
         tensors |= of_bert(layer, f"{name}.encoder.layer.{number}")
     model = Bert((5,), 4, vocabulary=WORDS, positions=POSITIONS, **SIZES, **keys)

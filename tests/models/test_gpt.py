@@ -13,7 +13,7 @@ from published import (
     drawn,
     given,
     layers,
-    named,
+    prefix_names,
 )
 from torch import nn
 from torch.nn.functional import gelu
@@ -35,8 +35,8 @@ def of_gpt2(layer, prefix):
     for name, (weight, bias) in matrices.items():
         tensors[f"{prefix}.{name}.weight"] = weight.detach().T
         tensors[f"{prefix}.{name}.bias"] = bias.detach()
-    tensors |= named(layer.norm1, f"{prefix}.ln_1")
-    return tensors | named(layer.norm2, f"{prefix}.ln_2")
+    tensors |= prefix_names(layer.norm1, f"{prefix}.ln_1")
+    return tensors | prefix_names(layer.norm2, f"{prefix}.ln_2")
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
@@ -46,7 +46,11 @@ def test_gpt_is_torchs_layers_with_a_causal_mask(tmp_path, prefix):
     places = drawn(nn.Embedding(POSITIONS, WIDTH))
     norm = drawn(nn.LayerNorm(WIDTH))
     decoder = layers(norm_first=True, activation=lambda x: gelu(x, approximate="tanh"))
-    tensors = named(words, "wte") | named(places, "wpe") | named(norm, "ln_f")
+    tensors = (
+        prefix_names(words, "wte")
+        | prefix_names(places, "wpe")
+        | prefix_names(norm, "ln_f")
+    )
     for number, layer in enumerate(decoder):
         tensors |= of_gpt2(layer, f"h.{number}")
     tensors = {f"{prefix}{name}": value for name, value in tensors.items()}

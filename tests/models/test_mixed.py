@@ -17,7 +17,7 @@ def vit():
     return ViT((1, 8, 8), 4, patch=4, **sizes, dropout=0.0)
 
 
-def held(kind, in_bfloat16=True):
+def make_frozen(kind, in_bfloat16=True):
     """Return a model above a frozen base, with non-zero corrections."""
     torch.manual_seed(3)
     module = {"vit": vit, "mlp": lambda: MLP((64,), 4, hidden=(24,))}[kind]()
@@ -49,7 +49,7 @@ def test_what_comes_out_is_float32_and_products_are_of_bfloat16():
 
 
 def test_weights_of_the_base_are_stored_in_bfloat16_and_what_is_trained_is_not():
-    module, exact = held("vit"), held("vit", in_bfloat16=False)
+    module, exact = make_frozen("vit"), make_frozen("vit", in_bfloat16=False)
     base = constants.collect(module)
     short = {name for name, value in base.items() if value.dtype == torch.bfloat16}
     assert short == {

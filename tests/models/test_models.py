@@ -79,12 +79,12 @@ def test_a_vocabulary_left_out_is_that_of_the_data():
 
 
 @pytest.mark.parametrize(
-    ("table", "shape", "told"),
+    ("table", "shape", "expected"),
     [
         ({"name": "fasttext"}, (3, 32, 32), "'fasttext' .* 3×32×32 "),
         ({"name": "fasttext"}, (2,), "'fasttext' .* 2 and no vocabulary"),
     ],
 )
-def test_other_samples_are_refused(table, shape, told):
-    with expect_refusal(told):
+def test_other_samples_are_refused(table, shape, expected):
+    with expect_refusal(expected):
         made(table, shape, 4)

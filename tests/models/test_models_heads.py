@@ -26,8 +26,8 @@ def test_any_model_can_have_a_cosine_head():
 
 
 def test_a_cosine_head_needs_a_head_to_replace():
-    told = r"model\.head = 'cosine' .*nn\.Linear 'head'"
-    with expect_refusal(told):
+    words = r"model\.head = 'cosine' .*nn\.Linear 'head'"
+    with expect_refusal(words):
         models.build(
             config.Model(name="test_models_heads:headless", head="cosine"), (3,), 2
         )

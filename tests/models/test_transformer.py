@@ -11,12 +11,12 @@ SIZES = {"width": 8, "depth": 1, "heads": 2, "hidden": 8}
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "expected"),
     [
         ({"heads": 3}, "model.heads = 3 of .*'mine' .* model.width = 8 "),
         ({"width": 60_000, "depth": 999}, "'mine': .* 1,000,000,000 "),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(keys, said):
-    with expect_refusal(said):
+def test_sizes_that_do_not_fit_are_refused(keys, expected):
+    with expect_refusal(expected):
         Transformer("mine", 9, **{**SIZES, **keys})

@@ -82,7 +82,7 @@ class Outside(Net):
         return super().features(x) * (Outside.passes if changed else 1)
 
 
-def reading(weight):
+def share_weight(weight):
     layer = nn.Linear(5, 5)
     layer.weight.data = weight.T
     return nn.Sequential(nn.ParameterList([weight]), layer)
@@ -111,7 +111,10 @@ def weight_norm():
         (lambda: nn.Linear(5, 5).double(), "'1.weight' is torch.float64"),
         (lambda: nn.LazyLinear(5), "'1.weight' has no shape"),
         (lambda: nn.Linear(5, 5, device="meta"), "'1.weight' has no values"),
-        (lambda: reading(nn.Parameter(torch.eye(5))), "'1.1.weight' shares .*'1.0.0'"),
+        (
+            lambda: share_weight(nn.Parameter(torch.eye(5))),
+            "'1.1.weight' shares .*'1.0.0'",
+        ),
         (weight_norm, r"'1' \(Linear\) has torch.nn.utils.weight_norm"),
         (lambda: nn.DataParallel(nn.Linear(5, 5)), r"'1' \(DataParallel\) wraps"),
         (

@@ -8,8 +8,8 @@ from published import (
     drawn,
     given,
     layers,
-    named,
     of_bert,
+    prefix_names,
 )
 from refusals import expect_refusal
 from torch import nn
@@ -27,8 +27,8 @@ def of_vit(layer, prefix):
     for name, value in theirs.items():
         if "LayerNorm" not in name:
             tensors[name.replace("attention.self", "attention.attention")] = value
-    tensors |= named(layer.norm1, f"{prefix}.layernorm_before")
-    return tensors | named(layer.norm2, f"{prefix}.layernorm_after")
+    tensors |= prefix_names(layer.norm1, f"{prefix}.layernorm_before")
+    return tensors | prefix_names(layer.norm2, f"{prefix}.layernorm_after")
 
 
 def test_vit_is_torchs_layers_over_a_convolution(tmp_path):
@@ -41,8 +41,8 @@ def test_vit_is_torchs_layers_over_a_convolution(tmp_path):
         "vit.embeddings.cls_token": token,
         "vit.embeddings.position_embeddings": places,
     }
-    tensors |= named(patches, "vit.embeddings.patch_embeddings.projection")
-    tensors |= named(norm, "vit.layernorm")
+    tensors |= prefix_names(patches, "vit.embeddings.patch_embeddings.projection")
+    tensors |= prefix_names(norm, "vit.layernorm")
     for number, layer in enumerate(encoder):
         tensors |= of_vit(layer, f"vit.encoder.layer.{number}")
     model = ViT((3, 8, 8), 4, **SIZES, head_width=4, bias=True, norm_eps=1e-12)

@@ -32,13 +32,13 @@ def start_open_mpi(start):
     ompi_info = shutil.which("ompi_info")
     if ompi_info is None:
         pytest.skip("Open MPI is not installed: there is no ompi_info on the PATH")
-    said = subprocess.run(
+    printed = subprocess.run(
         [ompi_info, "--path", "libdir", "--parsable"],
         capture_output=True,
         text=True,
         check=True,
     )
-    built_for = Path(said.stdout.strip().rpartition(":")[2])
+    built_for = Path(printed.stdout.strip().rpartition(":")[2])
     # its place after it was moved
     beside = Path(ompi_info).resolve().parents[1] / "lib"
     (library, *_) = [

@@ -48,7 +48,7 @@ def test_pdf_and_svg_are_written_with_fonts_that_can_be_edited(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "expected"),
     [
         ("--kind gain", "--kind = 'gain' .*'gains'"),
         (
@@ -76,13 +76,13 @@ def test_pdf_and_svg_are_written_with_fonts_that_can_be_edited(
     ],
 )
 def test_a_bad_request_is_one_line(
-    make_run, tmp_path, monkeypatch, printed_errors, asked, said
+    make_run, tmp_path, monkeypatch, printed_errors, asked, expected
 ):
     make_run()
     monkeypatch.chdir(tmp_path)
     assert call("plot", "run", *asked.split()) == 2
     error = printed_errors()
-    assert error.count("\n") == 1 and re.search(said, error)
+    assert error.count("\n") == 1 and re.search(expected, error)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

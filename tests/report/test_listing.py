@@ -17,10 +17,10 @@ def test_one_line_each_whatever_the_width(kind, width, monkeypatch, printed):
     listing.show(kind, None)
     lines = re.sub(r"\x1b\[\d*m", "", printed()).splitlines()
     names = plugins.list_names(catalogue.PACKAGES[kind])
-    shown = [line.split()[0] for line in lines[1 : len(names) + 1]]
+    show = [line.split()[0] for line in lines[1 : len(names) + 1]]
     assert all(
         name.startswith(word.rstrip("…"))
-        for name, word in zip(names, shown, strict=True)
+        for name, word in zip(names, show, strict=True)
     )
     assert max(map(len, lines)) <= width
 
@@ -47,9 +47,9 @@ def test_licences_stand_beside_the_names_of_data_sets(printed):
 def test_one_method_with_its_keys(monkeypatch, printed):
     monkeypatch.setenv("COLUMNS", "200")
     listing.show("methods", "fedprox")
-    shown = printed()
-    assert "fedprox (Li et al., MLSys 2020): " in shown
-    (mu,) = (line for line in shown.splitlines() if line.split()[:1] == ["mu"])
+    show = printed()
+    assert "fedprox (Li et al., MLSys 2020): " in show
+    (mu,) = (line for line in show.splitlines() if line.split()[:1] == ["mu"])
     assert (
         " ".join(mu.split())
         == "mu 0.001 number ≥ 0 strength μ of the proximal term; 0 is FedAvg"
@@ -59,14 +59,14 @@ def test_one_method_with_its_keys(monkeypatch, printed):
 def test_one_data_set_and_one_score(printed):
     listing.show("datasets", "mnist")
     listing.show("scores", "macro-f1")  # as in a configuration
-    shown = " ".join(printed().split())
-    assert "hpcfl data download mnist --root DIR" in shown
+    show = " ".join(printed().split())
+    assert "hpcfl data download mnist --root DIR" in show
     assert (
         "looked for below data.root, else below $HPCFL_DATA: "
         "MNIST/raw/train-images-idx3-ubyte MNIST/raw/train-labels-idx1-ubyte "
-    ) in shown
-    assert "licence: CC BY-SA 3.0" in shown
-    assert "unit: % better: up" in shown
+    ) in show
+    assert "licence: CC BY-SA 3.0" in show
+    assert "unit: % better: up" in show
 
 
 def test_what_is_not_there():
@@ -101,27 +101,26 @@ def shown_of(tmp_path, monkeypatch, printed):
     monkeypatch.delitem(sys.modules, "listed_method", raising=False)
     (tmp_path / "listed_method.py").write_text(OWN)
 
-    def shown(name):
+    def show(name):
         listing.show("methods", f"listed_method:{name}")
         return [" ".join(line.split()) for line in printed().splitlines()]
 
-    return shown
+    return show
 
 
 def test_a_method_of_ones_own(shown_of):
-    shown = shown_of("Pulled")
+    show = shown_of("Pulled")
     assert (
-        shown[0]
-        == "listed_method:Pulled (Nobody, 2020): FedProx with a key of its own."
+        show[0] == "listed_method:Pulled (Nobody, 2020): FedProx with a key of its own."
     )
-    assert "strength 0.5 number ≥ 0 how much" in shown
-    assert "mu 0.001 number ≥ 0 strength μ of the proximal term; 0 is FedAvg" in shown
+    assert "strength 0.5 number ≥ 0 how much" in show
+    assert "mu 0.001 number ≥ 0 strength μ of the proximal term; 0 is FedAvg" in show
 
 
 def test_a_key_without_a_default_has_a_dash(shown_of):
-    shown = shown_of("Needy")
-    assert shown[1] == "Primary metric: column pre."
-    assert "strength – number" in shown
+    show = shown_of("Needy")
+    assert show[1] == "Primary metric: column pre."
+    assert "strength – number" in show
 
 
 def test_a_class_that_ones_own_module_lacks(shown_of):
@@ -140,8 +139,8 @@ def test_a_class_that_ones_own_module_lacks(shown_of):
 )
 def test_others_of_ones_own(printed, kind, name, expected):
     listing.show(kind, name)
-    shown = " ".join(printed().split())
-    assert shown.startswith(name) and expected in shown
+    show = " ".join(printed().split())
+    assert show.startswith(name) and expected in show
 
 
 @pytest.mark.parametrize(

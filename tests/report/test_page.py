@@ -224,7 +224,7 @@ def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("/home/me/runs/first: failed", "…/first: failed"),
         ("--out=/scratch/x --data ~/sets/mnist", "--out=…/x --data …/mnist"),
@@ -233,8 +233,8 @@ def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
         ("https://example.org/a/b", "https://example.org/a/b"),
     ],
 )
-def test_of_a_path_the_last_name_is_left(text, said):
-    assert page.hide_folders(text) == said
+def test_of_a_path_the_last_name_is_left(text, expected):
+    assert page.hide_folders(text) == expected
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_a_method_with_three_seeds_takes_160_kilobytes(everything):
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
+def browser_page(tmp_path_factory):
     if browser.path() is None:
         pytest.skip("no browser is installed; apt-get install chromium")
     with browser.page(tmp_path_factory.mktemp("profile")) as opened:
@@ -294,13 +294,15 @@ def shown(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(shown, everything, width):
-    shown.complaints.clear()
-    shown.requests.clear()
-    shown.open(everything, width)
-    fetched = [one for one in shown.requests if not one.startswith("data:")]
-    assert shown.complaints == [] and fetched == [everything.as_uri()]
-    assert shown.ask("document.documentElement.scrollWidth") == width
+def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(
+    browser_page, everything, width
+):
+    browser_page.complaints.clear()
+    browser_page.requests.clear()
+    browser_page.open(everything, width)
+    fetched = [one for one in browser_page.requests if not one.startswith("data:")]
+    assert browser_page.complaints == [] and fetched == [everything.as_uri()]
+    assert browser_page.ask("document.documentElement.scrollWidth") == width
 
 
 # words of some elements, without hyphens, that occupy several lines
@@ -316,15 +318,15 @@ BROKEN = """[...document.querySelectorAll('%s')].flatMap(cell => {
 
 
 @pytest.mark.slow
-def test_no_name_of_a_method_is_broken_on_a_phone(shown, everything):
-    shown.open(everything, 390)
-    assert shown.ask(BROKEN % ".results th") == []
+def test_no_name_of_a_method_is_broken_on_a_phone(browser_page, everything):
+    browser_page.open(everything, 390)
+    assert browser_page.ask(BROKEN % ".results th") == []
 
 
 @pytest.mark.slow
-def test_hostile_texts_do_nothing_in_a_browser(shown, hostile):
-    shown.complaints.clear()
-    shown.open(hostile, 1200)
-    assert shown.complaints == []
-    assert shown.ask("document.title").endswith(": a report of hpcfl")
-    assert shown.ask("document.scripts.length") == 0
+def test_hostile_texts_do_nothing_in_a_browser(browser_page, hostile):
+    browser_page.complaints.clear()
+    browser_page.open(hostile, 1200)
+    assert browser_page.complaints == []
+    assert browser_page.ask("document.title").endswith(": a report of hpcfl")
+    assert browser_page.ask("document.scripts.length") == 0

@@ -8,8 +8,8 @@ from hpcfl.report import run_end
 def test_a_run_ends_with_its_table_and_draws_nothing(make_run, printed):
     folder = make_run()
     run_end.show_results(folder, has_played=True)
-    said = printed()
-    assert "▸before" in said and f"hpcfl plot {folder}" in said
+    output = printed()
+    assert "▸before" in output and f"hpcfl plot {folder}" in output
     assert not list(folder.glob("*.png"))
 
 
@@ -18,8 +18,8 @@ def test_a_sweep_ends_with_its_table_and_figures(make_run, printed):
     make_run("sweep/fedavg")
     folder = make_run("sweep/local", method="local", primary="post").parent
     run_end.show_results(folder, has_played=True)
-    said = printed()
-    assert "▸before" in said and f"figure: {folder / 'accuracy.png'}" in said
+    output = printed()
+    assert "▸before" in output and f"figure: {folder / 'accuracy.png'}" in output
     assert (folder / "clients.png").exists()
 
 

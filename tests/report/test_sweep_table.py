@@ -180,8 +180,8 @@ def test_validation_is_each_methods_own_column_on_held_out_samples():
         "at each run's best round by validation samples"
         in table_formats.write_markdown(grid)
     )
-    told = r"fedavg-0: --metric validation: .*training\.validation = 0"
-    with expect_refusal(told):
+    words = r"fedavg-0: --metric validation: .*training\.validation = 0"
+    with expect_refusal(words):
         make([run()], reading=Reading("validation"))
 
 

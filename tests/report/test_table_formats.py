@@ -22,8 +22,8 @@ def grid():
 
 def test_a_grid_on_a_terminal_is_text(grid, printed):
     Console(width=300).print(table_formats.make_cells(grid))
-    said = printed()
-    assert said.count(SHOWN) == 2 and "\x1b" not in said
+    output = printed()
+    assert output.count(SHOWN) == 2 and "\x1b" not in output
 
 
 def test_a_narrow_terminal_shows_names_of_rows_whole(printed):

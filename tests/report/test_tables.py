@@ -21,8 +21,8 @@ def test_a_line_before_and_a_line_after_training(make_run, printed):
 def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, printed):
     folder = make_run("fedavg")
     tables.show(folder)
-    said = printed()
-    legend = said[said.index("accuracy in %") : said.index("state:")].splitlines()
+    output = printed()
+    legend = output[output.index("accuracy in %") : output.index("state:")].splitlines()
     assert len(legend) <= 3 and max(map(len, legend)) <= 80
     assert "on test samples" in " ".join(legend)
     tables.show(folder, explain=True)

@@ -56,9 +56,9 @@ def test_show_prints_text(make_run, printed):
             b"damaged"
         )  # so that run.json is used, and a note names the folder
     tables.show(folder)
-    said = printed()
-    assert all(letter.isprintable() or letter == "\n" for letter in said)
-    notes, _, row = said.partition("accuracy")
+    shown_text = printed()
+    assert all(letter.isprintable() or letter == "\n" for letter in shown_text)
+    notes, _, row = shown_text.partition("accuracy")
     assert r"note: " in notes
     assert all(r"[bold red]run[_] \x1b[31m" in part for part in (notes, row))
     assert SHOWN in row

@@ -86,10 +86,10 @@ def test_show_prints_it(folder, unimportable, printed):
     assert shown["best"]["pre"] == shown["scores"][NAME] == values[f"pre/{NAME}"][best]
     assert shown["scores"]["macro_f1"] == values["pre/macro_f1"][best]
     assert call("show", folder) == 0
-    told = printed()
-    assert NAME in told
-    assert f"{values[f'pre/{NAME}'][best]:.4g}" in told
-    assert "in bits" in told
+    output = printed()
+    assert NAME in output
+    assert f"{values[f'pre/{NAME}'][best]:.4g}" in output
+    assert "in bits" in output
 
 
 @pytest.mark.slow

@@ -102,8 +102,8 @@ def test_personalised_accuracy_needs_a_global_test_set(spiral):
         ("metric", {"metric": "pm_v"}),
         ("scores", {"scores": ["macro_f1", "pm_v"]}),
     ):
-        told = rf"evaluation\.{key} = 'pm_v' .*partition\.scheme = .*'iid'"
-        with expect_refusal(told):
+        words = rf"evaluation\.{key} = 'pm_v' .*partition\.scheme = .*'iid'"
+        with expect_refusal(words):
             spiral("fedavg", scheme="iid", **asked)
 
 

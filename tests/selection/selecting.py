@@ -7,7 +7,7 @@ from hpcfl.selection.base import Known, LossReports
 TICKS = [50, 10, 40, 20, 30, 60]
 
 
-def known(candidates=(1, 1, 1, 1, 1, 1), round=1, reports=None, ticks=TICKS):
+def make_known(candidates=(1, 1, 1, 1, 1, 1), round=1, reports=None, ticks=TICKS):
     """Return the information of a server with six clients of ten samples each."""
     samples = np.full(6, 10)
     return Known(

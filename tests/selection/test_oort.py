@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from selecting import known, report
+from selecting import make_known, report
 
 from hpcfl.selection.oort import Oort
 
@@ -16,7 +16,7 @@ def test_the_utilities_of_oort():
     40 are slower.
     """
     losses = report({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
-    facts = known(round=3, reports=losses)
+    facts = make_known(round=3, reports=losses)
     early, late = np.sqrt(0.1 * np.log(3)), np.sqrt(0.1 * np.log(3) / 2)
     expected = [
         early * (30 / 50) ** 2,
@@ -35,7 +35,7 @@ def test_oort_takes_only_who_is_nearly_as_good_as_the_last_of_the_best():
     two is client 1, and no other client has 95 % of its utility.
     """
     losses = report({0: 1.0, 1: 3.0}, {2: 2.0, 4: 4.0})
-    facts = known(round=3, reports=losses)
+    facts = make_known(round=3, reports=losses)
     assert set(Oort(preferred=0.4, explore=0.0).choose(facts, 2)) == {1, 4}
 
 
@@ -51,9 +51,9 @@ def test_oort_explores_a_share_and_fills_up():
             4: 4.0,
         }
     )
-    chosen = Oort().choose(known(round=2, reports=losses), 4)
+    chosen = Oort().choose(make_known(round=2, reports=losses), 4)
     assert len(set(chosen)) == 4 and {3, 5} <= set(chosen)
-    first = Oort(explore=0.0).choose(known(), 4)
+    first = Oort(explore=0.0).choose(make_known(), 4)
     assert len(set(first)) == 4
     assert Oort().compute_share(1) == 0.9 and Oort().compute_share(2) == 0.9 * 0.98
     assert Oort().compute_share(1000) == 0.2
@@ -66,7 +66,7 @@ def test_oort_explores_in_proportion_to_speed():
     """
     times = 0
     for round in range(1, 1001):
-        facts = known((1, 1, 0, 0, 0, 0), round, ticks=[10, 90, 1, 1, 1, 1])
+        facts = make_known((1, 1, 0, 0, 0, 0), round, ticks=[10, 90, 1, 1, 1, 1])
         times += int(Oort().choose(facts, 1)[0] == 0)
     assert abs(times - 900) < 4 * 9.5
 
@@ -82,7 +82,7 @@ def test_the_pacer_lets_slower_clients_in_when_less_is_learnt():
 
     def limits(upto):
         return oort.find_time_limit(
-            known(round=upto + 1, reports=report(*rounds[:upto]))
+            make_known(round=upto + 1, reports=report(*rounds[:upto]))
         )
 
     assert [limits(upto) for upto in (0, 3, 4, 7, 8)] == [30, 30, 40, 40, 40]

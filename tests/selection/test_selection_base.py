@@ -1,7 +1,7 @@
 """Information of the server, and reports of clients."""
 
 import numpy as np
-from selecting import known, report
+from selecting import make_known, report
 
 from hpcfl.selection.base import take_cheapest
 
@@ -18,8 +18,8 @@ def test_reports_count_by_client_and_a_loss_that_is_no_number_is_zero():
 
 
 def test_candidates_keep_their_places_in_the_order_of_all_clients():
-    everyone = known(round=3).shuffle().tolist()
-    some = known(candidates=(1, 0, 1, 1, 0, 1), round=3)
+    everyone = make_known(round=3).shuffle().tolist()
+    some = make_known(candidates=(1, 0, 1, 1, 0, 1), round=3)
     left = [client for client in everyone if client in (0, 2, 3, 5)]
     assert sorted(everyone) == list(range(6)) and some.shuffle().tolist() == left
     assert some.draw(2).tolist() == left[:2]

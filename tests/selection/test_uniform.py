@@ -1,7 +1,7 @@
 """Uniform selection."""
 
 import numpy as np
-from selecting import known
+from selecting import make_known
 
 from hpcfl.rows import randomness
 from hpcfl.selection.uniform import Uniform
@@ -9,9 +9,9 @@ from hpcfl.selection.uniform import Uniform
 
 def test_the_uniform_choice_is_the_beginning_of_one_order_of_all_clients():
     order = randomness.permutation(6, 4, "cohort", 1).tolist()
-    assert Uniform().choose(known(), 4).tolist() == order[:4]
+    assert Uniform().choose(make_known(), 4).tolist() == order[:4]
     left = [client for client in order if client not in (0, 1)]
-    some = known(candidates=(0, 0, 1, 1, 1, 1))
+    some = make_known(candidates=(0, 0, 1, 1, 1, 1))
     assert Uniform().choose(some, 3).tolist() == left[:3]
 
 
@@ -22,11 +22,11 @@ def test_of_very_many_clients_only_those_are_drawn_that_are_asked_for(monkeypatc
     monkeypatch.setattr("hpcfl.selection.base.MANY", 5)
     times = np.zeros(6, int)
     for round in range(400):
-        drawn = known(candidates=(0, 1, 1, 0, 1, 1), round=round).draw(2)
+        drawn = make_known(candidates=(0, 1, 1, 0, 1, 1), round=round).draw(2)
         assert len(set(drawn.tolist())) == 2
         times[drawn] += 1
     assert times[[0, 3]].tolist() == [0, 0]
     assert (abs(times[[1, 2, 4, 5]] - 200) < 40).all()
-    assert len(known(candidates=(0, 1, 0, 0, 0, 0)).draw(2)) == 1
-    again = known().draw(3), known().draw(3)
+    assert len(make_known(candidates=(0, 1, 0, 0, 0, 0)).draw(2)) == 1
+    again = make_known().draw(3), make_known().draw(3)
     np.testing.assert_array_equal(*again)

@@ -234,9 +234,9 @@ def test_a_sweep_says_it_once_for_all_cells(tmp_path, printed):
     ]
     table = tiny.table("fedavg", sweep={"cases": cases, "seed": [0, 1]})
     run_table(table, tmp_path / "out")
-    said = [
+    placed = [
         line.partition("cpu, ")[2]
         for line in printed().splitlines()
         if line.startswith("rank ")
     ]
-    assert said == ["clients 0-2)", "clients 0-4)"]
+    assert placed == ["clients 0-2)", "clients 0-4)"]

@@ -112,8 +112,8 @@ def test_a_continued_run_has_the_same_best_round(calm, tmp_path, done):
 def test_no_best_state_is_kept_without_the_option(tmp_path):
     found = play(tmp_path / "run", "diversifed", rounds=4, best=False)
     assert best_state(found) is None
-    told = r"round 3 .* 1, 4, 5; checkpoint\.best = true"
-    with pytest.raises(Exception, match=told):
+    expected = r"round 3 .* 1, 4, 5; checkpoint\.best = true"
+    with pytest.raises(Exception, match=expected):
         found.model(client=0, at="best")
 
 

@@ -62,8 +62,8 @@ def hpcfl(hpcfl, tmp_path):
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
     def run_on_file(name: str, *overrides: str, options: Sequence[str] = ()):
-        code, shown, said = hpcfl(name, "own.toml", *set_keys(*overrides), *options)
-        return code, shown.splitlines(), said.splitlines()
+        code, shown, errors = hpcfl(name, "own.toml", *set_keys(*overrides), *options)
+        return code, shown.splitlines(), errors.splitlines()
 
     return run_on_file
 
@@ -164,26 +164,26 @@ MISTAKES = [
 def test_a_mistake_is_one_line_and_nothing_is_written(
     hpcfl, tmp_path, overrides, fragment, words
 ):
-    code, shown, said = hpcfl("run", *overrides.split())
-    assert (code, shown, len(said)) == (2, [], 1)
-    assert words in said[0] and (fragment is None or points_to(said[0], fragment))
+    code, shown, errors = hpcfl("run", *overrides.split())
+    assert (code, shown, len(errors)) == (2, [], 1)
+    assert words in errors[0] and (fragment is None or points_to(errors[0], fragment))
     assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
 
 
 def test_a_model_is_tried_even_if_a_round_is_too_large(hpcfl, monkeypatch):
     monkeypatch.setattr(dry_round, "SMALL_MODEL", 0)
     monkeypatch.setattr(dry_round, "TOO_LARGE", 0)
-    code, _, [said] = hpcfl("check", "model.name=mistakes:Unbatched")
-    assert code == 2 and "[10]; expected [2, 10]" in said
+    code, _, [errors] = hpcfl("check", "model.name=mistakes:Unbatched")
+    assert code == 2 and "[10]; expected [2, 10]" in errors
 
 
 @pytest.mark.slow
 def test_an_option_prints_the_traceback(hpcfl):
     mistake = "method.name=mistakes:UnknownVariable"
-    code, _, said = hpcfl("check", mistake, options=["--traceback"])
-    assert code == 2 and said[0] == "Traceback (most recent call last):"
-    assert any("lane.recieved" in line for line in said)
-    assert said[-1].startswith(f"hpcfl: {FILE}")
+    code, _, errors = hpcfl("check", mistake, options=["--traceback"])
+    assert code == 2 and errors[0] == "Traceback (most recent call last):"
+    assert any("lane.recieved" in line for line in errors)
+    assert errors[-1].startswith(f"hpcfl: {FILE}")
 
 
 @pytest.mark.slow
@@ -198,8 +198,8 @@ def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
     hpcfl, override, fragment
 ):
     for name in ("check", "run"):
-        code, shown, said = hpcfl(name, override)
-        assert code == 0, said
+        code, shown, errors = hpcfl(name, override)
+        assert code == 0, errors
         (note,) = [line for line in shown if BATCHED in line]
         assert points_to(note, fragment)
         assert note.startswith("note: ") and "runtime.lanes = 1" in note
@@ -373,9 +373,9 @@ def test_a_passing_failure_ends_the_run_and_is_no_bad_input(
     hpcfl, failing, tmp_path, error
 ):
     failing(error, calls=(1,))
-    code, _, said = hpcfl("run")
+    code, _, errors = hpcfl("run")
     assert code == 1
-    (line,) = said
+    (line,) = errors
     assert str(error).split(":")[-1] in line
     assert "method.name" not in line
     assert not (tmp_path / "runs").exists()
@@ -383,8 +383,8 @@ def test_a_passing_failure_ends_the_run_and_is_no_bad_input(
 
 def test_a_lasting_lack_of_memory_is_a_failure_too(hpcfl, failing):
     failing(MemoryError(), calls=range(99))
-    code, _, said = hpcfl("run", "runtime.lanes=1")
-    assert code == 1 and len(said) == 1 and "method.name" not in said[0]
+    code, _, errors = hpcfl("run", "runtime.lanes=1")
+    assert code == 1 and len(errors) == 1 and "method.name" not in errors[0]
 
 
 def test_a_lack_of_memory_in_a_score_is_a_failure(hpcfl, monkeypatch):
@@ -392,15 +392,15 @@ def test_a_lack_of_memory_in_a_score_is_a_failure(hpcfl, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(score_check, "check", full)
-    code, _, said = hpcfl("run", 'evaluation.scores=["own_scores:Surprise"]')
-    assert code == 1 and "score" not in said[0]
+    code, _, errors = hpcfl("run", 'evaluation.scores=["own_scores:Surprise"]')
+    assert code == 1 and "score" not in errors[0]
 
 
 def test_an_unknown_error_of_several_lanes_is_a_mistake(hpcfl, failing):
     failing(TypeError("expected one client"), lanes=True)
-    code, _, said = hpcfl("run")
+    code, _, errors = hpcfl("run")
     assert code == 2
-    assert "runtime.lanes = 1" in said[0]
+    assert "runtime.lanes = 1" in errors[0]
 
 
 def test_an_interrupt_is_none_of_these(hpcfl, failing):
@@ -414,5 +414,5 @@ def test_a_failure_in_a_hook_of_the_server_is_not_excused(hpcfl, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(FedAvg, "aggregate", full)
-    code, _, said = hpcfl("run")
-    assert code == 1 and "Input/output error" in said[0]
+    code, _, errors = hpcfl("run")
+    assert code == 1 and "Input/output error" in errors[0]

@@ -83,8 +83,8 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
     flip(only_of_the_newest(folder) if victim == "data" else newest)
     printed()
     digest_after = play(folder, method)
-    said = printed()
-    assert "after round 1" in said and f"{newest}: " in said
+    output = printed()
+    assert "after round 1" in output and f"{newest}: " in output
     assert digest_after == digest(calm(method))
     assert results.read(folder).rounds.tolist() == list(range(1, 6))
 

@@ -134,9 +134,9 @@ def test_what_fails_on_one_rank_says_in_which_stage(monkeypatch, owner, name, pl
     with pytest.raises(RankFailure) as caught:
         for round, stages in played:
             play(round, stages)
-    said = str(caught.value)
-    assert said.startswith(f"{place}, ") and "test_stages.py:" in said
-    assert said.endswith(": ZeroDivisionError: a bug")
+    text = str(caught.value)
+    assert text.startswith(f"{place}, ") and "test_stages.py:" in text
+    assert text.endswith(": ZeroDivisionError: a bug")
 
 
 def test_what_all_ranks_know_alike_fails_on_all_of_them():
@@ -205,8 +205,8 @@ def test_what_can_travel_is_passed_on_as_it_is(down):
 
 
 def test_a_message_of_a_later_round_is_checked_too(federate):
-    told = "^round 2, clients 0, 1, 2, 3, 4: MessageError: 'update' .*'model'"
-    with pytest.raises(RankFailure, match=told):
+    expected = "^round 2, clients 0, 1, 2, 3, 4: MessageError: 'update' .*'model'"
+    with pytest.raises(RankFailure, match=expected):
         federate(f"{__name__}:Forgetful", rounds=2)
 
 

@@ -81,9 +81,9 @@ def test_a_hostile_archive_is_one_line(tmp_path, capsys, archive, kind):
     path = tmp_path / "x.tar.xz"
     path.write_bytes(HOSTILE[kind](*archive))
     assert call("table", path) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1
-    assert f"{path}: " in said.err
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert f"{path}: " in captured.err
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.tar.xz"]
 
 

@@ -395,8 +395,8 @@ def test_a_run_survives_a_report_that_fails(tmp_path, monkeypatch, printed):
 
     with monkeypatch.context() as broken:
         broken.setattr(tables, "show", lambda *given: 1 / 0)
-        said = run()
-    last_line = said.splitlines()[-1]
+        output = run()
+    last_line = output.splitlines()[-1]
     assert "(ZeroDivisionError" in last_line
     assert f"hpcfl show {tmp_path / 'run'}" in last_line
     assert "▸before" in run()

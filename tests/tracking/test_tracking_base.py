@@ -17,7 +17,7 @@ from hpcfl.tracking import base
 from hpcfl.tracking.base import Tracker, Tracking
 
 
-class Told(Tracker):
+class Recorder(Tracker):
     """A tracker that stores its events and their thread."""
 
     package = "numpy"
@@ -26,7 +26,7 @@ class Told(Tracker):
     def __init__(self, folder, config):
         self.rounds, self.thread, self.closed = {}, threading.current_thread(), False
         self.folder, self.config = folder, config
-        Told.begun.append(self)
+        Recorder.begun.append(self)
 
     def write(self, round, numbers):
         assert round not in self.rounds and round > max(self.rounds, default=0)
@@ -36,27 +36,27 @@ class Told(Tracker):
         self.closed = True
 
 
-class Breaks(Told):
+class Breaks(Recorder):
     def write(self, round, numbers):
         raise ConnectionError("nobody\nthere")
 
 
-class Hangs(Told):
+class Hangs(Recorder):
     def write(self, round, numbers):
         time.sleep(60)
 
 
-class Missing(Told):
+class Missing(Recorder):
     package = "no_such_package.part"
 
 
-class Plain(Told):
+class Plain(Recorder):
     package = ""
 
 
 @pytest.fixture(autouse=True)
 def anew():
-    Told.begun.clear()
+    Recorder.begun.clear()
 
 
 def play(folder, *names, rounds=3, **sections):
@@ -73,28 +73,28 @@ def play(folder, *names, rounds=3, **sections):
 
 @pytest.mark.slow
 def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
-    found = play(tmp_path / "run", "Told")
-    [told] = Told.begun
-    assert list(told.rounds) == [1, 2, 3, 4]
-    assert told.closed
-    assert told.thread is not threading.main_thread()
-    assert told.folder == tmp_path / "run" / "test_tracking_base:Told"
-    assert told.config["rounds"] == 3
-    for row, round in enumerate(told.rounds):
-        for name, number in told.rounds[round].items():
+    found = play(tmp_path / "run", "Recorder")
+    [tracker] = Recorder.begun
+    assert list(tracker.rounds) == [1, 2, 3, 4]
+    assert tracker.closed
+    assert tracker.thread is not threading.main_thread()
+    assert tracker.folder == tmp_path / "run" / "test_tracking_base:Recorder"
+    assert tracker.config["rounds"] == 3
+    for row, round in enumerate(tracker.rounds):
+        for name, number in tracker.rounds[round].items():
             assert number == found.values[name][row]
-        assert {"pre/weighted", "seconds/round"} <= told.rounds[round].keys()
-    assert "post/weighted" not in told.rounds[4]  # NaN there
+        assert {"pre/weighted", "seconds/round"} <= tracker.rounds[round].keys()
+    assert "post/weighted" not in tracker.rounds[4]  # NaN there
 
 
 @pytest.mark.slow
 def test_after_an_interruption_it_is_told_everything_once(tmp_path, printed):
-    play(tmp_path / "run", "Told", rounds=4)
+    play(tmp_path / "run", "Recorder", rounds=4)
     (
         tmp_path / "run" / "checkpoints" / "manifest-00000004.json"
     ).unlink()  # round 4 is repeated
-    found = play(tmp_path / "run", "Told", rounds=4)
-    first, second = Told.begun
+    found = play(tmp_path / "run", "Recorder", rounds=4)
+    first, second = Recorder.begun
     assert "failed" not in printed()  # a repeated round fails
     assert list(second.rounds) == [1, 2, 3, 4, 5] == found.rounds.tolist()
     for round, numbers in first.rounds.items():
@@ -108,17 +108,20 @@ def test_after_an_interruption_it_is_told_everything_once(tmp_path, printed):
 
 @pytest.mark.slow
 def test_one_that_fails_is_dropped_with_one_note(tmp_path, printed):
-    found = play(tmp_path / "run", "Breaks", "Told")
-    assert found.completed == [3] and list(Told.begun[0].rounds) in ([], [1, 2, 3, 4])
-    said = " ".join(printed().split())
+    found = play(tmp_path / "run", "Breaks", "Recorder")
+    assert found.completed == [3] and list(Recorder.begun[0].rounds) in (
+        [],
+        [1, 2, 3, 4],
+    )
+    output = " ".join(printed().split())
     assert (
-        said.count(
+        output.count(
             "note: runtime.track: test_tracking_base:Breaks failed, the run continues "
             "without it (ConnectionError: nobody there)"
         )
         == 1
     )
-    assert {tuple(told.rounds) for told in Told.begun} == {(), (1, 2, 3, 4)}
+    assert {tuple(tracker.rounds) for tracker in Recorder.begun} == {(), (1, 2, 3, 4)}
 
 
 def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
@@ -134,7 +137,7 @@ def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
 
 
 def test_only_numbers_of_the_round_are_told(tmp_path):
-    with Tracking(["test_tracking_base:Told"], tmp_path, {}) as tracking:
+    with Tracking(["test_tracking_base:Recorder"], tmp_path, {}) as tracking:
         tracking.round(
             1,
             {
@@ -144,7 +147,7 @@ def test_only_numbers_of_the_round_are_told(tmp_path):
                 "clients/d": np.zeros(3),
             },
         )
-    assert Told.begun[0].rounds == {1: {"a": 1.0, "b": 0.5}}
+    assert Recorder.begun[0].rounds == {1: {"a": 1.0, "b": 0.5}}
 
 
 def test_unknown_ones_and_missing_packages_are_refused_before_round_1(

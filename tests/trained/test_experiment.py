@@ -11,6 +11,6 @@ def test_looking_imports_no_code_that_only_the_folder_names(played):
     run = loading.load_run(
         played("fedavg", model={"name": "tiny:normalised"}).folder, own=["tiny:blobs"]
     )
-    told = "/run: .*--own tiny:normalised.*own=.'tiny:normalised'"
-    with expect_refusal(told):
+    expected = "/run: .*--own tiny:normalised.*own=.'tiny:normalised'"
+    with expect_refusal(expected):
         run.model(client=0)

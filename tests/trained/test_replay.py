@@ -51,6 +51,6 @@ def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     assert run.models.replay.rounds == {1, 4, 5}
     for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
         manifest.unlink()
-    told = r"round 4 .* 1, 5; .*every = 1 with checkpoint\.keep = 2 "
-    with expect_refusal(told):
+    expected = r"round 4 .* 1, 5; .*every = 1 with checkpoint\.keep = 2 "
+    with expect_refusal(expected):
         run.model(client=0)

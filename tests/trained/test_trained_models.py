@@ -37,8 +37,8 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     assert confusion.sum() == run.results.values["clients/post/total"][-2, 1]
     assert confusion[3].sum() == 0  # client 1 has no sample of class 3
     for wrong in (raw[0], raw[:, :4], raw[:, None]):
-        told = rf"tiny:blobs .*\[n, 5\], .*{re.escape(str([*wrong.shape]))}"
-        with expect_refusal(told):
+        expected = rf"tiny:blobs .*\[n, 5\], .*{re.escape(str([*wrong.shape]))}"
+        with expect_refusal(expected):
             run.predict(1, wrong)
     raw[0, 1] = np.nan
     for invalid in (raw, ["a text", "b"], None):

@@ -235,9 +235,9 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("of_file, of_section, said", MISTAKES)
-def test_a_mistake_is_one_line(of_file, of_section, said):
-    with expect_refusal(said):
+@pytest.mark.parametrize("of_file, of_section, expected", MISTAKES)
+def test_a_mistake_is_one_line(of_file, of_section, expected):
+    with expect_refusal(expected):
         plan.read(table(**of_section) | of_file, "t.toml")
 
 

@@ -12,7 +12,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
         ({"final_seeds": [100, 3]}, r"tune\.final_seeds = \[100, 3\]: \[100\] "),
         ({"budgets": 3}, "'tune.budgets'; .*'budget'"),
@@ -37,6 +37,6 @@ NEEDED = {
         ({"searches": 2, "overspend": True}, "overspend = true: .*hard_cap = false"),
     ],
 )
-def test_a_mistake_is_one_line(changed, said):
-    with expect_refusal(rf"^t.toml: .*{said}"):
+def test_a_mistake_is_one_line(changed, expected):
+    with expect_refusal(rf"^t.toml: .*{expected}"):
         section.parse(NEEDED | changed, "t.toml")

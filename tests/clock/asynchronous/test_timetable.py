@@ -19,7 +19,7 @@ def steps(timetable, count):
     return [timetable.step() for _ in range(count)]
 
 
-def told(step):
+def list_jobs(step):
     """Return the clients of a step with their start versions."""
     return [(job.client, job.version) for job in step.jobs]
 
@@ -30,7 +30,12 @@ def test_two_clients_by_hand():
     a staleness of two.
     """
     found = steps(asynchronous([S, int(2.5 * S)], buffer=1), 4)
-    assert [told(step) for step in found] == [[(0, 0)], [(0, 1)], [(1, 0)], [(0, 2)]]
+    assert [list_jobs(step) for step in found] == [
+        [(0, 0)],
+        [(0, 1)],
+        [(1, 0)],
+        [(0, 2)],
+    ]
     assert [step.ended for step in found] == [S, 2 * S, 2.5 * S, 3 * S]
     assert [step.staleness for step in found] == [[0], [0], [2], [1]]
     assert all(step.compute_numbers()["time/idle"] == 0 for step in found)
@@ -63,11 +68,11 @@ def test_ties_go_to_the_lower_clients():
     timetable = asynchronous(ticks, buffer=2, concurrency=4, when=on)
     timetable._draws = Lowest()
     first, second = steps(timetable, 2)
-    assert told(first) == [(0, 0), (1, 0)]
+    assert list_jobs(first) == [(0, 0), (1, 0)]
     assert first.ended == S and first.lost == 0
     # Clients 0, 1, 4 and 5 start at 1 s: client 3 is off and client 2's upload is in
     # the buffer.
-    assert told(second) == [(0, 1), (2, 0)] and second.lost == 1
+    assert list_jobs(second) == [(0, 1), (2, 0)] and second.lost == 1
     assert second.ended == 2 * S
 
 
@@ -89,7 +94,12 @@ class Lowest:
 def test_staler_updates_are_dropped():
     """As above, but client 1 has a staleness of two at 2.5 s and starts again at once."""
     found = steps(asynchronous([S, int(2.5 * S)], buffer=1, max_staleness=1), 4)
-    assert [told(step) for step in found] == [[(0, 0)], [(0, 1)], [(0, 2)], [(0, 3)]]
+    assert [list_jobs(step) for step in found] == [
+        [(0, 0)],
+        [(0, 1)],
+        [(0, 2)],
+        [(0, 3)],
+    ]
     assert [step.lost for step in found] == [0, 0, 1, 0]
     assert found[2].wasted == 2.5 * S
 
@@ -103,7 +113,7 @@ def test_a_step_follows_every_period():
     )
     found = steps(timetable, 3)
     assert [step.ended for step in found] == [2 * S, 4 * S, 6 * S]
-    assert [told(step) for step in found] == [[(0, 0)], [(0, 1)], [(0, 2), (1, 0)]]
+    assert [list_jobs(step) for step in found] == [[(0, 0)], [(0, 1)], [(0, 2), (1, 0)]]
 
 
 def test_a_dropped_client_keeps_its_place_until_it_would_have_arrived():

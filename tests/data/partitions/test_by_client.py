@@ -86,7 +86,7 @@ def test_lists_in_a_file(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "words"),
     [
         ({}, "lists.json: "),
         ({"train": [0, 1], "test": [2, 3]}, "lists.json: "),
@@ -111,11 +111,11 @@ def test_lists_in_a_file(tmp_path, suffix):
         ),
     ],
 )  # fmt: skip
-def test_lists_that_are_none_are_refused(tmp_path, content, told):
+def test_lists_that_are_none_are_refused(tmp_path, content, words):
     path = write(tmp_path / "lists.json", content)
     with expect_refusal() as caught:
         split(lists=path)
-    assert told in str(caught.value) and path in str(caught.value)
+    assert words in str(caught.value) and path in str(caught.value)
 
 
 def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):

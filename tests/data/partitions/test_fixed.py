@@ -109,8 +109,8 @@ def test_groups_must_fit():
     ids=lambda scheme: scheme.scheme,
 )
 def test_too_few_samples_are_refused_unless_replacement_is_on(scheme):
-    told = rf"'{scheme.scheme}': client \d.* partition\.replacement = true$"
-    with expect_refusal(told):
+    words = rf"'{scheme.scheme}': client \d.* partition\.replacement = true$"
+    with expect_refusal(words):
         scheme.draw(SMALL, 10, 100)
     keys = {"replacement": True, "test_samples": 20}
     draw = scheme.model_copy(update=keys).draw(SMALL, 10, 100)

@@ -77,7 +77,7 @@ def test_more_classes_than_there_are_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("per_class", "told"),
+    ("per_class", "expected"),
     [
         # mean below 1
         (3, r"partition\.clients .* class 0 .* 0\.07 .* 0\.75 "),
@@ -85,6 +85,6 @@ def test_more_classes_than_there_are_is_refused():
         (4, r"partition\.clients .* class 0 .* 0\.10 .* 1\.00 "),
     ],
 )
-def test_too_few_samples_are_refused_with_the_numbers(per_class, told):
-    with expect_refusal(told):
+def test_too_few_samples_are_refused_with_the_numbers(per_class, expected):
+    with expect_refusal(expected):
         assign(np.repeat(np.arange(10), per_class))

@@ -71,7 +71,7 @@ def test_a_table_lists_the_steps(tmp_path):
     path.write_text("0 0 0\n1,0,1\n\n0 2 1\n")
     steps = groups.list_steps(shift, facts(3, 2), 3)
     assert steps.tolist() == [[0, 0, 0, 0, 0], [1, 0, 1, 1, 0], [0, 2, 1, 0, 2]]
-    for clients, concepts, text, told in (
+    for clients, concepts, text, words in (
         (4, 3, None, r"shift\.0\.table: .*\[3, 3\].*\[3, 4\]"),
         (3, 2, None, r"shift\.0\.table: .* 0 … 1$"),
         (3, 3, "0 x 1\n", r"A\.cp: .*'x'"),
@@ -80,7 +80,7 @@ def test_a_table_lists_the_steps(tmp_path):
     ):
         if text is not None:
             path.write_text(text)
-        with expect_refusal(told):
+        with expect_refusal(words):
             groups.list_steps(shift, facts(clients), concepts)
     path.unlink()
     with expect_refusal(r"A\.cp: "):

@@ -49,7 +49,7 @@ def test_random_permutations_are_bijections_that_their_group_keys():
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "expected"),
     [
         ({"groups": 6}, "groups: 6 .* 5, "),
         ({"how": "swap"}, "swaps: how = 'swap' "),
@@ -58,6 +58,6 @@ def test_random_permutations_are_bijections_that_their_group_keys():
         ({"how": "swap", "swaps": [[1, 5]]}, r"swaps: \[1, 5\]: "),
     ],
 )
-def test_what_permutes_nothing_is_refused(keys, said):
-    with expect_refusal(rf"shift.0.{said}"):
+def test_what_permutes_nothing_is_refused(keys, expected):
+    with expect_refusal(rf"shift.0.{expected}"):
         permutations(**keys)

@@ -164,7 +164,7 @@ def test_a_third_of_a_turn_makes_red_green():
 
 
 @pytest.mark.parametrize(
-    ("shift", "x", "said"),
+    ("shift", "x", "expected"),
     [
         (
             Corruption(corruption="saturate"),
@@ -182,6 +182,6 @@ def test_a_third_of_a_turn_makes_red_green():
         (NoiseLevel(), torch.zeros(2, 5).long(), "kind: 'noise-level' "),
     ],
 )
-def test_images_that_cannot_be_changed_so_are_refused(shift, x, said):
-    with expect_refusal(said):
+def test_images_that_cannot_be_changed_so_are_refused(shift, x, expected):
+    with expect_refusal(expected):
         shift.concepts(facts(x))

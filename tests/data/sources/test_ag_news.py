@@ -60,7 +60,7 @@ def test_ag_news_is_train_then_test(news):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "words"),
     [
         (b'"5","C","some"\n', "row 1 "),
         (b'"1","C","some"\nx,y\n', "row 2 "),
@@ -68,11 +68,11 @@ def test_ag_news_is_train_then_test(news):
         (b'"1","' + b"x" * 200_000 + b'"', ""),
     ],
 )
-def test_rows_without_a_class_are_named(news, monkeypatch, content, told):
+def test_rows_without_a_class_are_named(news, monkeypatch, content, words):
     path = news / "news" / "test.csv"
     path.write_bytes(content)
     monkeypatch.setitem(ag_news.plugin.checksums, "test.csv", md5(path))
-    assert f"test.csv: {told}" in refusal("ag-news", news)
+    assert f"test.csv: {words}" in refusal("ag-news", news)
 
 
 def test_the_test_file_alone_is_enough_with_a_note(news):

@@ -29,7 +29,7 @@ def save(folder, **tables):
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "expected"),
     [
         (made(x=["a", None]), "'x': row 2 "),
         (made(label=[0, None]), "'label': row 2 "),
@@ -48,8 +48,8 @@ def save(folder, **tables):
         (pa.table([[1.0], [2.0], [0]], ["x", "x", "label"]), "'x' occurs 2 "),
     ],
 )  # fmt: skip
-def test_columns_that_cannot_be_used_are_refused(tmp_path, table, told):
-    assert told in refusal("parquet", save(tmp_path, t=table) / "t.parquet")
+def test_columns_that_cannot_be_used_are_refused(tmp_path, table, expected):
+    assert expected in refusal("parquet", save(tmp_path, t=table) / "t.parquet")
 
 
 def test_lists_are_arrays_and_whole_numbers_are_token_ids(tmp_path):
@@ -101,7 +101,7 @@ def test_categories_of_texts_are_matched_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "expected"),
     [
         (labelled([0], NAMES[::-1]), "label: "),
         (labelled([0], ["cat", "cat", "dog"]), "'cat' occurs 2 "),
@@ -113,10 +113,10 @@ def test_categories_of_texts_are_matched_by_name(tmp_path):
         ),
     ],
 )
-def test_files_that_differ_are_refused(tmp_path, other, told):
+def test_files_that_differ_are_refused(tmp_path, other, expected):
     folder = save(tmp_path, a=labelled([0], NAMES), b=other)
     line = refusal("parquet", folder)
-    assert told in line and "b.parquet" in line
+    assert expected in line and "b.parquet" in line
 
 
 def test_columns_may_be_in_another_order_and_texts_stored_in_another_way(tmp_path):

@@ -59,7 +59,7 @@ def test_hospitals_are_clients(tmp_path, patches):
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "told"),
+    ("column", "value", "expected"),
     [
         ("patient", "../4", "row 2: patient = '../4' "),
         ("tumor", 2, "row 2: tumor = '2' "),
@@ -67,13 +67,13 @@ def test_hospitals_are_clients(tmp_path, patches):
         ("center", 4, "3 of 1 and 3"),
     ],
 )
-def test_metadata_that_is_wrong_is_told(tmp_path, patches, column, value, told):
+def test_metadata_that_is_wrong_is_told(tmp_path, patches, column, value, expected):
     path = tmp_path / "camelyon17_v1.0" / "metadata.csv"
     wrong = patches.astype(object)
     wrong.loc[1, column] = value
     wrong.to_csv(path)
     line = refusal("camelyon17", tmp_path)
-    assert line.startswith(f"{path}: ") and told in line
+    assert line.startswith(f"{path}: ") and expected in line
 
 
 def test_files_that_are_missing_are_named(tmp_path, patches):

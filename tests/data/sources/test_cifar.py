@@ -64,7 +64,7 @@ class Call:
 
 
 @pytest.mark.parametrize(
-    ("batch", "told"),
+    ("batch", "expected"),
     [
         ({"data": Call(), "labels": [1]}, "it names the object posix.mkdir"),
         ({"data": np.zeros((2, 5), np.uint8), "labels": [1, 2]}, "cannot reshape"),
@@ -72,13 +72,13 @@ class Call:
     ],
 )
 def test_batches_of_something_else_are_refused_and_call_nothing(
-    tmp_path, replace_batch, monkeypatch, batch, told
+    tmp_path, replace_batch, monkeypatch, batch, expected
 ):
     monkeypatch.chdir(tmp_path)
     content = batch if batch == b"" else pickle.dumps(batch, protocol=3)
     replace_batch("data_batch_2", content)
     line = refusal("cifar-10", tmp_path)
-    assert "data_batch_2: " in line and f"({told}" in line
+    assert "data_batch_2: " in line and f"({expected}" in line
     assert not (tmp_path / "made").exists()
 
 

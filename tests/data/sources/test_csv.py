@@ -62,7 +62,7 @@ def test_an_index_of_pandas_is_no_feature(tmp_path, path):
 
 
 @pytest.mark.parametrize(
-    ("text", "keys", "told"),
+    ("text", "keys", "expected"),
     [
         ("", {}, "t.csv: "),
         ("a,label\n1,0\n2\n", {}, "'label': row 2 "),
@@ -81,9 +81,9 @@ def test_an_index_of_pandas_is_no_feature(tmp_path, path):
         ("a,b,label,split\n1,2,0,Train\n", {}, "Train"),
     ],
 )
-def test_files_that_can_be_misread_are_refused(path, text, keys, told):
+def test_files_that_can_be_misread_are_refused(path, text, keys, expected):
     path.write_text(text)
-    assert told in refusal("csv", path, **keys)
+    assert expected in refusal("csv", path, **keys)
 
 
 def test_files_that_are_no_text_are_refused(path):

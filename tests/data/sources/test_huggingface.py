@@ -66,7 +66,7 @@ def test_one_folder_is_one_data_set(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "expected"),
     [
         ("state.json", "{}", "_data_files': "),
         ("state.json", "[", "state.json: "),
@@ -88,12 +88,12 @@ def test_one_folder_is_one_data_set(tmp_path):
         ("state.json", None, "state.json nor dataset_dict.json"),
     ],
 )  # fmt: skip
-def test_folders_that_are_not_whole_are_refused(tmp_path, file, content, told):
+def test_folders_that_are_not_whole_are_refused(tmp_path, file, content, expected):
     path = save(tmp_path / "one", femnist()) / file
     path.unlink()
     if content is not None:
         path.write_text(content)
-    assert told in refusal("huggingface", tmp_path / "one", **NAMED)
+    assert expected in refusal("huggingface", tmp_path / "one", **NAMED)
 
 
 def test_folders_of_clients_are_alike_and_whole(tmp_path):

@@ -89,7 +89,7 @@ def test_a_csv_file_names_the_clients(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("file,client\na/0.png,x\n", "b/0.png"),
         ("file,client\na/0.png,x\nb/0.png,y\nb/1.png,y\n", "b/1.png"),
@@ -102,19 +102,19 @@ def test_a_csv_file_names_the_clients(tmp_path):
         ("file,client\na/0.png,\xe9\n", "owners.csv: "),
     ],
 )
-def test_owners_that_are_not_whole_are_refused(tmp_path, text, told):
+def test_owners_that_are_not_whole_are_refused(tmp_path, text, expected):
     root = write(tmp_path / "images", "a/0.png", "b/0.png")
     owners = tmp_path / "owners.csv"
     owners.write_text(text, encoding="latin-1")
     line = refusal("image-folder", root, owners=str(owners))
-    assert line.startswith(f"{owners}: ") and told in line
+    assert line.startswith(f"{owners}: ") and expected in line
 
 
 CLIENTS = {"clients": "folder"}
 
 
 @pytest.mark.parametrize(
-    ("files", "keys", "told"),
+    ("files", "keys", "expected"),
     [
         (["ann/cat/0.png"], {}, "ann: is read as a class, but holds the folder 'cat'"),
         (["ann/cat/x/0.png"], CLIENTS, "cat: is read as a class, but holds the folder 'x'"),
@@ -135,9 +135,9 @@ CLIENTS = {"clients": "folder"}
         (["a/0.png"], {"owners": "none.csv"}, "none.csv: "),
     ],
 )  # fmt: skip
-def test_folders_with_two_meanings_are_refused(tmp_path, files, keys, told):
+def test_folders_with_two_meanings_are_refused(tmp_path, files, keys, expected):
     root = write(tmp_path / "images", *files)
-    assert told in refusal("image-folder", root, **keys)
+    assert expected in refusal("image-folder", root, **keys)
 
 
 def test_a_folder_of_nothing_is_refused(tmp_path):

@@ -121,7 +121,7 @@ def test_celeba_as_leaf_exports_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         (
             "../000.jpg",
@@ -131,11 +131,11 @@ def test_celeba_as_leaf_exports_it(tmp_path):
         ("text.jpg", "text.jpg: "),
     ],
 )
-def test_images_of_celeba_that_are_none_are_refused(tmp_path, name, told):
+def test_images_of_celeba_that_are_none_are_refused(tmp_path, name, expected):
     images = portraits(tmp_path / "images")
     (images / "text.jpg").write_text("text")
     root = as_leaf(tmp_path / "celeba", train=[{"7": ([name], [1])}])
-    assert told in refusal("leaf", root, images=str(images))
+    assert expected in refusal("leaf", root, images=str(images))
     assert "data.images" in refusal("leaf", root)
     root = as_leaf(tmp_path / "numbers", train=[{"7": ([[1.0]], [0])}])
     assert "data.images: " in refusal("leaf", root, images=str(images))
@@ -149,7 +149,7 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("users", "told"),
+    ("users", "expected"),
     [
         ({"a": ([[1.0], [2.0, 3.0]], [0, 1])}, ".json: "),
         ({"a": ([[1.0]], [0, 1])}, "1 samples and 2 classes"),
@@ -168,27 +168,27 @@ def test_other_numbers_are_taken_as_they_are(tmp_path):
         ({"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])}, "'b' has samples float32 [2]"),
     ],
 )  # fmt: skip
-def test_files_that_are_none_of_leafs_are_refused(tmp_path, users, told):
+def test_files_that_are_none_of_leafs_are_refused(tmp_path, users, expected):
     line = refusal("leaf", as_leaf(tmp_path / "leaf", train=[users]))
-    assert told in line and "all_data_0.json" in line
+    assert expected in line and "all_data_0.json" in line
 
 
 USERS = {"a": ([[1.0], [2.0]], [0, 1]), "b": ([[3.0]], [1])}
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"users": ["a", "b", "a"]}, "'a' occurs 2 "),
         ({"users": ["a"]}, "'users' and 'user_data' has 'b'"),
         ({"num_samples": [1, 2]}, "'num_samples'"),
     ],
 )
-def test_lists_of_users_and_numbers_fit_the_samples(tmp_path, change, told):
+def test_lists_of_users_and_numbers_fit_the_samples(tmp_path, change, expected):
     root = as_leaf(tmp_path / "leaf", train=[USERS])
     path = root / "train" / "all_data_0.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    assert told in refusal("leaf", root)
+    assert expected in refusal("leaf", root)
 
 
 def test_a_user_may_stand_once(tmp_path):
@@ -233,7 +233,7 @@ def test_leafs_test_users_are_newcomers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("clients", "newcomers", "told"),
+    ("clients", "newcomers", "expected"),
     [
         (5, 0, r"newcomers\.clients = 3 .* partition\.clients = 5"),
         (8, 0, r"newcomers\.clients = 3 .* partition\.clients = 5"),
@@ -242,10 +242,10 @@ def test_leafs_test_users_are_newcomers(tmp_path):
     ],
 )
 def test_leafs_split_by_users_is_refused_with_the_keys_that_read_it(
-    tmp_path, clients, newcomers, told
+    tmp_path, clients, newcomers, expected
 ):
     data = load("leaf", split_by_users(tmp_path / "leaf"))
-    with expect_refusal(told):
+    with expect_refusal(expected):
         partition.make(by_client(clients=clients), data, newcomers=newcomers)
 
 

@@ -68,11 +68,11 @@ def test_the_command_to_download_quotes_the_folder(tmp_path, name):
 def test_missing_files_and_pipes_are_named(tmp_path, folder):
     path = folder / "t10k-labels-idx1-ubyte"
     path.unlink()
-    told = f"{path}: no such file; to fetch it: hpcfl data download mnist"
-    assert told in refusal("mnist", tmp_path)
+    expected = f"{path}: no such file; to fetch it: hpcfl data download mnist"
+    assert expected in refusal("mnist", tmp_path)
     os.mkfifo(path)
-    told = f"{path}: cannot be read (not a regular file)"
-    assert told in refusal("mnist", tmp_path)
+    expected = f"{path}: cannot be read (not a regular file)"
+    assert expected in refusal("mnist", tmp_path)
 
 
 class FakeArchive:
@@ -117,6 +117,8 @@ def test_download_replaces_what_is_missing_or_damaged(tmp_path, archive, monkeyp
 def test_no_network_is_one_line(tmp_path, archive, monkeypatch):
     error = RuntimeError("Error downloading:\nTried a mirror\n")
     monkeypatch.setattr(FakeArchive, "error", error)
-    told = r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$"
-    with expect_refusal(told):
+    expected = (
+        r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$"
+    )
+    with expect_refusal(expected):
         datasets.download("mnist", tmp_path)

@@ -43,8 +43,8 @@ def test_an_array_names_the_clients(path, client):
 def test_other_arrays_are_noted(path):
     data = load("npz", save(path, clients=np.arange(3)))
     assert "'clients' are ignored" in data.notes[0] and data.owners is None
-    told = r"an array 'client' in an npz file; it has 'clients'; a column"
-    with pytest.raises(Exception, match=told):
+    expected = r"an array 'client' in an npz file; it has 'clients'; a column"
+    with pytest.raises(Exception, match=expected):
         partition.make(by_client(clients=3), data)
 
 
@@ -52,7 +52,7 @@ NAN = np.array([[0, 0], [0, np.nan], [0, 0]])
 
 
 @pytest.mark.parametrize(
-    ("arrays", "told"),
+    ("arrays", "expected"),
     [
         ({"y": np.zeros(2, int)}, "(3, 2) and y (2,)"),
         ({"y": np.zeros((3, 1), int)}, "y (3, 1)"),
@@ -75,9 +75,9 @@ NAN = np.array([[0, 0], [0, np.nan], [0, 0]])
         ({"x": np.array([{}, {}, {}])}, "own.npz: "),
     ],
 )  # fmt: skip
-def test_arrays_that_cannot_be_used_are_refused(path, arrays, told):
+def test_arrays_that_cannot_be_used_are_refused(path, arrays, expected):
     line = refusal("npz", save(path, **arrays))
-    assert told in line and line.startswith(f"{path}: ")
+    assert expected in line and line.startswith(f"{path}: ")
 
 
 def test_numbers_that_float32_cannot_tell_apart_are_refused(path):
@@ -107,7 +107,7 @@ def test_an_array_that_grows_beyond_its_file_is_refused(path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "classes", "told"),
+    ("arrays", "classes", "expected"),
     [
         ({"y": [0, 1, 2]}, 3, None),
         (
@@ -118,10 +118,10 @@ def test_an_array_that_grows_beyond_its_file_is_refused(path, monkeypatch):
         ({"y": [0, 3, 9], "classes": 12}, 12, None),
     ],
 )
-def test_class_numbers_with_gaps_are_noted(path, arrays, classes, told):
+def test_class_numbers_with_gaps_are_noted(path, arrays, classes, expected):
     data = load("npz", save(path, **arrays))
     assert data.classes == classes
-    assert told in data.notes[0] if told else data.notes == ()
+    assert expected in data.notes[0] if expected else data.notes == ()
 
 
 RANDOM = np.random.default_rng(1)
@@ -192,7 +192,7 @@ def test_folders_with_training_and_test_samples(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("clients", "told"),
+    ("clients", "expected"),
     [
         ({}, "100,000; it holds 0"),
         ({"a": {"data": ONE}, "b": {}}, "b: "),
@@ -205,8 +205,10 @@ def test_folders_with_training_and_test_samples(tmp_path):
         ({"a": {"data": ([1.0], [-1])}}, "clients: y "),
     ],
 )  # fmt: skip
-def test_folders_that_are_none_are_refused(tmp_path, clients, told):
-    assert told in refusal("npz-folders", save_clients(tmp_path / "clients", **clients))
+def test_folders_that_are_none_are_refused(tmp_path, clients, expected):
+    assert expected in refusal(
+        "npz-folders", save_clients(tmp_path / "clients", **clients)
+    )
 
 
 def test_a_client_is_named_by_its_folder_alone(tmp_path):

@@ -78,5 +78,7 @@ def test_characters_may_be_the_classes(drawings):
 
 def test_another_number_of_images_is_refused(drawings, monkeypatch):
     monkeypatch.setattr(omniglot, "PEOPLE", 20)
-    told = "must have 100 images; its files have 10, by 2 people, of 3 alphabets and 5"
-    assert told in refusal("omniglot", drawings)
+    expected = (
+        "must have 100 images; its files have 10, by 2 people, of 3 alphabets and 5"
+    )
+    assert expected in refusal("omniglot", drawings)

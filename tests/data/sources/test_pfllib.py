@@ -30,7 +30,7 @@ def packed(pickled, header=None):
     return file.getvalue()
 
 
-def named(module):
+def pickle_from(module):
     """Return a writer of a client's file whose pickle names this module of NumPy."""
 
     def write(path, samples):
@@ -69,7 +69,12 @@ def make_alike(tmp_path, clients, **keys):
 
 
 @pytest.mark.parametrize(
-    "write", [as_numpy, named("numpy.core.multiarray"), named("numpy._core.multiarray")]
+    "write",
+    [
+        as_numpy,
+        pickle_from("numpy.core.multiarray"),
+        pickle_from("numpy._core.multiarray"),
+    ],
 )
 def test_pfllibs_split_is_taken_as_it_is(tmp_path, write):
     """With twelve clients the order by name, 10 before 2, differs."""
@@ -154,7 +159,7 @@ def test_numpys_numbers_may_lie_in_a_list(tmp_path):
         ["numpy.core.multiarray", "numpy._core.multiarray"]
     ):
         root = folder(
-            tmp_path / str(number), [(X, labels)], [(X, labels)], named(module)
+            tmp_path / str(number), [(X, labels)], [(X, labels)], pickle_from(module)
         )
         assert load("pfllib", root).y.tolist() == [1, 0, 1, 0]
 
@@ -184,7 +189,7 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "words"),
     [
         (packed(whole({"x": Call(), "y": Y})), "it names the object posix.system"),
         (packed(dumped({"x": X, "y": Y})), ".npz: "),
@@ -209,14 +214,14 @@ FLOATS = {"descr": "<f4", "fortran_order": False, "shape": (3,)}
     ids=lambda value: "file" if isinstance(value, bytes) else None,
 )  # fmt: skip
 def test_files_of_anything_else_are_refused_and_run_nothing(
-    tmp_path, monkeypatch, content, told
+    tmp_path, monkeypatch, content, words
 ):
     monkeypatch.chdir(tmp_path)
     root = make_alike(tmp_path, 2)
     path = root / "test" / "1.npz"
     path.write_bytes(content)
     line = refusal("pfllib", root)
-    assert line.startswith(f"{path}: ") and told in line
+    assert line.startswith(f"{path}: ") and words in line
     assert not (tmp_path / "made").exists()
 
 
@@ -242,7 +247,7 @@ def test_a_missing_client_is_named(tmp_path, removed, keys):
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "words"),
     [
         ({"num_clients": 1}, "num_clients = 1, "),
         ({"num_clients": 3}, "train/2.npz: "),
@@ -254,10 +259,10 @@ def test_a_missing_client_is_named(tmp_path, removed, keys):
         ({SIZES: [[[0, 1], [0, 1], [1, 2]], [[0, 2], [1, 2]]]}, "client 0 has 4 samples"),
     ],
 )  # fmt: skip
-def test_a_config_that_says_otherwise_is_refused(tmp_path, keys, told):
+def test_a_config_that_says_otherwise_is_refused(tmp_path, keys, words):
     keys = {"num_clients": 2, "num_classes": 2, **keys}
     root = make_alike(tmp_path, 2, **keys)
-    assert told in refusal("pfllib", root)
+    assert words in refusal("pfllib", root)
 
 
 def test_the_folder_of_an_older_generator_has_the_classes_of_its_labels(tmp_path):

@@ -53,7 +53,7 @@ def transparent(mode):
 
 
 @pytest.mark.parametrize(
-    ("image", "options", "told"),
+    ("image", "options", "expected"),
     [
         (
             Image.fromarray(GREY.astype(np.uint16) * 200),
@@ -70,10 +70,10 @@ def transparent(mode):
         ),
     ],
 )
-def test_an_image_that_holds_more_is_refused(image, options, told):
+def test_an_image_that_holds_more_is_refused(image, options, expected):
     if options.get("transparency") == 0:
         image.putpixel((0, 0), 0)
-    with expect_refusal(told):
+    with expect_refusal(expected):
         decode(image, **options)
 
 

@@ -74,7 +74,7 @@ SIGNAL = "test/Inertial Signals/body_acc_x_test.txt"
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "words"),
     [
         ("train/y_train.txt", "1\n" * 15, " 16 lines "),
         ("train/y_train.txt", "7\n" * 16, " 16 lines "),
@@ -85,13 +85,13 @@ SIGNAL = "test/Inertial Signals/body_acc_x_test.txt"
         ("train/y_train.txt", None, "hpcfl datasets uci-har "),
     ],
 )
-def test_files_of_har_that_are_not_whole_are_named(tmp_path, har, file, content, told):
+def test_files_of_har_that_are_not_whole_are_named(tmp_path, har, file, content, words):
     path = tmp_path / "UCI HAR Dataset" / file
     path.unlink()
     if content is not None:
         path.write_text(content)
     line = refusal("uci-har", tmp_path)
-    assert line.startswith(f"{path}: ") and told in line
+    assert line.startswith(f"{path}: ") and words in line
 
 
 def recording(path, activities, scale=1.0):

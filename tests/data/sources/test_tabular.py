@@ -55,7 +55,7 @@ def test_a_lone_column_of_different_words_is_a_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "expected"),
     [
         ({"label": "lable"}, "data.label = 'lable': "),
         ({"client": "user"}, "data.client = 'user': "),
@@ -68,17 +68,17 @@ def test_a_lone_column_of_different_words_is_a_text(tmp_path):
         ({"split": "b"}, "0, 1, 2, 3"),
     ],
 )
-def test_keys_that_name_no_such_column_are_refused(tmp_path, keys, told):
-    assert told in refusal("csv", save(tmp_path / "t.csv"), **keys)
+def test_keys_that_name_no_such_column_are_refused(tmp_path, keys, expected):
+    assert expected in refusal("csv", save(tmp_path / "t.csv"), **keys)
 
 
 def test_labels_that_are_no_class_numbers_are_refused(tmp_path):
-    for label, told in (
+    for label, expected in (
         (-1, "int64 from -1"),
         (10**7, "10,000,001 classes"),
     ):
         path = save(tmp_path / "t.csv", label=[0] * 11 + [label])
-        assert told in refusal("csv", path)
+        assert expected in refusal("csv", path)
     path.write_text("label\n0\n")
     assert "set data.features" in refusal("csv", path)
 

@@ -121,17 +121,17 @@ def test_an_image_that_is_none_is_named(tiny_images):
     assert "n01_0.JPEG: " in refusal("tiny-imagenet", root)
     # a JPEG of a few hundred bytes that declares 65,500 × 65,500 pixels, 12.9 GB
     frame = whole.index(b"\xff\xc0") + 5
-    for side, told in ((65_500, "exceeds limit of"), (10_000, "must be 64×64")):
+    for side, expected in ((65_500, "exceeds limit of"), (10_000, "must be 64×64")):
         size = 2 * side.to_bytes(2, "big")
         path.write_bytes(whole[:frame] + size + whole[frame + 4 :])
-        assert told in refusal("tiny-imagenet", root)
+        assert expected in refusal("tiny-imagenet", root)
     path.unlink()
     os.mkfifo(path)
     assert "(not a regular file)" in refusal("tiny-imagenet", root)
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "told"),
+    ("file", "line", "expected"),
     [
         ("val/val_annotations.txt", "val_0.JPEG\tn09\t0", "line 5 "),
         ("val/val_annotations.txt", "../../../secret.JPEG\tn01\t0", "line 5 "),
@@ -140,11 +140,11 @@ def test_an_image_that_is_none_is_named(tiny_images):
         ("wnids.txt", "\n".join(f"n{i}" for i in range(300)), ": 302 "),
     ],
 )  # fmt: skip
-def test_lists_of_images_are_checked(tiny_images, file, line, told):
+def test_lists_of_images_are_checked(tiny_images, file, line, expected):
     with open(tiny_images / file, "a") as content:
         content.write(line + "\n")
-    said = refusal("tiny-imagenet", tiny_images.parent)
-    assert said.startswith(str(tiny_images / file)) and told in said
+    message = refusal("tiny-imagenet", tiny_images.parent)
+    assert message.startswith(str(tiny_images / file)) and expected in message
 
 
 def test_lists_that_are_no_text_or_missing_are_refused(tiny_images):

@@ -34,11 +34,11 @@ def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
     # At the end of a StopRequest signals are handled as before.
     with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):
         code = call(*arguments)
-    said = f"{arguments} → {code}\n{out.getvalue()}\n{err.getvalue()}"
-    assert code in codes, said
-    assert "Traceback" not in said
-    assert "\x1b" not in said
+    output = f"{arguments} → {code}\n{out.getvalue()}\n{err.getvalue()}"
+    assert code in codes, output
+    assert "Traceback" not in output
+    assert "\x1b" not in output
     if code != 0:  # a line for each mistake
         lines = err.getvalue().strip().splitlines()
-        assert lines and all(line.startswith("hpcfl: ") for line in lines), said
+        assert lines and all(line.startswith("hpcfl: ") for line in lines), output
     return code
