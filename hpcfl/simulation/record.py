@@ -76,9 +76,9 @@ def compute_numbers(
 
     Args:
         fleet: clients of the round.
-        uplink: message of participants; None for observers.
+        uplink: message of participants; None for clients that are only scored.
         finite: mask of the participants that did not diverge, bool [n]; None for
-            observers.
+            clients that are only scored.
 
     Raises:
         UserError: A score does not return a number for each client.
@@ -86,7 +86,7 @@ def compute_numbers(
     results = fleet.results
     numbers: Numbers = {SAMPLE_GRADIENTS: results.sample_gradients.astype(np.float64)}
     of_scores = results.scoring_gradients
-    if uplink is None:  # observers are only scored
+    if uplink is None:  # the clients are only scored
         of_scores = results.sample_gradients
     if of_scores.any():
         numbers[SCORING_GRADIENTS] = of_scores.astype(np.float64)

@@ -48,7 +48,7 @@ class RoundPlan:
         number: number of the round, from 1.
         cohort: ids [n] of the clients that train.
         audience: ids [m] of the clients that receive a message: the cohort, and
-            observers, whose models are only scored.
+            clients whose models are only scored.
         is_scored: whether models are scored.
         newcomers: ids of clients that never took part in training and are scored after
             the last round.
@@ -172,7 +172,8 @@ class Round:
         server: state of the server, which the round changes; empty on workers.
         vote: function that returns this rank's vote on the next action. It is called
             after the local work, and the highest vote of all ranks wins.
-        fleets: this rank's participants and observers, without their state (work).
+        fleets: this rank's fleets that trained or were scored, without their state
+            (work).
         message: message of the method to the audience, on rank 0 until it is sent
             (compose).
         inbox: messages received for this rank's clients (send).

@@ -73,8 +73,8 @@ def play(
             place = f"{round.name}, {stage.place}"
             with round.stopwatch.phase(stage.phase), on_this_rank(place):
                 stage.run(round)
-            for observe in observers:
-                observe(stage.name, round)
+            for observer in observers:
+                observer(stage.name, round)
 
 
 def compose(round: Round) -> None:
@@ -89,7 +89,7 @@ def send(round: Round) -> None:
 
 
 def work(round: Round) -> None:
-    """Train this rank's participants and score its observers."""
+    """Train this rank's participants, and score the other clients of the audience."""
     plan = round.plan
     groups = round.group_by_memory(plan.cohort)
     joined = JoinedWork(sum(map(len, groups)))
@@ -144,15 +144,15 @@ def score(round: Round, ids: np.ndarray, hook: Callable[[Fleet, Inbox], None]) -
         ids: ids of clients on this rank.
         hook: the method's ``observe`` or ``finish``.
     """
-    observers, hooks = round.make_fleet(ids), round.prepared.hooks
+    fleet, hooks = round.make_fleet(ids), round.prepared.hooks
     if len(ids):
-        with round.name_clients(observers):
-            inbox = round.select_inbox(observers)
-            *_, own_inbox = hooks.receive(observers, inbox)
-            hook(observers, hooks.prepare(observers, own_inbox))
-    observers.state = {}  # it has not changed; its memory is free for the next group
-    round.fleets.append(observers)
-    round.numbers.append((ids, record.compute_numbers(observers)))
+        with round.name_clients(fleet):
+            inbox = round.select_inbox(fleet)
+            *_, own_inbox = hooks.receive(fleet, inbox)
+            hook(fleet, hooks.prepare(fleet, own_inbox))
+    fleet.state = {}  # it has not changed; its memory is free for the next group
+    round.fleets.append(fleet)
+    round.numbers.append((ids, record.compute_numbers(fleet)))
 
 
 class JoinedWork:
@@ -320,8 +320,8 @@ def score_final(round: Round) -> None:
 
     There is no cohort: clients upload nothing, and private state does not change.
     """
-    nobody = round.plan.cohort
-    round.work = LocalWork(nobody, {}, {}, torch.ones(0, dtype=torch.bool))
+    no_ids = round.plan.cohort
+    round.work = LocalWork(no_ids, {}, {}, torch.ones(0, dtype=torch.bool))
     for ids in round.group_by_memory(round.plan.audience):
         score(round, ids, round.prepared.method.finish)
 
