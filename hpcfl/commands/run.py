@@ -305,7 +305,7 @@ class ClaimedRun:
         return {
             "run": config.fingerprint(),
             "rounds": config.rounds,
-            "frozen": self.prepared.frozen,
+            "frozen": self.prepared.fixed_digest,
             "decisions": start_checks.describe_decisions(self.prepared, self.schedule),
             "versions": provenance.collect_versions(),
             "processor": provenance.read_processor(),

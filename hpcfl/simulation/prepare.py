@@ -98,7 +98,7 @@ class Prepared:
         is_server: whether this rank is the server.
         notes: notes for the user before round 1.
         gpus: GPU types and libraries of all ranks.
-        frozen: digest of the model's frozen values; None without any.
+        fixed_digest: as in ``PreparedModel``.
         inputs: checksums of the data set and of the user's files, by their names.
         findings: findings of the preflight.
         fleet_type: function that makes fleets for the method from the fields of a
@@ -116,7 +116,7 @@ class Prepared:
     is_server: bool
     notes: list[str]
     gpus: tuple[str, ...]
-    frozen: str | None
+    fixed_digest: str | None
     inputs: dict[str, str | int]
     findings: Findings = field(default_factory=Findings)
     fleet_type: Callable[..., Fleet] = Fleet
@@ -308,7 +308,7 @@ def _compute_checksums(prepared: Prepared) -> dict[str, str | int | None]:
     return {
         **prepared.inputs,
         "partition, the samples of each client": indices.hexdigest(),
-        f"{model}, frozen or given parameters": prepared.frozen,
+        f"{model}, frozen or given parameters": prepared.fixed_digest,
         "the initial private state of a client": digest_tensors(
             prepared.store.template
         ),
@@ -452,7 +452,7 @@ def _prepare(
             *choice.notes,
         ],
         gpus=rank_device.kinds,
-        frozen=model.frozen,
+        fixed_digest=model.fixed_digest,
         inputs={
             f"data.dataset = '{config.data.dataset}'": data.checksum(),
             **plugins.hash_own_files(config.resolved()),

@@ -48,8 +48,8 @@ class PreparedModel:
             method.
         build_initial: function that makes the initial model of all clients, possibly
             from a file.
-        frozen: digest of the values that the seed does not determine: frozen values and
-            values from the file; None without any.
+        fixed_digest: digest of the values that the seed does not determine: frozen values
+            and values from the file; None without any.
         template: initial model on the CPU.
         parameters: layout of the trained parameters.
         buffers: layout of the batch-norm statistics.
@@ -58,7 +58,7 @@ class PreparedModel:
 
     build: Build
     build_initial: Build
-    frozen: str | None
+    fixed_digest: str | None
     template: nn.Module
     parameters: layout.Layout
     buffers: layout.Layout
@@ -107,7 +107,7 @@ def prepare_model(
     return PreparedModel(
         build=partial(build, frozen=frozen),
         build_initial=build_initial,
-        frozen=digest_fixed(frozen, given),
+        fixed_digest=digest_fixed(frozen, given),
         template=template,
         parameters=parameters,
         buffers=layout.lay_out_buffers(template),

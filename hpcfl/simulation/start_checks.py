@@ -235,7 +235,7 @@ def refuse_other_frozen(
         meta: entries of a checkpoint of the run that describe it.
         folder: folder of the run.
     """
-    began, now = meta.get("frozen"), prepared.frozen
+    began, now = meta.get("frozen"), prepared.fixed_digest
     if began == now:
         return
     model = prepared.config.model

@@ -31,8 +31,8 @@ def test_the_base_is_the_model_that_is_drawn_without_an_adapter():
         assert torch.equal(value, drawn[name])
     assert adapted.setup.layout.width == P and adapted.setup.layout.frozen == 36
     # the same base under another adapter, and another one
-    assert adapted.frozen == prepared_with({"kind": "head"}).frozen
-    assert adapted.frozen != prepared_with({"kind": "bias"}).frozen
+    assert adapted.fixed_digest == prepared_with({"kind": "head"}).fixed_digest
+    assert adapted.fixed_digest != prepared_with({"kind": "bias"}).fixed_digest
     layout, initial = adapted.setup.layout, adapted.setup.initial()
     assert torch.equal(adapted.setup.initial(), initial)
     drawn_anew = layout.split(adapted.setup.initial(1))["hidden1.A"]

@@ -61,7 +61,7 @@ def test_a_file_gives_the_base_and_the_seed_the_rest(saved):
     assert torch.equal(frozen["hidden1.weight"], BODY["net.0.weight"])
     assert torch.equal(frozen["hidden1.bias"], BODY["net.0.bias"])
     assert torch.equal(adapted.setup.initial(), drawn.setup.initial())
-    assert adapted.frozen != drawn.frozen
+    assert adapted.fixed_digest != drawn.fixed_digest
     [note] = [note for note in adapted.notes if "adapter.base" in note]
     assert note.startswith("adapter.base: ")
     assert note.endswith(": head.weight, head.bias")
@@ -190,9 +190,9 @@ def test_another_base_is_refused_with_its_file_and_both_digests(saved, tmp_path)
     prepared = prepared_with(**keys, base=saved())
     changed = {name: value + 1 for name, value in BODY.items()}
     other = prepared_with(**keys, base=saved(changed))
-    words = rf"base\.safetensors, .*{prepared.frozen}, .*{other.frozen}"
+    words = rf"base\.safetensors, .*{prepared.fixed_digest}, .*{other.fixed_digest}"
     with expect_refusal(words):
-        refuse_other_frozen(other, {"frozen": prepared.frozen}, tmp_path)
+        refuse_other_frozen(other, {"frozen": prepared.fixed_digest}, tmp_path)
 
 
 def test_the_tutorials_experiment_is_valid(tmp_path, monkeypatch):

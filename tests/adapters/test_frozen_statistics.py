@@ -62,7 +62,7 @@ def test_they_are_read_from_the_file_and_are_in_its_digest(file, key):
         module.norm(x), normalised * base["norm.weight"] + base["norm.bias"]
     )
     save_file({**tensors, "norm.running_mean": torch.ones(5)}, path)
-    assert read().frozen != first.frozen
+    assert read().fixed_digest != first.fixed_digest
 
 
 @pytest.mark.slow

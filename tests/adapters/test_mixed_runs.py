@@ -34,7 +34,7 @@ def test_the_base_of_an_mlp_takes_30_bytes_instead_of_60_and_the_forecast_says_s
     lanes = [needs.compute_rank_needs(one).lanes for one in (half, exact)]
     assert lanes[1] - lanes[0] == 60
     assert torch.equal(half.setup.initial(), exact.setup.initial())
-    assert half.frozen != exact.frozen
+    assert half.fixed_digest != exact.fixed_digest
 
 
 @pytest.mark.slow
