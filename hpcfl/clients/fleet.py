@@ -25,7 +25,7 @@ from torch import Tensor
 from hpcfl.clients import head_gradients, scoring, training
 from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.losses import (
-    Frozen,
+    FrozenMode,
     Loss,
     Predict,
     Tensors,
@@ -353,7 +353,7 @@ class Fleet:
         rows: Tensor,
         *,
         batches: int = 1,
-        frozen: Frozen = "evaluation",
+        frozen: FrozenMode = "evaluation",
         **options: Unpack[TrainOptions],
     ) -> tuple[Tensor, Tensors]:
         """Train with the method's own ``step`` and return rows and variables.
@@ -378,7 +378,7 @@ class Fleet:
             ValueError: As for ``train``.
         """
         task = self._make_task(options)
-        task = replace(task, step=step, batches=batches, frozen=frozen)
+        task = replace(task, step=step, batches=batches, frozen_mode=frozen)
         start = self._gather_models(
             rows, options.get("model", "model"), options.get("variables")
         )

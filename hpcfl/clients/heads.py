@@ -29,12 +29,12 @@ from hpcfl.clients.execution import OperatorObserver
 from hpcfl.clients.losses import (
     Batch,
     Features,
-    Frozen,
+    FrozenMode,
     Lane,
     Loss,
     Tensors,
     identify_function,
-    train_mode,
+    set_modes,
 )
 from hpcfl.clients.resources import Models, Resources
 from hpcfl.models import parts
@@ -45,7 +45,7 @@ def can_use_features(
     names: list[str],
     loss: Loss,
     variables: Tensors,
-    frozen: Frozen,
+    frozen_mode: FrozenMode,
 ) -> bool:
     """Return whether training ``names`` on features equals training on samples.
 
@@ -58,15 +58,17 @@ def can_use_features(
         names: trained parameters, all above the features.
         loss: loss of one client.
         variables: tensors that the loss reads as ``lane.NAME``, ``[n, …]`` by name.
-        frozen: mode of the layers without trained parameters.
+        frozen_mode: mode of the layers without trained parameters.
     """
     head, samples = resources.head, resources.samples
     assert head is not None
-    key = frozen, *names
+    key = frozen_mode, *names
     if key not in head.fits:
         # Batch norm needs two samples.
         x, _ = samples.take(torch.zeros(2, dtype=torch.int64))
-        head.fits[key] = features_suffice(resources.kernel.module, x, names, frozen)
+        head.fits[key] = features_suffice(
+            resources.kernel.module, x, names, frozen_mode
+        )
     if not head.fits[key]:
         return False
     known = *names, identify_function(loss)
@@ -104,7 +106,10 @@ def reads_features_alone(
 
 
 def features_suffice(
-    module: nn.Module, x: Tensor, names: list[str], frozen: Frozen = "evaluation"
+    module: nn.Module,
+    x: Tensor,
+    names: list[str],
+    frozen_mode: FrozenMode = "evaluation",
 ) -> bool:
     """Return whether features can replace samples while ``names`` are trained.
 
@@ -116,16 +121,16 @@ def features_suffice(
         module: model of one client.
         x: two samples as model inputs, [2, *shape].
         names: trained parameters.
-        frozen: mode of the layers without trained parameters.
+        frozen_mode: mode of the layers without trained parameters.
     """
     module = copy.deepcopy(module)  # the forward pass may update statistics
     model = parts(module)
     with torch.random.fork_rng():
-        train_mode(module, names, frozen)
+        set_modes(module, names, frozen_mode)
         whole, _ = _list_calls(module, x)
         module.eval()
         below, features = _list_calls(model.features, x)
-        train_mode(module, names, frozen)
+        set_modes(module, names, frozen_mode)
         above, _ = _list_calls(model.head, features)
     draws = [torch.Tag.nondeterministic_seeded in call.tags for call, _ in below]
     return whole == below + above and not any(draws)

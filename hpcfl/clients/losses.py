@@ -21,8 +21,8 @@ from hpcfl.rows.declared import describe_form
 
 Tensors = dict[str, Tensor]
 Lanes = slice | Tensor  # some lanes: consecutive ones, or their numbers [a]
-# Mode of layers without trained parameters.
-Frozen = Literal["evaluation", "training"]
+# Mode of the layers without trained parameters.
+FrozenMode = Literal["evaluation", "training"]
 
 
 def index_lanes(lanes: list[int], device: torch.device) -> Lanes:
@@ -228,8 +228,8 @@ class Program(nn.Module):
         return self.function(self.model, *arguments)
 
 
-def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
-    """Put a module into training mode, and its frozen layers into the mode ``frozen``.
+def set_modes(module: nn.Module, trained: list[str], frozen_mode: FrozenMode) -> None:
+    """Put a module into training mode, and its frozen layers into ``frozen_mode``.
 
     Frozen layers have no trained parameters. In "evaluation" mode their batch norm uses
     its running statistics, in "training" mode the statistics of each mini-batch. Layers
@@ -239,20 +239,20 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     Args:
         module: module to change.
         trained: names of the trained parameters.
-        frozen: mode of the layers without trained parameters.
+        frozen_mode: mode of the layers without trained parameters.
     """
     module.train()
     fixed = constants.collect(module)
-    moving = trained
-    if frozen == "training":
-        moving = [name for name, _ in module.named_parameters()]
+    in_training = set(trained)
+    if frozen_mode == "training":
+        in_training = {name for name, _ in module.named_parameters()}
     frozen_names = constants.find_constants(module).frozen
-    for name, part in module.named_modules():
-        parameters = {f"{name}.{leaf}" for leaf, _ in part.named_parameters()}
+    for name, layer in module.named_modules():
+        parameters = {f"{name}.{leaf}" for leaf, _ in layer.named_parameters()}
         parameters |= {one for one in frozen_names if one.startswith(f"{name}.")}
-        still = bool(name and parameters) and not parameters & set(moving)
-        if still or f"{name}.running_mean" in fixed:
-            part.eval()
+        evaluates = bool(name and parameters) and not parameters & in_training
+        if evaluates or f"{name}.running_mean" in fixed:
+            layer.eval()
 
 
 def expand_constants(module: nn.Module, lane_count: int) -> Tensors:

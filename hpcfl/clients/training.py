@@ -32,7 +32,7 @@ from hpcfl.clients.batch_plan import (
 from hpcfl.clients.execution import Kernel, Work
 from hpcfl.clients.losses import (
     Batch,
-    Frozen,
+    FrozenMode,
     Lanes,
     Loss,
     Tensors,
@@ -64,7 +64,7 @@ class Task:
         pace: fraction of the epochs that each client completes, as in ``Fleet``.
         proximal: strength and anchors [n, P] of the proximal term.
         is_trial: whether the training is a trial outside the round's work.
-        frozen: mode of the layers without trained parameters.
+        frozen_mode: mode of the layers without trained parameters.
         step: method's own step; None for a step of the optimiser on the loss.
     """
 
@@ -82,7 +82,7 @@ class Task:
     only: Tensor | None = None
     is_trial: bool = False
     until: Callable[[Tensor, Tensors], Tensor] | None = None
-    frozen: Frozen = "evaluation"
+    frozen_mode: FrozenMode = "evaluation"
     step: Callable[[StepContext], None] | None = None
 
     def count_step_samples(self, resources: Resources) -> int:
@@ -342,14 +342,14 @@ def _can_compute_features_once(
         return False
     if resources.privacy is not None:
         return False  # Poisson mini-batches are drawn from samples
-    if task.frozen == "training" and resources.buffers.width:
+    if task.frozen_mode == "training" and resources.buffers.width:
         return False  # batch norm's outputs depend on the whole mini-batch
     return heads.can_use_features(
         resources=resources,
         names=task.names,
         loss=task.loss,
         variables=variables,
-        frozen=task.frozen,
+        frozen_mode=task.frozen_mode,
     )
 
 
@@ -412,7 +412,7 @@ class Chunk:
             trained=task.names,
             loss=task.loss,
             variables=self.variables,
-            frozen=task.frozen,
+            frozen_mode=task.frozen_mode,
             keys=self._random.keys if self._random is not None and layers else None,
         )
         self._session = batches.begin(work)

@@ -7,7 +7,7 @@ from playing import prepare_alone
 from safetensors.torch import save_file
 from torch import nn
 
-from hpcfl.clients.losses import train_mode
+from hpcfl.clients.losses import set_modes
 from hpcfl.rows import constants
 from hpcfl.rows.layout import lay_out_buffers
 
@@ -104,7 +104,7 @@ class Plain(nn.Module):
 def test_a_norm_without_parameters_is_frozen_with_all_but_an_adapter(adapted):
     module = tiny._without(Plain(), "hidden")
     constants.hold(module, constants.copy_frozen(module, adapted))
-    train_mode(module, ["head.weight", "head.bias"], "training")
+    set_modes(module, ["head.weight", "head.bias"], "training")
     assert module.norm.training != adapted and module.training
     assert lay_out_buffers(module).names == ([] if adapted else STATISTICS)
 

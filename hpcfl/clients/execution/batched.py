@@ -217,8 +217,14 @@ class BatchedKernel(Kernel):
     def begin(self, work: Work) -> "BatchedSession":
         buffers = {name for name, _ in self.module.named_buffers()}
         written = [place for place, name in enumerate(work.names) if name in buffers]
-        kind = identify_function(work.loss), work.frozen, len(work.trained), work.clip
-        key = (*kind, *work.names, *work.variable_names)
+        key = (
+            identify_function(work.loss),
+            work.frozen_mode,
+            len(work.trained),
+            work.clip,
+            *work.names,
+            *work.variable_names,
+        )
         compute = self.prepare(key, partial(self._build_gradients, work), work, written)
         return BatchedSession(self, work, compute, written)
 

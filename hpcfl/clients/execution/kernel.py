@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from hpcfl.clients.losses import (
     Batch,
-    Frozen,
+    FrozenMode,
     Lane,
     Lanes,
     Loss,
     Predict,
     Tensors,
     compute_gradients,
+    set_modes,
     stack_data_term,
-    train_mode,
     wrap_samples,
 )
 from hpcfl.experiment.sections import Form
@@ -77,7 +77,7 @@ class Work:
         trained: names of the parameters to differentiate; other parameters are frozen.
         loss: loss of ONE lane.
         variables: tensors that the loss reads as ``lane.NAME``, ``[L, …]`` by name.
-        frozen: mode of the layers without trained parameters.
+        frozen_mode: mode of the layers without trained parameters.
         keys: function that returns the keys of the random layers for the next gradients
             of some lanes, int32 [a, layers, 2]; None for a model without such layers.
         clip: largest norm of a sample's gradient. With a clip, gradients are sums of
@@ -90,7 +90,7 @@ class Work:
     trained: list[str]
     loss: Loss
     variables: Tensors = field(default_factory=dict)
-    frozen: Frozen = "evaluation"
+    frozen_mode: FrozenMode = "evaluation"
     keys: Keys | None = None
     clip: float | None = None
 
@@ -194,7 +194,7 @@ class Session(ABC):
         """
         self.kernel, self.work = kernel, work
         self.sample_count = self.calls = 0
-        train_mode(kernel.module, work.trained, work.frozen)
+        set_modes(kernel.module, work.trained, work.frozen_mode)
 
     @abstractmethod
     def compute_gradients(
