@@ -69,8 +69,8 @@ class Metrics(Mapping[str, np.ndarray]):
     clients: int = 0
 
     @property
-    def rounds(self) -> np.ndarray:
-        """Return the round of each entry as a position, int64 [N]."""
+    def entry_rounds(self) -> np.ndarray:
+        """Return the position of the round of each entry, int64 [N]."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -85,7 +85,7 @@ class Metrics(Mapping[str, np.ndarray]):
             )
         column = self.columns[name]
         series = make_missing((rounds, self.clients), column.dtype)
-        series[self.rounds, self.ids] = column
+        series[self.entry_rounds, self.ids] = column
         return series
 
     def __contains__(self, name: object) -> bool:
@@ -507,7 +507,8 @@ def _check_entries(rounds: int, metrics: Metrics) -> None:
     )
     if not right:
         raise Damaged("its entries of clients do not fit its rounds")
-    same_round = metrics.rounds[1:] == metrics.rounds[:-1]
+    entry_rounds = metrics.entry_rounds
+    same_round = entry_rounds[1:] == entry_rounds[:-1]
     if (same_round & (ids[1:] <= ids[:-1])).any():
         raise Damaged("its clients do not ascend within a round")
     _check_shapes(metrics.columns, ids.shape)

@@ -57,7 +57,7 @@ def make_clients(results: Results) -> "pandas.DataFrame":
         if group.max(initial=-1) < len(called):
             columns["sees"] = np.array(called, object)[columns["group"]]
     index = pandas.MultiIndex.from_arrays(
-        [results.rounds[recorded.rounds], recorded.ids], names=["round", "client"]
+        [results.rounds[recorded.entry_rounds], recorded.ids], names=["round", "client"]
     )
     in_order = {name: columns[name] for name in sorted(columns)}
     return pandas.DataFrame(in_order, index=index)

@@ -112,7 +112,8 @@ def _find_divergences(recorded: Results) -> set[int]:
     """
     values = recorded.values
     diverged = values.columns.get(DIVERGED, np.zeros(0)) == 1
-    clients, rounds = values.ids[diverged].tolist(), values.rounds[diverged].tolist()
+    clients = values.ids[diverged].tolist()
+    rounds = values.entry_rounds[diverged].tolist()
     first = dict(zip(clients[::-1], rounds[::-1], strict=True))
     last = dict(zip(clients, rounds, strict=True))
     return {*first.values(), *last.values()}

@@ -167,7 +167,7 @@ def describe_gaps(run: "Run", column: str) -> list[str]:
     diverged = values.columns.get(DIVERGED, np.zeros(0)) == 1
     if diverged.any():
         ids = np.unique(values.ids[diverged]).astype(str).tolist()
-        left_out_in = rounds[values.rounds[diverged]]
+        left_out_in = rounds[values.entry_rounds[diverged]]
         notes.append(
             f"{run.folder}: training.on_divergence = 'exclude' left out {len(ids)} of "
             f"{run.config['partition']['clients']} clients in rounds {left_out_in[0]} to "

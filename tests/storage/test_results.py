@@ -187,7 +187,7 @@ def same(found, expected):
 def test_only_clients_that_have_a_number_are_entries():
     metrics = sparse({**SERIES, "c": np.arange(3)})
     assert metrics.starts.tolist() == [0, 2, 2, 3] and metrics.ids.tolist() == [1, 3, 0]
-    assert metrics.rounds.tolist() == [0, 0, 2]
+    assert metrics.entry_rounds.tolist() == [0, 0, 2]
     assert metrics.columns["clients/b"].tolist() == [2, 4, -1]
     same(metrics, {**SERIES, "c": np.arange(3)})
     turned = metrics.select_rounds([2, 0])

@@ -85,7 +85,7 @@ def _read_floats_up(run: Run) -> np.ndarray:
     up = np.full(len(rounds), np.nan)
     if FLOATS_UP in recorded.columns:
         # The mean is over senders; clients that sent nothing are NaN.
-        sent = Series(recorded.columns[FLOATS_UP]).groupby(recorded.rounds)
+        sent = Series(recorded.columns[FLOATS_UP]).groupby(recorded.entry_rounds)
         up = sent.mean().reindex(rounds).fillna(0.0).to_numpy()
     return up
 
