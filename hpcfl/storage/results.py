@@ -474,16 +474,27 @@ def load(path: Path) -> Results:
         clients=header.pop(CLIENT_COUNT, None),
     )
     completed = header.pop(COMPLETED, [])
-    _check_entries(len(np.atleast_1d(datasets["rounds"])), metrics)
+    rounds = datasets["rounds"]
+    _check_rounds(rounds, of_rounds)
+    _check_entries(len(rounds), metrics)
     results = Results(
         header=header,
         static=static,
-        rounds=datasets["rounds"],
+        rounds=rounds,
         values=metrics,
         completed=completed,
     )
-    _check(results, of_rounds)
+    _check_static(results)
     return results
+
+
+def _check_rounds(rounds: np.ndarray, of_rounds: Columns) -> None:
+    """Raise Damaged unless rounds are ascending int64 [T], and their metrics [T]."""
+    # compared without differences, which could overflow
+    ascending = rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
+    if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
+        raise Damaged("its rounds are not a list of ascending numbers")
+    _check_shapes(of_rounds, rounds.shape)
 
 
 def _check_entries(rounds: int, metrics: Metrics) -> None:
@@ -514,25 +525,19 @@ def _check_entries(rounds: int, metrics: Metrics) -> None:
     _check_shapes(metrics.columns, ids.shape)
 
 
-def _check_shapes(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:
+def _check_shapes(arrays: Columns, shape: tuple[int, ...]) -> None:
     """Raise Damaged for an array with another shape."""
     for name, array in arrays.items():
         if array.shape != shape:
             raise Damaged(f"values {name!r} have shape {array.shape}, not {shape}")
 
 
-def _check(results: Results, of_rounds: Mapping[str, np.ndarray]) -> None:
-    """Raise Damaged for invalid rounds, static arrays or metrics of rounds.
+def _check_static(results: Results) -> None:
+    """Raise Damaged for invalid static arrays.
 
-    Rounds are ascending int64 [T]. COUNTS are [clients, classes], with the number of
-    clients of the clients' metrics.
+    COUNTS are [clients, classes], with the number of clients of the clients' metrics.
     """
-    rounds, static = results.rounds, results.static
-    # compared without differences, which could overflow
-    ascending = rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
-    if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
-        raise Damaged("its rounds are not a list of ascending numbers")
-    _check_shapes(of_rounds, rounds.shape)
+    static = results.static
     for name, dimensions in ((COUNTS[0], 2), (COUNTS[1], 2), (GROUP, 1)):
         array = static.get(name, np.ones((1,) * dimensions, np.int64))
         right = array.dtype == np.int64 and array.ndim == dimensions
