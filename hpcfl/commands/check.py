@@ -129,7 +129,7 @@ def _is_of_user(kind: type) -> bool:
 def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:
     """Return lines that describe the overlays of a run."""
     uploads = {
-        name: shape[-1] for name, (shape, _) in prepared.findings.uploads.items()
+        name: shape[-1] for name, (shape, _) in prepared.findings.upload_kinds.items()
     }
     facts = prepared.config.rounds, schedule.get_cohort, uploads
     lines: list[str] = []

@@ -129,13 +129,13 @@ def merge(of_ranks: Sequence[Findings]) -> Findings:
     # Ranks request the same trainings, possibly several equal ones.
     longest = max((findings.trainings for findings in of_ranks), key=len)
     dependent, unbatched = set[str](), ""
-    uploads: Mapping[str, exchange.Kind] = {}
+    upload_kinds: Mapping[str, exchange.Kind] = {}
     for findings in of_ranks:
         dependent.update(findings.dependent)
         unbatched = unbatched or findings.unbatched
-        uploads = uploads or findings.uploads
+        upload_kinds = upload_kinds or findings.upload_kinds
     trainings = tuple(TrainingRequest(*one) for one in longest)
-    return Findings(trainings, tuple(sorted(dependent)), unbatched, uploads)
+    return Findings(trainings, tuple(sorted(dependent)), unbatched, upload_kinds)
 
 
 def try_alone(prepared: Prepared, most_lanes: int, error: BaseException) -> Findings:
@@ -243,11 +243,11 @@ def try_round(
     if not prepared.store.ids:
         return None, Findings()
     trainings: list[TrainingRequest] = []
-    uploads: dict[str, exchange.Kind] = {}
+    upload_kinds: dict[str, exchange.Kind] = {}
 
     def note_work(stage: str, round: Round) -> None:
         if stage == "work":
-            uploads.update(exchange.make_header(round.work.message).kinds)
+            upload_kinds.update(exchange.make_header(round.work.message).kinds)
             for fleet in round.fleets:
                 trainings.extend(fleet.results.trainings)
 
@@ -276,7 +276,11 @@ def try_round(
     dependent = set(small.resources.kernel.dependent)
     if head:
         dependent |= head.kernel.dependent
-    return None, Findings(tuple(trainings), tuple(sorted(dependent)), uploads=uploads)
+    return None, Findings(
+        trainings=tuple(trainings),
+        dependent=tuple(sorted(dependent)),
+        upload_kinds=upload_kinds,
+    )
 
 
 def play_final_scoring(small: Prepared, server: State) -> None:

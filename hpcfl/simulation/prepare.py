@@ -73,13 +73,13 @@ class Findings:
         dependent: names of the operators called whose last bits for a client depend on
             other clients.
         unbatched: one line on code that cannot be batched over clients; "" if all can.
-        uploads: kinds of a client's message, as in ``exchange.Header``.
+        upload_kinds: kinds of a client's upload, as in ``exchange.Header``.
     """
 
     trainings: tuple[TrainingRequest, ...] = ()
     dependent: tuple[str, ...] = ()
     unbatched: str = ""
-    uploads: Mapping[str, exchange.Kind] = field(default_factory=dict)
+    upload_kinds: Mapping[str, exchange.Kind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -124,14 +124,14 @@ class Collected:
         numbers: numbers of all clients, on rank 0.
         diverged: ids of the diverged clients.
         received_finite: whether all diverged clients received only finite numbers.
-        uploads: description of each rank's messages, by rank.
+        headers: description of each rank's uploads, by rank.
         vote: highest vote of the ranks.
     """
 
     numbers: record.Gathered
     diverged: np.ndarray
     received_finite: bool
-    uploads: list[exchange.Header]
+    headers: list[exchange.Header]
     vote: int
 
 

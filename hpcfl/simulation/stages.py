@@ -245,7 +245,7 @@ def collect_numbers(round: Round) -> None:
         numbers=record.Gathered(all_names, clients, seconds, scores),
         diverged=np.array(sorted(itertools.chain(*lost)), np.int64),
         received_finite=all(finite),
-        uploads=[exchange.Header(*header) for header in headers],
+        headers=[exchange.Header(*header) for header in headers],
         vote=max(votes),
     )
 
@@ -273,7 +273,7 @@ def collect_uploads(round: Round) -> None:
             placement=round.prepared.placement,
             ids=round.cohort,
             message=round.work.upload,
-            headers=round.collected.uploads,
+            headers=round.collected.headers,
         )
 
 
@@ -294,7 +294,7 @@ def aggregate(round: Round) -> None:
     """
     uploads = round.uploads
     if uploads is None and round.prepared.hooks.acts_on_empty_cohorts:
-        uploads = exchange.make_empty_uplink(round.prepared.findings.uploads)
+        uploads = exchange.make_empty_uplink(round.prepared.findings.upload_kinds)
     if uploads is not None and round.communicator.is_server:
         take_step(round, round.cohort, uploads)
 
