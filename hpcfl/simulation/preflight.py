@@ -65,7 +65,7 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         generators = randomness.read_generators()
         error, found = try_round(prepared, most_lanes)
         if error is not None:
-            found = try_alone(prepared, most_lanes, error)
+            found = try_one_lane(prepared, most_lanes, error)
         refuse_draws(prepared.method, generators)
     findings = merge([Findings(**one) for one in communicator.allgather(asdict(found))])
     resources = prepared.resources
@@ -138,28 +138,29 @@ def merge(of_ranks: Sequence[Findings]) -> Findings:
     return Findings(trainings, tuple(sorted(dependent)), unbatched, upload_kinds)
 
 
-def try_alone(prepared: Prepared, most_lanes: int, error: BaseException) -> Findings:
-    """Return the findings of a round with one lane, after an error with several lanes.
+def try_one_lane(prepared: Prepared, most_lanes: int, error: BaseException) -> Findings:
+    """Return the findings of a round with one lane, after an error in the first trial.
 
     Only a known limit of batching makes clients train one at a time. Any other error
     ends the run. So does a limit of batching if the user has set the number of lanes.
 
     Args:
         prepared: experiment.
-        most_lanes: maximum number of lanes of the first trial.
+        most_lanes: maximum number of lanes of the first trial. With one lane there is
+            no further trial.
         error: error of the first trial.
 
     Raises:
         UserError: The experiment has an error.
         RunFailure: The machine failed, or the error did not occur again.
     """
-    alone: BaseException | None = error
-    seen = Findings()
+    remaining_error: BaseException | None = error
+    found = Findings()
     if most_lanes > 1 and not is_failure(error):
-        alone, seen = try_round(prepared, 1)
-    if alone is not None:
-        require_repetition(prepared, 1, alone)
-        refuse(*diagnose(prepared, alone))
+        remaining_error, found = try_round(prepared, 1)
+    if remaining_error is not None:
+        require_repetition(prepared, 1, remaining_error)
+        refuse(*diagnose(prepared, remaining_error))
     if not is_batching_limit(error):
         require_repetition(prepared, most_lanes, error)
         text = f"{user_code.describe_error(error)}; set runtime.lanes = 1"
@@ -167,7 +168,7 @@ def try_alone(prepared: Prepared, most_lanes: int, error: BaseException) -> Find
     unbatched = describe_unbatched(error)
     if prepared.config.runtime.lanes != "auto":
         refuse(f"{unbatched}; set runtime.lanes = 1", error)
-    return Findings(unbatched=unbatched, trainings=seen.trainings)
+    return Findings(unbatched=unbatched, trainings=found.trainings)
 
 
 def try_own_scores(prepared: Prepared) -> None:
