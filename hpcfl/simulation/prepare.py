@@ -335,7 +335,45 @@ def prepare(
     """
     rank_device = set_up_process(config, process, rank_device)
     with torch_settings.unchanged("your module"):
-        return _prepare(config, process, adapter, rank_device)
+        parts = _make_parts(config, process.size, adapter)
+        data, model, placement = parts.data, parts.model, parts.placement
+        own = placement.list_clients(process.rank)
+        samples = Samples(
+            data.dataset,
+            own.tolist(),
+            data.assigned,
+            rank_device.device,
+            augment=config.data.augment,
+            shifts=data.shifts,
+        )
+        choice = _choose_lanes(parts, rank_device, samples)
+        store, newcomers = _make_stores(config, rank_device, own, parts.private)
+        return Prepared(
+            config=config,
+            data=replace(data, dataset=data.dataset.drop_samples()),
+            hooks=parts.hooks,
+            setup=parts.setup,
+            placement=placement,
+            resources=_make_resources(parts, rank_device, samples, choice),
+            store=store,
+            newcomers=newcomers,
+            is_server=process.is_server,
+            notes=[
+                *config.notes,
+                *model.notes,
+                *list_data_notes(config, data),
+                *parts.hooks.notes(parts.setup),
+                *_note_idle_workers(placement),
+                *list_device_notes(rank_device.device, config.runtime),
+                *choice.notes,
+            ],
+            gpus=rank_device.kinds,
+            fixed_digest=model.fixed_digest,
+            inputs={
+                f"data.dataset = '{config.data.dataset}'": data.checksum(),
+                **plugins.hash_own_files(config.resolved()),
+            },
+        )
 
 
 def set_up_process(
@@ -409,54 +447,6 @@ def _make_parts(config: Config, size: int, adapter: ModelAdapter | None) -> Part
         placement=_place_clients(data.counts, config, size),
         private=_make_private_state(hooks, setup, model),
         scores=scores,
-    )
-
-
-def _prepare(
-    config: Config,
-    process: Process,
-    adapter: ModelAdapter | None,
-    rank_device: Device,
-) -> Prepared:
-    """Prepare the experiment on the device of this rank."""
-    parts = _make_parts(config, process.size, adapter)
-    data, model, placement = parts.data, parts.model, parts.placement
-    own = placement.list_clients(process.rank)
-    samples = Samples(
-        data.dataset,
-        own.tolist(),
-        data.assigned,
-        rank_device.device,
-        augment=config.data.augment,
-        shifts=data.shifts,
-    )
-    choice = _choose_lanes(parts, rank_device, samples)
-    store, newcomers = _make_stores(config, rank_device, own, parts.private)
-    return Prepared(
-        config=config,
-        data=replace(data, dataset=data.dataset.drop_samples()),
-        hooks=parts.hooks,
-        setup=parts.setup,
-        placement=placement,
-        resources=_make_resources(parts, rank_device, samples, choice),
-        store=store,
-        newcomers=newcomers,
-        is_server=process.is_server,
-        notes=[
-            *config.notes,
-            *model.notes,
-            *list_data_notes(config, data),
-            *parts.hooks.notes(parts.setup),
-            *_note_idle_workers(placement),
-            *list_device_notes(rank_device.device, config.runtime),
-            *choice.notes,
-        ],
-        gpus=rank_device.kinds,
-        fixed_digest=model.fixed_digest,
-        inputs={
-            f"data.dataset = '{config.data.dataset}'": data.checksum(),
-            **plugins.hash_own_files(config.resolved()),
-        },
     )
 
 
