@@ -339,10 +339,7 @@ class Fleet:
         Raises:
             ValueError: A shape does not fit, or the phase was already trained.
         """
-        start = self._gather_models(
-            rows, options.get("model", "model"), options.get("variables")
-        )
-        task = self._make_task(options)
+        task, start = self._make_task(rows, options)
         trained = training.train(self.adjust(task), self.resources, start)
         self._store(task, trained, options)
         return trained.rows
@@ -377,22 +374,21 @@ class Fleet:
         Raises:
             ValueError: As for ``train``.
         """
-        task = self._make_task(options)
+        task, start = self._make_task(rows, options)
         task = replace(task, step=step, batches=batches, frozen_mode=frozen)
-        start = self._gather_models(
-            rows, options.get("model", "model"), options.get("variables")
-        )
         trained = training.train(self.adjust(task), self.resources, start)
         self._store(task, trained, options)
         variables: Any = NamedTensors(start.variables | trained.changed, "variables")
         return trained.rows, variables
 
-    def _make_task(self, options: TrainOptions) -> training.Task:
-        """Return the requested training.
+    def _make_task(
+        self, rows: Tensor, options: TrainOptions
+    ) -> tuple[training.Task, Models]:
+        """Return the requested training and its start models.
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: The phase was already trained.
+            ValueError: A shape does not fit, or the phase was already trained.
         """
         known = sorted(TrainOptions.__annotations__)
         for name in options:
@@ -400,6 +396,8 @@ class Fleet:
                 raise TypeError(
                     f"unknown option '{name}' for fleet.train{suggest(name, known)}"
                 )
+        model = options.get("model", "model")
+        start = self._gather_models(rows, model, options.get("variables"))
         epochs = options.get("epochs")
         proximal = options.get("proximal")
         task = training.Task(
@@ -423,7 +421,7 @@ class Fleet:
                 'the phase: pass another phase="NAME" to the second training'
             )
         self._phases.add(task.phase)
-        return task
+        return task, start
 
     def _list_names(self, params: Sequence[Group]) -> list[str]:
         """Return the names of the parameters in groups.
