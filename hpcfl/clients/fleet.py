@@ -1,9 +1,9 @@
 """The clients of one rank, as a method sees them.
 
 ``Fleet`` trains, evaluates and records n clients in one call of a method: it checks the
-arguments, calls ``training.py`` or ``scoring.py``, and stores the results.
-``TrainOptions`` are the options of a local training, ``Scoring`` and ``Results`` the
-settings and results of the calls.
+arguments, calls ``training.py``, ``scoring.py`` or ``outputs.py``, and stores the
+results. ``TrainOptions`` are the options of a local training, ``Scoring`` and
+``Results`` the settings and results of the calls.
 """
 
 from collections.abc import (
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.clients import head_gradients, scoring, training
+from hpcfl.clients import head_gradients, outputs, scoring, training
 from hpcfl.clients.batch_plan import TrainingRequest
 from hpcfl.clients.losses import (
     FrozenMode,
@@ -630,7 +630,7 @@ class Fleet:
                 pool = samples.draw_by_class(client, *draws, seed, round, client)
             pools.append(samples.vary(pool, seed, "class means", round, client))
         models = self._gather_models(rows, model, variables)
-        return scoring.average_by_class(self.resources, models, pools, function)
+        return outputs.average_by_class(self.resources, models, pools, function)
 
     def outputs(
         self,
@@ -667,7 +667,7 @@ class Fleet:
         ]
         size = max(map(len, pools)) if most is None else most
         models = self._gather_models(rows, model)
-        return scoring.compute_padded_outputs(
+        return outputs.compute_padded_outputs(
             self.resources, models, pools, function, size
         )
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl.clients import scoring
+from hpcfl.clients import outputs
 from hpcfl.clients.execution import OperatorObserver
 from hpcfl.clients.losses import (
     Batch,
@@ -176,7 +176,7 @@ def compute_features(
         features among them.
     """
     assert resources.head is not None
-    features = scoring.compute_outputs(resources, models, pools, _extract_features)
+    features = outputs.compute_outputs(resources, models, pools, _extract_features)
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replace_samples(
         torch.cat(features), resources.samples.y[index]

@@ -1,20 +1,18 @@
 """Scoring: evaluation of clients' models on their own samples, in large blocks.
 
-``sum_scores``, ``average_by_class`` and ``compute_outputs`` evaluate the models of a
-fleet chunk by chunk (``map_chunks``). The clients of a chunk process their whole blocks
-in lockstep; clients without further blocks drop out. Then their remaining samples
-follow, grouped by size. The size of a block depends only on the client's own pool.
+``map_chunks`` evaluates the models of a fleet chunk by chunk, for ``sum_scores`` and
+for ``outputs.py``. The clients of a chunk process their whole blocks in lockstep;
+clients without further blocks drop out. Then their remaining samples follow, grouped by
+size. The size of a block depends only on the client's own pool.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from hpcfl.clients.execution import Kernel
 from hpcfl.clients.losses import Predict, Tensors, index_lanes
@@ -77,87 +75,6 @@ def sum_scores(
         name: torch.cat([sums[name] for sums in chunks])[order][place]
         for name in chunks[0]
     }
-
-
-def average_by_class(
-    resources: Resources,
-    models: Models,
-    pools: list[np.ndarray],
-    function: Predict,
-) -> Tensor:
-    """Return the means of ``function`` over each client's samples by class.
-
-    Args:
-        resources, models, pools: as for ``map_chunks``.
-        function: function of (model, x, lane) that returns [batch, d].
-
-    Returns:
-        Means [n, classes, d], float32; zero for classes without samples.
-    """
-
-    def average(blocks: Blocks, chunk: list[int]) -> Tensor:
-        sums, counts = sum_by_class(blocks, len(chunk), resources.samples.classes)
-        return sums / counts.clamp(min=1)[..., None]
-
-    means, order = map_chunks(resources, models, pools, function, average)
-    return torch.cat(means).float()[order.to(resources.device)]
-
-
-def compute_padded_outputs(
-    resources: Resources,
-    models: Models,
-    pools: list[np.ndarray],
-    function: Predict,
-    size: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``function`` of the samples of all clients, padded to one size.
-
-    Args:
-        resources, models, pools: as for ``map_chunks``.
-        function: function of (model, x, lane) that returns [batch, d].
-        size: size of the second dimension, at least that of the largest pool.
-
-    Returns:
-        Outputs [n, size, d], labels [n, size], and a mask, bool [n, size], which is
-        False in padding. Outputs and labels are zero there.
-    """
-    found = compute_outputs(resources, models, pools, function)
-    positions = torch.from_numpy(pad_positions(pools, size)).to(resources.device)
-    held = positions >= 0
-    labels = resources.samples.y[positions.clamp(min=0)].where(held, 0)
-    outputs = found[0].new_zeros(*held.shape, *found[0].shape[1:])
-    for place, of_client in enumerate(found):
-        outputs[place, : len(of_client)] = of_client
-    return outputs, labels, held
-
-
-def compute_outputs(
-    resources: Resources,
-    models: Models,
-    pools: list[np.ndarray],
-    function: Predict,
-) -> list[Tensor]:
-    """Return ``function`` of the samples of each client, ``[samples, …]``.
-
-    Args:
-        resources, models, pools: as for ``map_chunks``.
-        function: function of (model, x, lane).
-    """
-
-    def join(blocks: Blocks, chunk: list[int]) -> list[Tensor]:
-        parts: list[list[Tensor]] = [[] for _ in chunk]
-        for lanes, output, *_ in blocks:
-            for lane, of_lane in zip(lanes, output, strict=True):
-                parts[lane].append(of_lane)
-        like = next(found[0] for found in parts if found)[:0]
-        joined = []
-        for position, found in zip(chunk, parts, strict=True):
-            joined.append(torch.cat([like, *found])[: len(pools[position])])
-        return joined
-
-    chunks, order = map_chunks(resources, models, pools, function, join)
-    found = list(chain.from_iterable(chunks))
-    return [found[position] for position in order.tolist()]
 
 
 def map_chunks(
@@ -354,33 +271,6 @@ def score_chunk(
     on_host = torch.cat(list(sums.values()), dim=1).cpu()
     columns = on_host.split(widths, dim=1)
     return dict(zip(sums, columns, strict=True))
-
-
-def sum_by_class(
-    blocks: Blocks,
-    clients: int,
-    classes: int,
-) -> tuple[Tensor, Tensor]:
-    """Return sums of outputs by class over the blocks of a chunk, and class counts.
-
-    Args:
-        blocks: blocks from ``compute_blocks`` with outputs [batch, d].
-        clients: number of clients of the chunk.
-        classes: number of classes.
-
-    Returns:
-        Sums [clients, classes, d] and numbers of samples [clients, classes], float64.
-    """
-    sums = counts = None
-    for lanes, output, y, mask in blocks:
-        counted = mask[..., None]
-        member = (one_hot(y, classes) * counted).double()
-        values = torch.where(counted, output, 0).double()
-        held = torch.einsum("lbk,lbd->lkd", member, values)
-        sums = add_rows(sums, lanes, held, clients)
-        counts = add_rows(counts, lanes, member.sum(dim=1), clients)
-    assert sums is not None and counts is not None  # a chunk has at least one block
-    return sums, counts
 
 
 @contextmanager

@@ -1,20 +1,14 @@
-"""Scores and class means compared with plain loops."""
+"""Scores compared with plain loops."""
 
 from unittest import mock
 
 import pytest
 import torch
+from methods.by_hand import build_model
 
 from hpcfl.clients import scoring
 
 every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
-
-
-def module_of(fleet, row):
-    """Return the model of a row in evaluation mode."""
-    module = fleet.setup.build()
-    module.load_state_dict(fleet.layout.split(row))
-    return module.requires_grad_(False).eval()
 
 
 def features(model, x, lane):
@@ -37,7 +31,7 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
     samples = fleet.resources.samples
     for client in range(5):
         x, y = samples.take(samples.test[client])
-        logits = module_of(fleet, rows[client])(x)
+        logits = build_model(fleet.setup, rows[client])(x)
         assert total[client] == len(y) == 20 * (fleet.counts[client] > 0).sum()
         assert correct[client] == (logits.argmax(1) == y).sum()
         expected = torch.nn.functional.cross_entropy(logits, y, reduction="sum")
@@ -139,61 +133,3 @@ def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):
     rows *= 2
     fleet.score("after", rows)
     assert not torch.equal(losses(fleet, "after"), losses(fleet, "before"))
-
-
-@every_kernel
-def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
-    fleet = make_fleet(lanes=lanes)
-    rows = rows_of(fleet)
-    means = fleet.class_means(rows, features)
-    assert means.shape == (5, 4, 6)
-    samples = fleet.resources.samples
-    for client in range(5):
-        x, y = samples.take(samples.train[client])
-        found = module_of(fleet, rows[client]).features(x)
-        for c in range(4):
-            expected = found[y == c].mean(0) if (y == c).any() else torch.zeros(6)
-            torch.testing.assert_close(means[client, c], expected, rtol=1e-5, atol=1e-6)
-
-
-@every_kernel
-@pytest.mark.parametrize("block", [4, 128])
-def test_outputs_against_a_loop(make_fleet, rows_of, monkeypatch, lanes, block):
-    monkeypatch.setattr(scoring, "BLOCK", block)
-    counts = [[8, 3, 0, 0], [0, 0, 0, 1], [2, 0, 0, 0], [0, 9, 7, 6]]
-    fleet = make_fleet(counts, lanes=lanes)
-    rows, samples = rows_of(fleet), fleet.resources.samples
-    samples.train[2] = samples.train[2][:0]  # a client may have no samples
-    outputs, labels, held = fleet.outputs(rows, features)
-    assert outputs.shape == (4, 22, 6)
-    assert held.sum(dim=1).tolist() == [11, 1, 0, 22]
-    for client in range(4):
-        x, y = samples.take(samples.train[client])
-        own = held[client]
-        assert own[: len(y)].all() and torch.equal(labels[client, own], y)
-        expected = module_of(fleet, rows[client]).features(x)
-        torch.testing.assert_close(outputs[client, own], expected)
-        assert not outputs[client, ~own].any() and not labels[client, ~own].any()
-
-
-def test_a_limit_of_outputs_is_drawn_anew_in_each_round(make_fleet, rows_of):
-    """The samples are in order and without repetition. Clients with fewer samples use
-    all, and the number of places is the same for every client.
-    """
-    counts = [[8, 3, 0, 0], [0, 0, 0, 1], [0, 9, 7, 6]]
-
-    def inputs(round, **keys):
-        fleet = make_fleet(counts, round=round)
-        return fleet.outputs(rows_of(fleet), lambda model, x, lane: x, **keys)
-
-    everything, labels, _ = inputs(1)
-    found, chosen_labels, held = inputs(1, most=5)
-    assert found.shape == (3, 5, 5) and held.sum(dim=1).tolist() == [5, 1, 5]
-    for client in range(3):
-        same = (found[client, held[client], None] == everything[client]).all(dim=2)
-        places = same.int().argmax(dim=1)
-        assert same.any(dim=1).all() and (places.diff() > 0).all()
-        assert torch.equal(chosen_labels[client, held[client]], labels[client, places])
-    again, other = inputs(1, most=5)[0], inputs(2, most=5)[0]
-    assert torch.equal(found, again) and not torch.equal(found, other)
-    assert inputs(1, most=30)[0].shape == (3, 30, 5)
