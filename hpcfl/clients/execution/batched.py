@@ -78,23 +78,22 @@ def compute_weight_gradient(inputs: Tensor, slope: Tensor) -> Tensor:
     return torch.bmm(inputs.transpose(1, 2), slope).transpose(1, 2)
 
 
-def find_linear_layers(module: nn.Module) -> list[str] | None:
+def find_linear_layers(module: nn.Module) -> list[str]:
     """Return the names of a model's linear layers in order.
 
-    Returns:
-        The names; None if the model has layers other than linear ones with ReLU between
-        them.
+    The result is empty if the model has layers other than linear ones with ReLU between
+    them.
     """
     if type(module) is MLP:
         names = [*module.hidden_layers, "head"]
     elif type(module) is HeadModel:
         names = ["head"]
     else:
-        return None
+        return []
     for name in names:
         layer = module.get_submodule(name)
         if type(layer) is not nn.Linear or layer.bias is None:
-            return None
+            return []
     return names
 
 
@@ -237,9 +236,8 @@ class BatchedKernel(Kernel):
             from hpcfl.clients.execution.sample_sums import SampleSums
 
             return SampleSums(self.module, work).compute_gradients
-        if work.loss == CROSS_ENTROPY and (
-            layers := self._find_stacked_layers(work.names)
-        ):
+        layers = self._find_stacked_layers(work.names)
+        if layers and work.loss == CROSS_ENTROPY:
             return LinearStack(layers, work.names, len(work.trained)).compute_gradients
         return BatchedLoss(self.module, work, self.form).compute_gradients
 
@@ -248,7 +246,7 @@ class BatchedKernel(Kernel):
 
         Otherwise the result is empty.
         """
-        layers = self._layers or []
+        layers = self._layers
         leaves = [f"{layer}.{leaf}" for layer in layers for leaf in ("weight", "bias")]
         return layers if sorted(leaves) == sorted(names) else []
 
@@ -271,10 +269,8 @@ class BatchedKernel(Kernel):
         self, function: Predict, names: list[str], variable_names: list[str]
     ) -> Function:
         """Return a function of the tensors ``names``, x and variables that predicts."""
-        layers = (
-            self._find_stacked_layers(names) if function is default_prediction else []
-        )
-        if layers:
+        layers = self._find_stacked_layers(names)
+        if layers and function is default_prediction:
             return LinearStack(layers, names, 0).predict
         return partial(self._map_prediction, function, names, variable_names)
 
