@@ -48,12 +48,12 @@ def is_own(file: str) -> bool:
     installed packages.
     """
     path = Path(file)
-    foreign = (
+    is_of_library = (
         path.is_relative_to(PACKAGE)
         or path.is_relative_to(STANDARD)
         or bool(INSTALLED & set(path.parts))
     )
-    return path.suffix == ".py" and not foreign
+    return path.suffix == ".py" and not is_of_library
 
 
 def find_line(error: BaseException) -> str | None:
@@ -62,18 +62,10 @@ def find_line(error: BaseException) -> str | None:
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shorten_path(error.filename)}:{error.lineno}"
-    lines = [
-        (frame.filename, frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-    ]
-    return next(
-        (
-            f"{_shorten_path(file)}:{line}"
-            for file, line in reversed(lines)
-            if is_own(file)
-        ),
-        None,
-    )
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_own(frame.filename):
+            return f"{_shorten_path(frame.filename)}:{frame.lineno}"
+    return None
 
 
 def find_definition(thing: Any) -> str | None:
