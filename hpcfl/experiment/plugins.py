@@ -212,26 +212,20 @@ def _describe_misfit(package: str, thing: Any) -> str | None:
     A plugin must be a subclass of the package's entry in CONTRACTS, a data source an
     instance of such a subclass, a model a callable.
     """
-    kind = (
-        f"the class {thing.__name__}"
-        if isinstance(thing, type)
-        else f"of type {type(thing).__name__}"
-    )
+    kind = f"of type {type(thing).__name__}"
+    if isinstance(thing, type):
+        kind = f"the class {thing.__name__}"
     if package not in CONTRACTS:
-        return (
-            None
-            if callable(thing)
-            else f"is {kind}; expected a class or function that returns the model"
-        )
+        if callable(thing):
+            return None
+        return f"is {kind}; expected a class or function that returns the model"
     whole = CONTRACTS[package]
     module, _, name = whole.rpartition(".")
     contract = getattr(importlib.import_module(module), name)
     if package == "hpcfl.data.sources":
-        return (
-            None
-            if isinstance(thing, contract)
-            else f"is {kind}; expected an instance of a subclass of {whole}"
-        )
+        if isinstance(thing, contract):
+            return None
+        return f"is {kind}; expected an instance of a subclass of {whole}"
     if not (isinstance(thing, type) and issubclass(thing, contract)):
         return f"is {kind}; expected a subclass of {whole}"
     missing = sorted(getattr(thing, "__abstractmethods__", ()))
