@@ -219,7 +219,7 @@ class Config(Section):
         experiment file.
         """
         table = self.model_dump(mode="json")
-        for section in ("data", "model"):
+        for section in plugins.WITH_OPTIONS:
             table[section] |= table[section].pop("options")
         for section in (*OPTIONAL, "overlay", "transform"):
             if not table[section]:

@@ -60,6 +60,9 @@ PLUGINS = {
     "attack": ("kind", "hpcfl.updates.attacks", "AttackSection"),
     "participation": ("select", "hpcfl.selection", "Participation"),
 }
+# Sections with the keys of their plugins in ``options``. These plugins are no sections,
+# unlike all others; their keys are the parameters of a function.
+WITH_OPTIONS = ("data", "model")
 # Sections that are lists of tables, such as ``[[shift]]``.
 LISTS = ("shift", "overlay", "transform")
 SELECTORS = {
@@ -293,7 +296,7 @@ def _make_options(make: Callable[..., Any], *first: str) -> "type[BaseModel]":
     return pydantic.create_model("Options", __base__=Section, **fields)
 
 
-def _list_own_keys(
+def _make_plugin_class(
     make: Callable[..., Any], first: list[str], what: str
 ) -> "type[BaseModel]":
     """Return the section class with the parameters of ``make`` after the ``first``
@@ -327,34 +330,34 @@ def make_section(place: str, given: Mapping[str, Any]) -> "Section":
         UserError: The plugin is missing, unknown or unusable.
         pydantic.ValidationError: A key or value is wrong.
     """
-    if place not in ("data", "model"):
+    if place not in WITH_OPTIONS:
         return cast("Section", find_in_section(place, given)(**given))
     common = find_common_keys(place)
     # "options" is no key of a file; it contains the own keys.
     known = common.model_fields.keys() - {"options"}
     shared = {key: value for key, value in given.items() if key in known}
     own = {key: value for key, value in given.items() if key not in shared}
-    options = fields_class(place, given)(**own).model_dump()
+    options = find_plugin_class(place, given)(**own).model_dump()
     return common(**{**shared, "options": options})
 
 
-def fields_class(place: str, given: Mapping[str, Any]) -> "type[BaseModel]":
+def find_plugin_class(place: str, given: Mapping[str, Any]) -> "type[BaseModel]":
     """Return the class whose fields are the keys of a section's plugin.
 
     For a data set these are the parameters of its source's ``read``, for a model the
     parameters of its callable. Raises UserError as ``find_in_section``.
     """
     plugin = find_in_section(place, given)
-    if place not in ("data", "model"):
+    if place not in WITH_OPTIONS:
         return cast("type[BaseModel]", plugin)
     key = SELECTORS[place]
     common = find_common_keys(place).model_fields
     name = given.get(key, common[key].default)
     called = f"{place}.{key} = '{name}'"
     if place == "data":
-        own = _list_own_keys(plugin.read, ["name", "root"], f"{called}: read")
+        own = _make_plugin_class(plugin.read, ["name", "root"], f"{called}: read")
     else:
-        own = _list_own_keys(plugin, ["shape", "classes"], called)
+        own = _make_plugin_class(plugin, ["shape", "classes"], called)
     for parameter in own.model_fields:
         if parameter in common:
             raise UserError(
@@ -369,8 +372,8 @@ def list_fields(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError as ``find_in_section``.
     """
-    own = fields_class(place, given).model_fields
-    if place not in ("data", "model"):
+    own = find_plugin_class(place, given).model_fields
+    if place not in WITH_OPTIONS:
         return dict(own)
     shared = {**find_common_keys(place).model_fields, **own}
     del shared["options"]

@@ -177,7 +177,7 @@ def _describe_files(name: str, plugin: Any) -> str:
 
 def _read_keys(kind: str, name: str) -> Keys:
     """Return the own keys of a plugin as JSON schemas, without pydantic's titles."""
-    from hpcfl.experiment.plugins import fields_class
+    from hpcfl.experiment.plugins import find_plugin_class
     from hpcfl.experiment.sections import Participation, Partition
 
     common = {
@@ -189,7 +189,7 @@ def _read_keys(kind: str, name: str) -> Keys:
         "attacks": {"kind"},
     }.get(kind, set())
     place, _, selector = NAMED_BY[kind].partition(".")
-    schema = fields_class(place, {selector: name}).model_json_schema()
+    schema = find_plugin_class(place, {selector: name}).model_json_schema()
     keys = {}
     for key, of_key in schema.get("properties", {}).items():
         if key not in common:

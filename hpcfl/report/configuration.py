@@ -9,8 +9,8 @@ from hpcfl.experiment.config import OPTIONAL, SECTIONS, Config
 from hpcfl.experiment.plugins import (
     LISTS,
     PLUGINS,
-    fields_class,
     find_common_keys,
+    find_plugin_class,
 )
 from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import describe_values
@@ -92,7 +92,7 @@ def _find_schemas(config: Config, section: str, table: dict[str, Any]) -> Keys:
     """Return the schemas of a section's keys, including the keys of its plugin."""
     schemas: Keys = type(getattr(config, section)).model_json_schema()["properties"]
     if section in PLUGINS:
-        own = fields_class(section, table).model_json_schema()
+        own = find_plugin_class(section, table).model_json_schema()
         schemas = schemas | own.get("properties", {})
         # A plugin's class may repeat this key without its description and default.
         selector, *_ = PLUGINS[section]

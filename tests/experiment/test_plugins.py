@@ -72,7 +72,7 @@ def test_an_own_key_with_the_name_of_a_common_key_is_refused(own):
     """``head`` is a key of [model], so the parameter would never get a value."""
     own("users", "\ndef net(shape, classes, head: bool = True): pass\n")
     with expect_refusal(r"^users\.py:2: model\.name = 'users:net': .*'head'"):
-        plugins.fields_class("model", {"name": "users:net"})
+        plugins.find_plugin_class("model", {"name": "users:net"})
 
 
 def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
