@@ -96,7 +96,7 @@ def _find_format(path: Path) -> str:
     return path.suffix.removeprefix(".").lower()
 
 
-def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
+def draw(folder: Path, runs: list[Run]) -> list[Path]:
     """Draw the figures of a run or a sweep into its folder and return their paths.
 
     The file of the curves is named after the primary score, usually ``accuracy.png``.
@@ -104,12 +104,8 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
 
     Args:
         folder: Folder of the run or sweep.
-        runs: Runs of the folder, as ``list_runs`` returns them; None to list them.
-
-    Raises:
-        UserError: If the folder has no run.
+        runs: Runs of the folder, as ``list_runs`` returns them.
     """
-    runs = runs or loading.list_runs(folder)
     score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
     paths = [folder / f"{score}.png"]
     write(paths[0], lambda: draw_moments(runs, Sheet(PAGE)))

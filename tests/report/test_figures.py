@@ -15,7 +15,7 @@ from hpcfl.trained.loading import list_runs
 def test_two_figures_for_a_sweep_whose_runs_share_a_partition(make_run, tmp_path):
     make_run("fedavg")
     make_run("local", method="local", primary="post")
-    paths = figures.draw(tmp_path)
+    paths = figures.draw(tmp_path, list_runs(tmp_path))
     assert [path.name for path in paths] == ["accuracy.png", "clients.png"]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
