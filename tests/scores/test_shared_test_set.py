@@ -4,6 +4,7 @@ E2.
 
 import pytest
 import torch
+from methods.by_hand import build_model
 from playing import play_on
 from refusals import expect_refusal
 
@@ -53,11 +54,10 @@ def test_a_global_test_set_gives_personalised_accuracies(spiral):
     assert prepared.data.split.has_global_test
     assert prepared.data.test_counts.tolist() == [[100] * 6] * 6
     models = played.clients["model"]
-    samples, module = prepared.resources.samples, prepared.setup.build().eval()
+    samples = prepared.resources.samples
     x, y = samples.take(samples.test[0])
     for client, row in enumerate(models):
-        module.load_state_dict(prepared.setup.layout.split(row))
-        right = module(x).argmax(1) == y
+        right = build_model(prepared.setup, row)(x).argmax(1) == y
         recall = torch.stack([right[y == c].double().mean() for c in range(6)])
         share = prepared.setup.counts[client] / prepared.setup.counts[client].sum()
         assert values["clients/post/pm_v"][-2, client] == pytest.approx(
