@@ -30,8 +30,8 @@ class Section(BaseModel):
     Unknown keys, wrong types, NaN and infinities are errors.
 
     Attributes:
-        readers: Keys that are read for some values of another key alone, by that key and
-            its value or SET.
+        readers: By key, the further keys that each of its values reads. Its other values
+            leave these keys unread. SET stands for all values but the default.
         largest: Limit of all integers except ``seed``.
     """
 
@@ -53,20 +53,22 @@ class Section(BaseModel):
     def find_unread(self) -> dict[str, list[str]]:
         """Return the changed keys without effect, by the key whose value leaves them
         unread.
+
+        A key that several others leave unread is returned once.
         """
-        unread = {}
-        given = list_changed_keys(self)
-        for choice, by_value in self.readers.items():
+        found = {}
+        changed = list_changed_keys(self)
+        for choice, keys_by_value in self.readers.items():
             value = getattr(self, choice)
             values = [*value] if isinstance(value, list) else [value]
-            if choice in given:
+            if choice in changed:
                 values.append(SET)
-            of_others = set().union(*by_value.values())
+            unread = set().union(*keys_by_value.values())
             for one in values:
-                of_others -= set(by_value.get(one, ()))
-            unread[choice] = sorted(given & of_others)
-            given -= of_others
-        return unread
+                unread -= set(keys_by_value.get(one, ()))
+            found[choice] = sorted(changed & unread)
+            changed -= unread
+        return found
 
     def describe_unread(self, prefix: str = "") -> list[str]:
         """Return a line for each choice that leaves changed keys unread.
@@ -87,8 +89,8 @@ class Section(BaseModel):
 
     def refuse_unread(self) -> None:
         """Raise ValueError if the value of another key leaves a changed key unread."""
-        for line in self.describe_unread():
-            raise ValueError(line)
+        if lines := self.describe_unread():
+            raise ValueError(lines[0])
 
 
 def list_changed_keys(section: Section) -> set[str]:
