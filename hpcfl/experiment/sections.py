@@ -254,16 +254,15 @@ class Shift(Section):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        problem = self._problem()
-        if problem:
+    def _refuse_conflicts(self) -> Self:
+        if problem := self._find_problem():
             raise ValueError(problem)
         return self
 
-    def _problem(self) -> str:
+    def _find_problem(self) -> str:
         """Return the first conflict between keys, "" without one."""
         if self.at:
-            return self._problem_of_drift()
+            return self._find_problem_of_drift()
         without = sorted(list_changed_keys(self) & {"who", "gradual", "score", "table"})
         if without:
             return f"{without[0]} describes a drift, which needs at = [rounds]"
@@ -273,7 +272,7 @@ class Shift(Section):
             return f"cells must be shares of {', '.join(CELLS)} that sum to 1"
         return "share and cells exclude each other" if self.share is not None else ""
 
-    def _problem_of_drift(self) -> str:
+    def _find_problem_of_drift(self) -> str:
         for key in ("share", "cells", "replicate"):
             if getattr(self, key):
                 return f"{key} cannot be combined with a drift (at); use who or table"
@@ -557,7 +556,7 @@ class Privacy(Section):
     }
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _refuse_conflicts(self) -> Self:
         self.refuse_unread()
         if self.noise is not None and self.epsilon is not None:
             raise ValueError(
@@ -917,12 +916,12 @@ class Newcomers(Section):
     readers = {"clients": {SET: ("epochs",)}}
 
 
-def _score_name(name: str) -> str:
+def _normalise_score_name(name: str) -> str:
     """Return a built-in score's name with underscores, ``macro-f1`` as ``macro_f1``."""
     return name if ":" in name else name.replace("-", "_")
 
 
-ScoreName = Annotated[str, AfterValidator(_score_name)]
+ScoreName = Annotated[str, AfterValidator(_normalise_score_name)]
 
 
 class Evaluation(Section):
@@ -959,7 +958,7 @@ class Evaluation(Section):
 
     @field_validator("tune_epochs")
     @classmethod
-    def _each_once(cls, epochs: list[int]) -> list[int]:
+    def _refuse_repeats(cls, epochs: list[int]) -> list[int]:
         if len(set(epochs)) < len(epochs):
             raise ValueError("must not contain a number twice")
         return epochs

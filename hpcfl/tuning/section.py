@@ -29,7 +29,7 @@ class Interval(Section):
     log: bool = False
 
     @model_validator(mode="after")
-    def _ascends(self) -> "Interval":
+    def _refuse_empty(self) -> "Interval":
         if not self.low < self.high:
             raise ValueError(f"low = {self.low:g} must be below high = {self.high:g}")
         if self.log and self.low <= 0:
@@ -172,13 +172,13 @@ class Tune(Section):
 
     @field_validator("methods", "search_seeds", "final_seeds")
     @classmethod
-    def _each_once(cls, values: list[Any]) -> list[Any]:
+    def _refuse_repeats(cls, values: list[Any]) -> list[Any]:
         if len(set(values)) < len(values):
             raise ValueError("must have each once")
         return values
 
     @model_validator(mode="after")
-    def _has_one_budget(self) -> "Tune":
+    def _refuse_two_budgets(self) -> "Tune":
         if self.overspend and self.is_capped:
             raise ValueError(
                 "overspend = true: the budget is a hard cap; leave out overspend, or set "
@@ -188,7 +188,7 @@ class Tune(Section):
 
     @field_validator("search", mode="before")
     @classmethod
-    def _ranges(cls, given: Any) -> Any:
+    def _list_ranges(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
         entries = list_entries(given)
