@@ -12,7 +12,7 @@ from recorded import sparse
 
 from hpcfl.experiment import config, experiment_file, measures
 from hpcfl.storage import results, run_folder
-from hpcfl.storage.metrics import MetricsWriter, find_primary, list_scores
+from hpcfl.storage.metrics import ResultsWriter, find_primary, list_scores
 from hpcfl.storage.results import Results
 from hpcfl.storage.run_status import RunStage, RunStatus
 from hpcfl.trained.run import Run
@@ -306,7 +306,7 @@ def make_run(tmp_path: Path):
             {"rounds": rounds, "method": {"name": method}, "evaluation": evaluation}
         ).resolved()
         folder.mkdir(parents=True)
-        writer = MetricsWriter(
+        writer = ResultsWriter(
             folder,
             {
                 "run": experiment_file.fingerprint(resolved),

@@ -155,14 +155,14 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
     keep = prepared.config.checkpoint.keep
     checkpoints = Checkpoints(folder / "checkpoints", communicator, keep)
     restored = checkpoints.restore(prepared.store)
-    metrics = Recorded(folder, {}, {}) if communicator.is_server else None
+    writer = Recorded(folder, {}, {}) if communicator.is_server else None
     federation = Federation(
         communicator=communicator,
         prepared=prepared,
         server=resume(prepared, schedule, communicator, restored),
         schedule=schedule,
         checkpoints=checkpoints,
-        metrics=metrics,
+        writer=writer,
         meta={},
     )
     federation.run(restored.round if restored else 0, StopRequest(lambda: None))
@@ -178,7 +178,7 @@ def play_on(communicator: Communicator, folder: Path, table: dict[str, Any]) -> 
         federation.server,
         store.get(store.ids),
         digest_run(digest_tensors(federation.server), clients),
-        metrics.values() if metrics else {},
+        writer.values() if writer else {},
     )
 
 

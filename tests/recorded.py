@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.storage import results
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 from hpcfl.storage.results import Metrics
 
 
@@ -37,7 +37,7 @@ def sparse(arrays: Mapping[str, np.ndarray]) -> Metrics:
     return Metrics(of_rounds, starts, known.nonzero()[1], columns, clients)
 
 
-class Recorded(MetricsWriter):
+class Recorded(ResultsWriter):
     """Results of a run in memory. Writing and merging files would take a third of the
     time of a tiny run.
     """

@@ -32,7 +32,7 @@ from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage import manifest, provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.forms import AnotherRun, check_run
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, REMOVE_OTHERS, Claim
 from hpcfl.tracking.base import Tracking
 from hpcfl.tracking.base import check as check_trackers
@@ -190,11 +190,11 @@ class ClaimedRun:
             if self.claim is not None:
                 notes = self.begin_folder(self.claim)
         with _raise_as_failure():
-            metrics = None
+            writer = None
             with agreed(self.communicator):
                 if self.claim is not None:
-                    metrics = self.make_writer(self.claim)
-            return self.make_federation(server, metrics), notes
+                    writer = self.make_writer(self.claim)
+            return self.make_federation(server, writer), notes
 
     def begin_folder(self, claim: Claim) -> list[str]:
         """Record the run in its folder, on rank 0, and return notes for the user.
@@ -231,13 +231,13 @@ class ClaimedRun:
         return [*notes, *restored.notes, *_list_changes(restored, self.describe())]
 
     def make_federation(
-        self, server: State, metrics: MetricsWriter | None
+        self, server: State, writer: ResultsWriter | None
     ) -> Federation:
         """Return the federation that plays the remaining rounds.
 
         Args:
             server: State of the server before these rounds.
-            metrics: Writer of metrics on rank 0; None on other ranks.
+            writer: Writer of results on rank 0; None on other ranks.
         """
         self.communicator.watch(self.prepared.config.runtime.hang_after)
         limits = self.restored.meta.get("lanes") if self.restored else None
@@ -251,13 +251,13 @@ class ClaimedRun:
             server=server,
             schedule=self.schedule,
             checkpoints=self.checkpoints,
-            metrics=metrics,
+            writer=writer,
             meta=self.describe(),
             best=_make_best_round(self.prepared, self.restored),
         )
 
-    def make_writer(self, claim: Claim) -> MetricsWriter:
-        """Return the writer of metrics on rank 0. Its header describes the run."""
+    def make_writer(self, claim: Claim) -> ResultsWriter:
+        """Return the writer of results on rank 0. Its header describes the run."""
         origin = provenance.collect_header()
         starts: list[dict[str, Any]] = []
         with suppress(UserError):
@@ -292,7 +292,7 @@ class ClaimedRun:
         if groups is not None:
             static[results.GROUP], header["groups"] = groups
         rounds = self.prepared.config.rounds
-        return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY, rounds)
+        return ResultsWriter(claim.folder, header, static, PUBLISH_EVERY, rounds)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the run that a checkpoint stores.
@@ -454,15 +454,15 @@ def _report_rounds(
     """Show the progress of a run on rank 0 while a block plays its rounds.
 
     Args:
-        federation: Federation; it has metrics only on rank 0.
+        federation: Federation; it has a writer only on rank 0.
         folder: Folder of the run.
         done: Number of rounds that were played before.
         lines: Descriptions of ranks that were not shown yet.
         notes: Notes to show before the first round.
         on_round: Function to call after each round.
     """
-    metrics, prepared = federation.metrics, federation.prepared
-    if metrics is None:
+    writer, prepared = federation.writer, federation.prepared
+    if writer is None:
         yield
         return
     config = prepared.config
@@ -486,7 +486,7 @@ def _report_rounds(
                 _call_user(on_round, config.name, number, values)
 
         federation.announce = announce
-        progress.start(done, lines, [*notes, *metrics.notes])
+        progress.start(done, lines, [*notes, *writer.notes])
         try:
             with tracking:
                 yield

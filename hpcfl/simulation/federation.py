@@ -30,7 +30,7 @@ from hpcfl.storage.checkpoint import (
     Restored,
 )
 from hpcfl.storage.clients import ClientStore
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 
 # Votes of the ranks after a round; the highest vote wins.
 CONTINUE, CHECKPOINT, STOP = 0, 1, 2
@@ -146,7 +146,7 @@ class Federation:
         server: state of the server; empty on workers.
         schedule: cohorts, stages and times of the rounds.
         checkpoints: writer of checkpoints.
-        metrics: writer of metrics, on rank 0 only.
+        writer: writer of results, on rank 0 only.
         meta: entries of every checkpoint that describe the run.
         announce: function called on rank 0 with each recorded round.
         best: tracker of the best round if its state is saved, else None.
@@ -157,7 +157,7 @@ class Federation:
     server: State
     schedule: RoundSchedule
     checkpoints: Checkpoints
-    metrics: MetricsWriter | None
+    writer: ResultsWriter | None
     meta: dict[str, Any]
     announce: Callable[[Result], None] = ignore_result
     best: BestRound | None = None
@@ -265,12 +265,12 @@ class Federation:
     def record_rounds(self) -> None:
         """Record and announce on rank 0 the rounds that are not recorded yet."""
         results, self._unrecorded = self._unrecorded, []
-        if self.metrics is None:
+        if self.writer is None:
             return
         for result in results:
             plan = result.plan
             with on_this_rank(f"{plan.name}, metrics"):
-                record = self.metrics.conclude if plan.is_final else self.metrics.record
+                record = self.writer.conclude if plan.is_final else self.writer.record
                 record(plan.number, result.values, result.numbers.clients)
             with on_this_rank(f"{plan.name}, report"):
                 self.announce(result)
@@ -281,9 +281,9 @@ class Federation:
         All ranks call it, because they fail together.
         """
         self.record_rounds()
-        if self.metrics is not None:
+        if self.writer is not None:
             with on_this_rank(f"round {number}, metrics"):
-                self.metrics.publish()
+                self.writer.publish()
         self.checkpoints.finish()
 
     def checkpoint(self, number: int, wait: bool) -> None:
@@ -297,9 +297,9 @@ class Federation:
         begun = time.monotonic()
         stopwatch = self.prepared.resources.stopwatch
         with stopwatch.phase("checkpoint"), self.timing.waiting():
-            if self.metrics is not None:
+            if self.writer is not None:
                 with on_this_rank(f"round {number}, metrics"):
-                    self.metrics.merge()
+                    self.writer.merge()
             server = self._server_state()
             best = self.best.take() if self.best else None
             meta = self.meta | {"lanes": self._gather_lane_limits()}

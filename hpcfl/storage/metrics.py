@@ -165,7 +165,7 @@ def find_primary(evaluation: dict[str, Any], results: Results) -> tuple[str, Mea
     return column, measure or Measure(metric, "", metric)
 
 
-class MetricsWriter:
+class ResultsWriter:
     """Writer of a run's results: only on rank 0, and one at a time per folder."""
 
     def __init__(

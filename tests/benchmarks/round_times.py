@@ -42,7 +42,7 @@ from hpcfl.simulation.prepare import prepare_together
 from hpcfl.simulation.round_schedule import make_untimed
 from hpcfl.simulation.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 
 # seconds of the slowest worker for train and score, of rank 0 for the rest
 PHASES = ("send", "train", "score", "gather", "aggregate")
@@ -177,7 +177,7 @@ def prepare_rounds(
     ):
         folder, metrics = Path(scratch), None
         if communicator.is_server:
-            metrics = MetricsWriter(folder, {}, {}, PUBLISH_EVERY)
+            metrics = ResultsWriter(folder, {}, {}, PUBLISH_EVERY)
         federation = Federation(
             communicator,
             prepared,

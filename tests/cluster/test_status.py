@@ -20,7 +20,7 @@ from hpcfl.experiment.experiment_file import fingerprint
 from hpcfl.files import output
 from hpcfl.storage import results
 from hpcfl.storage.lock import FolderLock
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 
 TABLE = {
     "rounds": 2,
@@ -125,7 +125,7 @@ def test_running_while_its_folder_is_locked(sweep, queue):
         described = (sweep / "seed=0" / "run.json").read_bytes()
         (sweep / "seed=1" / "run.json").write_bytes(described)
         header = {"run": fingerprint(json.loads(described)["config"])}
-        MetricsWriter(sweep / "seed=1", header, {}).record(1, {"final": 0})
+        ResultsWriter(sweep / "seed=1", header, {}).record(1, {"final": 0})
         assert states(sweep)[1] == ("seed=1", "running", "requeued 1 time")
     assert states(sweep)[1][1] == "running"  # according to the queue
 

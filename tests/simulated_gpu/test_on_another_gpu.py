@@ -73,5 +73,5 @@ def test_a_resumed_run_goes_on_with_the_lanes_that_the_gpu_held(gpu, tmp_path):
     restored = SimpleNamespace(meta={"lanes": [[1, heads]]}, server=None, best=None)
     schedule = make_untimed(prepared, OneProcess())
     claimed = ClaimedRun(OneProcess(), prepared, schedule, None, restored, claim=None)
-    claimed.make_federation({}, metrics=None)
+    claimed.make_federation({}, writer=None)
     assert prepared.resources.lane_limits == [1, heads]

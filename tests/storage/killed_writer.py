@@ -15,7 +15,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
 from hpcfl.storage.manifest import FileLimits
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 
 CLIENTS = 6
 TEMPLATE = {"row": torch.zeros(500)}
@@ -47,7 +47,7 @@ def run(folder):
     )
     restored = checkpoints.restore(clients)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    metrics = MetricsWriter(folder, {}, {})
+    metrics = ResultsWriter(folder, {}, {})
     round = restored.round if restored else 0
     while True:
         round += 1

@@ -11,7 +11,7 @@ from hpcfl.errors import RunFailure
 from hpcfl.experiment import config
 from hpcfl.files import atomic
 from hpcfl.storage import results
-from hpcfl.storage.metrics import MetricsWriter, find_result_rounds
+from hpcfl.storage.metrics import ResultsWriter, find_result_rounds
 
 CONFIG = config.parse({"name": "x" * 200, "method": {"name": "fedavg"}}).resolved()
 HEADER = {
@@ -33,11 +33,11 @@ def values(round):
 
 @pytest.fixture
 def writer(tmp_path):
-    return MetricsWriter(tmp_path, {}, {})
+    return ResultsWriter(tmp_path, {}, {})
 
 
 def test_metrics_header_and_static_arrays_are_read_back(tmp_path):
-    writer = MetricsWriter(tmp_path, HEADER, STATIC)
+    writer = ResultsWriter(tmp_path, HEADER, STATIC)
     for round in (1, 2, 3):
         writer.record(round, values(round))
         if round == 2:
@@ -59,7 +59,7 @@ def test_metrics_header_and_static_arrays_are_read_back(tmp_path):
 
 
 def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
-    writer = MetricsWriter(tmp_path, {}, {}, every=3600.0)
+    writer = ResultsWriter(tmp_path, {}, {}, every=3600.0)
     writer.record(1, {"a": 1})
     writer.record(2, {"a": 2, "clients/b": np.ones(2)})
     writer.record(3, {"a": 3})
@@ -92,7 +92,7 @@ def test_missing_names_are_nan_or_minus_one(tmp_path, writer):
 def test_newest_record_of_a_round_replaces_all_of_it(tmp_path, writer):
     for round in range(4):
         writer.record(round, {"a": 1, "old": 1})
-    writer = MetricsWriter(tmp_path, {}, {})
+    writer = ResultsWriter(tmp_path, {}, {})
     assert results.read(tmp_path).rounds.tolist() == [0, 1, 2, 3]
     writer.record(2, {"a": 2})
     for _ in range(2):
@@ -105,10 +105,10 @@ def test_newest_record_of_a_round_replaces_all_of_it(tmp_path, writer):
 
 def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     for rounds in (2, 5):
-        writer = MetricsWriter(tmp_path, HEADER, STATIC)
+        writer = ResultsWriter(tmp_path, HEADER, STATIC)
         writer.record(rounds + 1, {"final": 1})
         writer.merge()
-    writer = MetricsWriter(tmp_path, HEADER, STATIC)
+    writer = ResultsWriter(tmp_path, HEADER, STATIC)
     writer.record(6, {"final": 0})
     read = results.read(tmp_path)
     assert read.completed == [2, 5] and read.rounds.tolist() == [3, 6]
@@ -127,7 +127,7 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     [("metrics.h5", [2, 3]), ("rounds/00000002.h5", [1, 3])],
 )
 def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
-    writer = MetricsWriter(tmp_path, HEADER, {})
+    writer = ResultsWriter(tmp_path, HEADER, {})
     writer.record(1, values(1))
     writer.merge()
     writer.record(2, values(2))
@@ -137,7 +137,7 @@ def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     assert read.rounds.tolist() == left
     [note] = read.notes
     assert file in note and "\n" not in note
-    assert MetricsWriter(tmp_path, HEADER, {}).notes == [note]
+    assert ResultsWriter(tmp_path, HEADER, {}).notes == [note]
     assert (tmp_path / f"{file}.damaged").exists()
     read = results.read(tmp_path)
     assert read.rounds.tolist() == left and not read.notes and read.header == HEADER
@@ -182,7 +182,7 @@ def test_a_folder_without_results_is_refused(tmp_path):
 
 
 def test_full_disk_leaves_what_was_there(small_disk):
-    writer = MetricsWriter(small_disk, {}, {})
+    writer = ResultsWriter(small_disk, {}, {})
     writer.record(1, {"clients/a": np.zeros(50_000)})
     with pytest.raises(RunFailure, match="No space left on device"):
         for round in range(2, 9):
@@ -236,15 +236,15 @@ def test_rounds_without_numbers_have_no_result():
 
 def test_rounds_of_a_longer_attempt_are_dropped(tmp_path):
     for number, final in ((1, 0), (2, 0), (3, 1), (4, 0), (5, 0)):
-        MetricsWriter(tmp_path, HEADER, STATIC).record(number, {"final": final})
-    MetricsWriter(tmp_path, HEADER, STATIC, rounds=2).merge()
+        ResultsWriter(tmp_path, HEADER, STATIC).record(number, {"final": final})
+    ResultsWriter(tmp_path, HEADER, STATIC, rounds=2).merge()
     read = results.read(tmp_path)
     assert read.rounds.tolist() == [1, 2, 3] and read.completed == [2]
-    MetricsWriter(tmp_path, HEADER, STATIC, rounds=1)
+    ResultsWriter(tmp_path, HEADER, STATIC, rounds=1)
     assert results.read(tmp_path).rounds.tolist() == [1]
 
 
 def test_a_folder_that_vanished_is_not_made_again(tmp_path):
     with pytest.raises(RunFailure):
-        MetricsWriter(tmp_path / "moved", {}, {})
+        ResultsWriter(tmp_path / "moved", {}, {})
     assert not (tmp_path / "moved").exists()

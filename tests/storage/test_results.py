@@ -14,7 +14,7 @@ from hpcfl.experiment import config
 from hpcfl.files import hdf5
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import results
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 from hpcfl.storage.results import Metrics, Results
 
 NAN = np.nan
@@ -236,7 +236,7 @@ def test_an_array_of_all_clients_must_fit_into_memory(monkeypatch):
 
 
 def test_a_few_of_a_million_clients_make_small_files(tmp_path):
-    writer = MetricsWriter(tmp_path, {}, {})
+    writer = ResultsWriter(tmp_path, {}, {})
     asked = np.arange(0, 1_000_000, 10_007)
     for round in (1, 2):
         column = {"clients/a": asked * 1.0}

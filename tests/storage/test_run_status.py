@@ -25,7 +25,7 @@ from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import tables
 from hpcfl.simulation.federation import Federation
 from hpcfl.storage import manifest, results
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 from hpcfl.storage.run_folder import FORMAT
 from hpcfl.trained import loading
 
@@ -198,14 +198,14 @@ def die_scoring(patched, method):
 
 
 def die_merging(patched, method):
-    patched.setattr(MetricsWriter, "conclude", lambda *arguments: die())
+    patched.setattr(ResultsWriter, "conclude", lambda *arguments: die())
 
 
 def die_writing(patched, method, name, after=False):
     """Make the writing of the metrics with round R + 1 fail, before or after the
     rename.
     """
-    write, conclude = atomic.write, MetricsWriter.conclude
+    write, conclude = atomic.write, ResultsWriter.conclude
 
     def write_or_die(path, *arguments, **named):
         if path.name != name or after:
@@ -217,7 +217,7 @@ def die_writing(patched, method, name, after=False):
         patched.setattr(atomic, "write", write_or_die)
         conclude(*arguments)
 
-    patched.setattr(MetricsWriter, "conclude", concluding)
+    patched.setattr(ResultsWriter, "conclude", concluding)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from refusals import expect_refusal
 from hpcfl.cluster import status
 from hpcfl.report import tables
 from hpcfl.storage import results as recorded
-from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.metrics import ResultsWriter
 from hpcfl.trained import loading
 
 
@@ -118,7 +118,7 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
 def test_rounds_without_metrics_are_noted_every_time(make_run):
     folder = make_run(finished=False)
     (folder / "rounds" / "00000002.h5").write_bytes(b"damaged")
-    MetricsWriter(
+    ResultsWriter(
         folder, {"run": recorded.load(folder / "metrics.h5").header["run"]}, {}
     )
     for _ in range(2):
