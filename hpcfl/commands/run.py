@@ -42,7 +42,7 @@ from hpcfl.tracking.base import check as check_trackers
 OnRound = Callable[[str, int, dict[str, Any]], None]
 
 # Keys that may differ between ranks: paths on a host and settings that change no results.
-OF_HOST = (
+HOST_KEYS = (
     *(f"{section}.{key}" for section, key in PATHS),
     "runtime.memory",
     "runtime.track",
@@ -558,30 +558,27 @@ def require_same_settings(
         folder: Folder of the results.
         fresh: Whether to start over if the folder has results.
     """
-    asked: dict[str, Any] = {"--out": str(folder), "--fresh": fresh}
+    settings: dict[str, Any] = {"--out": str(folder), "--fresh": fresh}
     if len(cells) > 1:
-        asked["[sweep]"] = list(cells)
+        settings["[sweep]"] = list(cells)
     for cell, config in cells.items():
-        for key, value in list_computed_keys(config).items():
-            asked[cell + key] = value
-        asked |= plugins.hash_own_files(config.resolved())
-    packages = {
-        f"version of {name}": is_ for name, is_ in provenance.collect_versions().items()
-    }
+        for key, value in list_shared_keys(config).items():
+            settings[cell + key] = value
+        settings |= plugins.hash_own_files(config.resolved())
+    for package, version in provenance.collect_versions().items():
+        settings[f"version of {package}"] = version
     require_equal(
         communicator,
-        asked | packages | provenance.collect_variables(),
+        settings | provenance.collect_variables(),
         "all ranks of a job need the same configuration, files, packages and settings; a script "
         "must not draw a value on each rank",
     )
 
 
-def list_computed_keys(config: Config) -> dict[str, Any]:
-    """Return the resolved configuration by dotted key, without keys that may differ
-    between hosts and do not change results.
-    """
+def list_shared_keys(config: Config) -> dict[str, Any]:
+    """Return the resolved configuration by dotted key, without HOST_KEYS."""
     keys = experiment_file.flatten(config.resolved())
-    for key in OF_HOST:
+    for key in HOST_KEYS:
         keys.pop(key, None)
     # Ranks on one host use different devices, such as cuda:0 and cuda:1.
     keys["runtime.device"] = keys["runtime.device"].partition(":")[0]
