@@ -53,7 +53,17 @@ HOST_KEYS = (
 EXCLUDED = "left out by training.on_divergence = 'exclude', as in any later round"
 # Minimum seconds of silence to allow before round 1, because imports send no heartbeats.
 PREPARING = 15.0
-# Key of the checksums ``Prepared.inputs``.
+# Keys of ``ClaimedRun.describe``: settings that affect the last bits of results, and the
+# checksums ``Prepared.inputs``.
+LAST_BITS = (
+    "versions",
+    "processor",
+    "arithmetic",
+    "threads",
+    "kernel",
+    "gpus",
+    "ranks",
+)
 INPUTS = "inputs"
 # Seconds between writes of the metrics file; one write takes as long as a short round.
 PUBLISH_EVERY = 1.0
@@ -601,26 +611,24 @@ def check_world(communicator: Communicator) -> None:
 
 
 def _list_changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
-    """Return a line for each setting that affects the last bits and differs from the
-    checkpoint, and for each input that has changed.
+    """Return a line for each of LAST_BITS that differs from the checkpoint, and for each
+    input that has changed.
+
+    Args:
+        restored: checkpoint.
+        meta: current result of ``ClaimedRun.describe``.
     """
-    changes = [
-        f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
-        "the last bits of results may differ from an undisturbed run"
-        for key in (
-            "versions",
-            "processor",
-            "arithmetic",
-            "threads",
-            "kernel",
-            "gpus",
-            "ranks",
-        )
-        if restored.meta.get(key) != meta[key]
-    ]
-    before = restored.meta.get(INPUTS, meta[INPUTS])
+    changes = []
+    for key in LAST_BITS:
+        before, now = restored.meta.get(key), meta[key]
+        if before != now:
+            changes.append(
+                f"continued with other {key} ({before} before, {now} now): the last bits "
+                "of results may differ from an undisturbed run"
+            )
+    inputs_before = restored.meta.get(INPUTS, meta[INPUTS])
     for name, checksum in meta[INPUTS].items():
-        if before.get(name) != checksum:
+        if inputs_before.get(name) != checksum:
             changes.append(
                 f"{name} has changed: the rounds up to {restored.round} were computed "
                 "with an earlier version; to compute all rounds with this one: --fresh"
