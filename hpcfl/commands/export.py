@@ -7,7 +7,7 @@ from hpcfl.errors import UserError
 from hpcfl.report.text import escape
 from hpcfl.trained import loading
 from hpcfl.trained.export import export as write
-from hpcfl.trained.models import LoadedModel, Models
+from hpcfl.trained.models import LoadedModel, RunModels
 
 
 def export(
@@ -56,7 +56,7 @@ def export(
 
 
 def _choose_models(
-    models: Models,
+    models: RunModels,
     clients: Sequence[int] | None,
     of_server: bool,
     moment: str | None,

@@ -78,7 +78,7 @@ class Number(NamedTuple):
     clients: float
 
 
-class Named(NamedTuple):
+class ResolvedMetric(NamedTuple):
     """The recorded name of a number with its measure, None if it is not a score."""
 
     name: MetricName
@@ -95,19 +95,21 @@ class Named(NamedTuple):
         return self.measure.factor if self.measure else 1
 
 
-def resolve_metric(run: Run, metric: str) -> Named:
+def resolve_metric(run: Run, metric: str) -> ResolvedMetric:
     """Resolve the name of a metric in a run; see ``Reading``."""
     if metric == VALIDATION:
-        return Named(MetricName(run.metric, name_held_out(run.score)), run.measure)
+        return ResolvedMetric(
+            MetricName(run.metric, name_held_out(run.score)), run.measure
+        )
     if metric not in run.results.values:
         for wanted in (metric, metric.replace("-", "_")):
             measure = resolve(wanted, run.scores)
             if measure is not None:
-                return Named(MetricName(measure.recorded, run.score), measure)
+                return ResolvedMetric(MetricName(measure.recorded, run.score), measure)
     name = MetricName.parse(metric)
     if name.column in NO_SCORES:
-        return Named(name, None)
-    return Named(name, resolve(name.number, run.scores))
+        return ResolvedMetric(name, None)
+    return ResolvedMetric(name, resolve(name.number, run.scores))
 
 
 def name_measure(measure: Measure) -> str:
@@ -155,7 +157,7 @@ def describe_missing(labels: Iterable[str], metric: str) -> list[str]:
     return [f"no value of {metric}: {list_first(missing, NAMED)}"] if missing else []
 
 
-def resolve_recorded(runs: Sequence[Run], metric: str) -> Named:
+def resolve_recorded(runs: Sequence[Run], metric: str) -> ResolvedMetric:
     """Resolve the name of a metric in the first run that has recorded it.
 
     Raises:

@@ -55,7 +55,7 @@ FileName = Annotated[
 
 
 @with_config(_OPEN)
-class Named(TypedDict):
+class NamedSection(TypedDict):
     """The section of a model or a method."""
 
     name: str
@@ -93,8 +93,8 @@ class Configuration(TypedDict):
     data: Data
     partition: Partition
     runtime: Runtime
-    model: Named
-    method: Named
+    model: NamedSection
+    method: NamedSection
     evaluation: Evaluation
     training: NotRequired[dict[str, Any]]
     adapter: NotRequired[dict[str, Any]]

@@ -29,12 +29,12 @@ from hpcfl.models import mixed
 from hpcfl.models.layer_replacements import restore_layers
 from hpcfl.rows import constants, randomness
 from hpcfl.storage.clients import digest_tensors
-from hpcfl.trained.models import LoadedModel, Models, predict_classes
+from hpcfl.trained.models import LoadedModel, RunModels, predict_classes
 from hpcfl.trained.module import PREDICTION, Predicting
 
 
 def export(
-    models: Models, chosen: Iterable[LoadedModel], out: Path, adapters: bool = False
+    models: RunModels, chosen: Iterable[LoadedModel], out: Path, adapters: bool = False
 ) -> list[str]:
     """Write models into a new folder.
 
@@ -67,7 +67,7 @@ def export(
 
 
 def _write_models(
-    models: Models, chosen: Iterable[LoadedModel], folder: Path
+    models: RunModels, chosen: Iterable[LoadedModel], folder: Path
 ) -> list[str]:
     """Write models into a folder; return the lines of ``export``."""
     lines: list[str] = []
@@ -90,7 +90,7 @@ def _write_models(
     return lines
 
 
-def _require_corrections(models: Models) -> None:
+def _require_corrections(models: RunModels) -> None:
     """Raise UserError if a run's models have no low-rank corrections."""
     kind = models.replay.prepared.config.adapter.kind
     if kind != "lora":
@@ -101,7 +101,7 @@ def _require_corrections(models: Models) -> None:
 
 
 def _write_adapters(
-    models: Models, chosen: Iterable[LoadedModel], folder: Path
+    models: RunModels, chosen: Iterable[LoadedModel], folder: Path
 ) -> list[str]:
     """Write corrections and their base into a folder; return the lines of ``export``."""
     lines: list[str] = []
@@ -149,7 +149,7 @@ def _write_tensors(path: Path, module: nn.Module) -> None:
 
 
 def _write_about(
-    folder: Path, models: Models, model: LoadedModel, program: str | None
+    folder: Path, models: RunModels, model: LoadedModel, program: str | None
 ) -> str:
     """Write the description of a model; return a line on it, with a warning if its
     accuracy differs from the one that the run recorded.
@@ -191,7 +191,7 @@ def _export_program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
 
 
 def _describe(
-    models: Models, model: LoadedModel, program: str | None
+    models: RunModels, model: LoadedModel, program: str | None
 ) -> dict[str, Any]:
     """Return the description of a model, for its JSON file."""
     prepared = models.replay.prepared
@@ -232,7 +232,7 @@ def _describe_prediction(module: nn.Module) -> str | dict[str, Any]:
     return {"function": _name_place(module.predict), "reads": reads}
 
 
-def _describe_normalisation(models: Models) -> str | dict[str, Any]:
+def _describe_normalisation(models: RunModels) -> str | dict[str, Any]:
     """Return the transformation of the data set's samples to the model's input."""
     samples = models.replay.prepared.resources.samples
     if samples.has_tokens:
@@ -240,7 +240,7 @@ def _describe_normalisation(models: Models) -> str | dict[str, Any]:
     return {"formula": "(x / scale - mean) / std", **vars(samples.normalise)}
 
 
-def _describe_constructor(models: Models, module: nn.Module) -> dict[str, Any]:
+def _describe_constructor(models: RunModels, module: nn.Module) -> dict[str, Any]:
     """Return function and parts from which the module can be rebuilt."""
     experiment = models.replay.prepared.config
     made_by = plugins.find("hpcfl.models", "model.name", experiment.model.name)

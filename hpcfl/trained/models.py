@@ -54,7 +54,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True)
-class Models:
+class RunModels:
     """Models of the run in a folder.
 
     Attributes:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas
     from torch import nn
 
-    from hpcfl.trained.models import Models
+    from hpcfl.trained.models import RunModels
 
 
 @dataclass(frozen=True)
@@ -421,18 +421,18 @@ class Run:
         )
 
     @cached_property
-    def models(self) -> "Models":
+    def models(self) -> "RunModels":
         """Return access to all models; the data set remains in memory after the first
         use. Raises UserError for a packed run.
         """
-        from hpcfl.trained.models import Models
+        from hpcfl.trained.models import RunModels
 
         if self.results.is_packed:
             raise UserError(
                 f"{self.folder.parent}: a packed file has no models; pass the run's own folder"
             )
         best = self.summary.best["round"] if self.summary.best else None
-        return Models(
+        return RunModels(
             folder=self.folder,
             config=self.config,
             results=self.results,
