@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         if error is not None:
             found = try_one_lane(prepared, most_lanes, error)
         refuse_draws(prepared.method, generators)
-    findings = merge([Findings(**one) for one in communicator.allgather(asdict(found))])
+    findings = merge(communicator.allgather(asdict(found)))
     resources = prepared.resources
     prepared = replace(prepared, findings=findings)
     if findings.unbatched and resources.privacy is not None:
@@ -124,16 +124,20 @@ def calibrate_noise(prepared: Prepared) -> Prepared:
     return replace(prepared, resources=replace(resources, privacy=found))
 
 
-def merge(of_ranks: Sequence[Findings]) -> Findings:
-    """Merge the findings of all ranks."""
+def merge(tables: Sequence[Mapping[str, Any]]) -> Findings:
+    """Merge the findings of all ranks.
+
+    Args:
+        tables: result of ``asdict`` for each rank, in which JSON has made tuples lists.
+    """
     # Ranks request the same trainings, possibly several equal ones.
-    longest = max((findings.trainings for findings in of_ranks), key=len)
+    longest = max((table["trainings"] for table in tables), key=len)
     dependent, unbatched = set[str](), ""
     upload_kinds: Mapping[str, exchange.Kind] = {}
-    for findings in of_ranks:
-        dependent.update(findings.dependent)
-        unbatched = unbatched or findings.unbatched
-        upload_kinds = upload_kinds or findings.upload_kinds
+    for table in tables:
+        dependent.update(table["dependent"])
+        unbatched = unbatched or table["unbatched"]
+        upload_kinds = upload_kinds or table["upload_kinds"]
     trainings = tuple(TrainingRequest(*one) for one in longest)
     return Findings(trainings, tuple(sorted(dependent)), unbatched, upload_kinds)
 
