@@ -35,7 +35,7 @@ from hpcfl.storage.results import Metrics, make_one_round
 # Names are COLUMN/NUMBER for a scored model, recorded/NAME for records of a method.
 Numbers = dict[str, NDArray[np.float64]]
 # The client ids and the numbers of each fleet.
-OfFleets = Sequence[tuple[np.ndarray, Numbers]]
+FleetNumbers = Sequence[tuple[np.ndarray, Numbers]]
 
 
 def find_finite(fleet: Fleet, uplink: Message) -> Tensor:
@@ -90,15 +90,7 @@ def compute_numbers(
         of_scores = results.sample_gradients
     if of_scores.any():
         numbers[SCORING_GRADIENTS] = of_scores.astype(np.float64)
-    for column, sums in results.scores.items():
-        for name, score in fleet.resources.scores.items():
-            if name not in sums:
-                continue  # scores of an attack are not computed on held-out samples
-            of_score = score.numbers(name, sums[name], fleet.class_counts)
-            for number, values in of_score.items():
-                with locate_score_errors(name, score, "number"):
-                    require_rows(values, len(fleet.ids))
-                numbers[str(MetricName(number, column))] = values.numpy()
+    numbers |= _compute_scores(fleet)
     if results.epsilon is not None:
         numbers[str(EPSILON)] = results.epsilon
     for name, values in results.recorded.items():
@@ -109,25 +101,46 @@ def compute_numbers(
         numbers["diverged"] = (~finite).double().numpy()
         numbers |= _select_losses(fleet)
     is_attacker = np.isin(fleet.ids, fleet.resources.attackers)
-    return set_apart(numbers, is_attacker) if is_attacker.any() else numbers
+    if is_attacker.any():
+        return separate_attackers(numbers, is_attacker)
+    return numbers
 
 
-def set_apart(numbers: Numbers, apart: NDArray[np.bool_]) -> Numbers:
+def _compute_scores(fleet: Fleet) -> Numbers:
+    """Return the scores of a fleet's clients, as COLUMN/NUMBER.
+
+    Raises:
+        UserError: A score does not return a number for each client.
+    """
+    numbers = {}
+    for column, sums in fleet.results.scores.items():
+        for name, score in fleet.resources.scores.items():
+            if name not in sums:
+                continue  # scores of an attack are not computed on held-out samples
+            of_score = score.numbers(name, sums[name], fleet.class_counts)
+            for number, values in of_score.items():
+                with locate_score_errors(name, score, "number"):
+                    require_rows(values, len(fleet.ids))
+                numbers[str(MetricName(number, column))] = values.numpy()
+    return numbers
+
+
+def separate_attackers(numbers: Numbers, is_attacker: NDArray[np.bool_]) -> Numbers:
     """Move the scores and records of attackers into separate columns.
 
     Means over the other clients then exclude attackers.
 
     Args:
         numbers: numbers of clients by name.
-        apart: mask of the attackers, bool [n].
+        is_attacker: mask of the attackers, bool [n].
     """
     result = dict(numbers)
-    for text, of_clients in numbers.items():
+    for text, values in numbers.items():
         name = MetricName.parse(text)
         if name.column == RECORDED or has_scores(name.column):
-            result[text] = np.where(apart, np.nan, of_clients)
-            of_apart = replace(name, column=name_attackers(name.column))
-            result[str(of_apart)] = np.where(apart, of_clients, np.nan)
+            of_attackers = replace(name, column=name_attackers(name.column))
+            result[text] = np.where(is_attacker, np.nan, values)
+            result[str(of_attackers)] = np.where(is_attacker, values, np.nan)
     return result
 
 
@@ -154,7 +167,7 @@ def _select_losses(fleet: Fleet) -> Numbers:
     }
 
 
-def list_names(fleets: OfFleets) -> list[str]:
+def list_names(fleets: FleetNumbers) -> list[str]:
     """Return the names of the numbers of some fleets, in alphabetical order."""
     return sorted({name for _, numbers in fleets for name in numbers})
 
@@ -292,7 +305,7 @@ def gather(
     placement: Placement,
     audience: np.ndarray,
     clients: int,
-    fleets: OfFleets,
+    fleets: FleetNumbers,
     names: Sequence[str],
 ) -> Metrics:
     """Return the numbers of all clients of the audience on rank 0. Collective call.
