@@ -98,7 +98,7 @@ def examine(folder: Path, config: "Config", fresh: bool) -> bool:
             configuration or has results of another run, or the run cannot end after
             ``config.rounds`` rounds.
     """
-    _refuse_strangers(folder)
+    _refuse_other_files(folder)
     if fresh:
         _refuse_working_folder(folder)
         return False
@@ -328,7 +328,7 @@ def _keep_failure(path: Path, error: Exception) -> None:
         )
 
 
-def _refuse_strangers(folder: Path) -> None:
+def _refuse_other_files(folder: Path) -> None:
     """Raise UserError for a folder with files that do not belong to a run of hpcfl.
 
     All files that a killed run may leave belong to a run.
@@ -352,18 +352,18 @@ def _refuse_strangers(folder: Path) -> None:
         )
     if any(name in EVIDENCE for name in entries):
         return
-    strangers = [
+    others = [
         name
         for name in entries
         if name not in NO_RESULTS and not atomic.is_temporary(name)
     ]
-    if CELLS in strangers:
+    if CELLS in others:
         raise UserError(
             f"{folder}: holds a sweep, not a single run; choose another --out or name"
         )
-    if strangers:
+    if others:
         raise UserError(
-            f"{folder}: holds '{strangers[0]}', but no run of hpcfl; choose another --out"
+            f"{folder}: holds '{others[0]}', but no run of hpcfl; choose another --out"
         )
 
 

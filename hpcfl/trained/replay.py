@@ -133,7 +133,7 @@ class RoundReplay:
         Raises:
             UserError: A client does not exist, or the state is not stored.
         """
-        self._refuse_strangers(clients)
+        self._refuse_unknown_clients(clients)
         set_up_process(self.prepared.config, OneProcess())
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start : start + TOGETHER])
@@ -160,7 +160,7 @@ class RoundReplay:
                 if len(fleet.ids):
                     yield fleet
 
-    def _refuse_strangers(self, clients: Sequence[int]) -> None:
+    def _refuse_unknown_clients(self, clients: Sequence[int]) -> None:
         """Raise UserError for ids that are not clients of the run."""
         count = self.prepared.setup.clients
         for client in clients:
