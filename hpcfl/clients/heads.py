@@ -63,20 +63,20 @@ def can_use_features(
     head, samples = resources.head, resources.samples
     assert head is not None
     key = frozen_mode, *names
-    if key not in head.fits:
+    if key not in head.sufficient:
         # Batch norm needs two samples.
         x, _ = samples.take(torch.zeros(2, dtype=torch.int64))
-        head.fits[key] = features_suffice(
+        head.sufficient[key] = features_suffice(
             resources.kernel.module, x, names, frozen_mode
         )
-    if not head.fits[key]:
+    if not head.sufficient[key]:
         return False
     known = *names, identify_function(loss)
-    if known not in head.losses:
+    if known not in head.readable:
         lane = Lane(**{name: value[0] for name, value in variables.items()})
         reads = reads_features_alone(resources, head.kernel.module, loss, lane)
-        head.losses[known] = loss, reads
-    return head.losses[known][1]
+        head.readable[known] = loss, reads
+    return head.readable[known][1]
 
 
 def reads_features_alone(

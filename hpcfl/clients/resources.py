@@ -82,16 +82,16 @@ class HeadKernel:
         kernel: kernel that trains heads.
         memory: maximum bytes of the features of clients side by side; a single client's
             features may exceed it.
-        fits: cached results of ``heads.features_suffice``, by frozen mode and trained
-            names.
-        losses: cached results of ``heads.reads_features_alone`` with the loss, by
+        sufficient: cached results of ``heads.features_suffice``, by frozen mode and
+            trained names.
+        readable: cached results of ``heads.reads_features_alone`` with the loss, by
             trained names and identity of the loss.
     """
 
     kernel: Kernel
     memory: float
-    fits: dict[Hashable, bool] = field(default_factory=dict)
-    losses: dict[Hashable, tuple[Loss, bool]] = field(default_factory=dict)
+    sufficient: dict[Hashable, bool] = field(default_factory=dict)
+    readable: dict[Hashable, tuple[Loss, bool]] = field(default_factory=dict)
 
 
 def make_head_kernel(
