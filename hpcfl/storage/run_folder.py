@@ -35,16 +35,9 @@ FAILURE = "failure.txt"  # reason why the last attempt failed
 REASON_BYTES = 1 << 16  # limit for that file
 CHECKPOINTS = "checkpoints"
 # files and folders that show that a folder holds a run of hpcfl
-EVIDENCE = (
-    RUN,
-    PARTITION,
-    results.MERGED,
-    results.ROUNDS,
-    CHECKPOINTS,
-    FAILURE,
-)
 FILES = (RUN, PARTITION, results.MERGED, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
+EVIDENCE = (*FILES, *FOLDERS)
 # advice about a file of another run
 REMOVE_OTHERS = (
     "move it out of this folder, or choose another --out, or --fresh to start over"
