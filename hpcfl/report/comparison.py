@@ -6,7 +6,7 @@ the table also has their share and their mean loss.
 """
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -306,21 +306,11 @@ def compute_gains(
     """
     runs = [placed.run for placed in (*cells, *reference)]
     measure = find_client_measure(runs, reading.metric)
-    by_seeds = {_find_seeds(placed): placed for placed in reference}
     of_partition: dict[Hashable, list[np.ndarray]] = {}
     of_search: dict[Hashable, dict[int, np.ndarray]] = {}
-    own: list[float] = []
+    ginis: list[float] = []
     missing: list[str] = []
-    for placed in cells:
-        other = by_seeds.get(_find_seeds(placed))
-        if other is None:
-            continue
-        counts, others = find_counts(placed.run, "test"), find_counts(other.run, "test")
-        if not np.array_equal(counts, others):
-            raise UserError(
-                f"{placed.run.folder}: its clients differ from the clients of "
-                f"{other.run.folder}"
-            )
+    for placed, other in _pair_repetitions(cells, reference):
         scores = []
         for run in (placed.run, other.run):
             scores.append(read_clients(run, reading.metric, reading.at))
@@ -331,24 +321,46 @@ def compute_gains(
         partition = find_partition(placed)
         of_partition.setdefault(partition, []).append(gained)
         of_search.setdefault(partition, {})[placed.setting.get(SEARCH, 0)] = gained
-        own.append(compute_gini(numbers[np.isfinite(numbers)]))
-    if not own:
-        return None
-    means = [np.mean(gains, axis=0) for gains in of_partition.values()]
-    known = [mean[np.isfinite(mean)] for mean in means]
-    known = [mean for mean in known if len(mean)]
+        ginis.append(compute_gini(numbers[np.isfinite(numbers)]))
+    known = []
+    for repetitions in of_partition.values():
+        mean = np.mean(repetitions, axis=0)
+        finite = mean[np.isfinite(mean)]
+        if finite.size:
+            known.append(finite)
     if not known:
         return None
-    pairs = np.concatenate([one for gains in of_partition.values() for one in gains])
-    pairs = pairs[np.isfinite(pairs)]
+    pairs = np.concatenate([np.concatenate(one) for one in of_partition.values()])
     gains = Gains(
         of_clients=known,
-        gini=float(np.mean(own)),
+        gini=float(np.mean(ginis)),
         interval=estimate_interval(known),
-        of_pairs=pairs,
+        of_pairs=pairs[np.isfinite(pairs)],
         missing=missing,
     )
     return _include_searches(gains, of_search)
+
+
+def _pair_repetitions(
+    cells: Sequence[Placed], reference: Sequence[Placed]
+) -> Iterator[tuple[Placed, Placed]]:
+    """Yield each run of a row with the reference's run of the same seeds, if any.
+
+    Raises:
+        UserError: If such runs have different clients.
+    """
+    by_seeds = {_find_seeds(placed): placed for placed in reference}
+    for placed in cells:
+        other = by_seeds.get(_find_seeds(placed))
+        if other is None:
+            continue
+        counts, others = find_counts(placed.run, "test"), find_counts(other.run, "test")
+        if not np.array_equal(counts, others):
+            raise UserError(
+                f"{placed.run.folder}: its clients differ from the clients of "
+                f"{other.run.folder}"
+            )
+        yield placed, other
 
 
 def _include_searches(
