@@ -997,9 +997,7 @@ PRECISIONS = {"exact": "float32", "tf32": "tf32", "bf16": "bf16"}
 class LaneRow(BaseModel):
     """Measured time and memory of a number of lanes trained side by side."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
-    )
+    model_config = Section.model_config
 
     model: str
     precision: Literal["float32", "tf32", "bf16"]
@@ -1020,7 +1018,7 @@ class LaneTable(BaseModel):
         sha256: Digest of the file; None for a table that is not from a file.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = Section.model_config
 
     format: Literal[1]
     device: str
