@@ -219,7 +219,7 @@ class Federation:
             self.server,
             vote=partial(self.vote, number, request),
         )
-        play(round, self.schedule.list_stages(round), [self.use_wait])
+        play(round, self.schedule.list_stages(round), [self.record_during_work])
         result = conclude(round, self.schedule.get_times(number))
         self._unrecorded.append(result)
         self.schedule.share_losses(self.communicator, number, result.numbers)
@@ -227,7 +227,7 @@ class Federation:
             self.best.judge(self.communicator, result.numbers.values)
         return max(round.collected.vote, self.plan_vote(number))
 
-    def use_wait(self, stage: str, round: Round) -> None:
+    def record_during_work(self, stage: str, round: Round) -> None:
         """Record earlier rounds while the workers train, as an observer of stages."""
         if stage == "send":
             self.record_rounds()

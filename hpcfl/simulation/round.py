@@ -182,6 +182,8 @@ class Round:
         numbers: ids and numbers of this rank's clients, by fleet (work).
         collected: facts gathered from all ranks (collect).
         uploads: messages received by rank 0; None without uploads (upload).
+        stopwatch: times of this rank's phases.
+        bytes_before: bytes that this rank had sent and received before the round.
     """
 
     plan: RoundPlan
