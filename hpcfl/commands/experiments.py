@@ -178,9 +178,9 @@ def run_plan(
         if not has_played and communicator.is_server:
             report_complete(cell, folder)
     if communicator.is_server and plan.is_sweep:
-        _tell_of_earlier_cells(plan)
-    if len(failures) < len(plan.cells):
-        _show_results(plan, played, communicator)
+        _note_earlier_cells(plan)
+    if communicator.is_server and len(failures) < len(plan.cells):
+        _show_results(plan, played)
     if failures:
         name, first = next(iter(failures.items()))
         raise RunFailure(
@@ -207,7 +207,7 @@ def report_complete(experiment: Config, folder: Path) -> None:
     )
 
 
-def _tell_of_earlier_cells(plan: RunPlan) -> None:
+def _note_earlier_cells(plan: RunPlan) -> None:
     """Print a note if the folder has runs that are no longer part of the sweep."""
     there = run_folder.list_runs(plan.folder)
     earlier = [name for name in there if name not in plan.cells]
@@ -218,15 +218,13 @@ def _tell_of_earlier_cells(plan: RunPlan) -> None:
         )
 
 
-def _show_results(plan: RunPlan, has_played: bool, communicator: Communicator) -> None:
-    """Print the results on rank 0.
+def _show_results(plan: RunPlan, has_played: bool) -> None:
+    """Print the results, on rank 0.
 
     The results are saved already, so a failing report is a note and not a failure of the
     run. A quiet run prints and draws nothing. The other ranks do not wait for the
     report.
     """
-    if not communicator.is_server:
-        return
     try:
         if not output.is_quiet():
             from hpcfl.report import run_end
