@@ -170,14 +170,13 @@ class Config(Section):
             )
         for place, shift in enumerate(self.shift):
             lines += self._note_shift(f"shift.{place}", shift)
-        if unheeded := [
-            f"training.{key} = {getattr(training, key)!r}"
-            for key in sorted(
-                list_changed_keys(training).intersection(self.method.list_unheeded())
-            )
-        ]:
+        unheeded = list_changed_keys(training) & {*self.method.list_unheeded()}
+        keys = [
+            f"training.{key} = {getattr(training, key)!r}" for key in sorted(unheeded)
+        ]
+        if keys:
             lines.append(
-                f"{', '.join(unheeded)}: ignored in the separate plain SGD steps of "
+                f"{', '.join(keys)}: ignored in the separate plain SGD steps of "
                 f"{self.method.name}"
             )
         return lines
@@ -608,14 +607,12 @@ def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
     """
     sweep = table.get("sweep")
     axes = experiment_file.flatten(sweep) if isinstance(sweep, dict) else {}
-    linked = [
-        [set(experiment_file.flatten(case)) for case in axis]
-        for axis in axes.values()
-        if isinstance(axis, list)
-        and axis
-        and all(isinstance(case, dict) for case in axis)
-    ]
-    swept = set(axes).union(*(set.intersection(*cases) for cases in linked))
+    swept = set(axes)
+    for axis in axes.values():
+        is_list = isinstance(axis, list) and bool(axis)
+        if is_list and all(isinstance(case, dict) for case in axis):
+            keys_of_cases = [set(experiment_file.flatten(case)) for case in axis]
+            swept |= set.intersection(*keys_of_cases)
     for key in keys:
         if key in swept:
             instead = f", by --set 'sweep.{key}=[…]'" if key in axes else ""
