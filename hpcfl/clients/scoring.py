@@ -56,23 +56,20 @@ def sum_scores(
         scores: scores by name.
     """
     samples = resources.samples
-    tests = np.arange(len(ids))
+    test_sets = np.arange(len(ids))
     if models.are_equal and on == "test":
-        tests = samples.number_tests(ids.tolist())
+        test_sets = samples.number_tests(ids.tolist())
     # A model that several clients test on the same samples is scored once. These
     # clients share one row, so the first rows serve for all of them.
-    _, firsts, place = np.unique(tests, return_index=True, return_inverse=True)
-    chunks, order = map_chunks(
-        resources=resources,
-        models=models,
-        pools=[samples.parts[on][client] for client in ids[firsts].tolist()],
-        function=predict,
-        reduce=lambda blocks, chunk: score_chunk(
-            blocks, len(chunk), samples.classes, scores
-        ),
-    )
+    _, firsts, row = np.unique(test_sets, return_index=True, return_inverse=True)
+    pools = [samples.parts[on][client] for client in ids[firsts].tolist()]
+
+    def score(blocks: Blocks, chunk: list[int]) -> Sums:
+        return score_chunk(blocks, len(chunk), samples.classes, scores)
+
+    chunks, order = map_chunks(resources, models, pools, predict, score)
     return {
-        name: torch.cat([sums[name] for sums in chunks])[order][place]
+        name: torch.cat([sums[name] for sums in chunks])[order][row]
         for name in chunks[0]
     }
 
