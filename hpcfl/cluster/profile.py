@@ -15,7 +15,7 @@ from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import wrong_values
 from hpcfl.experiment.sections import Section
 
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?")
+TIME = re.compile(r"(?:(\d{1,10})-)?(\d{1,10})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 WORD = r"^[\w.,@:+/=-]+$"  # without characters that are special in a shell
 LINE = r"^[^\x00-\x1f\x7f]*$"
 OPTION = r"^[a-z][a-z-]*$"

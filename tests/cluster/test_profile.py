@@ -75,6 +75,7 @@ def test_unknown_key_is_answered_with_the_valid_ones(write):
         ("time = '0:10'", "warning = 120 s"),
         ("[options]\nnodes = 2", "nodes"),
         ("time = true", "time"),
+        (f"time = '{'9' * 5000}'", "time = '9"),
         ("memory = '64GiB'", "memory = '64GIB'"),
         ("partition = 'low; rm -rf ~'", "partition"),
         ('partition = "low\\n#SBATCH --uid=0"', "partition"),
