@@ -204,6 +204,9 @@ class Updates(Overlay):
             result = self._combine(server, arrived, context, columns)
         except SkippedRound:
             server[SKIPPED] = server[SKIPPED] + 1
+            if self.privacy is not None and self.privacy.section.local:
+                # The server has the noisy uploads, so they count.
+                self.privacy.remember(server, cohort.ids, 0.0, cohort.round)
             return None
         result = self._release(server, cohort, result)
         if self.privacy is not None:

@@ -146,6 +146,18 @@ def test_local_noise_counts_the_uploads_of_each_client(tmp_path):
     assert played.values["privacy/epsilon"][2] == expected
 
 
+def test_local_noise_counts_the_uploads_of_rounds_that_the_rule_skips(tmp_path):
+    """The server has these uploads although it does not combine them."""
+    privacy = {**CLIENT, "clip": 1.0, "noise": 8.0, "local": True}
+    sections = {"participation": {"dropout": 0.7}, "rounds": 2}
+    rule = {"rule": "own_updates:Largest", "least": 4}
+    played = play_alone(tmp_path, privacy=privacy, aggregation=rule, **sections)
+    assert played.values["aggregation/skipped"][1] == 2
+    uploads = sum(len(played.schedule.get_cohort(round)) for round in (1, 2))
+    assert played.server["update.releases"].sum() == uploads
+    assert played.values["privacy/epsilon"][1] > 0
+
+
 def test_a_round_moves_the_model_by_at_most_the_clip(tmp_path):
     privacy = {**CLIENT, "clip": 0.01}
     played = play_alone(tmp_path, "fedavg", privacy=privacy, rounds=1)
