@@ -17,11 +17,12 @@ from hpcfl.rows import mixing
 
 def clip_updates(
     updates: Tensor, clip: float, layers: Sequence[slice]
-) -> tuple[Tensor, Tensor]:
-    """Return the updates [n, P] with each layer clipped to clip/√L, and the norms of the
-    updates before clipping, float64 [n] on the CPU.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the updates [n, P] with each layer clipped to clip/√L, the norms of the
+    updates before clipping, float64 [n], and whether a layer was longer, bool [n].
 
-    An update with NaN or Inf becomes zero. Products are rounded once.
+    An update with NaN or Inf becomes zero. Products are rounded once. Norms and flags
+    are on the CPU.
 
     Args:
         updates: The updates [n, P].
@@ -30,6 +31,7 @@ def clip_updates(
     """
     clipped = torch.empty_like(updates)
     squares = torch.zeros(len(updates)).double()
+    is_clipped = torch.zeros(len(updates), dtype=torch.bool)
     bound = clip / math.sqrt(len(layers))
     for position, update in enumerate(updates):
         exact = update.double()
@@ -41,7 +43,8 @@ def clip_updates(
             squares[position] += square
             factor = bound / max(bound, math.sqrt(square))
             clipped[position, columns] = part * factor
-    return clipped, squares.sqrt()
+            is_clipped[position] |= math.sqrt(square) > bound
+    return clipped, squares.sqrt(), is_clipped
 
 
 def move_clip(clip: float, share: float, privacy: Privacy) -> float:

@@ -166,10 +166,10 @@ class Updates(Overlay):
         added: dict[str, Mean | Field] = {}
         if self.privacy is not None and self.privacy.clips:
             clip = float(inbox[CLIP]) if self._adapts_clip else self.privacy.first_clip
-            updates, norms = self.privacy.clip(updates, clip, context)
-            below = (norms <= clip).double()
-            fleet.record("clipped", 1 - below)
+            updates, norms, is_clipped = self.privacy.clip(updates, clip, context)
+            fleet.record("clipped", is_clipped.double())
             if self._adapts_clip:
+                below = (norms <= clip).double()
                 weights = next(iter(means.values())).weights
                 added[BELOW] = Mean(below[:, None].to(updates.device), weights)
         if self.secure is not None:
@@ -248,7 +248,7 @@ class Updates(Overlay):
         forged = self.rule.bound_updates(forged)
         if self.privacy is not None and self.privacy.clips:
             clip = self.privacy.find_clip(server)
-            forged, _ = self.privacy.clip(forged, clip, attackers)
+            forged, _, _ = self.privacy.clip(forged, clip, attackers)
         positions = torch.from_numpy(np.flatnonzero(attacks))
         return mixing.replace(updates, positions, forged)
 

@@ -101,9 +101,10 @@ class ClientPrivacy:
 
     def clip(
         self, updates: Tensor, clip: float, context: Context
-    ) -> tuple[Tensor, Tensor]:
-        """Return the clipped updates [n, P], with local noise if the run has it, and
-        the norms before clipping, float64 [n].
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the clipped updates [n, P], with local noise if the run has it, the
+        norms before clipping, float64 [n], and whether clipping changed each update,
+        bool [n].
 
         Args:
             updates: The updates [n, P].
@@ -112,14 +113,14 @@ class ClientPrivacy:
         """
         whole = [slice(0, updates.shape[1])]
         layers = context.layers if self.section.clip_per == "layer" else whole
-        clipped, norms = clip_updates(updates, clip, layers)
+        clipped, norms, is_clipped = clip_updates(updates, clip, layers)
         if not (self.section.local and self.sigma):
-            return clipped, norms
+            return clipped, norms, is_clipped
         for row, client in zip(clipped, context.ids.tolist(), strict=True):
             random = context.random_of("local noise", client)
             normal = torch.from_numpy(random.standard_normal(len(row))).to(row.device)
             row.copy_(row.double() + self.sigma * clip * normal)
-        return clipped, norms
+        return clipped, norms, is_clipped
 
     def release(self, mean: Tensor, clients: int, clip: float, round: int) -> Tensor:
         """Return the sum of the updates with noise, divided by the expected size of the

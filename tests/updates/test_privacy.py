@@ -64,7 +64,7 @@ def test_the_server_stores_the_next_clip(clip, expected, following):
     server = privacy.make_server_state(40)
     server["update.clip"] = torch.tensor([clip, 9.0]).double()
     updates = torch.diag(torch.arange(1.0, 5))
-    _, norms = privacy.clip(updates, clip, Context(5, 1, np.arange(4), 40))
+    _, norms, _ = privacy.clip(updates, clip, Context(5, 1, np.arange(4), 40))
     below = (norms <= clip).double().mean().item()
     privacy.remember(server, np.arange(4), below, 1)
     assert server["update.clip"].tolist() == pytest.approx([following, clip], abs=1e-6)
@@ -92,11 +92,12 @@ def test_a_sum_is_divided_by_the_expected_cohort():
 def test_local_noise_is_each_clients_own():
     context = Context(5, 1, np.array([2, 7]), 40)
     privacy, zeros = make(local=True), torch.zeros(2, 5000)
-    noise, norms = privacy.clip(zeros, 2.0, context)
+    noise, norms, _ = privacy.clip(zeros, 2.0, context)
     assert norms.tolist() == [0, 0]
     assert noise.std(dim=1).tolist() == pytest.approx([2, 2], rel=0.05)
     assert abs(np.corrcoef(noise)[0, 1]) < 0.06
-    alone, _ = privacy.clip(zeros[1:], 2.0, context.select(np.array([False, True])))
+    of_last = context.select(np.array([False, True]))
+    alone, _, _ = privacy.clip(zeros[1:], 2.0, of_last)
     assert torch.equal(alone[0], noise[1])
 
 
@@ -156,6 +157,16 @@ def test_local_noise_counts_the_uploads_of_rounds_that_the_rule_skips(tmp_path):
     uploads = sum(len(played.schedule.get_cohort(round)) for round in (1, 2))
     assert played.server["update.releases"].sum() == uploads
     assert played.values["privacy/epsilon"][1] > 0
+
+
+def test_an_update_with_a_clipped_layer_counts_as_clipped(tmp_path):
+    """All norms are below the clip, but not those of all layers."""
+    shares = []
+    for place in ("update", "layer"):
+        privacy = {**CLIENT, "clip": 0.5, "clip_per": place}
+        played = play_alone(tmp_path / place, rounds=1, privacy=privacy)
+        shares.append(played.values["recorded/clipped"][0])
+    assert shares[0] == 0 < shares[1]
 
 
 def test_a_round_moves_the_model_by_at_most_the_clip(tmp_path):
