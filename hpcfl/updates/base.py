@@ -96,6 +96,12 @@ class Transform(TransformSection, ABC):
         A row must not depend on the other rows, and ``updates`` must not change.
         """
 
+    def apply_to_forged(self, updates: Tensor, context: Context) -> Tensor:
+        """Return the updates [m, P] that attackers can send, for updates that rank 0
+        computed from transformed ones.
+        """
+        return self.apply(updates, context)
+
     def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
         """Return the bits of each transformed row, float64 [n] on the CPU.
 

@@ -65,10 +65,13 @@ class Chain:
             updates = changed.to(updates.dtype)
         return updates, bits
 
-    def apply_without_memory(self, updates: Tensor, context: Context) -> Tensor:
-        """Return the transformed updates [n, P]; all transforms must be stateless."""
+    def apply_to_forged(self, updates: Tensor, context: Context) -> Tensor:
+        """Return the updates [m, P] that attackers can send; all transforms must be
+        stateless.
+        """
         for transform in self.transforms:
-            updates = transform.apply(updates, context).to(updates.dtype)
+            sent = transform.apply_to_forged(updates, context)
+            updates = sent.to(updates.dtype)
         return updates
 
     def finish(

@@ -244,7 +244,7 @@ class Updates(Overlay):
         if not attacks.any():
             return updates
         attackers = context.select(attacks)
-        forged = self.chain.apply_without_memory(forged, attackers)
+        forged = self.chain.apply_to_forged(forged, attackers)
         forged = self.rule.bound_updates(forged)
         if self.privacy is not None and self.privacy.clips:
             clip = self.privacy.find_clip(server)

@@ -54,4 +54,4 @@ def test_updates_of_another_type_stay_float32_so_that_their_mean_is_not_rounded(
     sent, bits = chain.apply({}, made, torch.zeros(1), CONTEXT, COLUMNS)
     assert sent.dtype == torch.float32 and bits.item() == 32
     assert torch.equal(sent, made.half().float())
-    assert torch.equal(chain.apply_without_memory(made, CONTEXT), sent)
+    assert torch.equal(chain.apply_to_forged(made, CONTEXT), sent)

@@ -55,9 +55,19 @@ class RandomK(Sparse):
 
     def compress(self, updates: Tensor, context: Context) -> Tensor:
         width = updates.shape[1]
+        factor = width / self.count_entries(width) if self.scaled else 1.0
+        return self._keep(updates, context, factor)
+
+    def apply_to_forged(self, updates: Tensor, context: Context) -> Tensor:
+        """Return the entries that attackers send, which are scaled already."""
+        return self._keep(updates, context, 1.0)
+
+    def _keep(self, updates: Tensor, context: Context, factor: float) -> Tensor:
+        """Return the round's entries of the updates times ``factor``, 0 elsewhere."""
+        width = updates.shape[1]
         k = self.count_entries(width)
         positions = draw_positions(width, k, context.random("random-k"))
-        return keep_positions(updates, positions, width / k if self.scaled else 1.0)
+        return keep_positions(updates, positions, factor)
 
     def count_bits(self, updates: Tensor, bits: Tensor) -> Tensor:
         k = self.count_entries(updates.shape[1])

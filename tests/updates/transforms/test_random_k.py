@@ -17,3 +17,13 @@ def test_positions_are_drawn_anew_in_each_round():
     assert len(set(drawn.tolist())) == 10
     assert torch.equal(drawn, draw_positions(100, 10, generator(3, "k", 1)))
     assert not torch.equal(drawn, draw_positions(100, 10, generator(3, "k", 2)))
+
+
+def test_attackers_scale_their_entries_once(federate):
+    """An attacker that sends its own update changes nothing."""
+    method = {"name": "fedavg", "weights": "uniform"}
+    sections = {"compression": {"kind": "random-k", "share": 0.5}, "rounds": 1}
+    honest = federate(method, **sections)
+    same = {"kind": "scale", "factor": 1.0, "clients": [1]}
+    attacked = federate(method, attack=same, **sections)
+    torch.testing.assert_close(attacked.server["model"], honest.server["model"])
