@@ -64,7 +64,12 @@ GPT2 = {
 }
 EXACT = {"hidden_act": "gelu"}
 ABSOLUTE = {**EXACT, "position_embedding_type": "absolute"}
-TANH = {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+TANH = {
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+}
 # Forms by ``model_type`` of the file, which is also the value of ``adapter.names``.
 FORMS = {
     "bert": Form("bert", BERT, ABSOLUTE),
@@ -149,9 +154,12 @@ def _complete_adapter(folder: Path, adapter: dict[str, Any]) -> dict[str, Any]:
     renamed = {"alpha": "lora_alpha", "dropout": "lora_dropout"}
     found |= {key: content[of] for key, of in renamed.items() if of in content}
     targets = content.get("target_modules")
-    # A list has ends of names; a string is a regular expression, which is not read.
-    if isinstance(targets, list):
-        found["targets"] = [f"*{target}" for target in targets]
+    excluded = content.get("exclude_modules")
+    # A list has ends of names; a string is a regular expression, which is not read. If
+    # layers are excluded, the experiment names the targets, or they are whole names.
+    if isinstance(targets, list) and not (excluded and "targets" in adapter):
+        start = "" if excluded else "*"
+        found["targets"] = [f"{start}{target}" for target in targets]
     return _agree("adapter", adapter, found, path)
 
 

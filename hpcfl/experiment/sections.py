@@ -330,7 +330,7 @@ class Adapter(Section):
     init: str | None = Field(
         None,
         description="folder with the initial adapter in PEFT's format, for the base; its "
-        "adapter_config.json sets kind, rank, alpha, scale and targets",
+        "adapter_config.json sets kind, rank, alpha, scale, dropout and targets",
     )
     names: str | dict[str, str | list[str]] = Field(
         default_factory=dict,

@@ -116,10 +116,23 @@ def test_the_experiment_may_repeat_a_key_and_choose_the_dropout(folder):
         (BERT, {"model": {"name": "gpt"}}, ["model.name = 'gpt'", "'bert'"]),
         (BERT, {"names": "gpt2"}, ["adapter.names = 'gpt2'", "'bert'"]),
         ({**BERT, "hidden_act": "relu"}, {}, ["hidden_act = 'relu'", "'gelu'"]),
+        (
+            {**GPT2, "scale_attn_by_inverse_layer_idx": True},
+            {},
+            ["scale_attn_by_inverse_layer_idx = True"],
+        ),
         ({**VIT, "num_attention_heads": 0}, {}, ["num_attention_heads = 0"]),
         ("[]", {}, ["config.json"]),
     ],
-    ids=["width", "model", "names", "activation", "no number", "no object"],
+    ids=[
+        "width",
+        "model",
+        "names",
+        "activation",
+        "attention",
+        "no number",
+        "no object",
+    ],
 )
 def test_a_contradiction_is_one_line(folder, content, keys, words):
     with expect_refusal() as refused:
@@ -141,3 +154,19 @@ def test_a_contradiction_is_one_line(folder, content, keys, words):
 def test_a_file_of_another_model_sets_nothing(folder, content, keys):
     found = parse(folder(content), **keys)
     assert "width" not in found["model"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [({}, ["q"]), ({"targets": ["block.1.q", "q"]}, ["block.1.q", "q"])],
+    ids=["whole names", "given"],
+)
+def test_layers_that_peft_excludes_are_no_targets(tmp_path, keys, expected):
+    """Excluding ``block.q`` from the ends ``q`` leaves a layer called ``q``."""
+    content = {"peft_type": "LORA", "r": 2, "target_modules": ["q"]}
+    file = tmp_path / "adapter_config.json"
+    for excluded, targets in ((None, ["*q"]), (["block.q"], expected)):
+        file.write_text(json.dumps({**content, "exclude_modules": excluded}))
+        own = keys if excluded else {}
+        found = parse("base", kind="lora", init=str(tmp_path), **own)
+        assert found["adapter"]["targets"] == targets
