@@ -199,6 +199,10 @@ class Rule(AggregationSection, ABC):
         """
         return ""
 
+    def list_notes(self, clients: int) -> list[str]:
+        """Return notes for the user before round 1 on rounds with ``clients`` clients."""
+        return []
+
     def list_memory(self) -> tuple[str, ...]:
         """Return the names of rows [P] in the server's state, initially zero."""
         return ()

@@ -82,6 +82,7 @@ class Updates(Overlay):
         forgery: Attack on updates, or None.
         privacy: Clip and noise for the privacy of clients, or None.
         secure: Simulated secure sum, or None.
+        cohort: Expected number of clients in a round.
         compose: Function that makes the server's message from its state.
         initial: Function that makes the server's state before round 1.
         seed: Seed of the experiment.
@@ -92,6 +93,7 @@ class Updates(Overlay):
     forgery: Forgery | None
     privacy: ClientPrivacy | None
     secure: SecureSum | None
+    cohort: int
     compose: Compose
     initial: Initial
     seed: int
@@ -279,7 +281,8 @@ class Updates(Overlay):
     # Lines and numbers for users
 
     def notes(self) -> list[str]:
-        return [] if self.secure is None else self.secure.list_notes()
+        lines = self.rule.list_notes(self.cohort)
+        return lines if self.secure is None else lines + self.secure.list_notes()
 
     def measure(self, server: State, round: int) -> dict[str, float]:
         numbers: dict[str, float] = {}
@@ -394,6 +397,7 @@ def make_updates(config: Config, compose: Compose, initial: Initial) -> Updates:
         forgery=None if attack is None else Forgery(attack, config.seed),
         privacy=make_privacy(config),
         secure=make_secure_sum(config),
+        cohort=config.participation.count(config.partition.clients),
         compose=compose,
         initial=initial,
         seed=config.seed,

@@ -55,6 +55,15 @@ class TrimmedMean(RowRule):
             f"takes the mean of the middle {middle} of {rows} values of each coordinate"
         )
 
+    def list_notes(self, clients: int) -> list[str]:
+        rows = self.count_rows(clients)
+        if not self.trim or count_trimmed(rows, self.trim):
+            return []
+        return [
+            f"aggregation.trim = {self.trim:g}: removes none of {rows} values, so the "
+            "rule is the mean"
+        ]
+
     def combine_rows(self, rows: Tensor, weights: Tensor, context: Context) -> Tensor:
         removed = count_trimmed(len(rows), self.trim)
         last = len(rows) - removed
