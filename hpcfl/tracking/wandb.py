@@ -1,12 +1,12 @@
 """Weights & Biases: a run with the name of the experiment.
 
 Without a login, or with WANDB_MODE=offline, data remain in the run's folder until
-``wandb sync`` uploads them. The id is derived from the folder's path, so that a resumed
-run continues the same W&B run.
+``wandb sync`` uploads them. The folder has the id of the W&B run, which a resumed run
+continues. A new run in the same place begins another one.
 """
 
-import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +23,16 @@ class WeightsAndBiases(Tracker):
 
         for old in folder.glob("offline-run-*"):
             shutil.rmtree(old)
+        folder.mkdir(exist_ok=True)
+        known = folder / "id"
+        if not known.exists() or not known.read_text():
+            known.write_text(secrets.token_hex(8))
         offline = "WANDB_MODE" not in os.environ and not wandb.api.api_key
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "hpcfl"),
             name=config["name"],
             config=dict(config),
-            id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],
+            id=known.read_text(),
             resume="allow",
             dir=folder.parent,
             mode="offline" if offline else None,

@@ -1,8 +1,10 @@
+import shutil
 import struct
 
 import pytest
 
 from hpcfl.storage import results
+from hpcfl.tracking.wandb import WeightsAndBiases
 
 pytestmark = pytest.mark.slow
 BLOCK, WHOLE, LAST = 1 << 15, 1, 4
@@ -51,3 +53,19 @@ def test_an_offline_run_has_each_round_once_also_after_an_interruption(
     folder = interrupted("wandb")
     numbers = results.read(folder).values["pre/weighted"].tolist()
     assert history(folder / "wandb") == list(zip([1, 2, 3, 4, 5], numbers, strict=True))
+
+
+def test_only_a_resumed_run_continues_the_run_of_its_folder(tmp_path, monkeypatch):
+    """W&B would ignore the rounds of a new run that the earlier one had logged."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    begun = []
+    monkeypatch.setattr(wandb, "init", lambda **keys: begun.append(keys["id"]))
+    folder = tmp_path / "run" / "wandb"
+    for is_new in (True, False, True):
+        if is_new:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+            folder.parent.mkdir()
+        WeightsAndBiases(folder, {"name": "first"})
+    first, resumed, new = begun
+    assert first == resumed != new
