@@ -16,6 +16,8 @@ from typing import Any, Literal
 from hpcfl.errors import UserError
 
 LOWEST, GUESS = 0.3, 1.0  # multipliers at the start of a calibration
+# smallest multiplier with privacy loss distributions, whose memory grows as 1/σ²
+LEAST_OF_PLD = 0.1
 PRECISION = 1_000_000  # a calibrated multiplier is rounded up to 1/PRECISION
 
 
@@ -151,13 +153,21 @@ def _calibrate(
             events.append(library.SelfComposedDpEvent(event, count))
         return events[0] if len(events) == 1 else library.ComposedDpEvent(events)
 
+    lowest = LOWEST
     with _log_warnings():
+        while _find_cost(guarantee, join_events(lowest)) < epsilon:
+            if guarantee.accountant == "pld":
+                raise UserError(
+                    f"privacy.epsilon = {epsilon:g}: needs noise below {LOWEST:g}, for "
+                    "which accountant = 'pld' needs too much memory; take 'rdp'"
+                )
+            lowest /= 10
         sigma = library.calibrate_dp_mechanism(
             guarantee.make_accountant,
             join_events,
             epsilon,
             guarantee.delta,
-            library.LowerEndpointAndGuess(LOWEST, GUESS),
+            library.LowerEndpointAndGuess(lowest, GUESS),
             tol=1 / PRECISION,
         )
     return math.ceil(float(sigma) * PRECISION) / PRECISION
@@ -166,9 +176,15 @@ def _calibrate(
 @cache
 def _compose(guarantee: Guarantee, sigma: float, rounds: int) -> float:
     """Return ε of a number of rounds, composed as privacy loss distributions."""
-    accountant = guarantee.make_accountant()
+    event = import_library().SelfComposedDpEvent(guarantee.make_event(sigma), rounds)
     with _log_warnings():
-        accountant.compose(guarantee.make_event(sigma), rounds)
+        return _find_cost(guarantee, event)
+
+
+def _find_cost(guarantee: Guarantee, event: Any) -> float:
+    """Return ε of an event."""
+    accountant = guarantee.make_accountant()
+    accountant.compose(event)
     found: float = accountant.get_epsilon(guarantee.delta)
     return found
 

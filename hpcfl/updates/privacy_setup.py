@@ -3,7 +3,7 @@
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import Privacy
-from hpcfl.updates.accounting import Guarantee
+from hpcfl.updates.accounting import LEAST_OF_PLD, Guarantee
 from hpcfl.updates.base import Rule
 from hpcfl.updates.privacy import ClientPrivacy, find_count_noise
 
@@ -49,6 +49,11 @@ def check_privacy(config: Config, section: Privacy, rule: Rule) -> None:
         raise UserError(
             "privacy.accountant = 'pld' does not support cohorts of a fixed size; take "
             "'rdp', or set participation.scheme = 'poisson'"
+        )
+    if section.accountant == "pld" and 0 < (section.noise or 0.0) < LEAST_OF_PLD:
+        raise UserError(
+            f"privacy.noise = {section.noise:g}: must be at least {LEAST_OF_PLD:g} with "
+            "accountant = 'pld'; take 'rdp'"
         )
     check_noise(section, section.noise or 0.0, guarantee)
 

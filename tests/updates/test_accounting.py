@@ -49,6 +49,13 @@ def test_a_calibrated_multiplier_costs_what_was_asked_for():
     assert POISSON.compute_epsilon(sigma, 100) <= 8.0
 
 
+@pytest.mark.parametrize("epsilon", [1e6, 200.0, 0.5])
+def test_any_budget_has_a_multiplier(epsilon):
+    every = Guarantee("fixed", 50, 50, "rdp", DELTA)
+    sigma = every.calibrate(epsilon, {1.0: 10})
+    assert every.compute_epsilon(sigma, 10) == pytest.approx(epsilon, rel=0.01)
+
+
 def test_model_and_count_together_cost_the_multiplier():
     """σ = 1 and σ_b = 5 give σ_Δ = 1.005038; the multiplier of the count is 10."""
     library = import_library()

@@ -53,6 +53,14 @@ CLIENT = {"unit": "client"}
             "accountant = 'pld' .*'rdp'.* participation.scheme",
         ),
         (
+            {"privacy": {"accountant": "pld", "clip": 1.0, "noise": 1e-9}},
+            "privacy.noise = 1e-09: .*'rdp'",
+        ),
+        (
+            {"privacy": {"accountant": "pld", "clip": 1.0, "epsilon": 1e4}},
+            "privacy.epsilon = 10000: .*'rdp'",
+        ),
+        (
             {"privacy": {"clip": 1.0, "noise": 0.5, "adaptive_clip": True}},
             r"below 2·clip_noise = 0.5",
         ),
