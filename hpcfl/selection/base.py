@@ -91,7 +91,7 @@ class Known:
         candidates: mask of the clients that may be chosen, bool [clients].
         samples: number of samples that each client uses in an epoch, int64 [clients].
         ticks: working time of each client with all epochs, in microseconds, int64
-            [clients]; None without ``[time]``.
+            [clients]; None unless the selection is ``by_time``.
         reports: losses that clients have reported so far; empty unless the selection is
             ``by_losses``.
     """
