@@ -86,11 +86,11 @@ def check_sections(
         raise UserError(f"{key} ignores weights; set method.weights = 'uniform'")
     participation, clients = config.participation, config.partition.clients
     cohort = participation.count(clients)
-    may_grow = participation.scheme == "poisson" or config.time.mode != "none"
+    may_grow = participation.scheme == "poisson"
     if problem := rule.find_problem(clients if may_grow else cohort):
         raise UserError(f"{key}: {problem}")
     if attack is not None:
-        varies = may_grow or participation.dropout
+        varies = may_grow or participation.dropout or config.time.mode != "none"
         check_attack(config, attack, transforms, None if varies else cohort)
 
 

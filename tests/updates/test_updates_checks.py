@@ -34,6 +34,14 @@ LARGEST = {"rule": "own_updates:Largest"}
             "Largest': .* 4 clients",
         ),
         (
+            {
+                "aggregation": {**LARGEST, "least": 4},
+                "participation": {"fraction": 0.6},
+                "time": {"mode": "synchronous"},
+            },
+            "Largest': .* 4 clients",
+        ),
+        (
             {"aggregation": LARGEST, "method": {"name": "fedavg"}},
             "Largest' .*method.weights = 'uniform'",
         ),
