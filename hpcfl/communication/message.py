@@ -157,7 +157,7 @@ class Mean:
                 f"a Mean of {self.tensor.dtype} {list(rows)}, weights {list(weights)}; expected "
                 "floating-point [n, width] and [n] or [n, k], or [n, k, width] and [n, k]"
             )
-        if (self.weights < 0).any() or (self.weights != self.weights.round()).any():
+        if (self.weights < 0).any() or (self.weights % 1 != 0).any():
             raise ValueError(
                 "the weights of a Mean must be whole numbers, such as numbers of samples; other "
                 "sums depend on the number of ranks"
@@ -181,11 +181,17 @@ def wrap_entries(message: Message) -> dict[str, Entry]:
     NAME.choice, the picks or weights.
 
     Raises:
-        ValueError: A tensor is neither ``[n, width]`` nor ``[width]``.
+        ValueError: A tensor is neither ``[n, width]`` nor ``[width]``, or has the
+            second name of a pool or mixture.
     """
     wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
         if isinstance(value, Pool | Mixture):
+            if name + CHOICE in message:
+                raise ValueError(
+                    f"the {type(value).__name__} '{name}' is sent as '{name}' and "
+                    f"'{name}{CHOICE}'; rename the entry '{name}{CHOICE}'"
+                )
             wrapped[name] = Field(value.rows.flatten(), value.count_floats())
             choice = value.picks if isinstance(value, Pool) else value.weights
             wrapped[name + CHOICE] = Field(choice, 0)

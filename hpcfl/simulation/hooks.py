@@ -66,6 +66,9 @@ def check_message(
     if not isinstance(message, Mapping):
         given = describe_form(message)
         raise MessageError(hook, f"{given}; expected a dictionary of tensors by name")
+    for name in message:
+        if not isinstance(name, str):
+            raise MessageError(hook, f"the name {name!r}; expected a text: '{name}'")
     try:
         entries = wrap_entries(message)
     except ValueError as error:

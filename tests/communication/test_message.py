@@ -62,7 +62,9 @@ def test_other_shapes_are_refused(rows, weights):
         Mean(torch.zeros(rows), torch.ones(weights))
 
 
-@pytest.mark.parametrize("weights", [[0.5, 1, 1], [-1, 1, 1], [torch.nan, 1, 1]])
+@pytest.mark.parametrize(
+    "weights", [[0.5, 1, 1], [-1, 1, 1], [torch.nan, 1, 1], [torch.inf, 1, 1]]
+)
 def test_other_weights_are_refused(weights):
     with pytest.raises(ValueError, match="weights of a Mean"):
         Mean(ROWS, torch.tensor(weights))

@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Field, Mean
+from hpcfl.communication.message import Field, Mean, Mixture, Pool
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation.hooks import MessageError, check_message
@@ -28,6 +28,8 @@ EXCHANGES = (
     "allreduce_max_array",
     "reduce_sum",
 )
+
+POOL = Pool(torch.zeros(2, 4), torch.zeros(3, 1, dtype=torch.int64))
 
 
 def rounds(communicator, method="ditto", vote=vote_to_continue, **sections):
@@ -186,6 +188,18 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
             {"a": Mean(torch.zeros(3, 4), torch.ones(3))},
             True,
             "'a' as a Mean",
+        ),
+        ({0: torch.zeros(3, 2)}, False, "the name 0; "),
+        (
+            {"a": POOL, "a.choice": torch.zeros(3)},
+            True,
+            "an invalid message: the Pool ",
+        ),
+        (
+            {"a": Mixture(torch.zeros(2, 4), torch.ones(3, 2), torch.float32)}
+            | {"a.choice": torch.zeros(3)},
+            True,
+            "an invalid message: the Mixture 'a' ",
         ),
     ],
 )
