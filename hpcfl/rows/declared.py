@@ -14,6 +14,9 @@ from torch import Tensor
 
 from hpcfl.errors import UserError, suggest
 
+# Types of floating-point numbers in files; NumPy lacks the others.
+STORED_FLOATS = torch.float16, torch.float32, torch.float64
+
 
 class UnknownName(UserError, KeyError):
     """Error for an unknown name, or for a value of another type or shape."""
@@ -113,10 +116,19 @@ def refuse_other_than_tensors(state: Any, hook: str) -> None:
             f"'{hook}' returns {describe_form(state)}; expected tensors by name"
         )
     for name, value in state.items():
+        if not isinstance(name, str):
+            raise UserError(
+                f"'{hook}' returns the name {name!r}; expected a text: '{name}'"
+            )
         if not isinstance(value, Tensor):
             raise UserError(
                 f"'{hook}' returns '{name}' as {describe_form(value)}; expected a tensor, "
                 f"such as torch.tensor({value!r})"
+            )
+        if value.is_floating_point() and value.dtype not in STORED_FLOATS:
+            raise UserError(
+                f"'{hook}' returns '{name}' as {describe_form(value)}, which checkpoints "
+                "cannot store; declare it as float32"
             )
 
 

@@ -143,6 +143,16 @@ class Number(Plain):
         return {**super().server_state(setup), "steps": 0}
 
 
+class NumberedState(Plain):
+    def server_state(self, setup):
+        return {**super().server_state(setup), 0: torch.zeros(1)}
+
+
+class Brief(Plain):
+    def client_state(self, setup):
+        return {"mask": torch.zeros(1, dtype=torch.bfloat16)}
+
+
 class NumberOfClients(Plain):
     def client_state(self, setup):
         return {"mask": 1.0}
@@ -177,6 +187,8 @@ def play(folder, name, **sections):
         ("MisspeltVariable", r"test_declared.py:\d+: .*'cuont'\].*'count'"),
         ("Misprepared", r"test_declared.py:\d+: .*inbox\['beginn'\].*'begin'"),
         ("Number", r"test_declared.py:\d+: 'server_state' .*'steps' as a int"),
+        ("NumberedState", r"test_declared.py:\d+: 'server_state' .*name 0; "),
+        ("Brief", r"test_declared.py:\d+: 'client_state' .*'mask' as bfloat16"),
         ("NumberOfClients", r"test_declared.py:\d+: .*'mask' as a float"),
         ("Changes", r"test_declared.py:\d+: .*server\['model'\].*'aggregate'"),
         ("Wrong", r"test_declared.py:\d+: .*Wrong' .*'start': RuntimeError"),
