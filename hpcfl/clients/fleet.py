@@ -39,7 +39,7 @@ from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError, suggest
 from hpcfl.rows import randomness
-from hpcfl.rows.declared import DeclaredTensors, NamedTensors
+from hpcfl.rows.declared import DeclaredTensors, NamedTensors, describe_form
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores.base import Score
 from hpcfl.scores.built_in import Loss as CrossEntropy
@@ -288,24 +288,19 @@ class Fleet:
             model: name of the client's model, as for ``train``.
             variables: tensors by name. Raises ValueError if one is not ``[n, …]``.
         """
-        named = {
-            name: self._require_each_client(f"variable '{name}'", value)
-            for name, value in (variables or {}).items()
-        }
+        named = variables or {}
+        for name, value in named.items():
+            if not value.dim() or len(value) != len(self.ids):
+                raise ValueError(
+                    f"variable '{name}' has shape {list(value.shape)}; its first dimension "
+                    f"must be the clients, {len(self.ids)}"
+                )
         return Models(
             rows=self.rows(rows),
             buffers=self.buffers(model),
             variables=named,
             are_equal=rows.dim() == 1 and not (named or self.resources.buffers.width),
         )
-
-    def _require_each_client(self, what: str, values: Tensor) -> Tensor:
-        if not values.dim() or len(values) != len(self.ids):
-            raise ValueError(
-                f"{what} has shape {list(values.shape)}; its first dimension must be the "
-                f"clients, {len(self.ids)}"
-            )
-        return values
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Draw uniform numbers in [0, 1), ``[n, *shape]``.
@@ -388,7 +383,8 @@ class Fleet:
 
         Raises:
             TypeError: An option is unknown.
-            ValueError: A shape does not fit, or the phase was already trained.
+            ValueError: A shape or another option is invalid, or the phase was already
+                trained.
         """
         known = sorted(TrainOptions.__annotations__)
         for name in options:
@@ -415,6 +411,16 @@ class Fleet:
             until=options.get("until"),
             is_trial=self._in_trial,
         )
+        if task.epochs < 0 or task.epochs % 1:
+            raise ValueError(f"epochs = {task.epochs}; expected a whole number")
+        if not 0 <= task.share <= 1:
+            raise ValueError(f"share = {task.share}; expected a fraction, 0 to 1")
+        form = torch.bool, (len(self.ids),)
+        if task.only is not None and (task.only.dtype, task.only.shape) != form:
+            raise ValueError(
+                f"only = {describe_form(task.only)}; expected bool {list(form[1])}, whether "
+                "each client trains"
+            )
         if task.phase in self._phases:
             raise ValueError(
                 f"phase '{task.phase}' was already trained in this call; shuffles are keyed by "
@@ -583,8 +589,8 @@ class Fleet:
             values: one number for each client, [n].
 
         Raises:
-            ValueError: The first dimension of ``values`` is not the clients, or the
-                name has a ``/``, or is that of another number's deviation.
+            ValueError: ``values`` is not [n], or the name has a ``/``, or is that of
+                another number's deviation.
         """
         if "/" in name:
             raise ValueError(f"the recorded '{name}' has a '/' in its name")
@@ -593,7 +599,11 @@ class Fleet:
             raise ValueError(
                 f"the recorded '{name}': NAME_std is the deviation of NAME"
             )
-        values = self._require_each_client(f"the recorded '{name}'", values)
+        if values.shape != (len(self.ids),):
+            raise ValueError(
+                f"the recorded '{name}' has shape {list(values.shape)}; expected one "
+                f"number for each client, [{len(self.ids)}]"
+            )
         self.results.recorded[name] = values
 
     def class_means(

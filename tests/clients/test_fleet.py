@@ -41,10 +41,24 @@ def test_a_phase_is_trained_once(make_fleet, rows_of):
             lambda fleet, rows: fleet.record("norm", torch.ones(3)),
             "recorded 'norm' has shape [3]; ",
         ),
+        (
+            lambda fleet, rows: fleet.record("norm", torch.ones(5, 1)),
+            "recorded 'norm' has shape [5, 1]; ",
+        ),
+        (
+            lambda fleet, rows: fleet.train(rows, only=torch.zeros(5, 1) > 0),
+            "only = bool [5, 1]; ",
+        ),
+        (
+            lambda fleet, rows: fleet.train(rows, only=torch.arange(5)),
+            "only = int64 [5]; ",
+        ),
+        (lambda fleet, rows: fleet.train(rows, epochs=2.5), "epochs = 2.5; "),
+        (lambda fleet, rows: fleet.train(rows, share=20), "share = 20; "),
         (lambda fleet, rows: fleet.record("pre/norm", rows[:, 0]), "'pre/norm'"),
     ],
 )
-def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
+def test_values_that_would_be_misread_are_refused(make_fleet, rows_of, use, words):
     fleet = make_fleet()
     with pytest.raises(ValueError, match=re.escape(words)):
         use(fleet, rows_of(fleet))
