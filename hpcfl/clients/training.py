@@ -547,6 +547,7 @@ class Chunk:
         """
         assert self.task.step is not None and self._random is not None
         given = self._select_variables(lanes)
+        versions = {name: value._version for name, value in given.items()}
         context = StepContext(
             variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
             # a step may keep a reference to it
@@ -561,7 +562,7 @@ class Chunk:
         self.task.step(context)
         context._restore_models()
         for name, value in context.variables.items():
-            if value is not given[name]:
+            if value is not given[name] or value._version != versions[name]:
                 mixing.index_copy(self.variables[name], lanes, value)
                 self.assigned.add(name)
         return context.losses

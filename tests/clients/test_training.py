@@ -197,17 +197,22 @@ def test_only_the_named_columns_move(make_fleet, rows_of, lanes, params):
     assert moved[expected].float().mean() > 0.8
 
 
+def count_by_assignment(context):
+    given = context.variables
+    given["taken"] = given["taken"] + given["factor"]
+
+
+def count_in_place(context):
+    context.variables["taken"] += context.variables["factor"]
+
+
 @every_kernel
+@pytest.mark.parametrize("step", [count_by_assignment, count_in_place])
 def test_assigned_variables_are_returned_and_given_ones_stay(
-    make_fleet, rows_of, lanes
+    make_fleet, rows_of, lanes, step
 ):
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     taken, factor = torch.zeros(5, 1), torch.arange(5.0)[:, None]
-
-    def step(context):
-        given = context.variables
-        given["taken"] = given["taken"] + given["factor"]
-
     variables = {"taken": taken, "factor": factor}
     _, after = fleet.train_by(step, rows_of(fleet), variables=variables)
     assert after["taken"][:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
