@@ -39,7 +39,12 @@ from hpcfl.clients.step_context import StepContext
 from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError, suggest
 from hpcfl.rows import randomness
-from hpcfl.rows.declared import DeclaredTensors, NamedTensors, describe_form
+from hpcfl.rows.declared import (
+    DeclaredTensors,
+    NamedTensors,
+    describe_form,
+    refuse_changes,
+)
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores.base import Score
 from hpcfl.scores.built_in import Loss as CrossEntropy
@@ -468,13 +473,18 @@ class Fleet:
         After the block, private state and losses are restored. Stragglers complete all
         epochs in it, so that a score has the same meaning for every client. Scores,
         records and gradient counts made in the block remain.
+
+        Raises:
+            UserError: Private state has changed in place, which cannot be restored.
         """
         results, state, pace = self.results, self.state, self.pace
         losses = results.losses, results.data_losses
         was_in_trial = self._in_trial
         self.state, self.pace, self._in_trial = _declare(state), None, True
+        named = {f"fleet.state['{name}']": value for name, value in state.items()}
         try:
-            yield
+            with refuse_changes(named):
+                yield
         finally:
             results.losses, results.data_losses = losses
             self.state, self.pace, self._in_trial = state, pace, was_in_trial

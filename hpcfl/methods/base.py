@@ -85,6 +85,7 @@ from hpcfl.methods._participants import Audience, ClientModel, Cohort
 from hpcfl.methods._score_columns import score_models
 from hpcfl.methods.overlays.base import Overlay, OwnOverlay
 from hpcfl.models import parts
+from hpcfl.rows.declared import refuse_changes
 from hpcfl.rows.layout import Group, Layout
 
 # The names that a method's file imports from here.
@@ -474,7 +475,7 @@ class Method(MethodSection, ABC):
             return
         given = fleet, inbox, rows, trained
         before = fleet.results.sample_gradients.copy()
-        with fleet.trial():
+        with fleet.trial(), refuse_changes({"rows": rows}):
             own = {"post" if trained else "pre": self.client_model(*given)}
             score_models(fleet, own | self.other_models(*given), trained)
         taken = fleet.results.sample_gradients - before

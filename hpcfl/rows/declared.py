@@ -6,7 +6,8 @@ changes, and raises an error when it returns a saved tensor that was changed.
 """
 
 from collections import UserDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -178,3 +179,16 @@ class Watch:
             except RuntimeError:
                 changed.append(name)
         return changed
+
+
+@contextmanager
+def refuse_changes(tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Raise UserError if a tensor changes in place in the block.
+
+    Args:
+        tensors: tensors by the names that messages show.
+    """
+    watch = Watch(tensors)
+    yield
+    for name in watch.end():
+        raise UserError(f"a hook changes {name} in place; change {name}.clone()")

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import (
     Inbox,
     Message,
+    Pool,
     move_inbox,
     select_clients,
     select_sound,
@@ -27,7 +28,7 @@ from hpcfl.communication.message import (
 from hpcfl.errors import Diverged, RankFailure, RunFailure, UserError
 from hpcfl.experiment import user_code
 from hpcfl.methods.base import State
-from hpcfl.rows.declared import Watch
+from hpcfl.rows.declared import Watch, refuse_changes
 from hpcfl.simulation import record
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.storage.results import FINAL
@@ -297,9 +298,23 @@ class Round:
         groups = -(-len(own) // self.prepared.resources.clients_on_device)
         return np.array_split(own, max(1, groups))
 
-    def name_clients(self, fleet: Fleet) -> AbstractContextManager[None]:
-        """Return a context that names the clients of a fleet in errors."""
-        return on_this_rank(f"{self.name}, {describe_clients(fleet.ids)}")
+    @contextmanager
+    def lend_inbox(self, fleet: Fleet, inbox: Inbox) -> Iterator[None]:
+        """Open a block in which hooks read the inbox of a fleet.
+
+        Errors in it name the clients of the fleet.
+
+        Raises:
+            RankFailure: A tensor of the inbox has changed in place. Other clients may
+                receive it too, and in a single process it may be the server's.
+        """
+        tensors = {}
+        for name, value in inbox.items():
+            rows = value.rows if isinstance(value, Pool) else value
+            tensors[f"inbox['{name}']"] = rows
+        place = f"{self.name}, {describe_clients(fleet.ids)}"
+        with on_this_rank(place), refuse_changes(tensors):
+            yield
 
     def select_inbox(self, fleet: Fleet) -> Inbox:
         """Return the part of this rank's inbox for a fleet, on the device."""

@@ -98,8 +98,10 @@ def work(round: Round) -> None:
         fleet.pace = plan.select_epoch_shares(ids)
         message: Message = {}
         if len(ids):
-            with round.name_clients(fleet):
-                message = round.prepared.hooks.update(fleet, round.select_inbox(fleet))
+            inbox = round.select_inbox(fleet)
+            with round.lend_inbox(fleet, inbox):
+                message = round.prepared.hooks.update(fleet, inbox)
+            del inbox  # frees memory of the device, as below
         joined.add(conclude_training(round, fleet, message))
         del message  # frees memory of the device for the next group
     round.work = joined.whole()
@@ -146,8 +148,8 @@ def score(round: Round, ids: np.ndarray, hook: Callable[[Fleet, Inbox], None]) -
     """
     fleet, hooks = round.make_fleet(ids), round.prepared.hooks
     if len(ids):
-        with round.name_clients(fleet):
-            inbox = round.select_inbox(fleet)
+        inbox = round.select_inbox(fleet)
+        with round.lend_inbox(fleet, inbox):
             *_, own_inbox = hooks.receive(fleet, inbox)
             hook(fleet, hooks.prepare(fleet, own_inbox))
     fleet.state = {}  # it has not changed; its memory is free for the next group
@@ -339,7 +341,7 @@ def score_newcomers(round: Round) -> None:
     inbox, _ = round.deliver(newcomers, message)
     fleet = round.prepared.make_newcomers()
     if len(fleet.ids):
-        with round.name_clients(fleet):
+        with round.lend_inbox(fleet, inbox):
             train_newcomers(round, fleet, inbox)
     columns = {"pre": BEFORE, "post": AFTER}
     scores = {}

@@ -164,6 +164,25 @@ class Changes(Plain):
         return {"model": server["model"]}
 
 
+class ChangesInbox(Plain):
+    def start(self, fleet, inbox):
+        inbox["model"][:3] = 0
+        return inbox["model"]
+
+
+class ChangesRows(Plain):
+    def client_model(self, fleet, inbox, rows, trained):
+        if trained:
+            rows[:, :3] = 0
+        return super().client_model(fleet, inbox, rows, trained)
+
+
+class ChangesState(Plain):
+    def client_model(self, fleet, inbox, rows, trained):
+        fleet.state["mask"] += 1
+        return super().client_model(fleet, inbox, rows, trained)
+
+
 class Later(Plain):
     def aggregate(self, server, cohort, uplink):
         server["modell" if cohort.round > 1 else "model"] = uplink["model"]
@@ -191,6 +210,9 @@ def play(folder, name, **sections):
         ("Brief", r"test_declared.py:\d+: 'client_state' .*'mask' as bfloat16"),
         ("NumberOfClients", r"test_declared.py:\d+: .*'mask' as a float"),
         ("Changes", r"test_declared.py:\d+: .*server\['model'\].*'aggregate'"),
+        ("ChangesInbox", r"inbox\['model'\] in place"),
+        ("ChangesRows", r"rows in place"),
+        ("ChangesState", r"fleet.state\['mask'\] in place"),
         ("Wrong", r"test_declared.py:\d+: .*Wrong' .*'start': RuntimeError"),
     ],
 )

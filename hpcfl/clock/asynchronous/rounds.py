@@ -227,7 +227,7 @@ class Arrivals:
             inbox = stack_inboxes([self.flights.inboxes[one] for one in started])
         fleet.scoring.scores_starts = False
         fleet.pace = list_epoch_shares(jobs)
-        with round.name_clients(fleet):
+        with round.lend_inbox(fleet, inbox):
             message = self.prepared.hooks.update(fleet, inbox)
         self.flights.keep_results(fleet, message)
         fleet.state = {}  # frees memory of the device for the next fleet
