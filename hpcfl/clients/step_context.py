@@ -1,7 +1,8 @@
 """Context of a method's own training step.
 
-``StepContext`` gives a step access to models, gradients and random numbers.
-``StepRandom`` draws the random numbers. ``training.py`` loops over the mini-batches.
+``StepContext`` gives a step access to models, gradients and random numbers, and
+``take_step`` takes the step. ``StepRandom`` draws the random numbers. ``training.py``
+loops over the mini-batches.
 """
 
 from collections.abc import Callable, MutableMapping
@@ -190,8 +191,8 @@ class StepContext:
     def _restore_models(self) -> None:
         """Restore the models' own rows after a gradient at other rows.
 
-        Every method that reads or changes the models calls it first, and the fleet
-        calls it after each step.
+        Every method that reads or changes the models calls it first, and ``take_step``
+        calls it after the step.
         """
         if self._model_rows is not None:
             self.set_rows(self._model_rows)
@@ -267,13 +268,13 @@ class StepContext:
             gradients = dict(zip(self._session.work.trained, clipped, strict=True))
         if self._losses.is_cuda:  # few large operations
             rows = self.rows()
-            function(rows, self._flatten(gradients), *others)
+            _change(function, rows, self._flatten(gradients), *others)
             self.set_rows(rows)
             return
         others_by_name = [self._split(other) for other in others]
         for name, weights in self._get_weights().items():
             layers = [parts[name] for parts in others_by_name]
-            function(weights, gradients[name], *layers)
+            _change(function, weights, gradients[name], *layers)
             if isinstance(self._lanes, Tensor):  # indices gave a copy
                 mixing.index_copy(
                     self._session.work.tensors[name], self._lanes, weights
@@ -333,3 +334,32 @@ class StepContext:
             name: part.reshape(-1, *shape)
             for name, part, shape in zip(trained, parts, shapes, strict=True)
         }
+
+
+def take_step(step: Callable[[StepContext], None], context: StepContext) -> None:
+    """Take a method's own step.
+
+    Raises:
+        TypeError: The step returns a value instead of changing the models.
+    """
+    returned: object = step(context)  # type: ignore[func-returns-value]
+    if returned is not None:
+        raise TypeError(
+            "the step of fleet.train_by returns a value, which is lost; change the models "
+            "by context.set_rows, and variables by context.variables"
+        )
+    context._restore_models()
+
+
+def _change(function: Callable[..., object], rows: Tensor, *others: Tensor) -> None:
+    """Call the function of ``apply_elementwise``.
+
+    Raises:
+        TypeError: It returns other rows instead of changing ``rows``.
+    """
+    returned = function(rows, *others)
+    if returned is not None and returned is not rows:
+        raise TypeError(
+            "the function of apply_elementwise returns other rows, which are lost; change "
+            "its first argument in place, such as by rows.sub_(…)"
+        )

@@ -42,7 +42,7 @@ from hpcfl.clients.losses import (
 from hpcfl.clients.optimizers import Optimizer
 from hpcfl.clients.resources import Models, Resources
 from hpcfl.clients.samples import choose_some
-from hpcfl.clients.step_context import StepContext, StepRandom
+from hpcfl.clients.step_context import StepContext, StepRandom, take_step
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
 from hpcfl.rows.declared import DeclaredTensors
@@ -559,8 +559,7 @@ class Chunk:
             _random=self._random,
             _losses=self._no_losses[: len(batch.y)],
         )
-        self.task.step(context)
-        context._restore_models()
+        take_step(self.task.step, context)
         for name, value in context.variables.items():
             if value is not given[name] or value._version != versions[name]:
                 mixing.index_copy(self.variables[name], lanes, value)

@@ -253,6 +253,9 @@ class Hooks:
             state: state of the server, which changes.
             cohort: clients that uploaded.
             uplink: their messages.
+
+        Raises:
+            MessageError: The method returns a value instead of assigning it.
         """
         varying = set(self.method.varying)
         for overlay in self.overlays:
@@ -266,7 +269,12 @@ class Hooks:
             cohort = overlay.show_cohort(cohort)
         if arrived is not None:
             own: Any = NamedTensors(arrived, "uplink")
-            self.method.aggregate(server, cohort, own)
+            returned = self.method.aggregate(server, cohort, own)
+            if returned is not None:
+                form = describe_form(returned)
+                raise MessageError(
+                    "aggregate", f"{form}, which is lost; assign server[NAME] instead"
+                )
         state.update(server)
 
     @property

@@ -39,6 +39,25 @@ def test_a_step_without_a_gradient_has_losses(make_fleet, rows_of):
     assert (fleet.results.losses == 1).all()
 
 
+def descend(context):
+    context.descend(0.1)
+
+
+def return_rows(context):
+    return context.rows() - context.gradient()
+
+
+def return_elements(context):
+    context.apply_elementwise(lambda rows, gradient: rows - gradient)
+
+
+@pytest.mark.parametrize("step", [return_rows, return_elements])
+def test_a_returned_value_that_would_be_lost_is_refused(make_fleet, rows_of, step):
+    fleet = make_fleet()
+    with pytest.raises(TypeError, match="returns"):
+        fleet.train_by(step, rows_of(fleet))
+
+
 class Scaled(nn.Module):
     """A linear model with a trained factor of the logits."""
 
@@ -58,7 +77,7 @@ def test_a_parameter_may_have_no_dimension(make_fleet, rows_of, lanes):
         model = {"name": "test_step_context:Scaled", "factor": factor}
         fleet = make_fleet(model=model, lanes=lanes, clip=0.1, lr=0.1)
         rows = fleet.train(rows_of(fleet), proximal=(0.1, rows_of(fleet, seed=2)))
-        trained.append(fleet.train_by(moves, rows, phase="moves")[0])
+        trained.append(fleet.train_by(descend, rows, phase="moves")[0])
     assert torch.equal(*trained)
 
 

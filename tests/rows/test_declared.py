@@ -183,6 +183,11 @@ class ChangesState(Plain):
         return super().client_model(fleet, inbox, rows, trained)
 
 
+class Returns(Plain):
+    def aggregate(self, server, cohort, uplink):
+        return {"model": uplink["model"]}
+
+
 class Later(Plain):
     def aggregate(self, server, cohort, uplink):
         server["modell" if cohort.round > 1 else "model"] = uplink["model"]
@@ -213,6 +218,7 @@ def play(folder, name, **sections):
         ("ChangesInbox", r"inbox\['model'\] in place"),
         ("ChangesRows", r"rows in place"),
         ("ChangesState", r"fleet.state\['mask'\] in place"),
+        ("Returns", r"test_declared.py:\d+: .*'aggregate' returns a dict"),
         ("Wrong", r"test_declared.py:\d+: .*Wrong' .*'start': RuntimeError"),
     ],
 )
