@@ -26,7 +26,9 @@ from hpcfl.communication.message import Field, Inbox, Mean, Message, wrap_entrie
 from hpcfl.errors import Diverged
 from hpcfl.methods.base import State
 from hpcfl.rows import mixing
+from hpcfl.rows.declared import describe_form
 from hpcfl.simulation import record, torch_settings
+from hpcfl.simulation.hooks import MessageError
 from hpcfl.simulation.round import Collected, LocalWork, Result, Round, on_this_rank
 from hpcfl.storage.metrics import AFTER, BEFORE
 
@@ -400,11 +402,12 @@ def conclude(round: Round, times: Mapping[str, Any]) -> Result:
     measured["seconds/round"] = round.stopwatch.take_lap()
     round.stopwatch.seconds.clear()
     measured |= times
-    if communicator.is_server and plan.is_scored:
-        measured |= measure_clusters(round)
-    if communicator.is_server and not plan.is_final:
-        taken = [*measured, *round.collected.numbers.names]
-        measured |= round.prepared.hooks.measure(round.server, plan.number, taken)
+    with on_this_rank(f"{round.name}, metrics"):
+        if communicator.is_server and plan.is_scored:
+            measured |= measure_clusters(round)
+        if communicator.is_server and not plan.is_final:
+            taken = [*measured, *round.collected.numbers.names]
+            measured |= round.prepared.hooks.measure(round.server, plan.number, taken)
     return Result(
         plan=plan,
         numbers=round.collected.numbers,
@@ -418,11 +421,19 @@ def measure_clusters(round: Round) -> dict[str, Any]:
 
     Returns:
         Metrics by name; {} without shifts.
+
+    Raises:
+        MessageError: The method does not return a cluster for each client.
     """
     shifts = round.prepared.data.shifts
     if shifts is None or not shifts.drawn:
         return {}
     found = round.prepared.method.found_clusters(round.server)
     groups, _ = shifts.group_clients(round.plan.number)
-    clusters = None if found is None else found.cpu().numpy()
+    clusters = None
+    if found is not None:
+        form, expected = describe_form(found), f"int64 [{round.prepared.setup.clients}]"
+        if form != expected:
+            raise MessageError("found_clusters", f"{form}; expected {expected}")
+        clusters = found.cpu().numpy()
     return record.describe_clusters(groups, shifts.drifts, clusters)

@@ -234,6 +234,28 @@ class Forgetful(FedAvg):
         return message
 
 
+class FewClusters(FedAvg):
+    def found_clusters(self, server):
+        return torch.zeros(2, dtype=torch.int64)
+
+
+class NoClusters(FedAvg):
+    def found_clusters(self, server):
+        return server["clusters"]
+
+
+@pytest.mark.parametrize(
+    ("method", "cause"),
+    [
+        ("FewClusters", r".*'found_clusters' returns int64 \[2\]; "),
+        ("NoClusters", r".*test_stages\.py:\d+: KeyError"),
+    ],
+)
+def test_mistakes_in_clusters_have_their_round(federate, method, cause):
+    with pytest.raises(RankFailure, match="^round 1, metrics" + cause):
+        federate(f"{__name__}:{method}", shift=[{"kind": "labels"}])
+
+
 def test_observers_are_scored_and_their_state_is_forgotten():
     (first, stages), _ = rounds(OneProcess(), participation={"fraction": 0.4})
     play(first, stages)
