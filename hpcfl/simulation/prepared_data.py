@@ -2,6 +2,7 @@
 
 import zlib
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -13,9 +14,12 @@ from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset, hold_out
 from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
+from hpcfl.errors import UserError
+from hpcfl.experiment import user_code
 from hpcfl.experiment.config import Config
 from hpcfl.files import wording
 from hpcfl.methods.base import Method
+from hpcfl.simulation.hooks import call_hook
 
 if TYPE_CHECKING:
     from hpcfl.data.poison import Poison
@@ -131,11 +135,20 @@ def draw_shifts(
 def assign_samples(
     config: Config, method: Method, split: Split, dataset: Dataset
 ) -> Assigned:
-    """Hold out samples of clients, first to choose the best round, then for the method."""
+    """Hold out samples of clients, first to choose the best round, then for the method.
+
+    Raises:
+        UserError: The method's share of held-out samples is not in [0, 1).
+    """
     labels, seed = dataset.y.numpy(), config.partition.seed
     share = config.training.validation
     train, selection = hold_out(split.train, labels, share, seed, purpose="selection")
-    of_method = method.validation_share()
+    of_method: float = call_hook(method, "validation_share", Real)
+    if not 0 <= of_method < 1:
+        raise UserError(
+            f"{user_code.locate(method.validation_share)}{type(method).__name__}."
+            f"validation_share returns {of_method:g}; expected a share in [0, 1)"
+        )
     train, validation = hold_out(train, labels, of_method, seed)
     return Assigned(
         train=train,
