@@ -177,15 +177,27 @@ class JoinedWork:
         self._state: dict[str, Tensor] = {}
         self._rows: dict[str, Tensor] = {}  # rows of messages
         self._weights: dict[str, Tensor] = {}  # weights of means
+        self._forms: dict[str, str] = {}  # forms of messages, without clients
 
     def add(self, work: LocalWork) -> None:
-        """Copy the results of the next group."""
+        """Copy the results of the next group.
+
+        Raises:
+            ValueError: Its messages have other entries than those of earlier groups.
+        """
         if len(work.ids) == self.clients:
             self._only = work
             return
         for name, tensor in work.state.items():
             self._put(self._state, name, tensor)
-        for name, entry in wrap_entries(work.message).items():
+        entries = wrap_entries(work.message)
+        forms = {name: describe_form(entries[name].tensor[:0]) for name in entries}
+        if self._ids and forms != self._forms:
+            raise ValueError(
+                f"groups of clients send different messages: {self._forms}, {forms}"
+            )
+        self._forms = forms
+        for name, entry in entries.items():
             self._put(self._rows, name, entry.tensor)
             if isinstance(entry, Mean):
                 self._put(self._weights, name, entry.weights)

@@ -14,9 +14,16 @@ from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.simulation.hooks import MessageError, check_message
 from hpcfl.simulation.prepare import prepare
-from hpcfl.simulation.round import Round, vote_to_continue
+from hpcfl.simulation.round import LocalWork, Round, vote_to_continue
 from hpcfl.simulation.round_schedule import make_untimed
-from hpcfl.simulation.stages import FINAL_SCORING, TRAINING, Stage, conclude, play
+from hpcfl.simulation.stages import (
+    FINAL_SCORING,
+    TRAINING,
+    JoinedWork,
+    Stage,
+    conclude,
+    play,
+)
 from hpcfl.storage.clients import ClientStore
 
 EXCHANGES = (
@@ -232,6 +239,15 @@ class Forgetful(FedAvg):
         if fleet.round == 2:
             return {"model": message["model"].tensor.mean(dim=0)}
         return message
+
+
+def test_groups_of_clients_send_the_same_entries():
+    joined = JoinedWork(2)
+    finite, rows = torch.ones(1, dtype=torch.bool), torch.ones(1, 3)
+    joined.add(LocalWork(np.array([0]), {"a": rows, "b": rows}, {}, finite))
+    for message in ({"a": rows}, {"a": rows, "b": rows[:, :1]}):
+        with pytest.raises(ValueError, match="different messages"):
+            joined.add(LocalWork(np.array([1]), message, {}, finite))
 
 
 class FewClusters(FedAvg):
