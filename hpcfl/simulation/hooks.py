@@ -49,6 +49,13 @@ class MessageError(TypeError):
         self.hook = hook
 
 
+def refuse_other_than_mappings(hook: str, returned: Any) -> None:
+    """Raise MessageError if a hook has not returned tensors by name."""
+    if not isinstance(returned, Mapping):
+        given = describe_form(returned)
+        raise MessageError(hook, f"{given}; expected a dictionary of tensors by name")
+
+
 def check_message(
     hook: str, message: Any, clients: int, is_from_server: bool
 ) -> Message:
@@ -63,9 +70,7 @@ def check_message(
     Raises:
         MessageError: The message cannot be sent.
     """
-    if not isinstance(message, Mapping):
-        given = describe_form(message)
-        raise MessageError(hook, f"{given}; expected a dictionary of tensors by name")
+    refuse_other_than_mappings(hook, message)
     for name in message:
         if not isinstance(name, str):
             raise MessageError(hook, f"the name {name!r}; expected a text: '{name}'")
@@ -85,7 +90,7 @@ def check_message(
                 f"'{name}' of shape {shape}; expected a row for each client, here "
                 f"[{clients}, width]",
             )
-    return message
+    return cast(Message, message)
 
 
 def check_measured(hook: str, returned: Any) -> dict[str, float]:
@@ -213,6 +218,8 @@ class Hooks:
         inboxes = [inbox]
         for overlay in reversed(self.overlays):
             inboxes.append(overlay.receive(fleet, inboxes[-1]))
+            name = f"{type(overlay).__name__}.receive"
+            refuse_other_than_mappings(name, inboxes[-1])
         own: Any = NamedTensors(inboxes[-1], "inbox")
         return [*inboxes[:-1], own]
 
@@ -223,7 +230,9 @@ class Hooks:
             fleet: fleet of the clients.
             inbox: inbox of the method.
         """
-        prepared: Any = NamedTensors(self.method.prepare(fleet, inbox), "inbox")
+        returned = self.method.prepare(fleet, inbox)
+        refuse_other_than_mappings("prepare", returned)
+        prepared: Any = NamedTensors(returned, "inbox")
         return cast(Inbox, prepared)
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:

@@ -188,6 +188,11 @@ class Returns(Plain):
         return {"model": uplink["model"]}
 
 
+class Forgets(Plain):
+    def prepare(self, fleet, inbox):
+        inbox["begin"] = inbox["model"]
+
+
 class Later(Plain):
     def aggregate(self, server, cohort, uplink):
         server["modell" if cohort.round > 1 else "model"] = uplink["model"]
@@ -219,6 +224,7 @@ def play(folder, name, **sections):
         ("ChangesRows", r"rows in place"),
         ("ChangesState", r"fleet.state\['mask'\] in place"),
         ("Returns", r"test_declared.py:\d+: .*'aggregate' returns a dict"),
+        ("Forgets", r"test_declared.py:\d+: .*'prepare' returns a NoneType"),
         ("Wrong", r"test_declared.py:\d+: .*Wrong' .*'start': RuntimeError"),
     ],
 )

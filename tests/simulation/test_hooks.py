@@ -202,6 +202,16 @@ def test_a_failure_in_an_overlay_is_named():
     assert find_called_hook(error, prepared.hooks) == "Failing.receive"
 
 
+class Forgetting(Overlay):
+    def receive(self, fleet, inbox):
+        pass
+
+
+def test_an_overlay_that_returns_no_inbox_is_named():
+    error = find_error(prepared_with(Forgetting()))
+    assert str(error).startswith("'Forgetting.receive' returns a NoneType")
+
+
 @dataclass(frozen=True)
 class Measuring(Overlay):
     returned: object
