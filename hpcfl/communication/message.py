@@ -69,8 +69,12 @@ class Pool:
         return self.picks.device
 
     def take(self, positions: Tensor) -> Tensor:
-        """Return copies of the models at ``positions`` [k], on the clients' device."""
-        models = self.rows[positions.to(self.rows.device)]
+        """Return copies of the models at ``positions`` [k], on the clients' device.
+
+        Raises:
+            IndexError: There is no such model, as for a pick of −1.
+        """
+        models = self.rows.index_select(0, positions.to(self.rows.device))
         return mixing.move_to_device(models, self.device)
 
     def count_floats(self) -> Tensor:

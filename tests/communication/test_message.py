@@ -10,7 +10,7 @@ import torch
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.exchange import place
-from hpcfl.communication.message import Field, Mean, select_sound, wrap_entries
+from hpcfl.communication.message import Field, Mean, Pool, select_sound, wrap_entries
 
 ROWS, SAMPLES = torch.tensor([[1.0, 2], [3, 6], [5, 1]]), torch.tensor([1, 2, 1])
 
@@ -77,6 +77,13 @@ def test_those_who_are_left_out_do_not_count(arrived):
     assert found["mean"].tolist() == [3.0, 1.5]
     assert torch.equal(found["rows"], ROWS[[0, 2]])
     assert set(wrap_entries(left)) == {"mean", "rows"}
+
+
+def test_a_pick_of_no_model_is_no_model():
+    pool = Pool(ROWS, torch.tensor([[1, -1]]))
+    assert torch.equal(pool.take(pool.picks[0, :1]), ROWS[1:2])
+    with pytest.raises(IndexError):
+        pool.take(pool.picks[0])
 
 
 def test_with_nobody_left_there_is_no_mean():
