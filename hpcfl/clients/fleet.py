@@ -68,6 +68,7 @@ class TrainOptions(TypedDict, total=False):
         phase: name of this training in the key of all shuffles, by default "train". Two
             phases of a round see different orders. A fleet trains each phase once.
         proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
+            In ``train_by`` only ``optimizer_step`` descends it.
         share: fraction of a client's samples to train on, by default 1. The samples are
             drawn for the phase, at least one for each client.
         only: mask of the clients that train, bool [n]; the rows of the other clients
@@ -154,9 +155,10 @@ def train_as_asked(task: training.Task) -> training.Task:
 
 @dataclass
 class Fleet:
-    """n clients of one rank, for one call of a method's hook.
+    """n clients of one rank, for one call of a method.
 
-    The hooks are ``update``, ``observe`` and ``finish``.
+    All hooks of a call of ``update``, ``observe`` or ``finish``, and of the scoring of
+    newcomers, receive the same fleet.
 
     Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that
     all clients share.

@@ -156,8 +156,8 @@ class StepContext:
     Rows contain only the trained columns, ``[a, width]``.
 
     Attributes:
-        variables: the method's tensors ``[a, …]`` by name; a step changes one by
-            assigning a new tensor.
+        variables: the method's tensors ``[a, …]`` by name, which a step may assign or
+            change in place.
         index: number of steps that each lane took before in this training, int64 [a].
     """
 
@@ -233,9 +233,10 @@ class StepContext:
         return self._flatten(self._gradients(batch))
 
     def regulariser(self, terms: Tensor) -> None:
-        """Add a term [a] to the objective of the step.
+        """Add a term [a] to the recorded objective of the step.
 
-        The term is included in ``losses``, but not in their data terms.
+        The term is included in ``losses``, but not in their data terms. ``gradient``
+        does not contain it, so the step itself must descend it.
         """
         self._losses = add_terms(self._losses, terms)
 
