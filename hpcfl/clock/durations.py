@@ -70,7 +70,7 @@ def draw_devices(time: Time, clients: int, seed: int, sample_ms: float) -> Devic
 def _draw_factors(time: Time, clients: int, seed: int) -> list[Decimal]:
     """Return the factor by which each client is slower than ``sample_ms``."""
     if time.devices == "zipf":
-        return _rank_factors(clients, seed, Decimal(time.exponent))
+        return _draw_zipf_factors(clients, seed, Decimal(time.exponent))
     factors = []
     for client in range(clients):
         random = randomness.generator(seed, "device", client)
@@ -90,13 +90,13 @@ def _draw_factors(time: Time, clients: int, seed: int) -> list[Decimal]:
     return factors
 
 
-def _rank_factors(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
-    """Return (r/⌈M/2⌉)^s for the rank r of each client, from 1, in random order."""
+def _draw_zipf_factors(clients: int, seed: int, exponent: Decimal) -> list[Decimal]:
+    """Return (r/⌈M/2⌉)^s for the place r of each client, from 1, in random order."""
     order = randomness.permutation(clients, seed, "device ranks")
     middle = Decimal(-(-clients // 2))
     factors = [Decimal(1)] * clients
-    for rank, client in enumerate(order.tolist(), start=1):
-        factors[client] = exact.compute_power(rank / middle, exponent)
+    for place, client in enumerate(order.tolist(), start=1):
+        factors[client] = exact.compute_power(place / middle, exponent)
     return factors
 
 

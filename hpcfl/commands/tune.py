@@ -445,7 +445,7 @@ class Player(SearchResults):
         score = metric_values.read_value(run, metric_values.VALIDATION, "tail").value
         is_number = math.isfinite(score)
         after["score"] = score if is_number else None
-        after["rank"] = run.measure.rank(score) if is_number else None
+        after["rank"] = run.measure.orient(score) if is_number else None
         return self.charged(after, run, since) if rounds > since else after
 
     def charged(self, result: Result, run: Run, since: int) -> Result:

@@ -35,11 +35,11 @@ def select_samples(
     labels = dataset.y.numpy()
     trained = len(labels) - dataset.official_test
     end = len(labels) if merged and dataset.merges else trained
-    rank = np.arange(dataset.classes)
+    place = np.arange(dataset.classes)
     if data.imbalance_order == "random":
-        rank = randomness.permutation(dataset.classes, seed, "long tail", "order")
+        place = randomness.permutation(dataset.classes, seed, "long tail", "order")
     steps = max(1, dataset.classes - 1)
-    sizes = end / dataset.classes * (1 / data.imbalance) ** (rank / steps)
+    sizes = end / dataset.classes * (1 / data.imbalance) ** (place / steps)
     parts = [] if merged else [np.arange(end, len(labels))]
     for k, size in enumerate(sizes.tolist()):
         of_class = np.flatnonzero(labels[:end] == k)

@@ -317,7 +317,7 @@ def compute_gains(
             if np.isnan(scores[-1]).all():
                 missing.append(run.label)
         numbers, reference_numbers = scores
-        gained = measure.rank(1.0) * (numbers - reference_numbers)
+        gained = measure.orient(1.0) * (numbers - reference_numbers)
         partition = find_partition(placed)
         of_partition.setdefault(partition, []).append(gained)
         of_search.setdefault(partition, {})[placed.setting.get(SEARCH, 0)] = gained
@@ -407,8 +407,8 @@ def compute_gini(numbers: np.ndarray) -> float:
     if mean == 0:
         return math.nan
     count = len(numbers)
-    ranks = np.arange(1, count + 1)
-    weighted = ((2 * ranks - count - 1) * np.sort(numbers)).sum()
+    places = np.arange(1, count + 1)
+    weighted = ((2 * places - count - 1) * np.sort(numbers)).sum()
     return float(weighted / (count**2 * mean))
 
 

@@ -110,8 +110,8 @@ def draw(
 def _sort_labels(lines: DataFrame, measure: Measure | None) -> list[str]:
     """Return the labels of the lines, sorted by their last values, best first."""
     ends = lines.groupby(["panel", "row"], sort=False)["mean"].last()
-    ranks = ends * (measure.rank(1.0) if measure else 1.0)
-    in_order = ranks.sort_values(ascending=False, kind="stable")
+    oriented = ends * (measure.orient(1.0) if measure else 1.0)
+    in_order = oriented.sort_values(ascending=False, kind="stable")
     return list(in_order.index.get_level_values("row").unique())
 
 

@@ -251,10 +251,10 @@ def find_time_to(run: Run, metric: str, target: float) -> float:
     if measure is None or name.of_clients:
         raise UserError(f"--time-to: {metric} is not a score of each round")
     seconds = read_virtual_seconds(run, name.column)
-    ranks = measure.rank(1.0) * read_series(run, metric)
+    oriented = measure.orient(1.0) * read_series(run, metric)
     # The decimal quotient of 72.4 and 100 equals 724 / 1000; 72.4 / 100 does not.
-    wanted = measure.rank(float(Decimal(str(target)) / measure.factor))
-    reached = seconds[ranks >= wanted]  # excludes NaN
+    wanted = measure.orient(float(Decimal(str(target)) / measure.factor))
+    reached = seconds[oriented >= wanted]  # excludes NaN
     return float(reached[0]) if len(reached) else math.nan
 
 

@@ -103,7 +103,7 @@ def sort_best_first(runs: list[Run]) -> list[Run]:
         best = run.summary.best
         if best is None:
             return True, 0.0
-        return False, -run.measure.rank(best[run.score])
+        return False, -run.measure.orient(best[run.score])
 
     return sorted(runs, key=order)
 

@@ -170,8 +170,8 @@ class Measure:
         """Return the unit as the end of a label, such as `` (%)``; "" without one."""
         return f" ({self.unit})" if self.unit else ""
 
-    def rank(self, number: float) -> float:
-        """Return the sort key of a number, which is higher for a better number."""
+    def orient(self, number: float) -> float:
+        """Return a number with the sign that makes better numbers higher."""
         return number if self.better == "up" else -number
 
     def format(self, number: float) -> str:

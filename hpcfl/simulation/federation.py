@@ -124,8 +124,8 @@ class BestRound:
         number = communicator.bcast(float(values.get(name, np.nan)))
         if np.isnan(number):
             return
-        rank, best = self.measure.rank, self.number
-        if best is None or rank(number) > rank(best):
+        orient, best = self.measure.orient, self.number
+        if best is None or orient(number) > orient(best):
             assert self._before is not None
             self.number = number
             self._unwritten = replace(self._before, number=number)

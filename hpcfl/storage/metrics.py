@@ -54,7 +54,7 @@ class ResultRounds:
 def find_result_rounds(
     rounds: np.ndarray,
     numbers: np.ndarray,
-    rank: Callable[[float], float],
+    orient: Callable[[float], float],
     chosen: np.ndarray | None = None,
 ) -> ResultRounds | None:
     """Return the rounds at which a metric is reported, or None if it is missing.
@@ -62,8 +62,8 @@ def find_result_rounds(
     Args:
         rounds: numbers of the rounds [T].
         numbers: metric in each round [T]; NaN if missing.
-        rank: function that orders values, higher for better ones; of equal values the
-            first is the best.
+        orient: function that returns higher numbers for better ones; of equal values
+            the first is the best.
         chosen: other values [T] that determine the best round, such as those of
             validation samples; None to use ``numbers``.
     """
@@ -72,7 +72,7 @@ def find_result_rounds(
     candidates = known[np.isfinite(chosen[known])]
     if not candidates.size:
         return None
-    best = max(candidates.tolist(), key=lambda position: rank(float(chosen[position])))
+    best = max(candidates.tolist(), key=lambda place: orient(float(chosen[place])))
     last = int(known[-1])
     first = rounds[last] - ceil(TAIL * rounds[last])  # the tail is after this round
     return ResultRounds(best, last, known[rounds[known] > first].tolist())

@@ -102,7 +102,7 @@ def summarise(run: "Run") -> Summary:
 
     rounds, played = results.rounds, results.played
     chosen = get_numbers(measures.find_chosen_column(config, column))
-    counted = find_result_rounds(rounds, get_numbers(column), measure.rank, chosen)
+    counted = find_result_rounds(rounds, get_numbers(column), measure.orient, chosen)
     best = last = tail = best_validation = None
     scores: dict[str, float | None] = {}
     if counted is not None:

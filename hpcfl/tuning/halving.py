@@ -138,13 +138,13 @@ def find_highest_cost(gradients: Sequence[int]) -> int:
     return max(1, 2 * dearest - min(gradients))
 
 
-def select_best(ranks: Mapping[str, float | None], count: int) -> list[str]:
-    """Return the ``count`` names with the highest ranks, fewer if fewer have a rank.
+def select_best(numbers: Mapping[str, float | None], count: int) -> list[str]:
+    """Return the ``count`` names with the highest numbers, fewer if fewer have one.
 
-    Equal ranks keep their order. The rank None marks a run that diverged or has no
-    score; its name is left out.
+    Equal numbers keep their order. None marks a run that diverged or has no score; its
+    name is left out.
     """
-    known = {name: rank for name, rank in ranks.items() if rank is not None}
+    known = {name: number for name, number in numbers.items() if number is not None}
     return sorted(known, key=known.__getitem__, reverse=True)[:count]
 
 

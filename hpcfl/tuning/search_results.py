@@ -171,9 +171,11 @@ class SearchResults:
 
     def _select_best(self, method: str, rung: int, count: int) -> list[Candidate]:
         """Return the ``count`` best candidates of a rung, by the mean over search seeds."""
-        by_name, ranks = {}, {}
+        by_name, orders = {}, {}
         for candidate in self.select_candidates(method, rung):
             found = self.read_results(candidate, rung)
             by_name[candidate.name] = candidate
-            ranks[candidate.name] = halving.compute_mean([one["rank"] for one in found])
-        return [by_name[name] for name in halving.select_best(ranks, count)]
+            orders[candidate.name] = halving.compute_mean(
+                [one["rank"] for one in found]
+            )
+        return [by_name[name] for name in halving.select_best(orders, count)]

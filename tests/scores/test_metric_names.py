@@ -65,5 +65,6 @@ def test_what_is_no_number_of_a_score(wanted):
 def test_how_numbers_are_shown_and_which_are_better():
     accuracy, loss = resolve("mean", BUILT_IN), resolve("loss", BUILT_IN)
     assert accuracy.format(0.98765) == "98.77" and loss.format(0.98765) == "0.9877"
-    assert accuracy.rank(2) > accuracy.rank(1) and loss.rank(1) > loss.rank(2)
+    assert accuracy.orient(2) > accuracy.orient(1)
+    assert loss.orient(1) > loss.orient(2)
     assert resolve("std", BUILT_IN).better == "down"  # clients with equal values

@@ -108,8 +108,8 @@ def _deal_changed(places: np.ndarray, changed: np.ndarray, groups: int) -> np.nd
     others.
     """
     dealt = np.zeros(len(places), np.int64)
-    rank = places[changed].argsort().argsort()  # position among the changed clients
-    dealt[changed] = 1 + _spread(rank, groups - 1)
+    order = places[changed].argsort().argsort()  # position among the changed clients
+    dealt[changed] = 1 + _spread(order, groups - 1)
     return dealt
 
 

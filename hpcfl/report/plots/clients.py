@@ -191,7 +191,7 @@ def read_rows(
     for row in numbers["row"].unique():
         if row not in set(known["row"]):
             sheet.notes.append(f"{row}: left out, its clients lack this score")
-    return Rows(sort_rows(known, measure.rank(1.0)), repetitions, measure, reading)
+    return Rows(sort_rows(known, measure.orient(1.0)), repetitions, measure, reading)
 
 
 def sort_rows(numbers: DataFrame, sign: float) -> DataFrame:

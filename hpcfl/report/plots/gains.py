@@ -77,7 +77,7 @@ def find_gains(scores: Rows, against: str) -> Rows:
     pairs = others.merge(alone[[*same, "number"]], on=same, suffixes=("", "_alone"))
     if pairs.empty:
         raise UserError(f"--against {against}: no other row has the same clients")
-    sign = scores.measure.rank(1.0)
+    sign = scores.measure.orient(1.0)
     gains = pairs.assign(number=sign * (pairs["number"] - pairs["number_alone"]))
     return replace(scores, numbers=clients.sort_rows(gains, 1.0))
 
