@@ -104,16 +104,16 @@ def run(
     communicator.watch(find_allowed_silence([config]))
     require_same_settings(communicator, {"": config}, folder, fresh)
     with StopRequest(end_at_once) as request, ExitStack() as stack:
-        complete, clash = _examine(communicator, config, folder, fresh)
+        complete, folder_errors = _examine(communicator, config, folder, fresh)
         if complete:
             return False
-        prepared = _prepare(config, communicator, clash)
+        prepared = _prepare(config, communicator, folder_errors)
         prepared = preflight.run(prepared, communicator)
         schedule = make_schedule(prepared, communicator)
         prepared = start_checks.add_notes(prepared, schedule)
         hosted = prepared.placement.list_clients(communicator.rank).tolist()
         ranks = list_ranks(communicator, prepared.resources.device, hosted)
-        introduced = communicator.introduce(ranks)
+        new_ranks = communicator.introduce(ranks)
         claim = None
         with agreed(communicator):
             if communicator.is_server:
@@ -146,7 +146,7 @@ def run(
             federation=federation,
             folder=folder,
             done=done,
-            lines=introduced,
+            new_ranks=new_ranks,
             notes=notes,
             on_round=on_round,
         )
@@ -348,20 +348,20 @@ def _examine(
         Whether the folder holds the complete run, and error lines if the folder cannot
         be used.
     """
-    complete, clash = False, list[str]()
+    complete, folder_errors = False, list[str]()
     with agreed(communicator):
         check_world(communicator)
         if communicator.is_server:
             try:
                 complete = run_folder.examine(folder, config, fresh)
             except run_folder.OtherLength as error:
-                clash = [*error.args, *_describe_cost(config, error.begun_for)]
+                folder_errors = [*error.args, *_describe_cost(config, error.begun_for)]
             except UserError as error:
-                clash = list(error.args)
+                folder_errors = list(error.args)
             if complete:
                 run_folder.tidy(folder)
-    complete, clash = communicator.bcast([complete, clash])
-    return complete, clash
+    complete, folder_errors = communicator.bcast([complete, folder_errors])
+    return complete, folder_errors
 
 
 def _describe_cost(config: Config, begun_for: int) -> list[str]:
@@ -380,14 +380,16 @@ def _describe_cost(config: Config, begun_for: int) -> list[str]:
     return [describe_cost(config, begun_for)]
 
 
-def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Prepared:
+def _prepare(
+    config: Config, communicator: Communicator, folder_errors: list[str]
+) -> Prepared:
     """Return a rank's state before round 1. Collective.
 
     Args:
         config: Configuration of the run.
         communicator: Communicator of all ranks.
-        clash: Error lines of a folder that cannot be used; raised together with the
-            errors of the experiment.
+        folder_errors: Error lines of a folder that cannot be used. They are raised
+            together with the errors of the experiment.
 
     Raises:
         UserError: If the folder cannot be used or the experiment is invalid.
@@ -399,9 +401,9 @@ def _prepare(config: Config, communicator: Communicator, clash: list[str]) -> Pr
             adapter = make_adapter(config.adapter)
         prepared = prepare_together(config, communicator, adapter)
     except UserError as error:
-        raise UserError(*clash, *error.args) from error.__cause__
-    if clash:
-        raise UserError(*clash)
+        raise UserError(*folder_errors, *error.args) from error.__cause__
+    if folder_errors:
+        raise UserError(*folder_errors)
     return prepared
 
 
@@ -457,7 +459,7 @@ def _report_rounds(
     federation: Federation,
     folder: Path,
     done: int,
-    lines: list[str],
+    new_ranks: list[str],
     notes: list[str],
     on_round: OnRound | None,
 ) -> Iterator[None]:
@@ -467,7 +469,7 @@ def _report_rounds(
         federation: Federation; it has a writer only on rank 0.
         folder: Folder of the run.
         done: Number of rounds that were played before.
-        lines: Descriptions of ranks that were not shown yet.
+        new_ranks: Names of ranks that were not shown yet.
         notes: Notes to show before the first round.
         on_round: Function to call after each round.
     """
@@ -496,7 +498,7 @@ def _report_rounds(
                 _call_user(on_round, config.name, number, values)
 
         federation.announce = announce
-        progress.start(done, lines, [*notes, *writer.notes])
+        progress.start(done, new_ranks, [*notes, *writer.notes])
         try:
             with tracking:
                 yield
