@@ -45,7 +45,7 @@ from hpcfl.clients.samples import choose_some
 from hpcfl.clients.step_context import StepContext, StepRandom, take_step
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
-from hpcfl.rows.declared import DeclaredTensors
+from hpcfl.rows.declared import DeclaredTensors, Watch
 
 if TYPE_CHECKING:
     from hpcfl.clients.sample_privacy import SamplePrivacy
@@ -547,7 +547,7 @@ class Chunk:
         """
         assert self.task.step is not None and self._random is not None
         given = self._select_variables(lanes)
-        versions = {name: value._version for name, value in given.items()}
+        watch = Watch(given)
         context = StepContext(
             variables=DeclaredTensors(given, "context.variables", "fleet.train_by"),
             # a step may keep a reference to it
@@ -560,8 +560,9 @@ class Chunk:
             _losses=self._no_losses[: len(batch.y)],
         )
         take_step(self.task.step, context)
+        changed = watch.end()
         for name, value in context.variables.items():
-            if value is not given[name] or value._version != versions[name]:
+            if value is not given[name] or name in changed:
                 mixing.index_copy(self.variables[name], lanes, value)
                 self.assigned.add(name)
         return context.losses
