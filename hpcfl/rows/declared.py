@@ -19,7 +19,11 @@ from hpcfl.errors import UserError, suggest
 STORED_FLOATS = torch.float16, torch.float32, torch.float64
 
 
-class UnknownName(UserError, KeyError):
+class MisusedTensor(UserError):
+    """Error of a hook that reads, assigns or changes a tensor in a wrong way."""
+
+
+class UnknownName(MisusedTensor, KeyError):
     """Error for an unknown name, or for a value of another type or shape."""
 
 
@@ -183,7 +187,7 @@ class Watch:
 
 @contextmanager
 def refuse_changes(tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Raise UserError if a tensor changes in place in the block.
+    """Raise MisusedTensor if a tensor changes in place in the block.
 
     Args:
         tensors: tensors by the names that messages show.
@@ -191,4 +195,6 @@ def refuse_changes(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     watch = Watch(tensors)
     yield
     for name in watch.end():
-        raise UserError(f"a hook changes {name} in place; change {name}.clone()")
+        raise MisusedTensor(
+            f"a hook changes {name} in place; change a copy, {name}.clone()"
+        )

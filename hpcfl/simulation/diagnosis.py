@@ -10,7 +10,7 @@ from hpcfl.errors import RunFailure, UserError, is_shortage
 from hpcfl.experiment import plugins, user_code
 from hpcfl.models import usable
 from hpcfl.rows import randomness
-from hpcfl.rows.declared import UnknownName, describe_form
+from hpcfl.rows.declared import MisusedTensor, describe_form
 from hpcfl.simulation import dry_round
 from hpcfl.simulation.hooks import Hooks, MessageError, find_called_hook, find_hooks
 from hpcfl.simulation.prepare import Prepared
@@ -43,13 +43,13 @@ def diagnose(prepared: Prepared, error: BaseException) -> tuple[str, BaseExcepti
     if of_model is not None:
         return of_model
     known = isinstance(error, UserError)
-    if known and not isinstance(error, UnknownName):
+    if known and not isinstance(error, MisusedTensor):
         return f"{user_code.locate(error)}{error}", error
     hook, method = find_hook(error, prepared.hooks), type(prepared.method)
     model = plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
     place = user_code.locate(error, getattr(method, hook, None), method, model)
     name = f"{place}method.name = '{prepared.method.name}'"
-    if isinstance(error, MessageError | UnknownName):
+    if isinstance(error, MessageError | MisusedTensor):
         return f"{name}: {error}", error
     where = f" in '{hook}'" if hook else ""
     return f"{name} fails{where}: {user_code.describe_error(error)}", error
