@@ -374,8 +374,12 @@ class Fleet:
             the last step.
 
         Raises:
-            ValueError: As for ``train``.
+            ValueError: As for ``train``, or the mode is unknown.
         """
+        if frozen not in ("evaluation", "training"):
+            raise ValueError(
+                f"frozen = {frozen!r}; expected 'evaluation' or 'training'"
+            )
         task, start = self._make_task(rows, options)
         task = replace(task, step=step, batches=batches, frozen_mode=frozen)
         trained = training.train(self.adjust(task), self.resources, start)

@@ -55,6 +55,10 @@ def test_a_phase_is_trained_once(make_fleet, rows_of):
         ),
         (lambda fleet, rows: fleet.train(rows, epochs=2.5), "epochs = 2.5; "),
         (lambda fleet, rows: fleet.train(rows, share=20), "share = 20; "),
+        (
+            lambda fleet, rows: fleet.train_by(print, rows, frozen="train"),
+            "frozen = 'train'; ",
+        ),
         (lambda fleet, rows: fleet.record("pre/norm", rows[:, 0]), "'pre/norm'"),
     ],
 )
