@@ -16,8 +16,11 @@ from hpcfl.clients import name_buffers
 from hpcfl.clients.scoring import BLOCK
 from hpcfl.data import checks
 from hpcfl.errors import UserError, suggest
+from hpcfl.experiment import user_code
+from hpcfl.rows.declared import describe_form
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.simulation import torch_settings
+from hpcfl.simulation.hooks import call_hook
 from hpcfl.storage.manifest import list_damaged, name_manifest
 from hpcfl.storage.metrics import AFTER, BEFORE, compute_client_scores
 from hpcfl.storage.results import Results
@@ -155,7 +158,8 @@ class RunModels:
             at: round, as in ``of_clients``.
 
         Raises:
-            UserError: The server has no model, or none with a given name.
+            UserError: The server has no model, or none with a given name, or the
+                method does not return models.
         """
         has_global = np.isfinite(self._get_accuracies(GLOBAL)).any()
         newest = (
@@ -164,7 +168,15 @@ class RunModels:
             else self._find_round(self.score, at)
         )
         method = self.replay.prepared.method
-        rows = method.server_models(self.replay.server(newest))
+        rows = call_hook(method, "server_models", dict, self.replay.server(newest))
+        width = self.replay.prepared.setup.layout.width
+        for name, row in rows.items():
+            if list(row.shape) != [width]:
+                raise UserError(
+                    f"{user_code.locate(method.server_models)}{type(method).__name__}."
+                    f"server_models returns '{name}' as {describe_form(row)}; expected "
+                    f"[{width}]"
+                )
         known = [GLOBAL, *rows] if has_global else list(rows)
         server = f"{self.folder}: the server of {method.name}"
         if not known:

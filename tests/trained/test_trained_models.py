@@ -5,6 +5,7 @@ import pytest
 import torch
 from refusals import expect_refusal
 
+from hpcfl.methods.fedavg import FedAvg
 from hpcfl.methods.overlays.class_wise import compute_class_models
 from hpcfl.trained import loading
 from hpcfl.trained.models import predict_classes
@@ -80,6 +81,26 @@ def test_the_global_model_is_the_servers(played):
     row = torch.cat([tensor.flatten() for tensor in found.module.state_dict().values()])
     assert torch.equal(row, server) and found.round == 4
     assert accuracy(run, found) == found.recorded == run.accuracy("global")[-1]
+
+
+class Short(FedAvg):
+    def server_models(self, server):
+        return {"short": server["model"][:3]}
+
+
+class Lost(FedAvg):
+    def server_models(self, server):
+        return {"lost": server["lost"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("Short", r"Short\.server_models .*'short' as float32 \[3\]"), ("Lost", "'lost'")],
+)
+def test_mistakes_in_the_servers_models_have_their_line(played, method, words):
+    run = played(f"{__name__}:{method}")
+    with expect_refusal(r"test_trained_models\.py:\d+: .*" + words):
+        run.models.of_server()
 
 
 @pytest.mark.slow
