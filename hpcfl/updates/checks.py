@@ -86,19 +86,15 @@ def check_sections(
         raise UserError(f"{key} ignores weights; set method.weights = 'uniform'")
     participation, clients = config.participation, config.partition.clients
     cohort = participation.count(clients)
-    may_grow = participation.scheme == "poisson"
-    if problem := rule.find_problem(clients if may_grow else cohort):
+    largest = clients if participation.scheme == "poisson" else cohort
+    if problem := rule.find_problem(largest):
         raise UserError(f"{key}: {problem}")
     if attack is not None:
-        varies = may_grow or participation.dropout or config.time.mode != "none"
-        check_attack(config, attack, transforms, None if varies else cohort)
+        check_attack(config, attack, transforms, largest)
 
 
 def check_attack(
-    config: Config,
-    attack: Attack,
-    transforms: Sequence[Transform],
-    cohort: int | None,
+    config: Config, attack: Attack, transforms: Sequence[Transform], largest: int
 ) -> None:
     """Raise UserError for an attack that is impossible in every round.
 
@@ -106,7 +102,7 @@ def check_attack(
         config: The experiment.
         attack: The attack on updates.
         transforms: The transforms of the experiment.
-        cohort: The number of clients in a round; None if it varies.
+        largest: The largest number of clients in a round.
     """
     for transform in transforms:
         if attack.needs_honest and transform.list_memory():
@@ -114,9 +110,15 @@ def check_attack(
                 f"attack.kind = '{attack.kind}' is computed on the server, where "
                 f"'{transform.kind}' cannot read the clients' state; set its feedback = false"
             )
-    every = config.partition.clients
-    attackers = len(attack.find_attackers(config.seed, every))
-    if cohort != every or not attackers:
+    participation = config.participation
+    attackers = len(attack.find_attackers(config.seed, config.partition.clients))
+    if not attackers:
         return
-    if problem := attack.find_problem(attackers, every - attackers):
+    may_shrink = participation.dropout or config.time.mode != "none"
+    least = 1  # attackers in a round
+    if participation.scheme == "fixed" and not may_shrink:
+        least = max(1, largest + attackers - config.partition.clients)
+    counts = range(least, min(attackers, largest) + 1)
+    if all(attack.find_problem(count, largest - count) for count in counts):
+        problem = attack.find_problem(least, largest - least)
         raise UserError(f"attack.kind = '{attack.kind}': {problem}")

@@ -73,6 +73,13 @@ LARGEST = {"rule": "own_updates:Largest"}
         ),
         (
             {
+                "attack": {"kind": "alie", "share": 0.4},
+                "participation": {"fraction": 0.4},
+            },
+            "'alie': .* 2 honest clients .* 1",
+        ),
+        (
+            {
                 "compression": HALVE,
                 "attack": {"kind": "own_updates:Imitate", "share": 0.2},
             },
