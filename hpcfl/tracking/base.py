@@ -4,6 +4,7 @@ A tracker writes a run's metrics in the format of another tool. It runs in a sep
 thread, so that it can neither delay a run nor make it fail.
 """
 
+import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -56,6 +57,18 @@ class Tracker(ABC):
     @abstractmethod
     def close(self) -> None:
         """Write the remaining metrics."""
+
+
+def find_id(folder: Path) -> str:
+    """Return the random id of the run in a tracker's folder, also after an interruption.
+
+    A new run in the same place has another id.
+    """
+    file = folder / "id"
+    if not file.exists() or not file.read_text():
+        folder.mkdir(exist_ok=True)
+        file.write_text(secrets.token_hex(8))
+    return file.read_text()
 
 
 def check(names: Iterable[str]) -> None:

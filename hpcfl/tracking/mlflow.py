@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.tracking.base import Tracker
+from hpcfl.tracking.base import Tracker, find_id
 
 EXPERIMENT = "hpcfl"
 
@@ -21,10 +21,12 @@ class MLflow(Tracker):
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         from mlflow import MlflowClient
 
+        key = find_id(folder)
         shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        (folder / "id").write_text(key)
         address = os.environ.get("MLFLOW_TRACKING_URI")
         if not address:
-            folder.mkdir()
             address = f"sqlite:///{folder.resolve()}/mlflow.db"
         self._client = MlflowClient(tracking_uri=address)
         found = self._client.get_experiment_by_name(EXPERIMENT)
@@ -33,15 +35,12 @@ class MLflow(Tracker):
             if found is not None
             else self._client.create_experiment(EXPERIMENT)
         )
-        # A resumed run replaces the earlier run of the same folder. A quote would end
-        # the text in the filter.
-        key = str(folder.resolve()).replace("'", "%27")
-        filter_string = f"tags.`hpcfl.folder` = '{key}'"
+        # A resumed run replaces its earlier part.
+        filter_string = f"tags.`hpcfl.run` = '{key}'"
         for old in self._client.search_runs([experiment], filter_string):
             self._client.delete_run(old.info.run_id)
-        run = self._client.create_run(
-            experiment, run_name=config["name"], tags={"hpcfl.folder": key}
-        )
+        tags = {"hpcfl.run": key, "hpcfl.folder": str(folder.resolve())}
+        run = self._client.create_run(experiment, run_name=config["name"], tags=tags)
         self._run = run.info.run_id
         for section, keys in config.items():
             self._client.log_param(self._run, section, str(keys)[:500])

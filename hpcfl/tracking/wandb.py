@@ -6,13 +6,12 @@ continues. A new run in the same place begins another one.
 """
 
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.tracking.base import Tracker
+from hpcfl.tracking.base import Tracker, find_id
 
 
 class WeightsAndBiases(Tracker):
@@ -23,16 +22,12 @@ class WeightsAndBiases(Tracker):
 
         for old in folder.glob("offline-run-*"):
             shutil.rmtree(old)
-        folder.mkdir(exist_ok=True)
-        known = folder / "id"
-        if not known.exists() or not known.read_text():
-            known.write_text(secrets.token_hex(8))
         offline = "WANDB_MODE" not in os.environ and not wandb.api.api_key
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "hpcfl"),
             name=config["name"],
             config=dict(config),
-            id=known.read_text(),
+            id=find_id(folder),
             resume="allow",
             dir=folder.parent,
             mode="offline" if offline else None,
