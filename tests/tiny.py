@@ -377,7 +377,7 @@ class Wide(FedAvg):
 
     def update(self, fleet, inbox):
         return super().update(fleet, inbox) | (
-            {"wide": inbox["wide"].mul_(2)} if fleet.round == 1 else {}
+            {"wide": inbox["wide"] * 2} if fleet.round == 1 else {}
         )
 
     def aggregate(self, server, cohort, uplink):

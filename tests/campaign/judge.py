@@ -8,7 +8,7 @@ import signal
 import time
 
 import numpy as np
-from job import PAUSE, Job, Said
+from job import PAUSE, Job, Output
 from scene import FINISH, ROUNDS, Scene
 
 from hpcfl.storage import lock
@@ -58,7 +58,7 @@ def stopped(
     )
 
 
-def refused(code: int | None, job: Job | Said) -> list[str]:
+def refused(code: int | None, job: Job | Output) -> list[str]:
     """Check for code 2 and one line."""
     right = code == 2 and _one_line(job.err)
     return (
@@ -68,7 +68,7 @@ def refused(code: int | None, job: Job | Said) -> list[str]:
     )
 
 
-def looked(code: int | None, job: Job | Said) -> list[str]:
+def looked(code: int | None, job: Job | Output) -> list[str]:
     """Check that a reading command ends with 0, or with 2 and one line."""
     return [] if code == 0 and "Traceback" not in job.output else refused(code, job)
 
