@@ -115,6 +115,22 @@ class NoisyStep(FedAvg):
         return fleet.train_by(step, rows)[0]
 
 
+class NormOfAll(FedAvg):
+    def update(self, fleet, inbox):
+        whole = super().update(fleet, inbox)["model"]
+        return {"model": Mean(whole.tensor / whole.tensor.norm(), whole.weights)}
+
+
+class StateOfAll(FedAvg):
+    def client_state(self, setup):
+        return {"mean": torch.zeros(setup.layout.width)}
+
+    def local_train(self, fleet, rows, inbox):
+        trained = super().local_train(fleet, rows, inbox)
+        fleet.state["mean"] = fleet.rows(trained.mean(dim=0))
+        return trained
+
+
 class Item(FedAvg):
     def loss(self, model, batch, lane):
         value = super().loss(model, batch, lane)

@@ -7,7 +7,7 @@ kernel, messages and stages are the same as in the experiment.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,13 +31,14 @@ from hpcfl.clients.setup import Setup
 from hpcfl.clients.training import Task
 from hpcfl.communication import exchange
 from hpcfl.communication.exchange import Placement
-from hpcfl.communication.message import Mean, split
+from hpcfl.communication.message import Mean, split, wrap_entries
 from hpcfl.errors import RunFailure, is_shortage
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
+from hpcfl.rows.declared import MisusedTensor
 from hpcfl.simulation.hooks import Hooks, find_called_hook
 from hpcfl.simulation.prepare import Prepared
-from hpcfl.simulation.round import Round
+from hpcfl.simulation.round import LocalWork, Round
 from hpcfl.simulation.stages import (
     COLLECT,
     COMPOSE,
@@ -60,6 +61,8 @@ TOO_LARGE = 7e8
 SMALL_MODEL = 1 << 20  # floats; a dry round of a smaller model is never too large
 # Numbers of models and private states in memory at once while one client trains.
 MODELS, STATES = 6, 3
+# Relative difference that rounding in batches of clients cannot explain.
+DEPENDENCE = 1e-3
 SERVER_HOOKS = (
     "server_state",
     "send",
@@ -178,6 +181,33 @@ def differentiate(
     return [gradients[name][-1] for name in trained]
 
 
+def list_results(work: LocalWork) -> dict[str, Tensor]:
+    """Return the uploads and the private state of clients, by the names in messages."""
+    uploads = wrap_entries(work.message)
+    results = {f"upload '{name}'": entry.tensor for name, entry in uploads.items()}
+    for name, tensor in work.state.items():
+        results[f"fleet.state['{name}']"] = tensor
+    return results
+
+
+def refuse_other_results(
+    together: Mapping[str, Tensor], apart: Mapping[str, Tensor]
+) -> None:
+    """Raise MisusedTensor if clients have other results together than apart.
+
+    Args:
+        together: results of clients in one call of the method's hooks.
+        apart: their results in a call for each.
+    """
+    for name, tensor in together.items():
+        difference = tensor.double() - apart[name].double()
+        if difference.norm() > DEPENDENCE * tensor.double().norm():
+            raise MisusedTensor(
+                f"the {name} of a client depends on the other clients of its rank, so the "
+                "number of ranks changes it; a function such as rows.norm() needs dim=1"
+            )
+
+
 def release_memory(stage: str, round: Round) -> None:
     """Return unused memory to the system after a stage, as an observer."""
     mixing.get_large_memory().release()
@@ -269,13 +299,16 @@ def shrink(prepared: Prepared, most_lanes: int, samples: int = SAMPLES) -> Prepa
     resources = prepared.resources
     clients = count_clients(prepared)
     newcomers = [clients] if prepared.config.newcomers.clients else []
-    # One client trains; another client, if there are several, is only scored.
+    # One client trains; another client, if there are several, is only scored. It has
+    # other samples, so that a mean over clients differs from the first client's value.
     taking_part = list(range(min(clients, 2)))
-    pool = np.arange(min(samples, len(resources.samples.y)))
-    dealt = resources.samples.redistribute(
-        dict.fromkeys([*taking_part, *newcomers], pool)
-    )
+    total = len(resources.samples.y)
+    pool = np.arange(min(samples, total))
+    pools = dict.fromkeys([*taking_part, *newcomers], pool)
+    pools[taking_part[-1]] = (pool + taking_part[-1] * len(pool)) % total
+    dealt = resources.samples.redistribute(pools)
     counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
+    counts[taking_part[-1]] = dealt.counts(taking_part[-1])
     setup = replace(prepared.setup, class_counts=counts[:clients])
     private = prepared.hooks.make_initial_state("client_state", setup)
     for name, row in prepared.store.template.items():

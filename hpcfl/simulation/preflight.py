@@ -34,7 +34,7 @@ from hpcfl.simulation.diagnosis import (
 from hpcfl.simulation.hooks import find_called_hook
 from hpcfl.simulation.prepare import Findings, Prepared
 from hpcfl.simulation.round import Round, RoundPlan, make_empty_ids, on_this_rank
-from hpcfl.simulation.stages import FINAL_SCORING, play
+from hpcfl.simulation.stages import COMPOSE, FINAL_SCORING, SEND, WORK, play
 
 # Errors of hooks that are not reported as errors of the user. In a dry round all
 # clients' messages are equal, and a method may fail on such input. Torch documents
@@ -67,6 +67,8 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         if error is not None:
             found = try_one_lane(prepared, most_lanes, error)
         refuse_draws(prepared.method, generators)
+        if ":" in prepared.config.method.name:
+            try_two_clients(prepared, 1 if found.unbatched else most_lanes)
     findings = merge(communicator.allgather(asdict(found)))
     resources = prepared.resources
     prepared = replace(prepared, findings=findings)
@@ -286,6 +288,43 @@ def try_round(
         dependent=tuple(sorted(dependent)),
         upload_kinds=upload_kinds,
     )
+
+
+def try_two_clients(prepared: Prepared, most_lanes: int) -> None:
+    """Refuse a method whose results for a client depend on other clients of its rank.
+
+    The number of ranks would then change the results. Two clients are played in one
+    call of the method's hooks, and in a call for each. A rank with one client, or with
+    a GPU that holds the rows of one client, does nothing.
+
+    Args:
+        prepared: experiment.
+        most_lanes: maximum number of lanes.
+
+    Raises:
+        UserError: The method has such results, or an error with two clients.
+    """
+    if min(prepared.resources.clients_on_device, len(prepared.store.ids)) < 2:
+        return
+    results = []
+    try:
+        with warnings.catch_warnings(), on_this_rank("before round 1"):
+            warnings.simplefilter("ignore")
+            small = dry_round.shrink(prepared, most_lanes)
+            cohort = np.array(small.store.ids)
+            plan = RoundPlan(number=1, cohort=cohort, audience=cohort, is_scored=False)
+            with _tolerate_small_federation(small, prepared):
+                for most in (len(cohort), 1):
+                    resources = replace(small.resources, clients_on_device=most)
+                    federation = replace(small, resources=resources)
+                    server = small.hooks.make_initial_state("server_state", small.setup)
+                    round = Round(plan, OneProcess(), federation, server)
+                    play(round, (COMPOSE, SEND, WORK), [dry_round.release_memory])
+                    results.append(dry_round.list_results(round.work))
+                dry_round.refuse_other_results(*results)
+    except RankFailure as failure:
+        assert failure.__cause__ is not None
+        refuse(*diagnose(prepared, failure.__cause__))
 
 
 def play_final_scoring(small: Prepared, server: State) -> None:

@@ -111,6 +111,12 @@ MISTAKES = [
         'uplink["modle"]',
         "uplink['modle'] is unknown; did you mean 'model'?",
     ),
+    ("method.name=mistakes:NormOfAll", "class NormOfAll", "upload 'model' of a client"),
+    (
+        "method.name=mistakes:StateOfAll",
+        "class StateOfAll",
+        "fleet.state['mean'] of a ",
+    ),
     ("method.name=mistakes:ChangesInPlace", None, "server['model']"),
     ("method.name=mistakes:NoisyServer", "class NoisyServer", "setup.normal"),
     ("method.name=mistakes:NoisyUpload", "class NoisyUpload", "fleet.uniform"),
