@@ -191,7 +191,7 @@ def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(
     ended, small_disk
 ):
     """Each rank needs space, and the first rank without space ends all."""
-    text = "[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n"
+    text = "[method]\nname = 'tiny:Wide'\nwidth = 40000\n[runtime]\nmemory = 0.1\n"
     began = time.monotonic()
     code, output = ended(3, text, TMPDIR=str(small_disk))
     assert code not in (0, 2, 75) and time.monotonic() - began < 60
