@@ -79,18 +79,21 @@ def describe_inputs(x: Tensor, stored: torch.dtype, vocabulary: int | None) -> s
         stored: type of the data set's samples; uint8 stands for pixels.
         vocabulary: number of token ids of the data set, or None.
     """
+    if x.dtype == torch.bool or x.is_complex():
+        return f"x must hold real numbers; it is {x.dtype}"
+    values = x.detach().double().cpu()  # NumPy lacks some types of torch
     if stored.is_floating_point or not x.numel():
-        place = untrusted_files.describe_nonfinite(x.numpy(force=True))
+        place = untrusted_files.describe_nonfinite(values.numpy())
         return f"x{place}" if place else ""
     kind, largest = "token ids", torch.iinfo(torch.int64).max
     if vocabulary is not None:
         largest = vocabulary - 1
     if stored == torch.uint8:
         kind, largest = "pixels", torch.iinfo(torch.uint8).max
-    is_whole = not x.is_floating_point() or bool((x == x.round()).all())
-    if is_whole and x.min() >= 0 and x.max() <= largest:
+    lowest, highest = values.min().item(), values.max().item()
+    if (values == values.round()).all() and lowest >= 0 and highest <= largest:
         return ""
-    held = f"they are from {x.min():.4g} to {x.max():.4g}"
+    held = f"they are from {lowest:.4g} to {highest:.4g}"
     return f"{kind} must be whole numbers from 0 to {largest}; {held}"
 
 

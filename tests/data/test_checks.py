@@ -132,8 +132,12 @@ def test_two_spellings_of_a_client_are_noted(names, is_noted):
         ([0.5, -300], torch.float32, None, ""),
         ([[0.5], [float("inf")]], torch.float32, None, r"x\[1, 0\] is inf"),
         ([], torch.uint8, None, ""),
+        ([True, False], torch.uint8, None, "real numbers.*bool"),
+        ([1j], torch.float32, None, "real numbers.*complex"),
+        (np.array([0, 300], np.uint16), torch.uint8, None, "pixels .* 0 to 300"),
+        (torch.ones(2).bfloat16(), torch.float32, None, ""),
     ],
 )
 def test_inputs_that_a_data_set_cannot_hold_are_described(x, stored, vocabulary, words):
-    found = checks.describe_inputs(torch.tensor(x), stored, vocabulary)
+    found = checks.describe_inputs(torch.as_tensor(x), stored, vocabulary)
     assert bool(found) == bool(words) and re.search(words, found)
