@@ -374,12 +374,15 @@ class Fleet:
             the last step.
 
         Raises:
-            ValueError: As for ``train``, or the mode is unknown.
+            ValueError: As for ``train``, or the mode or number of mini-batches is
+                invalid.
         """
         if frozen not in ("evaluation", "training"):
             raise ValueError(
                 f"frozen = {frozen!r}; expected 'evaluation' or 'training'"
             )
+        if batches < 1 or batches % 1:
+            raise ValueError(f"batches = {batches}; expected a whole number from 1")
         task, start = self._make_task(rows, options)
         task = replace(task, step=step, batches=batches, frozen_mode=frozen)
         trained = training.train(self.adjust(task), self.resources, start)
@@ -422,8 +425,9 @@ class Fleet:
             until=options.get("until"),
             is_trial=self._in_trial,
         )
-        if task.epochs < 0 or task.epochs % 1:
-            raise ValueError(f"epochs = {task.epochs}; expected a whole number")
+        for name, count in (("epochs", task.epochs), ("steps", task.steps)):
+            if count is not None and (count < 0 or count % 1):
+                raise ValueError(f"{name} = {count}; expected a whole number")
         if not 0 <= task.share <= 1:
             raise ValueError(f"share = {task.share}; expected a fraction, 0 to 1")
         form = torch.bool, (len(self.ids),)

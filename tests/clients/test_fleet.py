@@ -54,6 +54,8 @@ def test_a_phase_is_trained_once(make_fleet, rows_of):
             "only = int64 [5]; ",
         ),
         (lambda fleet, rows: fleet.train(rows, epochs=2.5), "epochs = 2.5; "),
+        (lambda fleet, rows: fleet.train(rows, steps=-1), "steps = -1; "),
+        (lambda fleet, rows: fleet.train_by(print, rows, batches=0), "batches = 0; "),
         (lambda fleet, rows: fleet.train(rows, share=20), "share = 20; "),
         (
             lambda fleet, rows: fleet.train_by(print, rows, frozen="train"),
