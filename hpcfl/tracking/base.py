@@ -22,6 +22,7 @@ from hpcfl.experiment import plugins, user_code
 # rounds with their values, and None at the end
 Queue = SimpleQueue[tuple[int, Mapping[str, Any]] | None]
 PACKAGE = "hpcfl.tracking"
+ID = "id"  # file with the id of a run, in the folder of a tracker
 PATIENCE = 10.0  # seconds that a run waits at its end for trackers to finish
 
 
@@ -64,7 +65,7 @@ def find_id(folder: Path) -> str:
 
     A new run in the same place has another id.
     """
-    file = folder / "id"
+    file = folder / ID
     if not file.exists() or not file.read_text():
         folder.mkdir(exist_ok=True)
         file.write_text(secrets.token_hex(8))

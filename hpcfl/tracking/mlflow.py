@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.tracking.base import Tracker, find_id
+from hpcfl.tracking.base import ID, Tracker, find_id
 
 EXPERIMENT = "hpcfl"
 
@@ -22,9 +22,11 @@ class MLflow(Tracker):
         from mlflow import MlflowClient
 
         key = find_id(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(exist_ok=True)
-        (folder / "id").write_text(key)
+        for old in folder.iterdir():
+            if old.is_dir():
+                shutil.rmtree(old)
+            elif old.name != ID:
+                old.unlink()
         address = os.environ.get("MLFLOW_TRACKING_URI")
         if not address:
             address = f"sqlite:///{folder.resolve()}/mlflow.db"
