@@ -17,7 +17,7 @@ from hpcfl.clients.scoring import BLOCK
 from hpcfl.data import checks
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import user_code
-from hpcfl.rows.declared import describe_form
+from hpcfl.rows.declared import describe_form, refuse_other_than_tensors
 from hpcfl.scores.metric_names import MetricName
 from hpcfl.simulation import torch_settings
 from hpcfl.simulation.hooks import call_hook
@@ -169,6 +169,8 @@ class RunModels:
         )
         method = self.replay.prepared.method
         rows = call_hook(method, "server_models", dict, self.replay.server(newest))
+        with user_code.locate_definition(method.server_models):
+            refuse_other_than_tensors(rows, "server_models")
         width = self.replay.prepared.setup.layout.width
         for name, row in rows.items():
             if list(row.shape) != [width]:

@@ -88,6 +88,11 @@ class Short(FedAvg):
         return {"short": server["model"][:3]}
 
 
+class Numbers(FedAvg):
+    def server_models(self, server):
+        return {"list": [0.0]}
+
+
 class Lost(FedAvg):
     def server_models(self, server):
         return {"lost": server["lost"]}
@@ -95,7 +100,11 @@ class Lost(FedAvg):
 
 @pytest.mark.parametrize(
     ("method", "words"),
-    [("Short", r"Short\.server_models .*'short' as float32 \[3\]"), ("Lost", "'lost'")],
+    [
+        ("Short", r"Short\.server_models .*'short' as float32 \[3\]"),
+        ("Numbers", "server_models.*'list'"),
+        ("Lost", "'lost'"),
+    ],
 )
 def test_mistakes_in_the_servers_models_have_their_line(played, method, words):
     run = played(f"{__name__}:{method}")
