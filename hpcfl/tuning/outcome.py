@@ -197,15 +197,15 @@ def expect_best(search: SearchResults, method: str, measure: Measure) -> list[fl
         method: Entry of ``tune.methods``.
         measure: Measure of the primary metric.
     """
-    orders = []
+    oriented = []
     for candidate in search.plan.list_trials(method):
         found = []
         for seed in search.plan.section.search_seeds:
             found.append(search.find_last(Cell(candidate, seed)))
-        order = halving.compute_mean([one["rank"] if one else None for one in found])
-        if order is not None:
-            orders.append(order)
-    return [measure.orient(expected) for expected in halving.expect_best(orders)]
+        mean = halving.compute_mean([one["rank"] if one else None for one in found])
+        if mean is not None:
+            oriented.append(mean)
+    return [measure.orient(expected) for expected in halving.expect_best(oriented)]
 
 
 def read_test_scores(folder: Path) -> dict[str, float]:

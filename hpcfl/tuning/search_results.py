@@ -171,11 +171,9 @@ class SearchResults:
 
     def _select_best(self, method: str, rung: int, count: int) -> list[Candidate]:
         """Return the ``count`` best candidates of a rung, by the mean over search seeds."""
-        by_name, orders = {}, {}
+        by_name, means = {}, {}
         for candidate in self.select_candidates(method, rung):
             found = self.read_results(candidate, rung)
             by_name[candidate.name] = candidate
-            orders[candidate.name] = halving.compute_mean(
-                [one["rank"] for one in found]
-            )
-        return [by_name[name] for name in halving.select_best(orders, count)]
+            means[candidate.name] = halving.compute_mean([one["rank"] for one in found])
+        return [by_name[name] for name in halving.select_best(means, count)]
