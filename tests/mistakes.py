@@ -10,7 +10,7 @@ from torch import nn
 from hpcfl.communication.message import Mean
 from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.sources.base import Source
-from hpcfl.methods.base import Method
+from hpcfl.methods.base import Method, OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
 
 number = 3
@@ -129,6 +129,24 @@ class StateOfAll(FedAvg):
         trained = super().local_train(fleet, rows, inbox)
         fleet.state["mean"] = fleet.rows(trained.mean(dim=0))
         return trained
+
+
+class ScoreOfAll(FedAvg):
+    def client_model(self, fleet, inbox, rows, trained):
+        return super().client_model(fleet, inbox, fleet.rows(rows).mean(dim=0), trained)
+
+
+class RecordOfAll(FedAvg):
+    def local_train(self, fleet, rows, inbox):
+        trained = super().local_train(fleet, rows, inbox)
+        fleet.record("length", trained.norm(dim=1) / trained.norm())
+        return trained
+
+
+class OverlayOfAll(OwnOverlay):
+    def upload(self, fleet, inbox, message):
+        whole = message["model"]
+        return {"model": Mean(whole.tensor / whole.tensor.norm(), whole.weights)}
 
 
 class Item(FedAvg):

@@ -19,6 +19,7 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator, OneProcess, agreed
 from hpcfl.errors import RankFailure, RunFailure, UserError
 from hpcfl.experiment import user_code
+from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import MostLanes
 from hpcfl.methods.base import Method, State
 from hpcfl.rows import randomness
@@ -67,7 +68,7 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         if error is not None:
             found = try_one_lane(prepared, most_lanes, error)
         refuse_draws(prepared.method, generators)
-        if ":" in prepared.config.method.name:
+        if is_own_method(prepared.config):
             try_two_clients(prepared, 1 if found.unbatched else most_lanes)
     findings = merge(communicator.allgather(asdict(found)))
     resources = prepared.resources
@@ -259,22 +260,19 @@ def try_round(
                 trainings.extend(fleet.results.trainings)
 
     try:
-        with warnings.catch_warnings(), on_this_rank("before round 1"):
-            warnings.simplefilter("ignore")
-            small = dry_round.shrink(prepared, most_lanes)
-            with _tolerate_small_federation(small, prepared):
-                server = small.hooks.make_initial_state("server_state", small.setup)
-                plan = RoundPlan(
-                    number=1,
-                    cohort=np.array([0]),
-                    audience=np.array(small.store.ids),
-                    is_scored=True,
-                )
-                round = Round(plan, OneProcess(), small, server)
-                play(round, dry_round.DRY, [note_work, dry_round.release_memory])
-                check_scored_column(small, round.collected.numbers.columns)
-                del round  # frees its rows and messages
-                play_final_scoring(small, server)
+        with _open_small_federation(prepared, most_lanes) as small:
+            server = small.hooks.make_initial_state("server_state", small.setup)
+            plan = RoundPlan(
+                number=1,
+                cohort=np.array([0]),
+                audience=np.array(small.store.ids),
+                is_scored=True,
+            )
+            round = Round(plan, OneProcess(), small, server)
+            play(round, dry_round.DRY, [note_work, dry_round.release_memory])
+            check_scored_column(small, round.collected.numbers.columns)
+            del round  # frees its rows and messages
+            play_final_scoring(small, server)
             if most_lanes > 1 and ":" in prepared.config.model.name:
                 dry_round.refuse_other_gradients(small)
     except RankFailure as failure:
@@ -288,6 +286,12 @@ def try_round(
         dependent=tuple(sorted(dependent)),
         upload_kinds=upload_kinds,
     )
+
+
+def is_own_method(config: Config) -> bool:
+    """Return whether the method or one of its overlays is the user's own."""
+    names = [config.method.name, *(overlay.kind for overlay in config.overlay)]
+    return any(":" in name for name in names)
 
 
 def try_two_clients(prepared: Prepared, most_lanes: int) -> None:
@@ -308,20 +312,17 @@ def try_two_clients(prepared: Prepared, most_lanes: int) -> None:
         return
     results = []
     try:
-        with warnings.catch_warnings(), on_this_rank("before round 1"):
-            warnings.simplefilter("ignore")
-            small = dry_round.shrink(prepared, most_lanes)
+        with _open_small_federation(prepared, most_lanes) as small:
             cohort = np.array(small.store.ids)
-            plan = RoundPlan(number=1, cohort=cohort, audience=cohort, is_scored=False)
-            with _tolerate_small_federation(small, prepared):
-                for most in (len(cohort), 1):
-                    resources = replace(small.resources, clients_on_device=most)
-                    federation = replace(small, resources=resources)
-                    server = small.hooks.make_initial_state("server_state", small.setup)
-                    round = Round(plan, OneProcess(), federation, server)
-                    play(round, (COMPOSE, SEND, WORK), [dry_round.release_memory])
-                    results.append(dry_round.list_results(round.work))
-                dry_round.refuse_other_results(*results)
+            plan = RoundPlan(number=1, cohort=cohort, audience=cohort, is_scored=True)
+            for most in (len(cohort), 1):
+                resources = replace(small.resources, clients_on_device=most)
+                federation = replace(small, resources=resources)
+                server = small.hooks.make_initial_state("server_state", small.setup)
+                round = Round(plan, OneProcess(), federation, server)
+                play(round, (COMPOSE, SEND, WORK), [dry_round.release_memory])
+                results.append(dry_round.list_results(round))
+            dry_round.refuse_other_results(*results)
     except RankFailure as failure:
         assert failure.__cause__ is not None
         refuse(*diagnose(prepared, failure.__cause__))
@@ -342,29 +343,36 @@ def play_final_scoring(small: Prepared, server: State) -> None:
 
 
 @contextmanager
-def _tolerate_small_federation(small: Prepared, prepared: Prepared) -> Iterator[None]:
-    """Ignore a server error in a block if the small federation may be its cause.
+def _open_small_federation(prepared: Prepared, most_lanes: int) -> Iterator[Prepared]:
+    """Open a block that tries the experiment with few clients and samples.
 
-    If the hook ``server_state`` failed, it is called again for all clients of the
-    experiment, and raises its error there, if any.
+    Warnings are silent in it. An error of the server is ignored if the small federation
+    may be its cause. If the hook ``server_state`` failed, it is called again for all
+    clients of the experiment, and raises its error there, if any.
 
     Args:
-        small: experiment of the small federation, possibly with fewer clients.
         prepared: experiment with all clients.
+        most_lanes: maximum number of lanes.
+
+    Raises:
+        RankFailure: An error in the block, which is its cause.
     """
-    try:
-        with on_this_rank("before round 1"):
-            yield
-    except RankFailure as failure:
-        cause = failure.__cause__
-        has_fewer_clients = small.setup.clients < prepared.setup.clients
-        excused = has_fewer_clients or isinstance(cause, EXCUSED)
-        if isinstance(cause, UnknownName) or not excused:
-            raise
-        if cause is None or not dry_round.is_of_server(cause, prepared.hooks):
-            raise
-        if find_called_hook(cause, prepared.hooks) == "server_state":
-            prepared.hooks.make_initial_state("server_state", prepared.setup)
+    with warnings.catch_warnings(), on_this_rank("before round 1"):
+        warnings.simplefilter("ignore")
+        small = dry_round.shrink(prepared, most_lanes)
+        try:
+            with on_this_rank("before round 1"):
+                yield small
+        except RankFailure as failure:
+            cause = failure.__cause__
+            has_fewer_clients = small.setup.clients < prepared.setup.clients
+            excused = has_fewer_clients or isinstance(cause, EXCUSED)
+            if isinstance(cause, UnknownName) or not excused:
+                raise
+            if cause is None or not dry_round.is_of_server(cause, prepared.hooks):
+                raise
+            if find_called_hook(cause, prepared.hooks) == "server_state":
+                prepared.hooks.make_initial_state("server_state", prepared.setup)
 
 
 def check_scored_column(small: Prepared, columns: list[str]) -> None:
