@@ -18,7 +18,7 @@ from hpcfl.clients.execution import SerialKernel, is_batching_limit
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator, OneProcess, agreed
 from hpcfl.errors import RankFailure, RunFailure, UserError
-from hpcfl.experiment import user_code
+from hpcfl.experiment import plugins, user_code
 from hpcfl.experiment.config import Config
 from hpcfl.experiment.sections import MostLanes
 from hpcfl.methods.base import Method, State
@@ -290,8 +290,9 @@ def try_round(
 
 def is_own_method(config: Config) -> bool:
     """Return whether the method or one of its overlays is the user's own."""
-    names = [config.method.name, *(overlay.kind for overlay in config.overlay)]
-    return any(":" in name for name in names)
+    table = config.resolved()
+    parts = {"method": table["method"], "overlay": table.get("overlay")}
+    return bool(plugins.find_own_names(parts))
 
 
 def try_two_clients(prepared: Prepared, most_lanes: int) -> None:
