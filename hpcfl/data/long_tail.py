@@ -34,17 +34,23 @@ def select_samples(
     """
     labels = dataset.y.numpy()
     trained = len(labels) - dataset.official_test
-    end = len(labels) if merged and dataset.merges else trained
+    end = trained
+    if merged and dataset.merges:
+        end = len(labels)
     place = np.arange(dataset.classes)
     if data.imbalance_order == "random":
         place = randomness.permutation(dataset.classes, seed, "long tail", "order")
     steps = max(1, dataset.classes - 1)
-    sizes = end / dataset.classes * (1 / data.imbalance) ** (place / steps)
-    parts = [] if merged else [np.arange(end, len(labels))]
+    mean_size = end / dataset.classes
+    sizes = mean_size * (1 / data.imbalance) ** (place / steps)
+    parts = []
+    if not merged:
+        parts.append(np.arange(end, len(labels)))
     for k, size in enumerate(sizes.tolist()):
         of_class = np.flatnonzero(labels[:end] == k)
         order = randomness.permutation(len(of_class), seed, "long tail", k)
-        parts.append(of_class[order[: int(size + ROUNDING)]])
+        kept = order[: int(size + ROUNDING)]
+        parts.append(of_class[kept])
     chosen = np.sort(np.concatenate(parts))
     tests = "the official test split is complete"
     if merged or not dataset.official_test:
@@ -63,4 +69,5 @@ def restrict(dataset: Dataset, chosen: np.ndarray) -> Dataset:
         chosen: numbers of the samples, ascending.
     """
     first_test = len(dataset.y) - dataset.official_test
-    return dataset.select(chosen, official_test=int((chosen >= first_test).sum()))
+    tests = np.count_nonzero(chosen >= first_test)
+    return dataset.select(chosen, official_test=int(tests))

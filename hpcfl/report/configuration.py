@@ -34,7 +34,9 @@ def write_toml(config: Config) -> str:
                 lines.append(f"# {key} is not set")
                 continue
             entry = {key: table[key]}
-            text = tomli_w.dumps({section: entry} if section else entry)
+            if section:
+                entry = {section: entry}
+            text = tomli_w.dumps(entry)
             lines.append(text.removeprefix(f"[{section}]\n").rstrip())
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
@@ -42,22 +44,27 @@ def write_toml(config: Config) -> str:
 
 def _holds_tables(value: Any) -> bool:
     """Return whether TOML writes a value as a table or as tables."""
-    first = value[0] if isinstance(value, list) and value else value
-    return isinstance(first, dict)
+    if isinstance(value, list) and value:
+        return isinstance(value[0], dict)
+    return isinstance(value, dict)
 
 
 def write_changed_keys(config: Config) -> str:
     """Return as TOML the keys with values other than their defaults, without keys that
     are derived from others.
     """
-    derived = {("partition", "seed"): (config.seed + 1) % 2**63}
+    partition_seed = (config.seed + 1) % 2**63
+    derived = {("partition", "seed"): partition_seed}
     changed: dict[str, Any] = {}
     for section, table, schemas in _list_sections(config):
         for key, value in table.items():
             default = _find_default(value, schemas[key])
-            if value in (default, derived.get((section, key), default)):
+            derived_value = derived.get((section, key), default)
+            if value in (default, derived_value):
                 continue
-            keys = changed.setdefault(section, {}) if section else changed
+            keys = changed
+            if section:
+                keys = changed.setdefault(section, {})
             keys[key] = value
     return tomli_w.dumps(changed).rstrip()
 
@@ -97,7 +104,8 @@ def _find_schemas(config: Config, section: str, table: dict[str, Any]) -> Keys:
         # A plugin's class may repeat this key without its description and default.
         selector, *_ = PLUGINS[section]
         common = find_common_keys(section)
-        schemas[selector] = common.model_json_schema()["properties"][selector]
+        common_schemas = common.model_json_schema()["properties"]
+        schemas[selector] = common_schemas[selector]
     return schemas
 
 

@@ -39,11 +39,12 @@ def clip_updates(
             exact = torch.zeros_like(exact)
         for columns in layers:
             part = exact[columns]
-            square = mixing.sum_rows(part.square()[None])[0].item()
+            row_of_squares = part.square()[None]
+            square = mixing.sum_rows(row_of_squares).item()
+            norm = math.sqrt(square)
             squares[position] += square
-            factor = bound / max(bound, math.sqrt(square))
-            clipped[position, columns] = part * factor
-            is_clipped[position] |= math.sqrt(square) > bound
+            clipped[position, columns] = part * (bound / max(bound, norm))
+            is_clipped[position] |= norm > bound
     return clipped, squares.sqrt(), is_clipped
 
 
@@ -66,4 +67,9 @@ def split_noise(sigma: float, count_noise: float) -> float:
         sigma: The multiplier σ.
         count_noise: The standard deviation σ_b of the noise on the number.
     """
-    return (sigma**-2 - (2 * count_noise) ** -2) ** -0.5 if sigma else 0.0
+    if sigma == 0:
+        return 0.0
+    cost_of_both = sigma**-2
+    cost_of_count = (2 * count_noise) ** -2
+    multiplier: float = (cost_of_both - cost_of_count) ** -0.5
+    return multiplier

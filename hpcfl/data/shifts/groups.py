@@ -39,7 +39,9 @@ def deal_to_all(shift: Shift, facts: Facts, groups: int) -> np.ndarray:
         groups: number k of groups.
     """
     clients, newcomers = list_places(shift, facts)
-    return np.concatenate([_spread(clients, groups), _spread(newcomers, groups)])
+    of_clients = _spread(clients, groups)
+    of_newcomers = _spread(newcomers, groups)
+    return np.concatenate([of_clients, of_newcomers])
 
 
 def deal_to_share(shift: Shift, facts: Facts, share: float, groups: int) -> np.ndarray:
@@ -70,9 +72,11 @@ def deal_cells(shift: Shift, facts: Facts) -> list[np.ndarray]:
     for places in list_places(shift, facts):
         counts = []
         for cell in CELLS:
-            counts.append(int(shift.cells[cell] * len(places) + ROUNDING))
+            exact = shift.cells[cell] * len(places)
+            counts.append(int(exact + ROUNDING))
         counts[0] += len(places) - sum(counts)
-        dealt.append(np.repeat(np.arange(len(CELLS)), counts)[places])
+        cells = np.repeat(np.arange(len(CELLS)), counts)
+        dealt.append(cells[places])
     return dealt
 
 
@@ -108,7 +112,8 @@ def _deal_changed(places: np.ndarray, changed: np.ndarray, groups: int) -> np.nd
     others.
     """
     dealt = np.zeros(len(places), np.int64)
-    order = places[changed].argsort().argsort()  # position among the changed clients
+    by_place = places[changed].argsort()
+    order = by_place.argsort()  # position among the changed clients
     dealt[changed] = 1 + _spread(order, groups - 1)
     return dealt
 
