@@ -175,6 +175,7 @@ class Samples:
         """
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
+        other.has_global_test = False
         other._shifts = None
         return other
 

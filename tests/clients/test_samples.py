@@ -83,6 +83,16 @@ def test_few_samples_are_kept(monkeypatch):
     assert few.nbytes == whole.nbytes == IMAGES.nbytes + data.y.nbytes
 
 
+def test_redistributed_samples_are_no_common_test_set():
+    data = Dataset("images", IMAGES, torch.arange(3) % 2, 2)
+    everyone = [np.arange(3)] * 2
+    assigned = Assigned(train=everyone, test=everyone, has_global_test=True)
+    samples = Samples(data, [0, 1], assigned, torch.device("cpu"))
+    assert samples.number_tests([0, 1]).tolist() == [0, 0]
+    dealt = samples.redistribute({0: np.array([0]), 1: np.array([1, 2])})
+    assert dealt.number_tests([0, 1]).tolist() == [0, 1]
+
+
 def test_training_images_vary_with_the_key_and_labels_stay(samples):
     some = samples(True)
     pool = some.train[0]
