@@ -522,7 +522,7 @@ class Fleet:
             model, variables: as for ``train``.
 
         Raises:
-            UserError: A name of a column is reserved.
+            UserError: A name of a column is reserved, or another model has it.
         """
         if not self.scoring.is_due:
             return
@@ -532,6 +532,11 @@ class Fleet:
                 raise UserError(
                     f"fleet.score('{name}', …): this name is reserved; "
                     "choose another name without '/'"
+                )
+            if name in self.results.scores:
+                raise UserError(
+                    f"fleet.score('{name}', …): another model has the column '{name}' in "
+                    "this round; choose another name"
                 )
         parts = {"test": columns}
         if self.resources.samples.selects:

@@ -6,20 +6,25 @@ from hpcfl.methods._participants import ClientModel
 from hpcfl.scores import metric_names
 
 
-def score_models(fleet: Fleet, models: dict[str, ClientModel], trained: bool) -> None:
+def score_models(
+    fleet: Fleet, models: list[tuple[str, ClientModel]], trained: bool
+) -> None:
     """Score the models of a round.
 
     Before local training, the fine-tuned forms of the first model are scored too.
 
     Args:
         fleet: The clients to score.
-        models: Models by the names of their columns; the first one is the method's
+        models: Names of columns with their models; the first one is the method's
             ``client_model``.
         trained: Whether the round's local training is done.
+
+    Raises:
+        UserError: Two models have the same column.
     """
-    own = next(iter(models.values()))
+    _, own = models[0]
     if not trained and 0 in fleet.scoring.tune_epochs:
-        models = models | {metric_names.name_tuned(0): own}
+        models = [*models, (metric_names.name_tuned(0), own)]
     for columns, model in _group_columns(models):
         fleet.score(
             columns,
@@ -65,11 +70,11 @@ def _score_tuned(fleet: Fleet, model: ClientModel) -> None:
 
 
 def _group_columns(
-    models: dict[str, ClientModel],
+    models: list[tuple[str, ClientModel]],
 ) -> list[tuple[list[str], ClientModel]]:
     """Return each distinct model once, with the names of all its columns."""
     scored: list[tuple[list[str], ClientModel]] = []
-    for column, model in models.items():
+    for column, model in models:
         for columns, listed in scored:
             if listed.is_same(model):
                 columns.append(column)

@@ -476,8 +476,8 @@ class Method(MethodSection, ABC):
         given = fleet, inbox, rows, trained
         before = fleet.results.sample_gradients.copy()
         with fleet.trial(), refuse_changes({"rows": rows}):
-            own = {"post" if trained else "pre": self.client_model(*given)}
-            score_models(fleet, own | self.other_models(*given), trained)
+            own = "post" if trained else "pre", self.client_model(*given)
+            score_models(fleet, [own, *self.other_models(*given).items()], trained)
         taken = fleet.results.sample_gradients - before
         fleet.results.scoring_gradients += taken
 

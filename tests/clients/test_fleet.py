@@ -100,6 +100,13 @@ def test_what_a_trial_computes_counts(make_fleet, rows_of):
     assert fleet.results.sample_gradients.tolist() == [11, 4, 13]
 
 
+def test_two_models_with_one_column_are_refused(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.score("mine", rows_of(fleet))
+    with expect_refusal(r"fleet\.score\('mine', "):
+        fleet.score(("other", "mine"), rows_of(fleet))
+
+
 @pytest.mark.parametrize("column", ["time", "recorded", "validation/pre", ""])
 def test_columns_of_other_numbers_are_refused(make_fleet, rows_of, column):
     fleet = make_fleet()

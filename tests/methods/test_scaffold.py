@@ -18,23 +18,24 @@ def test_two_local_trainings_by_hand(make_fleet):
     The second client has less than a mini-batch, so it takes no step and keeps its
     control.
     """
-    fleet = make_fleet(
-        [[4, 0, 0, 0], [3, 0, 0, 0]], lr=0.1, epochs=2, batch_size=4, drop_last=True
-    )
-    fleet.loss = quadratic(1)
-    method, width = Scaffold(name="scaffold"), fleet.layout.width
-    fleet.state["control"] = torch.zeros(2, width)
+    counts = [[4, 0, 0, 0], [3, 0, 0, 0]]
+    method = Scaffold(name="scaffold")
+    width = make_fleet().layout.width
+    controls = torch.zeros(2, width)
     for control, model, change, own in (
         (0.0, 0.19, -0.95, -0.95),
         (-0.5, 0.1045, -0.0225, -0.9725),
     ):
-        fleet._phases.clear()
+        fleet = make_fleet(counts, lr=0.1, epochs=2, batch_size=4, drop_last=True)
+        fleet.loss = quadratic(1)
+        fleet.state["control"] = controls
         inbox = {"model": torch.zeros(width), "control": torch.full((width,), control)}
         sent = method.update(fleet, inbox)
+        controls = fleet.state["control"]
         for found, expected in (
             (sent["model"].tensor, model),
             (sent["control"].tensor, change),
-            (fleet.state["control"], own),
+            (controls, own),
         ):
             np.testing.assert_allclose(found[0], expected, rtol=1e-4)
             assert not found[1].any()

@@ -1,5 +1,7 @@
 """``evaluation.tune_epochs``: the same time of scoring for every method."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ from refusals import expect_refusal
 
 from hpcfl.clients.losses import Fit
 from hpcfl.experiment import config
+from hpcfl.methods.base import ClientModel
+from hpcfl.methods.fedavg import FedAvg
 
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
 TUNED = {"tune_epochs": [0, 1, 2]}
@@ -59,6 +63,22 @@ def test_tuning_minimises_the_prediction_that_is_scored(make_fleet, rows_of):
     step = [parameter - 0.1 * parameter.grad for parameter in model.parameters()]
     expected = torch.cat([part.flatten() for part in step])
     torch.testing.assert_close(trained[client], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("column", ["pre", "post", "tuned_0", "tuned_1"])
+def test_another_model_in_a_column_of_the_engine_is_refused(
+    make_fleet, rows_of, column
+):
+    class Other(FedAvg):
+        def other_models(self, fleet, inbox, rows, trained):
+            return {column: ClientModel(2 * rows)}
+
+    fleet = make_fleet(COUNTS)
+    fleet.scoring = replace(fleet.scoring, tune_epochs=(0, 1))
+    method = Other(name="fedavg")
+    with expect_refusal(rf"'{column}'"):
+        for trained in (False, True):
+            method.score(fleet, {}, rows_of(fleet), trained)
 
 
 def test_the_same_prediction_is_the_same_loss():
