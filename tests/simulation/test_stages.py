@@ -191,6 +191,9 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
             "'a' of shape [2, 4]; ",
         ),
         ({"a": torch.zeros(4)}, False, "'a' of shape [4]; "),
+        ({"a": 1.0}, True, "'a' as a float; "),
+        ({"a": np.zeros((3, 2))}, False, "'a' as a ndarray; "),
+        ({"a": torch.zeros(3, 2).bfloat16()}, False, "'a' as bfloat16 [3, 2]; "),
         (
             {"a": Mean(torch.zeros(3, 4), torch.ones(3))},
             True,
@@ -221,7 +224,8 @@ def test_what_cannot_travel_is_refused_with_the_name_of_its_hook(message, down, 
 def test_what_can_travel_is_passed_on_as_it_is(down):
     message = {"a": torch.zeros(3, 2), "b": Field(torch.zeros(3, 1), floats=0)}
     message |= {"c": torch.zeros(5)} if down else {}
-    message |= {} if down else {"d": Mean(torch.zeros(3, 4), torch.ones(3))}
+    mean = Mean(torch.zeros(3, 4).bfloat16(), torch.ones(3))
+    message |= {} if down else {"d": mean}
     assert check_message("hook", message, 3, down) is message
 
 
