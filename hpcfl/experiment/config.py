@@ -469,8 +469,6 @@ def _check_time(time: Time) -> None:
         raise UserError(
             f"time.shares = {time.shares}: each must be at least 0, one above 0"
         )
-    if min(time.factors) <= 0:
-        raise UserError(f"time.factors = {time.factors}: each must be above 0")
 
 
 def _check_samples(data: Data, partition: Partition) -> None:

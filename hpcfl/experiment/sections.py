@@ -745,7 +745,7 @@ class Time(Section):
     shares: list[float] = Field(
         [0.53, 0.46, 0.01], description="classes: share of clients in each class"
     )
-    factors: list[float] = Field(
+    factors: list[Annotated[float, Field(gt=0, le=1e6)]] = Field(
         [1.0, 2.8, 9.0], description="classes: factor by which each class is slower"
     )
     file: str | None = Field(

@@ -59,6 +59,8 @@ WRONG = {
     "seed=-1": "seed = -1: ",
     "participation.fraction=0.0": "participation.fraction = 0.0: ",
     "time.hours=1e-12": "time.hours = 1e-12: ",
+    "time.factors=[1e300, 2, 3]": "time.factors.0 = 1e+300: ",
+    "time.factors=[1, 0, 3]": "time.factors.1 = 0: ",
     "evaluation.clients=some": "evaluation.clients = 'some': must be 'all' or 'cohort'",
     "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or must be 'auto'",
     "runtime.device=gpu": "runtime.device = 'gpu': ",
