@@ -196,19 +196,19 @@ def list_results(round: Round) -> dict[str, Tensor]:
 
 
 def refuse_other_results(
-    together: Mapping[str, Tensor], apart: Mapping[str, Tensor]
+    together: Mapping[str, Tensor], apart: Mapping[str, Tensor], tolerance: float
 ) -> None:
     """Raise MisusedTensor if clients have other results together than apart.
 
     Args:
         together: results of clients in one call of the method's hooks.
         apart: their results in a call for each.
+        tolerance: difference that rounding explains, relative to the norm of a result.
     """
     for name, tensor in together.items():
-        # Rounding in batches of clients explains smaller differences.
-        if not torch.allclose(
-            tensor, apart[name], rtol=1e-3, atol=1e-6, equal_nan=True
-        ):
+        one, other = tensor.double(), apart[name].double()
+        rounding = tolerance * float(one.nan_to_num().norm())
+        if not torch.allclose(one, other, rtol=0, atol=rounding, equal_nan=True):
             raise MisusedTensor(
                 f"the {name} of a client depends on the other clients of its rank, so the "
                 "number of ranks changes it; a function such as rows.norm() needs dim=1"

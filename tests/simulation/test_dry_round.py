@@ -12,6 +12,7 @@ from hpcfl.communication.message import Mean
 from hpcfl.files import heartbeat
 from hpcfl.methods.base import OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows.declared import MisusedTensor
 from hpcfl.simulation import dry_round, preflight
 
 
@@ -87,3 +88,11 @@ def test_a_round_that_is_too_large_is_counted_and_left_out(monkeypatch):
     monkeypatch.setattr(dry_round, "TOO_LARGE", model - 1)
     outline = needs.compute_server_needs(prepared)
     assert outline.is_outline and outline.state == exact.state
+
+
+def test_rounding_is_no_dependence_on_other_clients():
+    together = {"upload 'a'": torch.tensor([1.0, torch.nan]), "b": torch.zeros(0)}
+    apart = together | {"upload 'a'": torch.tensor([1.0001, torch.nan])}
+    dry_round.refuse_other_results(together, apart, tolerance=1e-3)
+    with pytest.raises(MisusedTensor, match="upload 'a'"):
+        dry_round.refuse_other_results(together, apart, tolerance=1e-5)
