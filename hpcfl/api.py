@@ -100,6 +100,7 @@ def run(
                 lambda: _plan_runs(config, folder), fresh, communicator
             )
             run_plan(plan, fresh, communicator, on_round)
+            communicator.bcast(None)  # rank 0 has written all results
             first, *_ = plan.cells.values()
             return load(plan.folder, plugins.find_own_names(first.resolved()))
     finally:

@@ -79,4 +79,4 @@ def test_a_rank_that_fails_after_a_run_ends_the_job_at_once(script):
 
 def test_scripts_that_do_the_same_end_well(script):
     code, output, _ = script("all")
-    assert code == 0 and output.count("done") == 2
+    assert code == 0 and output.count("done, finished") == 2
