@@ -142,8 +142,11 @@ class Supervisor:
             output.REASON: str(self._reason_file),
             output.PACE: str(self._pace_file),
         }
-        with atomic.explain_errors(Path(self.command[0])):
-            return subprocess.Popen(self.command, env=environment)
+        command = self.command
+        if slurm.count_restarts():  # a job that continues must not start over
+            command = [word for word in command if word != "--fresh"]
+        with atomic.explain_errors(Path(command[0])):
+            return subprocess.Popen(command, env=environment)
 
     def _read_reason(self) -> str:
         """Return the reason of the first failing rank after a colon, or ""."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,12 @@ def run_supervisor(
     warning: float = 60,
     launcher: str = "bash",
     again: str = "again.sbatch 'two words' b",
+    words: Sequence[str] = (),
 ) -> "subprocess.Popen[str]":
     options = f"--out out --record out.requeues --warning {warning} --max-requeues 1"
     program = [sys.executable, "-m", "hpcfl.cluster.supervisor", *options.split()]
     return subprocess.Popen(
-        [*program, "--again", again, "--", launcher, "-c", ranks],
+        [*program, "--again", again, "--", launcher, "-c", ranks, *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -137,6 +139,15 @@ def test_ranks_are_requeued_for_any_reaction_to_a_warning(
     code, output = supervise(tmp_path, ranks, signal.SIGUSR2, warning=warning)
     assert code == REQUEUED and words in output
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_requeued_job_does_not_start_over(tmp_path, slurm, monkeypatch, restarts):
+    monkeypatch.setenv("SLURM_RESTART_COUNT", restarts)
+    ranks = 'echo "$@" > received'
+    assert supervise(tmp_path, ranks, words=["hpcfl", "run", "--fresh"]) == (0, "")
+    option = "" if int(restarts) else " --fresh"
+    assert (tmp_path / "received").read_text() == f"run{option}\n"
 
 
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
