@@ -309,12 +309,12 @@ def describe_pace(pace: Pace, needed: float, warning: float, limit: float) -> st
 
 
 def count_rounds(folder: Path) -> int:
-    """Return the round of the newest checkpoint in a folder, or the sum over a sweep's
-    cells.
+    """Return the round of the newest checkpoint in a folder, or the sum over the runs
+    of a sweep or a tuning.
     """
     newest: dict[Path, int] = {}
-    for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
-        for path in folder.glob(pattern):
+    for above in ("", "*/", "*/*/"):
+        for path in folder.glob(f"{above}checkpoints/manifest-*.json"):
             number = path.stem.rpartition("-")[2]
             newest[path.parent] = max(
                 newest.get(path.parent, 0), int(number) if number.isdecimal() else 0

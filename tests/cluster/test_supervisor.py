@@ -97,8 +97,8 @@ def noted(folder: Path) -> dict:
     return json.loads((folder / "out.requeues").read_text())
 
 
-def checkpoint(folder: Path, round: int):
-    path = folder / "out" / "checkpoints" / f"manifest-{round:08d}.json"
+def checkpoint(folder: Path, round: int, inside: str = ""):
+    path = folder / "out" / inside / "checkpoints" / f"manifest-{round:08d}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
@@ -244,11 +244,12 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
+@pytest.mark.parametrize("inside", ["", "cell", "search/run of a tuning"])
+def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch, inside):
     slurm(scontrol=REQUEUES)
     for restart in range(4):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
-        checkpoint(tmp_path, 1 + restart // 2)
+        checkpoint(tmp_path, 1 + restart // 2, inside)
         assert supervise(tmp_path, "exit 75")[0] == REQUEUED
 
 
