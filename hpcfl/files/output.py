@@ -108,9 +108,10 @@ def complain(text: str) -> None:
     print(f"hpcfl: {text}", file=sys.stderr)
     path = os.environ.get(REASON)
     if path:
+        line = text.partition("\n")[0]
         # errors: another rank has written the file, or the disk is full
-        with suppress(OSError), open(path, "x") as file:
-            file.write(text.partition("\n")[0])
+        with suppress(OSError), open(path, "xb") as file:
+            file.write(line.encode(errors="backslashreplace"))
 
 
 def keep_note(folder: Path) -> None:

@@ -78,3 +78,9 @@ def test_a_note_is_kept_of_a_failure_only(tmp_path, monkeypatch):
     assert note.read_text().endswith(
         " UTC: standard output could not be written: No space left on device\n"
     )
+
+
+def test_a_reason_that_is_no_text_is_passed_on(tmp_path, monkeypatch):
+    monkeypatch.setenv(output.REASON, str(tmp_path / "reason"))
+    output.complain("caf\udce9: no such file\nline 2")
+    assert (tmp_path / "reason").read_text() == r"caf\udce9: no such file"
