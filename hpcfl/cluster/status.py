@@ -40,7 +40,7 @@ class Status:
 
     Attributes:
         name: name of the cell.
-        state: finished, running, starting, queued, failed, stopped or waiting.
+        state: finished, running, starting, queued, failed, stopped, waiting or unknown.
         note: details of the state.
         round: last round played.
         rounds: requested number of rounds, or None.
@@ -62,16 +62,21 @@ class Status:
 def list_statuses(folder: Path) -> list[Status]:
     """Return the status of all cells of the sweep in a folder, or of its single run.
 
-    A tuning without its table also has the failure of its last job.
+    A tuning without its table also has the failure of its last job. A further line
+    says that Slurm does not answer, so that a cell's job may be in the queue.
 
     Raises UserError if the folder has neither.
     """
     submissions = SubmittedJobs(folder)
-    queue = slurm.find_jobs(submissions.jobs.values()) or {}
+    queue = slurm.find_jobs(submissions.jobs.values())
     statuses = [
-        _find_status(name, place, submissions, queue)
+        _find_status(name, place, submissions, queue or {})
         for name, place in _list_cells(folder, submissions)
     ]
+    if queue is None and any(cell.state != "finished" for cell in statuses):
+        statuses.append(
+            Status("Slurm", "unknown", "squeue fails; the queue is unknown")
+        )
     has_table = (folder / tune_folder.TABLE).exists()
     is_open = run_folder.is_tuning(folder) and not has_table
     if is_open and (failure := submissions.read_failure(OUTCOME)):
