@@ -23,7 +23,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
 from hpcfl.report.text import escape
 from hpcfl.storage import manifest, run_folder
-from hpcfl.storage.run_folder import RUN
+from hpcfl.storage.run_folder import RUN, TUNE
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,16 @@ class RunPlan:
         """Write the names of a sweep's cells into its folder, for commands that read it.
 
         Raises:
-            UserError: If the folder holds a single run.
+            UserError: If the folder holds a single run or a tuning.
             RunFailure: If the folder cannot be written.
         """
         if not self.is_sweep:
             return
-        if (self.folder / RUN).exists():
-            raise UserError(
-                f"{self.folder}: holds a single run, not a sweep; choose another --out or name"
-            )
+        for name, content in ((RUN, "a single run"), (TUNE, "a tuning")):
+            if (self.folder / name).exists():
+                raise UserError(
+                    f"{self.folder}: holds {content}, not a sweep; choose another --out or name"
+                )
         run_folder.record_cells(self.folder, list(self.cells))
 
 

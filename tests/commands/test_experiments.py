@@ -1,6 +1,7 @@
 import os
 import signal
 import sys
+import tomllib
 
 import pytest
 from refusals import expect_refusal
@@ -77,6 +78,15 @@ def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):
     with expect_refusal(r"data\.dataset = 'digitz' "):
         run_file(file, [], tmp_path / "out", False, OneProcess())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["run.json", "tune.json"])
+def test_a_sweep_is_not_mixed_with_other_results(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    table = tomllib.loads(SWEEP)
+    with expect_refusal(rf"^{tmp_path}: .* --out or name$"):
+        make_plan(table, "sweep.toml", tmp_path).record()
+    assert os.listdir(tmp_path) == [name]
 
 
 @pytest.mark.parametrize("out", ["d/" * 1500, os.fsdecode(b"caf\xe9"), "x" * 300])
