@@ -103,6 +103,11 @@ def test_an_error_in_a_callback_ends_the_run_and_the_next_command_continues(tmp_
 def test_fewer_rounds_than_a_later_command_has_played_are_noted(tmp_path, printed):
     for rounds in (2, 3):
         hpcfl.run({**TABLE, "rounds": rounds}, out=tmp_path / "run")
+        # a later command that has finished no further round
+        described = tmp_path / "run" / "run.json"
+        text = described.read_text()
+        described.write_text(text.replace(f'"rounds": {rounds}', '"rounds": 9'))
+        hpcfl.run({**TABLE, "rounds": rounds}, out=tmp_path / "run")
     assert "of a later command" not in printed()
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
     assert " 3 rounds of a later command; --fresh " in printed()

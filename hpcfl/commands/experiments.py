@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
 from hpcfl.report.text import escape
-from hpcfl.storage import manifest, run_folder
+from hpcfl.storage import manifest, results, run_folder
 from hpcfl.storage.run_folder import RUN, TUNE
 
 
@@ -192,11 +191,8 @@ def run_plan(
 
 def report_complete(experiment: Config, folder: Path) -> None:
     """Print that a run in ``folder`` is complete, and which of its files are intact."""
-    rounds = experiment.rounds
-    with suppress(UserError):  # a complete run does not need run.json
-        run_file = run_folder.read(folder)
-        if run_file:
-            rounds = run_file["config"]["rounds"]
+    _, completed = results.examine(folder, experiment.fingerprint())
+    rounds = max([experiment.rounds, *completed])
     more = ""
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
