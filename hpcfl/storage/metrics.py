@@ -9,6 +9,7 @@ Results are reported at the best round, the last round, and the mean of the last
 Taking the best round of a noisy metric overestimates it.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.errors import RunFailure
 from hpcfl.experiment import measures
 from hpcfl.files import atomic
 from hpcfl.scores.metric_names import (
@@ -200,6 +202,7 @@ class ResultsWriter:
         with atomic.explain_errors(self.folder):
             # parents are not created: a missing run folder is a failure
             (self.folder / ROUNDS).mkdir(exist_ok=True)
+            self._place = (self.folder / ROUNDS).stat()
         for used in (self.folder / ROUNDS, self.folder):
             atomic.remove_temporaries(used)
         damaged: dict[Path, str] = {}
@@ -250,6 +253,7 @@ class ResultsWriter:
         """Publish all recorded rounds. Raises RunFailure."""
         if not self._waiting:
             return
+        self._refuse_moved()
         part = results.merge(self._waiting)
         if RUN in self._header:
             part = replace(part, header={RUN: self._header[RUN]})
@@ -266,9 +270,7 @@ class ResultsWriter:
         Call it before the checkpoint of the same round is committed, because a run that
         continues from the checkpoint does not repeat earlier rounds. Raises RunFailure.
         """
-        with atomic.explain_errors(self.folder / ROUNDS):
-            # a missing folder is an error, because its rounds are lost
-            (self.folder / ROUNDS).stat()
+        self._refuse_moved()
         whole = replace(
             results.merge(self._all), header=self._header, static=self._static
         )
@@ -277,3 +279,12 @@ class ResultsWriter:
         with atomic.explain_errors(self.folder):
             for path in results.list_rounds(self.folder):
                 path.unlink(missing_ok=True)
+
+    def _refuse_moved(self) -> None:
+        """Raise RunFailure if the folder was moved or removed: its rounds are lost, or
+        another run may have begun in its place.
+        """
+        with atomic.explain_errors(self.folder / ROUNDS):
+            found = (self.folder / ROUNDS).stat()
+        if not os.path.samestat(found, self._place):
+            raise RunFailure(f"{self.folder}: was moved, and another folder is there")

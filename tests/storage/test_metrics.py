@@ -248,3 +248,18 @@ def test_a_folder_that_vanished_is_not_made_again(tmp_path):
     with pytest.raises(RunFailure):
         ResultsWriter(tmp_path / "moved", {}, {})
     assert not (tmp_path / "moved").exists()
+
+
+def test_a_run_in_the_place_of_a_moved_one_keeps_its_rounds(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    moved = ResultsWriter(folder, HEADER, {})
+    moved.record(1, values(1))
+    folder.rename(tmp_path / "moved")
+    folder.mkdir()
+    ResultsWriter(folder, HEADER, {}).record(1, values(10))
+    for write in (lambda: moved.record(2, values(2)), moved.merge):
+        with pytest.raises(RunFailure, match=f"^{folder}: "):
+            write()
+    read = results.read(folder)
+    assert read.rounds.tolist() == [1] and read.values["bytes/up"].tolist() == [10]
