@@ -82,6 +82,12 @@ class FolderLock:
                 os.pwrite(self._descriptor, owner.encode(), 0)
         self._signed = True
 
+    def is_in_place(self) -> bool:
+        """Return whether the locked folder was neither moved nor removed."""
+        with suppress(OSError):  # the file system may have failed
+            return self._is_at(self._descriptor)
+        return False
+
     def _lock(self) -> None:
         """Lock the file, creating it if missing; retry while another process has locked
         it.

@@ -266,7 +266,8 @@ def claim(folder: Path, config: "Config", fresh: bool) -> Iterator[Claim | None]
         try:
             yield ours
         except Exception as error:
-            if ours.begun and not isinstance(error, Interrupted):
+            was_moved = not lock.is_in_place()
+            if ours.begun and not was_moved and not isinstance(error, Interrupted):
                 _keep_failure(folder / FAILURE, error)
             raise
 
@@ -313,8 +314,6 @@ def read_failure(folder: Path) -> str | None:
 
 
 def _keep_failure(path: Path, error: Exception) -> None:
-    if not (path.parent / RUN).exists():  # the folder was moved during the run
-        return
     with suppress(RunFailure):  # the disk itself may have failed
         atomic.write(
             path, (" ".join(str(error).split()) or type(error).__name__).encode()

@@ -173,6 +173,19 @@ def test_only_what_fails_after_the_beginning_is_kept_as_the_reason(tmp_path):
     assert run_folder.read_failure(tmp_path / "run") == "first"
 
 
+def test_a_failure_of_a_moved_run_is_not_that_of_the_next(tmp_path):
+    folder = tmp_path / "run"
+    with (
+        pytest.raises(ValueError, match="moved"),
+        run_folder.claim(folder, CONFIG, False) as ours,
+    ):
+        ours.begin()
+        folder.rename(tmp_path / "moved")
+        claim(folder)
+        raise ValueError("moved")
+    assert run_folder.read_failure(folder) is None
+
+
 def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "thesis.tex").write_text("years of work")
