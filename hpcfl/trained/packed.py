@@ -64,7 +64,7 @@ def write(runs: Sequence[Run], out: Path) -> list[str]:
             _add(archive, f"{name}/{run_folder.RUN}", run_folder.encode_run(config))
             _add(archive, f"{name}/{MERGED}", results.encode(_keep_read(run, config)))
     atomic.write(out, content.getvalue())
-    lines = []
+    lines = [note for run in finished for note in run.notes]
     if len(finished) < len(runs):
         lines.append(f"left out, not finished: {len(runs) - len(finished)} runs")
     size = len(content.getvalue()) / 1e3

@@ -110,6 +110,15 @@ def test_the_note_on_diverged_clients_is_that_of_the_folder(runs, tmp_path):
     assert notes[0] == notes[1] and "2 of 10 clients in rounds 3 to 7" in notes[0]
 
 
+def test_lost_rounds_of_a_packed_run_are_noted(runs, tmp_path):
+    path = runs / "local-0" / results.MERGED
+    whole = results.load(path)
+    path.write_bytes(results.encode(whole.select_rounds([0, *range(2, 13)])))
+    note, line = packed.write(loading.list_runs(path.parent), tmp_path / "x.tar.xz")
+    assert note.startswith(f"{path.parent}: ") and "1 of 12 rounds" in note
+    assert "x.tar.xz" in line
+
+
 @pytest.mark.slow
 def test_no_curve_is_drawn_of_the_few_rounds_of_packed_runs(runs, tmp_path):
     out = tmp_path / "table.tar.xz"
