@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from hpcfl.files.atomic import describe_reason
 from hpcfl.report.text import escape
 from hpcfl.scores.metric_names import SECONDS, MetricName
 from hpcfl.simulation import start_checks
+from hpcfl.storage.results import Results
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
@@ -132,6 +134,7 @@ def compare(stored: Run, played: Run) -> tuple[list[str], bool]:
     Returns:
         Lines to print, and whether the repetition agrees.
     """
+    stored = replace(stored, results=_leave_out_ends(stored, played))
     there, here = stored.results.header, played.results.header
     others = _describe_changes(_find_arithmetic(there), _find_arithmetic(here))
     changed = _describe_changes(_find_inputs(there), _find_inputs(here))
@@ -246,6 +249,16 @@ def _describe_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list
         if now != value:
             lines.append(f"{name}: {value} stored, {now} now")
     return lines
+
+
+def _leave_out_ends(stored: Run, played: Run) -> Results:
+    """Return the stored results without rounds that were scored only because they were
+    the last ones before the run was prolonged.
+    """
+    rounds, every = played.config["rounds"], played.config["evaluation"]["every"]
+    found = stored.results
+    ends = [end for end in found.completed if end < rounds and end % every]
+    return found.select_rounds(np.flatnonzero(~np.isin(found.rounds, ends)))
 
 
 def _find_inputs(header: Mapping[str, Any]) -> dict[str, Any]:

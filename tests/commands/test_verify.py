@@ -106,6 +106,22 @@ def test_another_final_state_or_number_is_seen(played):
     assert compare(clock, played)[1]
 
 
+@pytest.mark.slow
+def test_a_prolonged_run_is_the_same_although_its_first_end_was_scored(here):
+
+    def play(name, rounds):
+        table = tiny.table("fedavg", rounds=rounds, evaluation={"every": 2})
+        return run(table, out=here / name)
+
+    play("prolonged", 3)
+    prolonged, whole = play("prolonged", 4), play("whole", 4)
+    lines, same = compare(prolonged, whole)
+    assert same and lines[0].endswith("in all 4 rounds")
+    losses = prolonged.results.values["pre/loss"]
+    other = changed(prolonged, **{"pre/loss": losses + 1})
+    assert compare(other, whole) == (["OTHER numbers: pre/loss"], False)
+
+
 @pytest.mark.parametrize(
     "elsewhere",
     [{"arithmetic": "another"}, {"gpus": ["NVIDIA H200, precision tf32"]}],
