@@ -101,8 +101,10 @@ def run(
             )
             run_plan(plan, fresh, communicator, on_round)
             communicator.bcast(None)  # rank 0 has written all results
-            first, *_ = plan.cells.values()
-            return load(plan.folder, plugins.find_own_names(first.resolved()))
+            own = set[str]()
+            for cell in plan.cells.values():
+                own |= plugins.find_own_names(cell.resolved())
+            return load(plan.folder, own)
     finally:
         _one_run.release()
 

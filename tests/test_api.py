@@ -85,6 +85,14 @@ def test_a_callback_receives_every_recorded_round(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_models_of_every_cell_of_a_sweep_can_be_loaded(tmp_path):
+    sweep = {"model.name": ["mlp", "tiny:zero_head"]}
+    table = {**TABLE, "model": {}, "sweep": sweep}
+    found = hpcfl.run(table, out=tmp_path, progress=False)
+    assert [run.model(client=0).head.out_features for run in found.values()] == [10, 10]
+
+
+@pytest.mark.slow
 def test_an_error_in_a_callback_ends_the_run_and_the_next_command_continues(tmp_path):
     def on_round(name, round, values):
         raise ZeroDivisionError("a bug in a callback")
