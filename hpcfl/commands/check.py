@@ -73,7 +73,8 @@ def check_file(
     if of_job is None or values is None:
         return
     remarks = _find_unsourced(cells.values())
-    remarks += find_misspelt_hooks(type(prepared.method))
+    for plugin in (prepared.method, *first.overlay):
+        remarks += find_misspelt_hooks(type(plugin))
     blocks = [
         data_summary.describe_data(prepared, values, whole),
         _join([needs.describe_model(prepared), *_describe_base(first)]),
@@ -103,12 +104,12 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
     return list(lines)
 
 
-def find_misspelt_hooks(method: type) -> list[str]:
-    """Return a line for each function of a user's method that is probably a misspelt
-    hook, and therefore never called.
+def find_misspelt_hooks(plugin: type) -> list[str]:
+    """Return a line for each function of a user's method or overlay that is probably a
+    misspelt hook, and therefore never called.
     """
-    own = list(itertools.takewhile(_is_of_user, method.__mro__))
-    known = {name for kind in method.__mro__[len(own) :] for name in vars(kind)}
+    own = list(itertools.takewhile(_is_of_user, plugin.__mro__))
+    known = {name for kind in plugin.__mro__[len(own) :] for name in vars(kind)}
     lines = []
     for kind in own:
         for name, function in vars(kind).items():

@@ -36,6 +36,13 @@ class Own(FedAvg):
     def helper(self, trained):
         return trained
 """
+OVERLAY = """
+from hpcfl.methods.base import OwnOverlay
+
+class Changed(OwnOverlay):
+    def uplaod(self, fleet, inbox, message):
+        return message
+"""
 
 
 def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path):
@@ -44,6 +51,13 @@ def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path):
     [note] = [line for line in output.splitlines() if "not a hook" in line]
     assert code == 0 and "Own.store_sate" in note and "'store_state'" in note
     assert "not a hook" not in check()[1]
+
+
+def test_a_function_that_is_nearly_named_as_an_overlays_hook_is_noted(check, tmp_path):
+    (tmp_path / "changed.py").write_text(OVERLAY)
+    code, output, _ = check("--set", 'overlay=[{kind="changed:Changed"}]')
+    assert code == 0
+    assert "Changed.uplaod" in output and "'upload'" in output
 
 
 def test_the_data_come_first_and_only_changed_keys_are_printed(check):
