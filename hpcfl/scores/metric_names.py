@@ -14,13 +14,13 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 CLIENTS = "clients"  # prefix of names; as a column's number, the clients with a value
 VALIDATION = "validation"
 NEWCOMERS, ATTACKERS = "newcomers", "attackers"
-# Columns whose numbers are not scores: phases of a round, values recorded by methods,
-# the clients' virtual time, and changes of updates.
+# Columns whose numbers are not scores: numbers of clients, phases of a round, values
+# recorded by methods, the clients' virtual time, and changes of updates.
 SECONDS, RECORDED = "seconds", "recorded"
 TIME, STALENESS, PARTICIPATION = "time", "staleness", "participation"
 PRIVACY, AGGREGATION = "privacy", "aggregation"
 NO_SCORES = (
-    *(SECONDS, RECORDED, TIME, STALENESS, PARTICIPATION),
+    *(CLIENTS, SECONDS, RECORDED, TIME, STALENESS, PARTICIPATION),
     *(PRIVACY, AGGREGATION),
 )
 # Number of sample gradients of a client in a round; without a client, the sum over
