@@ -408,7 +408,8 @@ def find_own_names(table: Mapping[str, Any]) -> set[str]:
         given = table.get(section) or []
         tables = given if isinstance(given, list) else [given]
         names += [one.get(key) for one in tables]
-    return {name for name in names if ":" in str(name)}
+    # The metric may be a summary of a score, SCORE/SUMMARY.
+    return {str(name).partition("/")[0] for name in names if ":" in str(name)}
 
 
 def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:

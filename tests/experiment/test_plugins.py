@@ -190,9 +190,10 @@ def test_own_plugins_of_all_sections_are_found_and_paths_are_not():
         "transform": [{"kind": "top-k"}, {"kind": "my:Transform"}],
         "aggregation": {"rule": "my:Rule"},
         "attack": {"kind": "my:Attack"},
-        "evaluation": {"scores": ["my:Score"], "metric": "weighted"},
+        "evaluation": {"scores": ["my:Score"], "metric": "my:Other/worst_tenth"},
     }
-    names = {"my:Method", "my:Transform", "my:Rule", "my:Attack", "my:Score"}
+    names = {"my:Method", "my:Transform", "my:Rule", "my:Attack"}
+    names |= {"my:Score", "my:Other"}
     assert plugins.find_own_names(table) == names
     plugins.refuse_unnamed(table, names, "run")
     with expect_refusal(r"run: .*--own my:Rule"):
