@@ -68,6 +68,9 @@ LISTS = ("shift", "overlay", "transform")
 SELECTORS = {
     section: key for section, (key, *_) in PLUGINS.items() if section not in LISTS
 }
+# By name of a user's module: its specification, which ``importlib.reload`` replaces, and
+# the SHA-256 of its file at the import.
+_imported: dict[str, tuple[object, str]] = {}
 
 
 @cache
@@ -174,7 +177,7 @@ def _import_user_module(key: str, name: str, module_name: str) -> ModuleType:
             f"{key} = '{name}': '{first}' is the name of {other}; rename your {first}.py"
         )
     try:
-        return importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         if (place := user_code.find_line(error)) is not None:
             text = f"cannot be imported: {user_code.describe_error(error)}"
@@ -183,6 +186,19 @@ def _import_user_module(key: str, name: str, module_name: str) -> ModuleType:
             f"{key} = '{name}': cannot import '{module_name}' ({user_code.describe_error(error)}); "
             "run in the folder of the file or add this folder to PYTHONPATH"
         ) from error
+    known = _imported.get(module_name)
+    if known is None or known[0] is not module.__spec__:
+        _imported[module_name] = module.__spec__, _hash_file(module)
+    return module
+
+
+def _hash_file(module: ModuleType) -> str:
+    """Return the SHA-256 of a module's file; "" without a file."""
+    path = Path(getattr(module, "__file__", None) or "")
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        return compute_sha256(file)
 
 
 def _find_hiding_module(module_name: str) -> str | None:
@@ -413,7 +429,8 @@ def find_own_names(table: Mapping[str, Any]) -> set[str]:
 
 
 def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each file with a user's plugin, by ``MODULE.py``.
+    """Return the SHA-256 of each file with a user's plugin at its import, by
+    ``MODULE.py``.
 
     Modules that such a file imports are not included.
 
@@ -421,13 +438,35 @@ def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
         table: Resolved configuration, whose plugins are imported.
     """
     hashes = {}
-    for name in find_own_names(table):
-        module_name = name.partition(":")[0]
-        path = getattr(sys.modules.get(module_name), "__file__", "")
-        if Path(path).is_file():
-            with open(path, "rb") as file:
-                hashes[f"{module_name}.py"] = compute_sha256(file)
+    for module_name in _list_own_modules(table):
+        _, sha256 = _imported[module_name]
+        if sha256:
+            hashes[f"{module_name}.py"] = sha256
     return hashes
+
+
+def describe_edited(table: Mapping[str, Any]) -> list[str]:
+    """Return a note for each file with a user's plugin that has changed since its
+    import.
+
+    Args:
+        table: Resolved configuration, whose plugins are imported.
+    """
+    notes = []
+    for module_name in _list_own_modules(table):
+        if _hash_file(sys.modules[module_name]) != _imported[module_name][1]:
+            notes.append(
+                f"{module_name}.py has changed since its import, and the run uses the "
+                f"imported code; type import importlib, {module_name}; "
+                f"importlib.reload({module_name}), or restart Python"
+            )
+    return notes
+
+
+def _list_own_modules(table: Mapping[str, Any]) -> list[str]:
+    """Return the names of the imported modules with a user's plugin, sorted."""
+    names = {name.partition(":")[0] for name in find_own_names(table)}
+    return sorted(names & _imported.keys())
 
 
 def refuse_unnamed(table: Mapping[str, Any], own: Collection[str], run: object) -> None:

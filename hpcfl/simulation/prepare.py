@@ -362,6 +362,7 @@ def prepare(
                 *config.notes,
                 *model.notes,
                 *list_data_notes(config, data),
+                *plugins.describe_edited(config.resolved()),
                 *parts.hooks.notes(parts.setup),
                 *_note_idle_workers(placement),
                 *list_device_notes(rank_device.device, config.runtime),

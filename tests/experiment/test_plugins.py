@@ -2,6 +2,7 @@
 line with its place.
 """
 
+import importlib
 import sys
 
 import pytest
@@ -201,3 +202,25 @@ def test_own_plugins_of_all_sections_are_found_and_paths_are_not():
     for forged in ({"evaluation": {"scores": None}}, {"attack": "my:Attack"}):
         with expect_refusal(r"^run: .*\("):
             plugins.refuse_unnamed(forged, names, "run")
+
+
+def test_the_hash_of_an_own_file_is_that_of_the_imported_code(
+    own, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    table = {"method": {"name": "mine:Mine"}}
+    own("mine", METHOD)
+    plugins.find(METHODS, "method.name", "mine:Mine")
+    imported = plugins.hash_own_files(table)
+    assert list(imported) == ["mine.py"] and plugins.describe_edited(table) == []
+
+    own("mine", METHOD + "# edited\n")
+    plugins.find(METHODS, "method.name", "mine:Mine")
+    assert plugins.hash_own_files(table) == imported
+    [note] = plugins.describe_edited(table)
+    assert note.startswith("mine.py ")
+
+    importlib.reload(sys.modules["mine"])
+    plugins.find(METHODS, "method.name", "mine:Mine")
+    assert plugins.hash_own_files(table) != imported
+    assert plugins.describe_edited(table) == []
