@@ -34,7 +34,7 @@ def test_each_kind_has_a_template():
 def test_a_new_file_runs_as_it_is(hpcfl, kind, settings):
     assert hpcfl("new", "experiment", "tried")[0] == 0
     assert hpcfl("new", kind, f"my_{kind}")[1].startswith(f"wrote my_{kind}.")
-    small = ["rounds=1", "partition.beta=1.0", "training.batch_size=50", *settings]
+    small = ["rounds=1", "training.batch_size=50", *settings]
     options = set_keys(*small)
     assert hpcfl("run", "tried.toml", "--quiet", *options) == (0, "", "")
 
