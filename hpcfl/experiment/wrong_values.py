@@ -27,7 +27,7 @@ def explain(
         # pydantic's path also contains the names of a union's members.
         positions = [part for part in inner if isinstance(part, int)]
         path = [str(part) for part in (place, first, *positions) if part != ""]
-        key, text = ".".join(path), _describe(one["msg"])
+        key, text = ".".join(path), _describe(one["type"], one["msg"])
         if one["type"] == "extra_forbidden":
             lines[key] = f"unknown key '{key}'{suggest(str(first), allowed())}"
         elif one["type"] == "missing":
@@ -41,8 +41,17 @@ def explain(
     return list(lines.values())
 
 
-def _describe(message: str) -> str:
-    """Return pydantic's message as the part of a sentence after the value."""
+def _describe(kind: str, message: str) -> str:
+    """Return pydantic's message as the part of a sentence after the value.
+
+    Args:
+        kind: pydantic's name of the mistake.
+        message: pydantic's message.
+    """
+    if kind == "bool_type":
+        return "must be true or false"
+    if kind == "sequence_str" or message.endswith(" an instance of Sequence"):
+        return "must be a list"
     return re.sub(r"^\w+ should", "must", message.removeprefix("Value error, "))
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -11,6 +12,7 @@ class Table(Section):
     needed: bool
     count: Literal["auto"] | int = 1
     rates: list[float] = Field(default_factory=list)
+    widths: Sequence[int] = ()
 
 
 @pytest.mark.parametrize(
@@ -18,9 +20,11 @@ class Table(Section):
     [
         ({}, "'x.needed' is missing"),
         ({"nedded": 1}, "unknown key 'x.nedded'; did you mean 'needed'? allowed: "),
-        ({"needed": 3}, "x.needed = 3: must be"),
+        ({"needed": "True"}, "x.needed = 'True': must be true or false"),
         ({"count": "a"}, "x.count = 'a': must be 'auto' or "),
         ({"rates": [0.1, "b"]}, "x.rates.1 = 'b': must be"),
+        ({"widths": 3}, "x.widths = 3: must be a list"),
+        ({"widths": "3,4"}, "x.widths = '3,4': must be a list"),
         ({"count": 10**9}, "x.count = 1000000000: "),
     ],
 )
