@@ -182,9 +182,12 @@ def _import_user_module(key: str, name: str, module_name: str) -> ModuleType:
         if (place := user_code.find_line(error)) is not None:
             text = f"cannot be imported: {user_code.describe_error(error)}"
             raise UserError(f"{place}: {key} = '{name}' {text}") from error
+        remedy = "run in the folder of the file or add this folder to PYTHONPATH"
+        if module_name.endswith(".py"):
+            remedy = f"leave out .py, as in '{name.replace('.py:', ':')}'"
         raise UserError(
-            f"{key} = '{name}': cannot import '{module_name}' ({user_code.describe_error(error)}); "
-            "run in the folder of the file or add this folder to PYTHONPATH"
+            f"{key} = '{name}': cannot import '{module_name}' "
+            f"({user_code.describe_error(error)}); {remedy}"
         ) from error
     known = _imported.get(module_name)
     if known is None or known[0] is not module.__spec__:

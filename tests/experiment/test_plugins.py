@@ -94,6 +94,7 @@ def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
         ),
         (":Mine", "cannot import ''"),
         (".users:Mine", "cannot import '.users'"),
+        ("users.py:Mine", "'users:Mine'"),
     ],
 )
 def test_what_is_not_there_says_what_is(own, name, words):
