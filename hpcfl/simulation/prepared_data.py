@@ -13,7 +13,7 @@ from hpcfl.clients.samples import Assigned
 from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset, hold_out
 from hpcfl.data.partition import Split
-from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.partitions.base import MergedScheme, Scheme
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.experiment.config import Config
@@ -216,6 +216,7 @@ def list_data_notes(config: Config, data: ClientData) -> list[str]:
         *notes,
         *split.notes,
         *note_unused_clients(config, dataset, split),
+        *note_merged_tests(config, dataset),
         *note_untrained(config, data),
         *note_late_attack(config),
     ]
@@ -266,6 +267,22 @@ def note_unused_clients(config: Config, dataset: Dataset, split: Split) -> list[
         f"data.{named[0]} selects {len(dataset.owners.names):,} clients of the data set, but "
         f"partition.scheme = '{config.partition.scheme}' ignores them; to use them, set "
         "partition.scheme = 'by-client'"
+    ]
+
+
+def note_merged_tests(config: Config, dataset: Dataset) -> list[str]:
+    """Return a note if the scheme merges the test samples of a user's file with the
+    training samples.
+    """
+    scheme = config.partition
+    merges = isinstance(scheme, MergedScheme) and dataset.merges and not scheme.file
+    if not (config.data.file and dataset.official_test and merges):
+        return []
+    return [
+        f"partition.scheme = '{scheme.scheme}' merges the {dataset.official_test:,} test samples "
+        f"of {config.data.file} with the training samples and splits each client's samples "
+        "anew; by-client, client-dirichlet, dirichlet-min, grouped and pathological-pairs "
+        "keep them for testing"
     ]
 
 

@@ -39,6 +39,32 @@ def test_clients_that_a_key_names_and_nothing_uses_are_noted(
     assert any("data.client selects 2 clients" in note for note in notes) is is_noted
 
 
+@pytest.mark.parametrize(
+    ("partition", "is_noted"),
+    [
+        ({"scheme": "iid"}, True),
+        ({"scheme": "by-client"}, False),
+        ({"scheme": "client-dirichlet", "train_samples": 9, "test_samples": 2}, False),
+    ],
+)
+def test_test_samples_of_a_user_that_a_scheme_splits_anew_are_noted(
+    tmp_path, partition, is_noted
+):
+    rows = []
+    for number in range(40):
+        part = "train" if number < 30 else "test"
+        rows.append(f"{number % 7 / 9},{number % 2},{number % 4 // 2},{part}")
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(["x,label,client,split", *rows]))
+    table = {
+        "data": {"dataset": "csv", "file": str(file)},
+        "partition": {"clients": 2, **partition},
+        "method": {"name": "fedavg"},
+    }
+    notes = [note for note in prepare_alone(table).notes if "10 test samples" in note]
+    assert len(notes) == is_noted
+
+
 class Blurred(tiny.Blobs):
     """Data whose samples differ in every call, with the same labels."""
 
