@@ -68,9 +68,9 @@ LISTS = ("shift", "overlay", "transform")
 SELECTORS = {
     section: key for section, (key, *_) in PLUGINS.items() if section not in LISTS
 }
-# By name of a user's module: its specification, which ``importlib.reload`` replaces, and
-# the SHA-256 of its file at the import.
-_imported: dict[str, tuple[object, str]] = {}
+# Attribute that is added to a user's module: its specification, which
+# ``importlib.reload`` replaces, and the SHA-256 of its file at the import.
+IMPORTED = "__hpcfl_import__"
 
 
 @cache
@@ -189,9 +189,9 @@ def _import_user_module(key: str, name: str, module_name: str) -> ModuleType:
             f"{key} = '{name}': cannot import '{module_name}' "
             f"({user_code.describe_error(error)}); {remedy}"
         ) from error
-    known = _imported.get(module_name)
-    if known is None or known[0] is not module.__spec__:
-        _imported[module_name] = module.__spec__, _hash_file(module)
+    known, _ = getattr(module, IMPORTED, (None, ""))
+    if known is None or known is not module.__spec__:
+        setattr(module, IMPORTED, (module.__spec__, _hash_file(module)))
     return module
 
 
@@ -441,8 +441,8 @@ def hash_own_files(table: Mapping[str, Any]) -> dict[str, str]:
         table: Resolved configuration, whose plugins are imported.
     """
     hashes = {}
-    for module_name in _list_own_modules(table):
-        _, sha256 = _imported[module_name]
+    for module_name, module in _list_own_modules(table).items():
+        _, sha256 = getattr(module, IMPORTED)
         if sha256:
             hashes[f"{module_name}.py"] = sha256
     return hashes
@@ -456,8 +456,9 @@ def describe_edited(table: Mapping[str, Any]) -> list[str]:
         table: Resolved configuration, whose plugins are imported.
     """
     notes = []
-    for module_name in _list_own_modules(table):
-        if _hash_file(sys.modules[module_name]) != _imported[module_name][1]:
+    for module_name, module in _list_own_modules(table).items():
+        _, sha256 = getattr(module, IMPORTED)
+        if _hash_file(module) != sha256:
             notes.append(
                 f"{module_name}.py has changed since its import, and the run uses the "
                 f"imported code; type import importlib, {module_name}; "
@@ -466,10 +467,15 @@ def describe_edited(table: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _list_own_modules(table: Mapping[str, Any]) -> list[str]:
-    """Return the names of the imported modules with a user's plugin, sorted."""
-    names = {name.partition(":")[0] for name in find_own_names(table)}
-    return sorted(names & _imported.keys())
+def _list_own_modules(table: Mapping[str, Any]) -> dict[str, ModuleType]:
+    """Return the imported modules with a user's plugin by name, sorted."""
+    modules = {}
+    for name in sorted(find_own_names(table)):
+        module_name = name.partition(":")[0]
+        module = sys.modules.get(module_name)
+        if module is not None and hasattr(module, IMPORTED):
+            modules[module_name] = module
+    return modules
 
 
 def refuse_unnamed(table: Mapping[str, Any], own: Collection[str], run: object) -> None:
