@@ -25,7 +25,7 @@ from hpcfl.trained.loading import is_sweep, list_runs
 from hpcfl.trained.run import Run
 
 LEGEND = (
-    "{score}{unit} before and after local training, on test samples. ▸ primary metric; its "
+    "{scores} before and after local training, on test samples. ▸ primary metric; its "
     "best round is chosen on {best_by} samples. last: the last round; tail: mean of the last "
     "tenth. More: hpcfl show --explain"
 )
@@ -110,19 +110,21 @@ def sort_best_first(runs: list[Run]) -> list[Run]:
 
 def write_legend(runs: list[Run]) -> str:
     """Return a short explanation of the table's numbers."""
-    unit = runs[0].measure.unit
+    scores = []
+    for run in runs:
+        unit = f" in {run.measure.unit}" if run.measure.unit else ""
+        scores.append(f"{run.measure.score}{unit}")
     best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
-    text = LEGEND.format(
-        score=escape(_list_scores(runs)),
-        unit=f" in {escape(unit)}" if unit else "",
-        best_by=best_by,
-    )
-    return textwrap.fill(text, WIDTH)
+    listed = escape(" / ".join(dict.fromkeys(scores)))
+    return textwrap.fill(LEGEND.format(scores=listed, best_by=best_by), WIDTH)
 
 
 def _list_scores(runs: list[Run]) -> str:
-    """Return the names of the runs' primary scores, usually one."""
-    return " / ".join(dict.fromkeys(run.measure.score for run in runs))
+    """Return the names of the runs' primary scores, usually one, without the modules
+    of a user's scores.
+    """
+    names = [run.measure.score.rpartition(":")[2] for run in runs]
+    return " / ".join(dict.fromkeys(names))
 
 
 def make_table(runs: list[Run]) -> Table:
@@ -135,9 +137,8 @@ def make_table(runs: list[Run]) -> Table:
     overview = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     overview.add_column("run", overflow="fold")
     overview.add_column("models", no_wrap=True)
-    # A narrow heading leaves room for the names of runs: one line for each word, and
-    # only the class of a user's score module:Class.
-    words = _list_scores(runs).rpartition(":")[2].split("_")
+    # A narrow heading leaves room for the names of runs: one line for each word.
+    words = _list_scores(runs).split("_")
     score = Text("_\n").join(map(literal, words))
     for heading in (score, "mean (std)", "worst", "at", "of", "floats", "s/round"):
         overview.add_column(heading, justify="right", no_wrap=True)

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import made_up
 import pytest
 
 from hpcfl.report import tables
+from hpcfl.scores.metric_names import Measure
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +30,13 @@ def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, printed):
     assert "on test samples" in " ".join(legend)
     tables.show(folder, explain=True)
     assert "floats: per client and round" in printed()
+
+
+def test_the_legend_has_the_unit_of_each_score(make_run):
+    [run] = tables.list_runs(make_run())
+    other = replace(run, measure=Measure("loss", "mean", "loss", unit="nats"))
+    legend = " ".join(tables.write_legend([run, other]).split())
+    assert legend.startswith("accuracy in % / loss in nats ")
 
 
 @pytest.mark.parametrize(
