@@ -40,6 +40,17 @@ def test_a_shared_sample_is_refused():
         partition.make(Greedy(clients=2), TOY)
 
 
+def test_an_assignment_of_another_type_is_refused():
+    class Bare(MergedScheme):
+        scheme: str = "bare"
+
+        def assign(self, labels, classes, generator):
+            return [np.arange(10), np.arange(10, 20)]
+
+    with expect_refusal(r"partition\.scheme = 'bare': .*Assignment, not a list"):
+        partition.make(Bare(clients=2), TOY)
+
+
 def test_a_scheme_may_keep_the_official_splits_apart():
     class Official(Scheme):
         scheme: str = "official"

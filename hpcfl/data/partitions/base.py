@@ -174,7 +174,13 @@ class MergedScheme(Scheme):
                 f"partition.clients = {self.clients}: the data set has only {len(labels)} samples"
             )
         generator = randomness.generator(self.seed, "partition")
-        return self.divide(self.assign(labels, classes, generator))
+        assignment = self.assign(labels, classes, generator)
+        if not isinstance(assignment, Assignment):
+            raise UserError(
+                f"partition.scheme = '{self.scheme}': assign must return an Assignment, not a "
+                f"{type(assignment).__name__}"
+            )
+        return self.divide(assignment)
 
     def divide(self, assignment: Assignment) -> Draw:
         """Split each client's samples into training and test samples.
