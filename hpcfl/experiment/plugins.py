@@ -232,7 +232,7 @@ def _describe_misfit(package: str, thing: Any) -> str | None:
     """Return the reason why a user's object is no plugin of the package, or None.
 
     A plugin must be a subclass of the package's entry in CONTRACTS, a data source an
-    instance of such a subclass, a model a callable.
+    instance of such a subclass, a model or a kind of figure a callable.
     """
     kind = f"of type {type(thing).__name__}"
     if isinstance(thing, type):
@@ -240,7 +240,7 @@ def _describe_misfit(package: str, thing: Any) -> str | None:
     if package not in CONTRACTS:
         if callable(thing):
             return None
-        return f"is {kind}; expected a class or function that returns the model"
+        return f"is {kind}; expected a class or function"
     whole = CONTRACTS[package]
     module, _, name = whole.rpartition(".")
     contract = getattr(importlib.import_module(module), name)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pandas import concat
 
-from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.errors import EXPECTED, UserError
+from hpcfl.experiment import plugins, user_code
 from hpcfl.files import atomic
 from hpcfl.report import lines
 from hpcfl.report.arrangement import arrange
@@ -64,9 +64,33 @@ def plot(
     _refuse_unknown(options, draw, kind)
     runs, left_out = loading.load_runs_below(folders, own)
     sheet = Sheet(width, left_out)
-    height = write(out, lambda: draw(runs, sheet, **options))
+    height = write(out, lambda: _draw_kind(kind, draw, runs, sheet, options))
     notes = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
     return [*notes, f"figure: {out} ({width:g} × {height:.2f} inches)"]
+
+
+def _draw_kind(
+    kind: str,
+    draw: "Callable[..., Figure]",
+    runs: list[Run],
+    sheet: Sheet,
+    options: dict[str, Any],
+) -> "Figure":
+    """Return the figure of a kind. Raises UserError if a user's function fails or
+    returns something else.
+    """
+    try:
+        figure = draw(runs, sheet, **options)
+        if not hasattr(figure, "savefig"):
+            raise TypeError(f"it returns {figure!r:.60}; expected a matplotlib figure")
+    except Exception as error:
+        if ":" not in kind or isinstance(error, EXPECTED):
+            raise
+        raise UserError(
+            f"{user_code.locate(error, draw)}--kind = '{kind}' fails for "
+            f"(runs, sheet): {user_code.describe_error(error)}"
+        ) from error
+    return figure
 
 
 def _refuse_unknown(

@@ -1,6 +1,7 @@
 """Files of figures: those at the end of a sweep, and messages about requested ones."""
 
 import re
+import sys
 
 import matplotlib
 import pytest
@@ -114,3 +115,27 @@ def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, printed):
     assert call("plot", "run", "--kind", "own_kind:last", "--metric", "x") == 0
     assert printed().startswith("note: of 1 run by x\nfigure: last.png")
     assert (tmp_path / "last.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("def bad(runs, sheet):\n    return 1 / 0\n", 2),
+        ("def bad(runs):\n    return runs\n", 1),
+        ("\ndef bad(runs, sheet):\n    sheet.panels(1)\n", 2),
+        ("bad = 3\n", None),
+    ],
+)
+def test_a_mistake_in_a_kind_of_ones_own_is_one_line(
+    make_run, tmp_path, monkeypatch, printed_errors, code, line
+):
+    (tmp_path / "bad_kind.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "bad_kind", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    make_run()
+    monkeypatch.chdir(tmp_path)
+    assert call("plot", "run", "--kind", "bad_kind:bad", "--out", "bad.png") == 2
+    error = printed_errors()
+    place = f"bad_kind.py:{line}: " if line else ""
+    assert error.startswith(f"hpcfl: {place}--kind = 'bad_kind:bad'")
+    assert error.count("\n") == 1 and not (tmp_path / "bad.png").exists()
