@@ -470,10 +470,13 @@ def _draw_shift(
     )
 
 
-def _refuse_misfit(listed: Sequence[Concept], facts: Facts) -> None:
-    """Raise UserError unless a shift's concepts fit the classes."""
-    if not listed:
-        raise facts.make_error("kind", "its function 'concepts' must return a Concept")
+def _refuse_misfit(listed: list[Concept], facts: Facts) -> None:
+    """Raise UserError unless a shift has returned concepts that fit the classes."""
+    is_filled = isinstance(listed, list) and bool(listed)
+    if not is_filled or not all(isinstance(one, Concept) for one in listed):
+        raise facts.make_error(
+            "kind", "its function 'concepts' must return a list of Concepts"
+        )
     for concept in listed:
         labels, classes = concept.labels, np.arange(facts.classes)
         if labels is None:

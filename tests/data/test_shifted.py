@@ -362,6 +362,7 @@ class Own(Shift):
         (Concept("own", images=lambda x, _: x / 2), r"'own' .*uint8"),
         (Concept("own", labels=np.arange(3)), r"shift\.0\.kind: .*'own' .*10 class"),
         (Concept("own", labels=np.arange(1, 11)), r"'own' .*10 class"),
+        ("own", r"shift\.0\.kind: .*'concepts' .*list of Concepts"),
     ],
 )
 def test_what_a_shift_of_the_user_returns_is_checked(monkeypatch, concept, words):
