@@ -14,6 +14,7 @@ from hpcfl.files import untrusted_files, wording
 COLOURS = (1, 3, 4)  # usual numbers of channels, including alpha
 LARGEST = float(np.finfo(np.float32).max)
 TRIED = 10_000  # numbers of a column that are compared
+FAINT = 20  # ratio of the scale to the largest float from which values are almost equal
 
 
 def describe_labels(y: Tensor, samples: int, classes: int) -> str:
@@ -24,10 +25,12 @@ def describe_labels(y: Tensor, samples: int, classes: int) -> str:
         samples: number of samples.
         classes: number of classes.
     """
+    if not isinstance(y, Tensor):
+        return f"y must be a tensor of int64; it is {type(y).__name__}"
     if len(y) != samples:
         return f"x has {samples:,} samples and y {len(y):,} labels"
     if not isinstance(classes, int):
-        return f"classes = {classes} must be an integer"
+        return f"classes = {classes!r} must be a Python integer"
     if y.dtype != torch.int64 or y.ndim != 1 or not len(y):
         return f"y must be int64 [samples]; it is {y.dtype} {list(y.shape)}"
     if y.min() < 0 or y.max() >= classes:
@@ -46,6 +49,19 @@ def describe_channels_last(x: Tensor) -> str:
     return (
         f"samples are read as {channels} channels of {height}×{width} pixels; if they are "
         f"images of {channels}×{height} pixels, transpose x to [n, channels, height, width]"
+    )
+
+
+def describe_faint(x: Tensor, scale: float) -> str:
+    """Return a note on floats that the scale makes almost equal, else ""."""
+    if not x.is_floating_point() or scale == 1:
+        return ""
+    largest = max(float(x.max()), -float(x.min()))  # abs would copy all samples
+    if not 0 < FAINT * largest < scale:
+        return ""
+    return (
+        f"values up to {largest:g} are divided by scale = {scale:g}; if models should take "
+        "them unchanged, set scale = 1.0, mean = (0.0,) and std = (1.0,)"
     )
 
 

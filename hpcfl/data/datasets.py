@@ -366,6 +366,7 @@ def _check(dataset: Any, name: str) -> Dataset:
     names = owners.names if owners else ()
     found = (
         checks.describe_channels_last(dataset.x),
+        checks.describe_faint(dataset.x, dataset.scale),
         checks.describe_spellings("clients", names),
     )
     notes = tuple(f"'{dataset.name}': {note}" for note in found if note)

@@ -50,6 +50,8 @@ def test_a_data_set_that_fits_is_taken():
     [
         ({"x": torch.zeros(3, 2)}, "3 samples and y 4 "),
         ({"y": torch.zeros(4)}, r"y .*int64 .*torch\.float32"),
+        ({"y": WHOLE.y.numpy()}, r"y .*tensor .*ndarray"),
+        ({"y": [0, 1, 1, 0]}, r"y .*tensor .*list"),
         ({"classes": 1}, " 0 … 0; .* 0 … 1"),
         ({"y": torch.tensor([0, 1, -1, 0])}, " 0 … 1; .* -1 … 1"),
         ({"official_test": 4}, "official_test = 4 .* 3"),
@@ -61,6 +63,7 @@ def test_a_data_set_that_fits_is_taken():
         ({"x": WHOLE.x.numpy()}, "x .*float32.* ndarray"),
         ({"x": WHOLE.x.double()}, r"x .*float32.* torch\.float64"),
         ({"classes": 2.0}, r"classes = 2\.0"),
+        ({"classes": torch.tensor(2)}, r"classes = tensor\(2\)"),
         ({"std": (0.5, 0.5)}, "mean and std"),
         ({"std": (0.0,)}, "std not 0"),
         ({"mean": [0.5], "std": [0.5]}, "mean and std .*tuples"),
@@ -99,6 +102,15 @@ def test_images_with_their_channels_last_are_noted(shape, is_noted):
     x = torch.zeros(shape, dtype=torch.uint8)
     notes = load(replace(WHOLE, x=x)).notes
     assert any("transpose x" in note for note in notes) is is_noted
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale", "is_noted"),
+    [(1.0, 255.0, True), (200.0, 255.0, False), (1.0, 1.0, False), (0.0, 255.0, False)],
+)
+def test_floats_that_the_scale_makes_almost_equal_are_noted(largest, scale, is_noted):
+    notes = load(replace(WHOLE, x=torch.full((4, 2), largest), scale=scale)).notes
+    assert any("scale = 255" in note for note in notes) is is_noted
 
 
 @pytest.mark.parametrize(
