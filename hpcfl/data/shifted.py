@@ -472,12 +472,12 @@ def _draw_shift(
 
 def _refuse_misfit(listed: list[Concept], facts: Facts) -> None:
     """Raise UserError unless a shift has returned concepts that fit the classes."""
-    is_filled = isinstance(listed, list) and bool(listed)
-    if not is_filled or not all(isinstance(one, Concept) for one in listed):
-        raise facts.make_error(
-            "kind", "its function 'concepts' must return a list of Concepts"
-        )
+    expected = "its function 'concepts' must return a list of Concepts"
+    if not isinstance(listed, list) or not listed:
+        raise facts.make_error("kind", expected)
     for concept in listed:
+        if not isinstance(concept, Concept):
+            raise facts.make_error("kind", expected)
         labels, classes = concept.labels, np.arange(facts.classes)
         if labels is None:
             continue
