@@ -39,6 +39,10 @@ class NumberLoss(FedAvg):
         return 0.5
 
 
+class MisspeltPrimary(FedAvg):
+    primary = "pots"
+
+
 class FreeLoss(FedAvg):
     def loss(self, model, batch, lane):
         return batch.x.mean()

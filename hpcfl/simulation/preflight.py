@@ -270,9 +270,10 @@ def try_round(
             )
             round = Round(plan, OneProcess(), small, server)
             play(round, dry_round.DRY, [note_work, dry_round.release_memory])
-            check_scored_column(small, round.collected.numbers.columns)
+            columns = round.collected.numbers.columns
             del round  # frees its rows and messages
-            play_final_scoring(small, server)
+            columns += play_final_scoring(small, server)
+            check_scored_column(small, columns)
             if most_lanes > 1 and ":" in prepared.config.model.name:
                 dry_round.refuse_other_gradients(small)
     except RankFailure as failure:
@@ -334,8 +335,10 @@ def try_two_clients(prepared: Prepared, most_lanes: int) -> None:
         refuse(*diagnose(prepared, failure.__cause__))
 
 
-def play_final_scoring(small: Prepared, server: State) -> None:
-    """Play the final scoring of client 0 and of the newcomers."""
+def play_final_scoring(small: Prepared, server: State) -> list[str]:
+    """Play the final scoring of client 0 and of the newcomers, and return the columns
+    that it records.
+    """
     plan = RoundPlan(
         number=small.config.rounds + 1,
         cohort=make_empty_ids(),
@@ -346,6 +349,7 @@ def play_final_scoring(small: Prepared, server: State) -> None:
     )
     round = Round(plan, OneProcess(), small, server)
     play(round, FINAL_SCORING, [dry_round.release_memory])
+    return round.collected.numbers.columns
 
 
 @contextmanager
@@ -382,16 +386,24 @@ def _open_small_federation(prepared: Prepared, most_lanes: int) -> Iterator[Prep
 
 
 def check_scored_column(small: Prepared, columns: list[str]) -> None:
-    """Raise UserError if ``evaluation.score`` is not a column that a round records.
+    """Raise UserError if no round records ``evaluation.score``, or the method's primary
+    column that it selects.
 
-    The method's primary column is accepted, because it may be recorded only at the end.
+    Args:
+        small: experiment of the trial.
+        columns: columns that a round and the final scoring record.
     """
     wanted, method = small.config.evaluation.score, small.method
+    recorded = ", ".join(sorted({*columns}))
     if wanted not in {"method", method.primary, *columns}:
-        recorded = ", ".join(sorted(columns))
         raise UserError(
             f"evaluation.score = '{wanted}': {method.name} records {recorded}; "
             f"'method' selects its primary column, {method.primary}"
+        )
+    if wanted in ("method", method.primary) and method.primary not in columns:
+        raise UserError(
+            f"{user_code.locate(type(method))}primary = '{method.primary}' of {method.name} "
+            f"is not scored; it records {recorded}"
         )
 
 

@@ -83,6 +83,7 @@ MISTAKES = [
     ("method.name=mistakes:VectorLoss", "class VectorLoss", "float32 [2]; "),
     ("method.name=mistakes:NumberLoss", "class NumberLoss", "is a float; "),
     ("method.name=mistakes:FreeLoss", "class FreeLoss", "'mistakes:FreeLoss'"),
+    ("method.name=mistakes:MisspeltPrimary", "class MisspeltPrimary", "'pots'"),
     (
         "method.name=mistakes:UnknownVariable",
         "lane.recieved",
