@@ -43,6 +43,16 @@ class MisspeltPrimary(FedAvg):
     primary = "pots"
 
 
+class NoTrained(FedAvg):
+    def local_train(self, fleet, rows, inbox):
+        super().local_train(fleet, rows, inbox)
+
+
+class BareRows(FedAvg):
+    def client_model(self, fleet, inbox, rows, trained):
+        return rows
+
+
 class FreeLoss(FedAvg):
     def loss(self, model, batch, lane):
         return batch.x.mean()

@@ -3,6 +3,7 @@
 from hpcfl.clients import Fleet, default_prediction
 from hpcfl.clients.losses import Fit
 from hpcfl.methods._participants import ClientModel
+from hpcfl.rows.declared import describe_form
 from hpcfl.scores import metric_names
 
 
@@ -75,6 +76,11 @@ def _group_columns(
     """Return each distinct model once, with the names of all its columns."""
     scored: list[tuple[list[str], ClientModel]] = []
     for column, model in models:
+        if not isinstance(model, ClientModel):
+            raise TypeError(
+                f"the model of the column '{column}' is {describe_form(model)}; expected a "
+                "ClientModel"
+            )
         for columns, listed in scored:
             if listed.is_same(model):
                 columns.append(column)

@@ -85,7 +85,7 @@ from hpcfl.methods._participants import Audience, ClientModel, Cohort
 from hpcfl.methods._score_columns import score_models
 from hpcfl.methods.overlays.base import Overlay, OwnOverlay
 from hpcfl.models import parts
-from hpcfl.rows.declared import refuse_changes
+from hpcfl.rows.declared import describe_form, refuse_changes
 from hpcfl.rows.layout import Group, Layout
 
 # The names that a method's file imports from here.
@@ -473,6 +473,12 @@ class Method(MethodSection, ABC):
         """
         if not fleet.scoring.is_due or not (trained or fleet.scoring.scores_starts):
             return
+        if not isinstance(rows, Tensor):
+            when = "after" if trained else "before"
+            raise TypeError(
+                f"the models {when} local training are {describe_form(rows)}; expected a "
+                "tensor of rows"
+            )
         given = fleet, inbox, rows, trained
         before = fleet.results.sample_gradients.copy()
         with fleet.trial(), refuse_changes({"rows": rows}):

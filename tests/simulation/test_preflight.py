@@ -84,6 +84,8 @@ MISTAKES = [
     ("method.name=mistakes:NumberLoss", "class NumberLoss", "is a float; "),
     ("method.name=mistakes:FreeLoss", "class FreeLoss", "'mistakes:FreeLoss'"),
     ("method.name=mistakes:MisspeltPrimary", "class MisspeltPrimary", "'pots'"),
+    ("method.name=mistakes:NoTrained", "class NoTrained", "after local training"),
+    ("method.name=mistakes:BareRows", "class BareRows", "expected a ClientModel"),
     (
         "method.name=mistakes:UnknownVariable",
         "lane.recieved",
