@@ -8,6 +8,7 @@ commits the checkpoint.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import UserError
-from hpcfl.files import atomic
+from hpcfl.files import atomic, heartbeat
 from hpcfl.files.atomic import Damaged
 from hpcfl.rows import mixing
 from hpcfl.storage import manifest, server_state
@@ -37,6 +38,7 @@ from hpcfl.storage.server_state import ReadShare, Share
 
 # Largest share of a run's time that checkpoints with ``every = "auto"`` may take.
 SHARE = 0.02
+PAUSE = 0.1  # seconds between two heartbeats while files are written
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,9 @@ class Checkpoints:
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
+        while not pending.report.done():  # a slow file system is no silent rank
+            heartbeat.beat()
+            futures.wait([pending.report], PAUSE)
         with agreed(self.communicator):
             report = pending.report.result()
         reports = self.communicator.gather(report)
@@ -472,6 +477,7 @@ def read_clients(folder: Path, chosen: Manifest, clients: ClientStore) -> None:
         if rows:
             state = manifest.read_tensors(folder / shard.name, rows)
             clients.put([ids[row] for row in rows], state)
+        heartbeat.beat()
 
 
 def _parse_shards(files: list[dict[str, Any]]) -> list[Shard]:

@@ -7,9 +7,10 @@ import pytest
 import torch
 from refusals import expect_refusal
 
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.files import atomic
-from hpcfl.storage import manifest
+from hpcfl.files import atomic, heartbeat
+from hpcfl.storage import checkpoint, manifest
 from hpcfl.storage.checkpoint import Checkpoints, CheckpointSchedule
 from hpcfl.storage.clients import ClientStore, digest_tensors
 from hpcfl.storage.manifest import FileLimits, find_latest
@@ -96,6 +97,24 @@ def same(one, other):
 
 def names(folder, start):
     return sorted(name for name in os.listdir(folder) if name.startswith(start))
+
+
+def test_a_slow_file_system_is_no_silent_rank(tmp_path, monkeypatch):
+    """The first file is written after a heartbeat; a checkpoint is read with others."""
+    beat, write = threading.Event(), atomic.write
+
+    def write_late(*arguments):
+        assert beat.wait(10)
+        write(*arguments)
+
+    monkeypatch.setattr(atomic, "write", write_late)
+    alone = OneProcess()
+    with heartbeat.use_listener(beat.set):
+        save(alone, tmp_path, [1])
+        _, clients, _ = load(alone, tmp_path)
+        beat.clear()
+        checkpoint.read_clients(tmp_path, find_latest(tmp_path), clients)
+    assert beat.is_set()
 
 
 @pytest.fixture
