@@ -7,6 +7,7 @@ Functions with ``user`` in their names read files that this user names, and foll
 links. ``find_nonfinite`` finds values that no model can use.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -103,6 +104,8 @@ def read_bytes(path: Path, limit: int) -> bytes:
         try:
             return file.read()
         except (OSError, MemoryError) as error:
+            if getattr(error, "errno", None) == errno.ESTALE:
+                return read_bytes(path, limit)  # replaced by another host of NFS
             raise Damaged(describe_reason(error)) from None
 
 

@@ -1,6 +1,9 @@
+import errno
 import hashlib
 import json
 import os
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,6 +53,23 @@ def test_absence_is_not_damage(tmp_path):
     for path in (tmp_path / "none", tmp_path / "file" / "below"):
         with pytest.raises(FileNotFoundError):
             untrusted_files.read_bytes(path, 1)
+
+
+def test_a_file_that_another_host_replaced_is_read_again(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"new")
+    opened = untrusted_files.opened
+
+    def fail():
+        monkeypatch.setattr(untrusted_files, "opened", opened)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    @contextmanager
+    def open_stale(path):
+        with opened(path) as file:
+            yield SimpleNamespace(fileno=file.fileno, read=fail)
+
+    monkeypatch.setattr(untrusted_files, "opened", open_stale)
+    assert untrusted_files.read_bytes(tmp_path / "file", 7) == b"new"
 
 
 def test_no_more_is_read_than_allowed(tmp_path):
