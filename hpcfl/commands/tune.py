@@ -94,7 +94,12 @@ def tune_file(
                 record_cells(tuning, folder)
     player = Player(tuning, folder)
     steps = player.play_all() if stage is None else player.play_part(stage, cell)
-    play_steps(steps, communicator)
+    try:
+        play_steps(steps, communicator)
+    except UserError:
+        if communicator.is_server:
+            tune_folder.remove_unplayed(folder)
+        raise
 
 
 def find_folder(tuning: TuningPlan, out: Path | None) -> Path:

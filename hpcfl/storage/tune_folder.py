@@ -26,7 +26,16 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, untrusted_files
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage.run_folder import CELLS, FINAL, MEASURED, RUN, SEARCH, TUNE, UNTUNED
+from hpcfl.storage.run_folder import (
+    CELLS,
+    FINAL,
+    JOBS,
+    MEASURED,
+    RUN,
+    SEARCH,
+    TUNE,
+    UNTUNED,
+)
 
 SWEEPS = SEARCH, FINAL, UNTUNED
 RESULTS, CHOSEN = "results", "chosen"
@@ -79,13 +88,20 @@ def mark_checked(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove an unchecked tuning, which has only first rounds, and its folder if empty."""
+    """Remove a tuning that has at most first rounds, and its folder if empty."""
     for name in (*SWEEPS, MEASURED, RESULTS, CHOSEN):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / TUNE).unlink()
-    mark_checked(folder)
+    for name in (TUNE, UNCHECKED):
+        (folder / name).unlink(missing_ok=True)
     with suppress(OSError):  # the folder holds other files
         folder.rmdir()
+
+
+def remove_unplayed(folder: Path) -> None:
+    """Remove a tuning without runs, results and jobs, and its folder if empty."""
+    files = (*folder.glob("*/*/"), *folder.glob(f"{RESULTS}/*"), *folder.glob(JOBS))
+    if not files:
+        remove(folder)
 
 
 def begin(folder: Path, tuning: dict[str, Any], unchecked: bool = False) -> None:

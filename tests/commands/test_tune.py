@@ -255,6 +255,18 @@ def test_a_trial_that_costs_more_than_the_others_counts_with_its_own_cost(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("overspend", ["true", "false"])
+def test_a_mistake_before_the_first_run_leaves_no_files(
+    tuned, tmp_path, printed_errors, overspend
+):
+    folder = tuned([], code=2)
+    mistake = set_keys("training.batch_size=99", "training.drop_last=true")
+    changes = set_keys('tune.methods=["fedavg"]', f"tune.overspend={overspend}")
+    assert call("tune", tmp_path / "t.toml", *changes, *mistake) == 2
+    assert "training.batch_size = 99" in printed_errors()
+    assert not folder.exists()
+
+
 def test_what_lay_in_the_folder_of_a_refused_tuning_stays(tuned, tmp_path):
     (tmp_path / "runs" / "t").mkdir(parents=True)
     (tmp_path / "runs" / "t" / "notes.txt").write_text("mine")
