@@ -78,8 +78,8 @@ def run(
 ) -> bool:
     """Start or continue the run in a folder. Collective.
 
-    Nothing in the folder changes before ``Claim.begin``, and every error before it is a
-    UserError; later errors are RunFailures.
+    Nothing in the folder changes before ``Claim.begin``, and a UserError is raised only
+    before it; later mistakes are RunFailures.
 
     Args:
         config: Configuration of the run.
