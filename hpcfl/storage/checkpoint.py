@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator, agreed
-from hpcfl.errors import UserError
+from hpcfl.errors import RankFailure, RunFailure, UserError
 from hpcfl.files import atomic, heartbeat
 from hpcfl.files.atomic import Damaged
 from hpcfl.rows import mixing
@@ -221,13 +221,17 @@ class Checkpoints:
         Raises:
             UserError: All checkpoints are damaged, or the state does not fit
                 ``clients``.
+            RankFailure: $TMPDIR is full on rank 0.
         """
         newest, notes = self._choose()
         if newest is None:
             return None
         with agreed(self.communicator):
             read = self._read(newest, clients)
-        server = server_state.gather(self.communicator, newest, read)
+        try:
+            server = server_state.gather(self.communicator, newest, read)
+        except RunFailure as error:  # the other ranks wait in the exchange
+            raise RankFailure(str(self.folder / newest.name)) from error
         self._committed = {shard.content: shard for shard in newest.all_files}
         return Restored(
             round=newest.round,

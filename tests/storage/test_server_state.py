@@ -3,11 +3,13 @@
 import json
 import os
 
+import in_threads
 import pytest
 import torch
 from refusals import expect_refusal
 from test_checkpoint import hosted, same
 
+from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.files import atomic
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, server_state
@@ -193,6 +195,23 @@ def test_a_damaged_part_is_reported_and_the_checkpoint_before_used(
         assert path.name in restored.notes[0]
         if restored.server is not None:
             assert same(restored.server, make_state(1))
+
+
+def test_no_room_for_the_whole_of_a_tensor_ends_all_ranks(
+    tmp_path, on_ranks, monkeypatch
+):
+    """Rank 0 has room for the rows of one rank."""
+    on_ranks(3, lambda rank: save(rank, tmp_path, {1: make_state(1)}))
+    allocate = server_state.allocate_rows
+
+    def allocate_few(shape, dtype):
+        if shape[0] == 7:
+            raise RunFailure("No space left on device")
+        return allocate(shape, dtype)
+
+    monkeypatch.setattr(server_state, "allocate_rows", allocate_few)
+    with pytest.raises(RankFailure, match=r"manifest-.*: No space left on device$"):
+        in_threads.on_ranks(3, lambda rank: load(rank, tmp_path))
 
 
 def change_manifest(path, change):
