@@ -29,6 +29,7 @@ from hpcfl.simulation.prepared_data import list_groups
 from hpcfl.simulation.round import Result
 from hpcfl.simulation.round_schedule import RoundSchedule
 from hpcfl.simulation.signals import StopRequest
+from hpcfl.simulation.start_checks import INPUTS
 from hpcfl.storage import manifest, provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.forms import AnotherRun, check_run
@@ -53,8 +54,7 @@ HOST_KEYS = (
 EXCLUDED = "left out by training.on_divergence = 'exclude', as in any later round"
 # Minimum seconds of silence to allow before round 1, because imports send no heartbeats.
 PREPARING = 15.0
-# Keys of ``ClaimedRun.describe``: settings that affect the last bits of results, and the
-# checksums ``Prepared.inputs``.
+# Keys of ``ClaimedRun.describe``: settings that affect the last bits of results.
 LAST_BITS = (
     "versions",
     "processor",
@@ -64,7 +64,6 @@ LAST_BITS = (
     "gpus",
     "ranks",
 )
-INPUTS = "inputs"
 # Seconds between writes of the metrics file; one write takes as long as a short round.
 PUBLISH_EVERY = 1.0
 
@@ -628,11 +627,9 @@ def _list_changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
                 f"continued with other {key} ({before} before, {now} now): the last bits "
                 "of results may differ from an undisturbed run"
             )
-    inputs_before = restored.meta.get(INPUTS, meta[INPUTS])
-    for name, checksum in meta[INPUTS].items():
-        if inputs_before.get(name) != checksum:
-            changes.append(
-                f"{name} has changed: the rounds up to {restored.round} were computed "
-                "with an earlier version; to compute all rounds with this one: --fresh"
-            )
+    for name in start_checks.list_changed_inputs(meta[INPUTS], restored.meta):
+        changes.append(
+            f"{name} has changed: the rounds up to {restored.round} were computed "
+            "with an earlier version; to compute all rounds with this one: --fresh"
+        )
     return changes

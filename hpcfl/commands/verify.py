@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.commands.run import INPUTS
 from hpcfl.commands.run import run as play
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.errors import Interrupted, RunFailure, UserError, suggest
@@ -29,6 +28,7 @@ from hpcfl.files.atomic import describe_reason
 from hpcfl.report.text import escape
 from hpcfl.scores.metric_names import SECONDS, MetricName
 from hpcfl.simulation import start_checks
+from hpcfl.simulation.start_checks import INPUTS
 from hpcfl.storage.results import Results
 from hpcfl.trained import loading
 from hpcfl.trained.run import Run

@@ -18,6 +18,7 @@ from hpcfl.simulation.hooks import call_hook
 from hpcfl.simulation.prepare import Prepared
 from hpcfl.simulation.round_schedule import RoundSchedule
 
+INPUTS = "inputs"  # entry of a checkpoint with the checksums ``Prepared.inputs``
 TRAINING = "clients train"
 ONE_BY_ONE = "one after the other"
 SIDE_BY_SIDE = "side by side"
@@ -223,6 +224,19 @@ def list_changed_decisions(before: object, now: object) -> list[str]:
         for subject, decision in now.items()
         if before.get(subject, decision) != decision
     ]
+
+
+def list_changed_inputs(
+    inputs: Mapping[str, str | int], meta: Mapping[str, Any]
+) -> list[str]:
+    """Return the names of the inputs that differ from those of a checkpoint.
+
+    Args:
+        inputs: current ``Prepared.inputs``.
+        meta: entries of the checkpoint.
+    """
+    before = meta.get(INPUTS, inputs)
+    return [name for name in inputs if before.get(name) != inputs[name]]
 
 
 def refuse_other_frozen(

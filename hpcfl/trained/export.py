@@ -163,7 +163,7 @@ def _write_about(
     if model.recorded is None or model.recorded == accuracy:
         return line
     return (
-        f"{line}; the run recorded {100 * model.recorded:.2f} %, because last bits depend on "
+        f"{line}; the run recorded {100 * model.recorded:.2f} %; last bits depend on "
         "processor, GPU and libraries, and bfloat16 rounds"
     )
 

@@ -19,6 +19,7 @@ from hpcfl.clock.schedule import make_schedule
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment.experiment_file import fingerprint
+from hpcfl.files import output
 from hpcfl.files.atomic import Damaged
 from hpcfl.methods.base import State
 from hpcfl.simulation import preflight, start_checks, torch_settings
@@ -82,6 +83,11 @@ class RoundReplay:
             start_checks.refuse_other_decisions(
                 prepared, schedule, newest.meta, self.folder
             )
+            for name in start_checks.list_changed_inputs(prepared.inputs, newest.meta):
+                output.say(
+                    f"note: {self.folder}: {name} has changed since the run, so "
+                    "its models may be others"
+                )
         return prepared, schedule
 
     @property

@@ -44,6 +44,20 @@ def test_a_newer_checkpoint_of_another_run_decides_nothing(played):
     assert run.model(client=0) is not None
 
 
+@pytest.mark.slow
+def test_data_and_code_that_have_changed_are_noted(played, printed):
+    run = played("fedavg")
+    newest = find_latest(run.folder / "checkpoints")
+    run.model(client=0)
+    assert printed() == ""
+    changed = dict.fromkeys(newest.meta["inputs"], 1)
+    other = replace(newest, meta=newest.meta | {"inputs": changed})
+    other.write(run.folder / "checkpoints")
+    assert replay.RoundReplay(run.folder, run.config, run.own).prepared
+    output = printed()
+    assert len(changed) > 1 and all(name in output for name in changed)
+
+
 def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     run = played(
         "fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9}
