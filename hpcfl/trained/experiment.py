@@ -47,4 +47,9 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
     if wanted["runtime"]["device"] != "cpu":
         wanted["runtime"]["device"] = "auto"
     plugins.refuse_unnamed(wanted, own, folder)
-    return config.parse(wanted, str(folder / RUN))
+    # A file of the user has the samples of another draw, but this one has those of the
+    # run.
+    redraw = wanted["data"].pop("redraw", False)
+    experiment = config.parse(wanted, str(folder / RUN))
+    data = experiment.data.model_copy(update={"redraw": redraw})
+    return experiment.model_copy(update={"data": data})
