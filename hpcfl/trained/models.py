@@ -278,12 +278,18 @@ class RunModels:
             raise UserError(
                 f"{self.folder}: '{column}' belongs to newcomers, whose models are not stored"
             )
+        if scored and "/" in column:  # other scores of models, or of other clients
+            models = column.rpartition("/")[2]
+            raise UserError(
+                f"{self.folder}: '{column}' has scores of the models '{models}'; load "
+                f"moment = '{models}'"
+            )
         if scored:
             return scored
         columns = sorted(
             name.column
             for name in self.results.names
-            if name.number == "weighted" and name.column not in of_newcomers
+            if name.number == "weighted" and "/" not in name.column
         )
         raise UserError(
             f"{self.folder}: '{column}' was not scored{suggest(column, columns)}"

@@ -171,17 +171,19 @@ def test_numbers_of_numpy_name_the_same_models(played):
         assert torch.equal(model(x), other(x))
 
 
-def test_newcomers_have_no_models(played):
+def test_only_columns_of_models_can_be_loaded(played):
     run = played(
         "fedavg",
         rounds=1,
         partition={"clients": 4},
         newcomers={"clients": 1, "epochs": 1},
+        training={"validation": 0.25},
     )
     for words, arguments in {
         "client 4 .* 0 … 3 ": (4,),
         "client -1 .* 0 … 3 ": (-1,),
         "'newcomers/after'": (0, "newcomers/after"),
+        "'validation/pre' .* = 'pre'$": (0, "validation/pre"),
         "'what' .*: global, post, pre$": (0, "what"),
     }.items():
         with expect_refusal(words):
