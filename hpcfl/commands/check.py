@@ -1,9 +1,6 @@
 """``hpcfl check``: try and describe an experiment without running it."""
 
-import difflib
 import gc
-import inspect
-import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -73,8 +70,6 @@ def check_file(
     if of_job is None or values is None:
         return
     remarks = _find_unsourced(cells.values())
-    for plugin in (prepared.method, *first.overlay):
-        remarks += find_misspelt_hooks(type(plugin))
     blocks = [
         data_summary.describe_data(prepared, values, whole),
         _join([needs.describe_model(prepared), *_describe_base(first)]),
@@ -102,29 +97,6 @@ def _find_unsourced(configs: Iterable[Config]) -> list[str]:
     for experiment in configs:
         lines |= dict.fromkeys(experiment_file.list_unsourced(experiment.resolved()))
     return list(lines)
-
-
-def find_misspelt_hooks(plugin: type) -> list[str]:
-    """Return a line for each function of a user's method or overlay that is probably a
-    misspelt hook, and therefore never called.
-    """
-    own = list(itertools.takewhile(_is_of_user, plugin.__mro__))
-    known = {name for kind in plugin.__mro__[len(own) :] for name in vars(kind)}
-    lines = []
-    for kind in own:
-        for name, function in vars(kind).items():
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            is_hook = name in known or name.startswith("_")
-            if inspect.isfunction(function) and not is_hook and near:
-                lines.append(
-                    f"{kind.__name__}.{name} is not a hook, so hpcfl never calls it; did "
-                    f"you mean '{near[0]}'?"
-                )
-    return lines
-
-
-def _is_of_user(kind: type) -> bool:
-    return not kind.__module__.startswith("hpcfl.")
 
 
 def describe_overlays(prepared: Prepared, schedule: RoundSchedule) -> list[str]:

@@ -4,7 +4,9 @@
 finds the hooks in which an error was raised.
 """
 
+import difflib
 import inspect
+import itertools
 import re
 import traceback
 from collections.abc import Collection, Iterator, Mapping
@@ -167,6 +169,29 @@ def call_hook(owner: Method | Overlay, hook: str, kind: type, *facts: Any) -> An
     return returned
 
 
+def find_misspelt_hooks(owner: type) -> list[str]:
+    """Return a line for each function of a user's method or overlay that is probably a
+    misspelt hook, and therefore never called.
+    """
+    own = list(itertools.takewhile(_is_of_user, owner.__mro__))
+    known = {name for kind in owner.__mro__[len(own) :] for name in vars(kind)}
+    lines = []
+    for kind in own:
+        for name, function in vars(kind).items():
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            is_hook = name in known or name.startswith("_")
+            if inspect.isfunction(function) and not is_hook and near:
+                lines.append(
+                    f"{kind.__name__}.{name} is not a hook, so hpcfl never calls it; did "
+                    f"you mean '{near[0]}'?"
+                )
+    return lines
+
+
+def _is_of_user(kind: type) -> bool:
+    return not kind.__module__.startswith("hpcfl.")
+
+
 @dataclass(frozen=True)
 class Hooks:
     """The hooks of a method for messages and states that overlays can change.
@@ -319,6 +344,8 @@ class Hooks:
         lines: list[str] = call_hook(self.method, "notes", list, setup)
         for overlay in self.overlays:
             lines = lines + call_hook(overlay, "notes", list)
+        for owner in (self.method, *self.overlays):
+            lines = lines + find_misspelt_hooks(type(owner))
         return lines
 
     def measure(

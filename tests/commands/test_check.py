@@ -27,6 +27,7 @@ def check(hpcfl, tmp_path):
 
 
 OWN = """
+from hpcfl.methods.base import OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
 
 class Own(FedAvg):
@@ -35,9 +36,6 @@ class Own(FedAvg):
 
     def helper(self, trained):
         return trained
-"""
-OVERLAY = """
-from hpcfl.methods.base import OwnOverlay
 
 class Changed(OwnOverlay):
     def uplaod(self, fleet, inbox, message):
@@ -45,19 +43,16 @@ class Changed(OwnOverlay):
 """
 
 
-def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path):
+@pytest.mark.parametrize("name", ["check", "run"])
+def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path, name):
     (tmp_path / "misspelt.py").write_text(OWN)
-    code, output, _ = check("--set", "method.name=misspelt:Own")
-    [note] = [line for line in output.splitlines() if "not a hook" in line]
-    assert code == 0 and "Own.store_sate" in note and "'store_state'" in note
-    assert "not a hook" not in check()[1]
-
-
-def test_a_function_that_is_nearly_named_as_an_overlays_hook_is_noted(check, tmp_path):
-    (tmp_path / "changed.py").write_text(OVERLAY)
-    code, output, _ = check("--set", 'overlay=[{kind="changed:Changed"}]')
-    assert code == 0
-    assert "Changed.uplaod" in output and "'upload'" in output
+    code, output, _ = check("--set", "method.name=misspelt:Own", name=name)
+    assert code == 0 and output.count("Own.store_sate") == 1
+    assert "'store_state'" in output
+    overlay = 'overlay=[{kind="misspelt:Changed"}]'
+    _, output, _ = check("--set", overlay, "--set", "name=other", name=name)
+    assert output.count("Changed.uplaod") == 1 and "'upload'" in output
+    assert "did you mean" not in check()[1]
 
 
 def test_the_data_come_first_and_only_changed_keys_are_printed(check):
