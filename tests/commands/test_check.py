@@ -45,11 +45,11 @@ class Changed(OwnOverlay):
 
 @pytest.mark.parametrize("name", ["check", "run"])
 def test_a_function_that_is_nearly_named_as_a_hook_is_noted(check, tmp_path, name):
-    (tmp_path / "misspelt.py").write_text(OWN)
-    code, output, _ = check("--set", "method.name=misspelt:Own", name=name)
+    (tmp_path / f"{name}_hooks.py").write_text(OWN)
+    code, output, _ = check("--set", f"method.name={name}_hooks:Own", name=name)
     assert code == 0 and output.count("Own.store_sate") == 1
     assert "'store_state'" in output
-    overlay = 'overlay=[{kind="misspelt:Changed"}]'
+    overlay = f'overlay=[{{kind="{name}_hooks:Changed"}}]'
     _, output, _ = check("--set", overlay, "--set", "name=other", name=name)
     assert output.count("Changed.uplaod") == 1 and "'upload'" in output
     assert "did you mean" not in check()[1]
