@@ -229,7 +229,7 @@ def _make(
         raise UserError(
             f"partition.scheme = '{scheme.scheme}' drew an invalid partition: {mistake}"
         )
-    notes = [*dataset.notes, *draw.notes]
+    notes = list(draw.notes)
     if replicas is None and _tests_on_training(draw, len(labels)):
         notes.append("a test sample of one client is a training sample of another")
     return Split(

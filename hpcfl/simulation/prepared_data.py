@@ -211,10 +211,10 @@ def list_groups(
 def list_data_notes(config: Config, data: ClientData) -> list[str]:
     """Return notes on the data for the user before round 1."""
     dataset, split = data.dataset, data.split
-    notes = [note for note in dataset.description.notes if note not in split.notes]
+    # Partition files of earlier versions have the notes of their data set, too.
+    notes = [*dataset.description.notes, *dataset.notes, *split.notes]
     return [
-        *notes,
-        *split.notes,
+        *dict.fromkeys(notes),
         *note_unused_clients(config, dataset, split),
         *note_merged_tests(config, dataset),
         *note_untrained(config, data),

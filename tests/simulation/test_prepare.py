@@ -39,6 +39,25 @@ def test_clients_that_a_key_names_and_nothing_uses_are_noted(
     assert any("data.client selects 2 clients" in note for note in notes) is is_noted
 
 
+def test_notes_are_of_the_data_and_not_of_a_stored_partition(tmp_path):
+    """Ascending numbers look like an identifier, unless they are named."""
+    file, stored = tmp_path / "t.csv", tmp_path / "partition.h5"
+    rows = [f"{number % 7 / 9},{number},{number % 2}" for number in range(40)]
+    file.write_text("\n".join(["x,age,label", *rows]))
+    data = {"dataset": "csv", "file": str(file)}
+    for saved, read in (({}, {"features": ["x", "age"]}), ({"features": ["x"]}, {})):
+        table = {
+            "data": {**data, **saved},
+            "partition": {"scheme": "iid", "clients": 2},
+            "method": {"name": "fedavg"},
+        }
+        prepare_alone(table).data.split.save(stored)
+        table["data"] = {**data, **read}
+        table["partition"]["file"] = str(stored)
+        notes = prepare_alone(table).notes
+        assert any("column age" in note for note in notes) is not bool(read)
+
+
 @pytest.mark.parametrize(
     ("partition", "is_noted"),
     [
