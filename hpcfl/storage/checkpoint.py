@@ -38,7 +38,7 @@ from hpcfl.storage.server_state import ReadShare, Share
 
 # Largest share of a run's time that checkpoints with ``every = "auto"`` may take.
 SHARE = 0.02
-PAUSE = 0.1  # seconds between two heartbeats while files are written
+PAUSE = 0.1  # seconds between two looks at the number of written files
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ class Checkpoints:
         # after ``restore``.
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
+        self._files = 0  # number of files of states, written or known, in this process
         # On rank 0, the ids of each rank's clients, which do not change. Ranks send
         # them in the first checkpoint; before it the value is None.
         self._hosted: list[np.ndarray] | None = None
@@ -188,8 +189,12 @@ class Checkpoints:
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
-        while not pending.report.done():  # a slow file system is no silent rank
-            heartbeat.beat()
+        seen = -1
+        while not pending.report.done():
+            # A slow file system is no silent rank, but one that writes no file is.
+            if self._files != seen:
+                seen = self._files
+                heartbeat.beat()
             futures.wait([pending.report], PAUSE)
         with agreed(self.communicator):
             report = pending.report.result()
@@ -272,13 +277,16 @@ class Checkpoints:
         return server_state.distribute(self.communicator, server, self.limits)
 
     def _write_state(self, server: Share, rows: Snapshot) -> dict[str, Any]:
-        files = [
-            self._write_clients(group, rows.written)
-            for group in manifest.group_clients(rows, self.limits)
-        ]
+        files = []
+        for group in manifest.group_clients(rows, self.limits):
+            files.append(self._write_clients(group, rows.written))
+            self._files += 1
         if server.whole is not None:
             files.append(self._write_server(server.whole, server.small))
-        files += [self._write_part(part, rows) for part, rows in server.parts]
+            self._files += 1
+        for part, of_part in server.parts:
+            files.append(self._write_part(part, of_part))
+            self._files += 1
         digests = rows.digests
         return {
             "files": [asdict(shard) for shard in files],

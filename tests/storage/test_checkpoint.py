@@ -2,6 +2,7 @@ import errno
 import hashlib
 import os
 import threading
+import time
 
 import pytest
 import torch
@@ -115,6 +116,23 @@ def test_a_slow_file_system_is_no_silent_rank(tmp_path, monkeypatch):
         beat.clear()
         checkpoint.read_clients(tmp_path, find_latest(tmp_path), clients)
     assert beat.is_set()
+
+
+def test_a_file_that_is_not_written_is_silent(tmp_path, monkeypatch):
+    """While the second file is written, there is a heartbeat for the first one."""
+    beats, counts, write = [], [], atomic.write
+
+    def write_late(*arguments):
+        before = len(beats)
+        time.sleep(0.2)
+        counts.append(len(beats) - before)
+        write(*arguments)
+
+    monkeypatch.setattr(atomic, "write", write_late)
+    monkeypatch.setattr(checkpoint, "PAUSE", 0.01)
+    with heartbeat.use_listener(lambda: beats.append(1)):
+        save(OneProcess(), tmp_path, [1])
+    assert counts[1] == 1
 
 
 @pytest.fixture
