@@ -35,8 +35,7 @@ def cite_methods() -> str:
 
 def cite_method(name: str) -> str:
     """Return the BibTeX entry of a built-in method. Raises UserError if it has none."""
-    name = name.replace("_", "-")
-    found = _find_cited({name})
+    found = _find_cited({name.replace("_", "-")})
     if not found:
         raise UserError(
             f"'{name}': hpcfl has no BibTeX entry for it; hpcfl methods lists the "
