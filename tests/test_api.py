@@ -124,6 +124,23 @@ def test_fewer_rounds_than_a_later_command_has_played_are_noted(tmp_path, printe
 
 
 @pytest.mark.slow
+def test_an_own_file_that_has_changed_since_a_complete_run_is_noted(
+    tmp_path, monkeypatch, printed
+):
+    file = tmp_path / "own_of_complete.py"
+    file.write_text("from hpcfl.methods.fedavg import FedAvg as Own\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    table = {**TABLE, "method": {"name": "own_of_complete:Own"}}
+    for changed in (False, False, True):
+        if changed:
+            file.write_text(f"{file.read_text()}# another version\n")
+            del sys.modules["own_of_complete"]  # as in a new process
+        printed()
+        hpcfl.run(table, out=tmp_path / "run")
+        assert ("note: own_of_complete.py " in printed()) == changed
+
+
+@pytest.mark.slow
 def test_a_run_in_a_thread_is_the_same_run(tmp_path):
     found = []
 

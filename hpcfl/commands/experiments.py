@@ -17,10 +17,11 @@ from hpcfl.commands.run import (
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.data import datasets
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment import config, sweep
+from hpcfl.experiment import config, plugins, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
 from hpcfl.report.text import escape
+from hpcfl.simulation import start_checks
 from hpcfl.storage import manifest, results, run_folder
 from hpcfl.storage.run_folder import RUN, TUNE
 
@@ -196,12 +197,17 @@ def report_complete(experiment: Config, folder: Path) -> None:
     more = ""
     if rounds > experiment.rounds:
         more = f", for the {rounds} rounds of a later command"
+    newest = manifest.find_latest(folder / run_folder.CHECKPOINTS, verified=True)
     checked = "metrics and checkpoints are intact"
-    if manifest.find_latest(folder / run_folder.CHECKPOINTS, verified=True) is None:
+    if newest is None:
         checked = "metrics are intact, no checkpoint can be read"
     output.say(
         f"{experiment.name}: complete in {folder}{more}; --fresh starts over ({checked})"
     )
+    own_files = plugins.hash_own_files(experiment.resolved())
+    meta = newest.meta if newest else {}
+    for name in start_checks.list_changed_inputs(own_files, meta):
+        output.say(f"note: {name} has changed since this run, which is not repeated")
 
 
 def _note_earlier_cells(plan: RunPlan) -> None:
