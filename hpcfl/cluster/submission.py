@@ -490,7 +490,10 @@ def _find_open(
             if not run_folder.examine(plan.get_folder(name), cell, fresh=False):
                 open_cells[name] = cell
         except UserError as error:
-            refused[name] = error
+            text = str(error)
+            if "--fresh" in text:
+                text += "; hpcfl submit has no --fresh, so move the folder yourself"
+            refused[name] = UserError(text)
     if len(refused) == len(plan.cells):
         raise next(iter(refused.values()))
     return open_cells, refused

@@ -13,6 +13,8 @@ from refusals import expect_refusal
 from hpcfl.cluster import profile, slurm, submission
 from hpcfl.cluster.submission import submit
 from hpcfl.errors import RunFailure
+from hpcfl.experiment import config
+from hpcfl.storage import run_folder
 
 EXPERIMENT = """
 name = "t"
@@ -132,6 +134,14 @@ def test_what_would_be_refused_is_not_sent(here):
     with pytest.raises(RunFailure, match=r"^1 of 2 "):
         next(lines)
     with expect_refusal(rf"^{here}/out/seed=0: .* --out$"):
+        send(here, "debug", "sweep.seed=[0]")
+
+
+def test_a_folder_of_another_configuration_is_not_moved_by_a_submission(here):
+    other = config.parse({"method": {"name": "fedavg"}}).resolved()
+    (here / "out" / "seed=0").mkdir(parents=True)
+    (here / "out" / "seed=0" / "run.json").write_bytes(run_folder.encode_run(other))
+    with expect_refusal(r"/seed=0: .*hpcfl submit has no --fresh"):
         send(here, "debug", "sweep.seed=[0]")
 
 
