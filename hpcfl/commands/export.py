@@ -65,7 +65,14 @@ def _choose_models(
     if of_server:
         yield from models.of_server(at=at)
     if clients is None:
-        yield from models.of_clients(models.everyone, moment, at)
+        left_out = len(models.everyone)
+        for model in models.of_clients(models.everyone, moment, at):
+            left_out -= 1
+            yield model
+        if left_out:
+            print(
+                f"note: {left_out} clients took no part in the round and have no model"
+            )
     else:
         for client in clients:
             yield models.model(client, moment, at)

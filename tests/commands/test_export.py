@@ -1,4 +1,5 @@
 import made_up
+import pytest
 from refusals import expect_refusal
 
 from hpcfl.commands.export import export
@@ -16,3 +17,13 @@ def test_a_packed_file_has_no_models_to_export(tmp_path):
     packed.write(loading.load_runs_below([tmp_path])[0], file)
     with expect_refusal(r"p\.tar\.xz: [^/]*$"):
         export(file, None, False, None, "last", [], tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_clients_without_a_model_in_the_round_are_counted(played, tmp_path, printed):
+    run = played("fedavg", participation={"fraction": 0.4})
+    for moment, left_out in (("pre", 0), ("post", 3)):
+        out = tmp_path / moment
+        export(run.folder, None, False, moment, "last", ["tiny:blobs"], out)
+        assert len(list(out.glob("client-*.safetensors"))) == 5 - left_out
+        assert printed().count("note: 3 clients ") == bool(left_out)
