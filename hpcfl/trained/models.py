@@ -240,6 +240,8 @@ class RunModels:
 
     def _find_round(self, column: str, at: At) -> int:
         """Return the number of a round in which a column was scored. Raises UserError."""
+        if not isinstance(column, str):
+            raise UserError(f"moment = {column!r} is not a column; for a round pass at")
         if not isinstance(at, str):
             at = _convert_number("at", at)
         elif at not in ("last", "best"):

@@ -184,6 +184,7 @@ def test_only_columns_of_models_can_be_loaded(played):
         "client -1 .* 0 … 3 ": (-1,),
         "'newcomers/after'": (0, "newcomers/after"),
         "'validation/pre' .* = 'pre'$": (0, "validation/pre"),
+        "moment = 1 .* at": (0, 1),
         "'what' .*: global, post, pre$": (0, "what"),
     }.items():
         with expect_refusal(words):
