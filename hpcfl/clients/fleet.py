@@ -316,16 +316,10 @@ class Fleet:
         ``shape`` appends numbers and keeps the earlier ones. A client's draws therefore
         do not depend on the number that other clients need.
         """
-        draws = [
-            randomness.generator(
-                self.setup.seed,
-                "uniform",
-                purpose,
-                round,
-                client,
-            ).random(shape)
-            for round, client in self._keys
-        ]
+        draws = []
+        for key in self._keys:
+            random = randomness.generator(self.setup.seed, "uniform", purpose, *key)
+            draws.append(random.random(shape))
         return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
 
     def train(self, rows: Tensor, **options: Unpack[TrainOptions]) -> Tensor:

@@ -78,23 +78,23 @@ def describe_data(prepared: Prepared, values: Tensor, whole: bool = False) -> st
     if drawn is not None:
         group, names = drawn
         sizes = np.bincount(group, minlength=len(names)).tolist()
-        entries = [
-            f"{show_name(name)}: {size}"
-            for name, size in zip(names, sizes, strict=True)
-        ]
+        entries = []
+        for name, size in zip(names, sizes, strict=True):
+            entries.append(f"{show_name(name)}: {size}")
         facts["groups"] = list_entries(entries, whole)
     if prepared.config.attack is not None:
         facts["attackers"] = describe_attackers(prepared, whole)
-    return "\n".join(
-        textwrap.fill(
+    paragraphs = []
+    for name, text in facts.items():
+        paragraph = textwrap.fill(
             text,
             WIDTH,
             initial_indent=f"{name:{INDENT}}",
             subsequent_indent=" " * INDENT,
             break_on_hyphens=False,
         )
-        for name, text in facts.items()
-    )
+        paragraphs.append(paragraph)
+    return "\n".join(paragraphs)
 
 
 def describe_attackers(prepared: Prepared, whole: bool) -> str:

@@ -245,14 +245,13 @@ def describe_composed(message: Message) -> dict[str, list[Any]]:
     It has the number of models of each entry, and the type of the rows of a mixture or
     None for a pool.
     """
-    return {
-        name: [
-            len(value.rows),
-            None if isinstance(value, Pool) else name_dtype(value.dtype),
-        ]
-        for name, value in message.items()
-        if isinstance(value, Pool | Mixture)
-    }
+    described: dict[str, list[Any]] = {}
+    for name, value in message.items():
+        if isinstance(value, Pool):
+            described[name] = [len(value.rows), None]
+        elif isinstance(value, Mixture):
+            described[name] = [len(value.rows), name_dtype(value.dtype)]
+    return described
 
 
 def unwrap(

@@ -73,18 +73,14 @@ class Moon(FedAvg):
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
-        similar = torch.stack(
-            [
-                functional.cosine_similarity(
-                    features,
-                    evaluate_at(
-                        model, row, lambda other: parts(other).features(batch.x)
-                    ).detach(),
-                )
-                for row in (lane.received, lane.last)
-            ],
-            dim=1,
-        )
+        similarities = []
+        for row in (lane.received, lane.last):
+            others = evaluate_at(
+                model, row, lambda other: parts(other).features(batch.x)
+            )
+            similarity = functional.cosine_similarity(features, others.detach())
+            similarities.append(similarity)
+        similar = torch.stack(similarities, dim=1)
         # Softplus is equivalent, but its last bits depend on the number of clients side
         # by side.
         contrast = -(similar / self.tau).log_softmax(dim=1)[:, 0].mean()

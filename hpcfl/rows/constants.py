@@ -79,12 +79,10 @@ def copy_frozen(
 
 def list_own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the buffers by name that are not in a norm of torch; tied ones once."""
-    of_norms = {
-        id(buffer)
-        for part in module.modules()
-        if isinstance(part, NORMS)
-        for buffer in part.buffers(recurse=False)
-    }
+    of_norms = set()
+    for part in module.modules():
+        if isinstance(part, NORMS):
+            of_norms |= set(map(id, part.buffers(recurse=False)))
     for name, buffer in module.named_buffers():
         if id(buffer) not in of_norms:
             yield name, buffer

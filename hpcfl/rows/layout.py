@@ -202,12 +202,10 @@ def _belongs(name: str, prefix: str) -> bool:
 
 def lay_out_parameters(module: nn.Module) -> Layout:
     """Return the layout of a module's parameters, whose constants are frozen."""
-    normalising = {
-        f"{path}.{name}"
-        for path, part in module.named_modules()
-        if isinstance(part, constants.BATCH_NORMS)
-        for name, _ in part.named_parameters()
-    }
+    normalising = set()
+    for path, part in module.named_modules():
+        if isinstance(part, constants.BATCH_NORMS):
+            normalising |= {f"{path}.{name}" for name, _ in part.named_parameters()}
     frozen = constants.collect(module)
     return Layout(constants.list_parameters(module), normalising, frozen)
 

@@ -59,20 +59,15 @@ def describe(
     plan: TuningPlan, folder: Path, method: str, tested: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the row of a method; values are NaN if too few runs have a score."""
-    scores = np.array(
-        [
-            [
-                tested.get(Cell(search.make_tuned(method), seed).name, np.nan)
-                for seed in plan.section.final_seeds
-            ]
-            for search in plan.searches
-        ]
-    )
+    seeds = plan.section.final_seeds
+    scores = np.full((len(plan.searches), len(seeds)), np.nan)
+    spent = []
+    for row, search in zip(scores, plan.searches, strict=True):
+        tuned = search.make_tuned(method)
+        row[:] = [tested.get(Cell(tuned, seed).name, np.nan) for seed in seeds]
+        gradients, _ = SearchResults(search, folder).sum_gradients(method)
+        spent.append(gradients)
     found = variance.estimate(scores)
-    spent = [
-        SearchResults(search, folder).sum_gradients(method)[0]
-        for search in plan.searches
-    ]
     return {
         "method": method,
         "searches": int(np.isfinite(scores).any(axis=1).sum()),
