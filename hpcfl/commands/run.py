@@ -517,7 +517,7 @@ def _call_user(
     try:
         with torch_settings.restored():
             on_round(name, round, values)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = user_code.locate(error, on_round)
         raise UserError(
             f"{where}on_round raised {user_code.describe_error(error)}"

@@ -341,7 +341,7 @@ def on_this_rank(place: str) -> Iterator[None]:
         yield
     except (RankFailure, Diverged):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's hook may call sys.exit
         # The line of the user's code is not the cause of errors such as a full disk.
         line = None if isinstance(error, RunFailure) else user_code.find_line(error)
         where = f"{place}, {line}" if line else place

@@ -115,10 +115,10 @@ def test_a_second_signal_says_that_it_ended_the_run(
         signal.raise_signal(signal.SIGTERM)
 
     def leave(self, code):
-        raise SystemExit(code)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(signals, "ECHO", 0.0)
     monkeypatch.setattr(OneProcess, "abort", leave)
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         run_alone(tiny.table("fedavg"), tmp_path / "run", on_round=interrupt)
     assert "second signal" in printed_errors()

@@ -1,8 +1,12 @@
 """Plans of rounds, and clients in messages."""
 
-import numpy as np
+import sys
 
-from hpcfl.simulation.round import RoundPlan, describe_clients
+import numpy as np
+import pytest
+
+from hpcfl.errors import RankFailure
+from hpcfl.simulation.round import RoundPlan, describe_clients, on_this_rank
 
 
 def test_a_plan_of_some_clients_keeps_their_shares():
@@ -17,3 +21,11 @@ def test_a_plan_of_some_clients_keeps_their_shares():
 def test_only_some_clients_are_listed():
     assert describe_clients(np.array([3])) == "client 3"
     assert describe_clients(np.arange(11)).endswith("8, 9 …")
+
+
+def test_a_hook_that_exits_is_a_failure_of_its_rank():
+    with (
+        pytest.raises(RankFailure, match=r"^round 3.*: SystemExit"),
+        on_this_rank("round 3"),
+    ):
+        sys.exit()
