@@ -26,7 +26,7 @@ def locate_errors() -> Iterator[None]:
         yield
     except (UserError, RunFailure, Interrupted):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if (place := find_line(error)) is None:
             raise
         raise UserError(f"{place}: {describe_error(error)}") from error

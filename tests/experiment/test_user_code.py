@@ -1,3 +1,5 @@
+import sys
+
 from refusals import expect_refusal
 
 from hpcfl.experiment import user_code
@@ -14,6 +16,14 @@ def test_an_error_of_a_users_code_has_its_file_and_line():
         user_code.locate_errors(),
     ):
         fail()
+
+
+def test_code_that_exits_has_its_file_and_line():
+    with (
+        expect_refusal(r"test_user_code\.py:\d+: SystemExit"),
+        user_code.locate_errors(),
+    ):
+        sys.exit()
 
 
 def test_definitions_are_found_in_users_files_alone():
