@@ -202,7 +202,8 @@ class ResultsWriter:
         with atomic.explain_errors(self.folder):
             # parents are not created: a missing run folder is a failure
             (self.folder / ROUNDS).mkdir(exist_ok=True)
-            self._place = (self.folder / ROUNDS).stat()
+            # The lock keeps a file of this folder open, so that its inode is stable.
+            self._place = self.folder.stat()
         for used in (self.folder / ROUNDS, self.folder):
             atomic.remove_temporaries(used)
         damaged: dict[Path, str] = {}
@@ -285,6 +286,7 @@ class ResultsWriter:
         another run may have begun in its place.
         """
         with atomic.explain_errors(self.folder / ROUNDS):
-            found = (self.folder / ROUNDS).stat()
+            (self.folder / ROUNDS).stat()
+            found = self.folder.stat()
         if not os.path.samestat(found, self._place):
             raise RunFailure(f"{self.folder}: was moved, and another folder is there")
