@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.rows import mixing
+from hpcfl.rows.declared import STORED_FLOATS, describe_form
 
 
 @dataclass(frozen=True)
@@ -185,8 +186,8 @@ def wrap_entries(message: Message) -> dict[str, Entry]:
     NAME.choice, the picks or weights.
 
     Raises:
-        ValueError: A tensor is neither ``[n, width]`` nor ``[width]``, or has the
-            second name of a pool or mixture.
+        ValueError: An entry cannot be sent, or has the second name of a pool or
+            mixture.
     """
     wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
@@ -202,12 +203,22 @@ def wrap_entries(message: Message) -> dict[str, Entry]:
         else:
             wrapped[name] = Field(value) if isinstance(value, Tensor) else value
     for name, entry in wrapped.items():
-        if isinstance(entry, Field) and entry.tensor.dim() not in (1, 2):
-            raise ValueError(
-                f"message field '{name}' has shape {tuple(entry.tensor.shape)}; "
-                "it must be [n, width] or [width]"
-            )
+        _refuse_unsendable(name, entry)
     return wrapped
+
+
+def _refuse_unsendable(name: str, entry: Any) -> None:
+    """Raise ValueError if an entry is no tensor, or has a shape or type that is not sent."""
+    if isinstance(entry, Mean):
+        return
+    if not isinstance(entry, Field):
+        raise ValueError(f"'{name}' is {describe_form(entry)}; expected a tensor")
+    tensor = entry.tensor
+    form = f"'{name}' is {describe_form(tensor)}"
+    if tensor.dim() not in (1, 2):
+        raise ValueError(f"{form}; expected shape [n, width] or [width]")
+    if tensor.is_floating_point() and tensor.dtype not in STORED_FLOATS:
+        raise ValueError(f"{form}; expected float32 or float16")
 
 
 def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:

@@ -14,23 +14,12 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
-from torch import Tensor
-
 from hpcfl.clients import Fleet
-from hpcfl.communication.message import (
-    Field,
-    Inbox,
-    Mean,
-    Message,
-    Mixture,
-    Pool,
-    wrap_entries,
-)
+from hpcfl.communication.message import Inbox, Mean, Message, wrap_entries
 from hpcfl.errors import UserError
 from hpcfl.experiment import user_code
 from hpcfl.methods.base import Audience, Cohort, Method, Overlay, Setup, State
 from hpcfl.rows.declared import (
-    STORED_FLOATS,
     DeclaredTensors,
     FixedTensors,
     NamedTensors,
@@ -84,22 +73,14 @@ def check_message(
         MessageError: The message cannot be sent.
     """
     refuse_other_than_mappings(hook, message)
-    for name, value in message.items():
+    for name in message:
         if not isinstance(name, str):
             raise MessageError(hook, f"the name {name!r}; expected a text: '{name}'")
-        if not isinstance(value, Tensor | Field | Pool | Mixture | Mean):
-            form = describe_form(value)
-            raise MessageError(hook, f"'{name}' as {form}; expected a tensor")
     try:
         entries = wrap_entries(message)
     except ValueError as error:
         raise MessageError(hook, f"an invalid message: {error}") from None
     for name, entry in entries.items():
-        tensor = entry.tensor
-        is_sent_as_it_is = isinstance(entry, Field) and tensor.is_floating_point()
-        if is_sent_as_it_is and tensor.dtype not in STORED_FLOATS:
-            form = describe_form(tensor)
-            raise MessageError(hook, f"'{name}' as {form}; expected float32 or float16")
         if is_from_server and isinstance(entry, Mean):
             raise MessageError(hook, f"'{name}' as a Mean, which only clients can send")
         if is_from_server and entry.shared:

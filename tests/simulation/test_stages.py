@@ -184,16 +184,20 @@ def test_a_round_tells_what_it_cost_and_the_highest_vote():
     ("message", "down", "words"),
     [
         (torch.zeros(3, 2), True, "float32 [3, 2]; "),
-        ({"a": torch.zeros(())}, True, "an invalid message: message field 'a' "),
+        ({"a": torch.zeros(())}, True, "an invalid message: 'a' is float32 []; "),
         (
             {"a": torch.zeros(2, 4)},
             True,
             "'a' of shape [2, 4]; ",
         ),
         ({"a": torch.zeros(4)}, False, "'a' of shape [4]; "),
-        ({"a": 1.0}, True, "'a' as a float; "),
-        ({"a": np.zeros((3, 2))}, False, "'a' as a ndarray; "),
-        ({"a": torch.zeros(3, 2).bfloat16()}, False, "'a' as bfloat16 [3, 2]; "),
+        ({"a": 1.0}, True, "an invalid message: 'a' is a float; "),
+        ({"a": np.zeros((3, 2))}, False, "an invalid message: 'a' is a ndarray; "),
+        (
+            {"a": torch.zeros(3, 2).bfloat16()},
+            False,
+            "an invalid message: 'a' is bfloat16 [3, 2]; ",
+        ),
         (
             {"a": Mean(torch.zeros(3, 4), torch.ones(3))},
             True,
