@@ -189,9 +189,10 @@ class Checkpoints:
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
+        # A heartbeat follows each file: a slow file system must not end the job, and one
+        # that no longer answers must end it.
         seen = -1
         while not pending.report.done():
-            # A slow file system is no silent rank, but one that writes no file is.
             if self._files != seen:
                 seen = self._files
                 heartbeat.beat()
@@ -278,21 +279,24 @@ class Checkpoints:
 
     def _write_state(self, server: Share, rows: Snapshot) -> dict[str, Any]:
         files = []
-        for group in manifest.group_clients(rows, self.limits):
-            files.append(self._write_clients(group, rows.written))
-            self._files += 1
-        if server.whole is not None:
-            files.append(self._write_server(server.whole, server.small))
-            self._files += 1
-        for part, of_part in server.parts:
-            files.append(self._write_part(part, of_part))
+        for shard in self._write_files(server, rows):
+            files.append(asdict(shard))
             self._files += 1
         digests = rows.digests
         return {
-            "files": [asdict(shard) for shard in files],
+            "files": files,
             "template": digests.template,
             "clients": [[client, text] for client, text in digests.written.items()],
         }
+
+    def _write_files(self, server: Share, rows: Snapshot) -> Iterator[Shard]:
+        """Write the files of a state one by one, and yield each when it is written."""
+        for group in manifest.group_clients(rows, self.limits):
+            yield self._write_clients(group, rows.written)
+        if server.whole is not None:
+            yield self._write_server(server.whole, server.small)
+        for part, of_part in server.parts:
+            yield self._write_part(part, of_part)
 
     def _write_clients(self, ids: list[int], rows: Mapping[int, Row]) -> Shard:
         digests = [rows[client].digest for client in ids]
