@@ -84,7 +84,7 @@ def _open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     return file
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
+def read_bytes(path: Path, limit: int, again: bool = True) -> bytes:
     """Return the content of a file.
 
     It is read at once, because the file may be replaced at any moment.
@@ -92,6 +92,8 @@ def read_bytes(path: Path, limit: int) -> bytes:
     Args:
         path: the file.
         limit: largest size in bytes.
+        again: whether to read once more if another host of NFS has replaced the file
+            after it was opened.
 
     Raises:
         FileNotFoundError: The file is missing.
@@ -104,8 +106,8 @@ def read_bytes(path: Path, limit: int) -> bytes:
         try:
             return file.read()
         except (OSError, MemoryError) as error:
-            if getattr(error, "errno", None) == errno.ESTALE:
-                return read_bytes(path, limit)  # replaced by another host of NFS
+            if again and getattr(error, "errno", None) == errno.ESTALE:
+                return read_bytes(path, limit, again=False)
             raise Damaged(describe_reason(error)) from None
 
 
