@@ -24,7 +24,7 @@ from hpcfl.trained import loading
 from hpcfl.trained.run import Run
 
 INTERVAL = 5.0  # seconds between two updates
-UNDER_WAY = ("queued", "starting", "running")
+UNDER_WAY = ("queued", "starting", "running", "unknown")
 STARTING = (
     RunStage.EMPTY,
     RunStage.CLAIMED,
@@ -62,21 +62,16 @@ class Status:
 def list_statuses(folder: Path) -> list[Status]:
     """Return the status of all cells of the sweep in a folder, or of its single run.
 
-    A tuning without its table also has the failure of its last job. A further line
-    says that Slurm does not answer, so that a cell's job may be in the queue.
+    A tuning without its table also has the failure of its last job.
 
     Raises UserError if the folder has neither.
     """
     submissions = SubmittedJobs(folder)
     queue = slurm.find_jobs(submissions.jobs.values())
     statuses = [
-        _find_status(name, place, submissions, queue or {})
+        _find_status(name, place, submissions, queue)
         for name, place in _list_cells(folder, submissions)
     ]
-    if queue is None and any(cell.state != "finished" for cell in statuses):
-        statuses.append(
-            Status("Slurm", "unknown", "squeue fails; the queue is unknown")
-        )
     has_table = (folder / tune_folder.TABLE).exists()
     is_open = run_folder.is_tuning(folder) and not has_table
     if is_open and (failure := submissions.read_failure(OUTCOME)):
@@ -161,7 +156,10 @@ def _find_job(name: str, submissions: SubmittedJobs, queue: dict[str, Queued]) -
 
 
 def _find_status(
-    name: str, folder: Path, submissions: SubmittedJobs, queue: dict[str, Queued]
+    name: str,
+    folder: Path,
+    submissions: SubmittedJobs,
+    queue: dict[str, Queued] | None,
 ) -> Status:
     """Return the status of a run.
 
@@ -169,16 +167,19 @@ def _find_status(
         name: name of the cell.
         folder: folder of the run.
         submissions: submitted jobs.
-        queue: jobs in Slurm's queue by id.
+        queue: jobs in Slurm's queue by id; None if Slurm does not answer.
     """
-    job = _find_job(name, submissions, queue)
+    in_queue = queue or {}
+    job = _find_job(name, submissions, in_queue)
     if not job and not folder.is_dir():
         return Status(name, "waiting")
     run = _load_run(folder)
-    queued = queue.get(submissions.jobs.get(job, ""))
+    queued = in_queue.get(submissions.jobs.get(job, ""))
     state, note = _find_state(
         folder, run, job=job, submissions=submissions, queued=queued
     )
+    if queue is None and job and state in ("stopped", "waiting"):
+        state, note = "unknown", "squeue fails, so its job may be in the queue"
     if run is None:
         return Status(name, state, note)
     so_far, rounds = run.summary, run.config["rounds"]
