@@ -28,6 +28,9 @@ NO_SCORES = (
 SAMPLE_GRADIENTS = "sample_gradients"
 # Number of sample gradients that only scores needed; recorded in rounds with any.
 SCORING_GRADIENTS = "scoring_sample_gradients"
+# Other numbers without a column. A file cannot hold a column with such a name.
+COUNTS = "floats_down", "floats_up", "bytes_down", "bytes_up", "diverged", "final"
+NO_COLUMNS = ("", *NO_SCORES, *COUNTS, SAMPLE_GRADIENTS, SCORING_GRADIENTS)
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def name_attackers(column: str) -> str:
 
 def has_scores(column: str) -> bool:
     """Return whether a column has scores of models, including those of attackers."""
-    return column.removeprefix(name_attackers("")) not in ("", *NO_SCORES)
+    return column.removeprefix(name_attackers("")) not in NO_COLUMNS
 
 
 # Number of floats that each client sends in a round.

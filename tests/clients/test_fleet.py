@@ -107,7 +107,10 @@ def test_two_models_with_one_column_are_refused(make_fleet, rows_of):
         fleet.score(("other", "mine"), rows_of(fleet))
 
 
-@pytest.mark.parametrize("column", ["time", "clients", "validation/pre", ""])
+@pytest.mark.parametrize(
+    "column",
+    ["time", "recorded", "clients", "validation/pre", "", "final", "bytes_up"],
+)
 def test_columns_of_other_numbers_are_refused(make_fleet, rows_of, column):
     fleet = make_fleet()
     with expect_refusal(rf"fleet\.score\('{column}', "):
