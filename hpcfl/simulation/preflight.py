@@ -300,9 +300,9 @@ def try_two_clients(prepared: Prepared, most_lanes: int) -> None:
     """Refuse a method whose results for a client depend on other clients of its rank.
 
     The number of ranks would then change the results. Two clients are played in one
-    call of the method's hooks, and in a call for each. The two may differ by rounding,
-    which is small in exact precision only: other precisions are not tried, and neither
-    is a rank with one client, or with a GPU that holds the rows of one client.
+    call of the method's hooks, and in a call for each. A rank with one client, or with
+    a GPU that holds the rows of one client, does nothing, and neither does a GPU with
+    another precision than "exact", whose rounding would look like a dependence.
 
     Args:
         prepared: experiment.
@@ -313,9 +313,10 @@ def try_two_clients(prepared: Prepared, most_lanes: int) -> None:
     """
     if min(prepared.resources.clients_on_device, len(prepared.store.ids)) < 2:
         return
-    if prepared.config.runtime.precision != "exact":
+    is_on_cpu = prepared.resources.device.type == "cpu"
+    if not is_on_cpu and prepared.config.runtime.precision != "exact":
         return
-    tolerance = 1e-5 if prepared.resources.device.type == "cpu" else 1e-3
+    tolerance = 1e-5 if is_on_cpu else 1e-3
     results = []
     try:
         with _open_small_federation(prepared, most_lanes) as small:
