@@ -281,8 +281,7 @@ def note_merged_tests(config: Config, dataset: Dataset) -> list[str]:
     return [
         f"partition.scheme = '{scheme.scheme}' merges the {dataset.official_test:,} test samples "
         f"of {config.data.file} with the training samples and splits each client's samples "
-        "anew; by-client, client-dirichlet, dirichlet-min, grouped and pathological-pairs "
-        "keep them for testing"
+        "anew; partition.scheme = 'by-client' keeps them for testing"
     ]
 
 

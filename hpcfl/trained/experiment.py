@@ -47,8 +47,8 @@ def read_again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> 
     if wanted["runtime"]["device"] != "cpu":
         wanted["runtime"]["device"] = "auto"
     plugins.refuse_unnamed(wanted, own, folder)
-    # A file of the user has the samples of another draw, but this one has those of the
-    # run.
+    # A configuration refuses ``data.redraw`` with ``partition.file``, because the file may
+    # belong to another draw. The file of this run belongs to its own draw.
     redraw = wanted["data"].pop("redraw", False)
     experiment = config.parse(wanted, str(folder / RUN))
     data = experiment.data.model_copy(update={"redraw": redraw})
