@@ -60,21 +60,31 @@ def copy_frozen(
             parameters.
         statistics: names of buffers outside norms that a forward pass changes.
     """
-    values = {
-        name: parameter.detach().clone()
-        for name, parameter in module.named_parameters()
-        if not parameter.requires_grad
-    }
-    for name, part in module.named_modules():
-        inside = list(part.parameters())
-        still = bool(name and inside) and not any(one.requires_grad for one in inside)
-        if still or (is_adapted and isinstance(part, NORMS) and not inside):
-            for leaf, buffer in part.named_buffers():
+    values: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            values[name] = parameter.detach().clone()
+    for name, layer in module.named_modules():
+        if name and _has_constant_statistics(layer, is_adapted):
+            for leaf, buffer in layer.named_buffers():
                 values[f"{name}.{leaf}"] = buffer.detach().clone()
     for name, buffer in list_own_buffers(module):
         if name not in statistics:
             values[name] = buffer.detach().clone()
     return values
+
+
+def _has_constant_statistics(layer: nn.Module, is_adapted: bool) -> bool:
+    """Return whether the statistics of a layer are constants.
+
+    Args:
+        layer: layer of a model.
+        is_adapted: as for ``copy_frozen``.
+    """
+    parameters = list(layer.parameters())
+    if not parameters:
+        return is_adapted and isinstance(layer, NORMS)
+    return not any(parameter.requires_grad for parameter in parameters)
 
 
 def list_own_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -100,23 +110,31 @@ def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
     """
     if not values:
         return module
-    own = {name: values[name] for name, _ in list_own_buffers(module) if name in values}
+    own_buffers = {}
+    for name, _ in list_own_buffers(module):
+        if name in values:
+            own_buffers[name] = values[name]
     order = tuple(name for name, _ in module.named_parameters())
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    tensors = {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
-    names = {id(tensors[name]): name for name in values}
-    held = {name: names[id(one)] for name, one in tensors.items() if id(one) in names}
-    shared = {name: value.clone() for name, value in values.items()}
-    for name, first in held.items():
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    tensors = {**parameters, **buffers}
+    copies = {id(tensors[name]): value.clone() for name, value in values.items()}
+    # Tied tensors have several names, but one copy.
+    names = [name for name, tensor in tensors.items() if id(tensor) in copies]
+    for name in names:
+        copy = copies[id(tensors[name])]
+        if name in buffers:
+            buffers[name].data = copy
+            continue
         owner, leaf = _find_owner(module, name)
-        if name in parameters:
-            delattr(owner, leaf)
-            owner.register_buffer(leaf, shared[first])
-        else:
-            tensors[name].data = shared[first]
-    frozen = frozenset(held.keys() & parameters.keys())
-    held_names = frozenset(held)
-    module.constants = Constants(held_names, order, frozen, own)  # type: ignore[assignment]
+        delattr(owner, leaf)
+        owner.register_buffer(leaf, copy)
+    module.constants = Constants(  # type: ignore[assignment]
+        names=frozenset(names),
+        order=order,
+        frozen=frozenset(name for name in names if name in parameters),
+        own_buffers=own_buffers,
+    )
     return module
 
 
@@ -127,12 +145,13 @@ def hold_part(part: nn.Module, module: nn.Module) -> None:
         part: module that has some of the tensors of ``module``.
         module: module with constants.
     """
-    held, inside = find_constants(module), part.state_dict().keys()
+    held = find_constants(module)
+    inside = part.state_dict().keys()
     if held.names & inside:
         part.constants = Constants(  # type: ignore[assignment]
-            held.names & inside,
-            tuple(name for name in held.order if name in inside),
-            held.frozen & inside,
+            names=held.names & inside,
+            order=tuple(name for name in held.order if name in inside),
+            frozen=held.frozen & inside,
         )
 
 
@@ -168,8 +187,9 @@ def collect_statistics(module: nn.Module) -> dict[str, Tensor]:
 
 def list_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield a module's trained and frozen parameters by name, in registration order."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for name in find_constants(module).order or dict(module.named_parameters()):
+    parameters = dict(module.named_parameters())
+    tensors = {**parameters, **dict(module.named_buffers())}
+    for name in find_constants(module).order or parameters:
         yield name, tensors[name]
 
 
@@ -184,9 +204,10 @@ def release(module: nn.Module) -> nn.Module:
     The module is changed and returned.
     """
     held = find_constants(module)
-    known: dict[int, Parameter] = {}
+    tied_names = sorted(held.frozen - set(held.order))
+    known: dict[int, Parameter] = {}  # tied tensors become one parameter
     # All parameters are registered again, to restore their order.
-    for name in [*held.order, *sorted(held.frozen - set(held.order))]:
+    for name in [*held.order, *tied_names]:
         owner, leaf = _find_owner(module, name)
         value = getattr(owner, leaf)
         if name in held.frozen:
