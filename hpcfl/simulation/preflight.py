@@ -175,7 +175,7 @@ def try_one_lane(prepared: Prepared, most_lanes: int, error: BaseException) -> F
     unbatched = describe_unbatched(error)
     if prepared.config.runtime.lanes != "auto":
         refuse(f"{unbatched}; set runtime.lanes = 1", error)
-    return Findings(unbatched=unbatched, trainings=found.trainings)
+    return replace(found, unbatched=unbatched)
 
 
 def try_own_scores(prepared: Prepared) -> None:

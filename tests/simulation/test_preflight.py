@@ -268,6 +268,16 @@ def test_all_ranks_take_the_same_kernel():
     assert prepared.notes[-1].startswith("own.py:3: cannot be batched; ")
 
 
+def test_the_uploads_of_clients_that_train_one_at_a_time_are_known():
+    """The server's step in a round without clients needs them."""
+    alone, together = (
+        preflight.run(prepare_tiny(method), OneProcess()).findings
+        for method in ("mistakes:Item", "fedavg")
+    )
+    assert alone.unbatched and not together.unbatched
+    assert alone.upload_kinds == together.upload_kinds
+
+
 def test_a_model_with_other_gradients_in_a_batch_runs_with_one_lane():
     prepared = prepare_tiny(
         "fedavg", model={"name": "mistakes:Reversed", "inputs": tiny.FEATURES}
