@@ -111,6 +111,16 @@ class ChangesInPlace(FedAvg):
         server["model"] += 1
 
 
+class KeepsModel(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        torch.lerp(server["model"], uplink["model"], 0.5)  # is lost
+
+
+class KeepsUplink(OwnOverlay):
+    def aggregate(self, server, cohort, uplink):
+        uplink["model"].clamp(-1, 1)  # is lost
+
+
 class NoisyServer(FedAvg):
     def aggregate(self, server, cohort, uplink):
         server["model"] = uplink["model"] + torch.randn(uplink["model"].shape)

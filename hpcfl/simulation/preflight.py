@@ -73,6 +73,12 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     findings = merge(communicator.allgather(asdict(found)))
     resources = prepared.resources
     prepared = replace(prepared, findings=findings)
+    if findings.is_idle and is_own_method(prepared.config):
+        prepared = prepared.add_notes(
+            f"method.name = '{prepared.method.name}': the server's step assigned nothing in a "
+            "trial of round 1; 'aggregate' of a method assigns server[NAME], and 'aggregate' "
+            "of an overlay returns the uplink"
+        )
     if findings.unbatched and resources.privacy is not None:
         raise UserError(
             f"{findings.unbatched}, nor over samples; [privacy] unit = 'sample' needs "
@@ -137,12 +143,19 @@ def merge(tables: Sequence[Mapping[str, Any]]) -> Findings:
     longest = max((table["trainings"] for table in tables), key=len)
     dependent, unbatched = set[str](), ""
     upload_kinds: Mapping[str, exchange.Kind] = {}
+    is_idle = False
     for table in tables:
         dependent.update(table["dependent"])
         unbatched = unbatched or table["unbatched"]
         upload_kinds = upload_kinds or table["upload_kinds"]
-    trainings = tuple(TrainingRequest(*one) for one in longest)
-    return Findings(trainings, tuple(sorted(dependent)), unbatched, upload_kinds)
+        is_idle = is_idle or table["is_idle"]
+    return Findings(
+        trainings=tuple(TrainingRequest(*one) for one in longest),
+        dependent=tuple(sorted(dependent)),
+        unbatched=unbatched,
+        upload_kinds=upload_kinds,
+        is_idle=is_idle,
+    )
 
 
 def try_one_lane(prepared: Prepared, most_lanes: int, error: BaseException) -> Findings:
@@ -252,6 +265,7 @@ def try_round(
         return None, Findings()
     trainings: list[TrainingRequest] = []
     upload_kinds: dict[str, exchange.Kind] = {}
+    is_idle = False
 
     def note_work(stage: str, round: Round) -> None:
         if stage == "work":
@@ -268,10 +282,13 @@ def try_round(
                 audience=np.array(small.store.ids),
                 is_scored=True,
             )
+            before = dict(server)
             round = Round(plan, OneProcess(), small, server)
             play(round, dry_round.DRY, [note_work, dry_round.release_memory])
+            unchanged = [server[name] is before[name] for name in before]
+            is_idle = bool(before) and all(unchanged)
             columns = round.collected.numbers.columns
-            del round  # frees its rows and messages
+            del before, round  # frees old tensors, rows and messages
             columns += play_final_scoring(small, server)
             check_scored_column(small, columns)
             if most_lanes > 1 and ":" in prepared.config.model.name:
@@ -286,6 +303,7 @@ def try_round(
         trainings=tuple(trainings),
         dependent=tuple(sorted(dependent)),
         upload_kinds=upload_kinds,
+        is_idle=is_idle,
     )
 
 

@@ -74,12 +74,14 @@ class Findings:
             other clients.
         unbatched: one line on code that cannot be batched over clients; "" if all can.
         upload_kinds: kinds of a client's upload, as in ``exchange.Header``.
+        is_idle: whether the server's step has assigned no tensor.
     """
 
     trainings: tuple[TrainingRequest, ...] = ()
     dependent: tuple[str, ...] = ()
     unbatched: str = ""
     upload_kinds: Mapping[str, exchange.Kind] = field(default_factory=dict)
+    is_idle: bool = False
 
 
 @dataclass(frozen=True)

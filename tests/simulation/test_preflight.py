@@ -218,6 +218,22 @@ def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
 
 
 @pytest.mark.parametrize(
+    ("method", "overlays", "is_noted"),
+    [
+        ("mistakes:KeepsModel", [], True),
+        ("fedavg", ["mistakes:KeepsUplink"], True),
+        ("fedavg", ["hpcfl.methods.base:OwnOverlay"], False),
+        ("hpcfl.methods.local:Local", [], False),
+    ],
+)
+def test_a_server_that_keeps_its_state_is_noted(method, overlays, is_noted):
+    kinds = [{"kind": kind} for kind in overlays]
+    tried = preflight.run(prepare_tiny(method, overlay=kinds), OneProcess())
+    noted = ["'aggregate'" in note for note in tried.notes]
+    assert noted == [True] * is_noted
+
+
+@pytest.mark.parametrize(
     ("kind", "lanes", "words"),
     [
         (
