@@ -74,7 +74,7 @@ class Setup:
         return self.class_counts.sum(dim=1)
 
     def show_classes(self, counts: Tensor) -> Tensor:
-        """Return class counts [n, classes] for a method.
+        """Return a copy of class counts [n, classes] for a method, which may change it.
 
         Raises:
             UserError: Sample-level privacy is on, which does not cover class counts.
@@ -85,7 +85,7 @@ class Setup:
                 "reads ('counts'); numbers of samples ('samples') are public. Choose a "
                 "method that does not read classes, such as FedAvg, Ditto or MR-MTL"
             )
-        return counts
+        return counts.clone()
 
     def template(self) -> nn.Module:
         """Return a model for its layers and shapes, without an effect on other draws."""

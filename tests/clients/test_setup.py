@@ -78,3 +78,12 @@ def test_sample_level_privacy_hides_classes_and_no_numbers_of_samples():
     for known in (setup, cohort):
         with expect_refusal(r"unit = 'sample' .*\('counts'\)"):
             known.counts  # noqa: B018
+
+
+def test_class_counts_that_a_method_changes_in_place_are_its_own(make_fleet):
+    fleet = make_fleet()
+    everyones, own = fleet.setup.samples, fleet.samples
+    for counts in (fleet.setup.counts, fleet.counts):
+        counts /= counts.sum(dim=1, keepdim=True)
+    assert torch.equal(fleet.setup.samples, everyones)
+    assert torch.equal(fleet.samples, own)
