@@ -45,7 +45,7 @@ from hpcfl.clients.samples import choose_some
 from hpcfl.clients.step_context import StepContext, StepRandom, take_step
 from hpcfl.files import heartbeat
 from hpcfl.rows import constants, mixing, randomness
-from hpcfl.rows.declared import DeclaredTensors, Watch
+from hpcfl.rows.declared import DeclaredTensors, Watch, describe_form
 
 if TYPE_CHECKING:
     from hpcfl.clients.sample_privacy import SamplePrivacy
@@ -503,7 +503,13 @@ class Chunk:
         self._last_objectives.append(record[:, 2])
         if self.task.until is not None:
             history = torch.stack(self._last_objectives, dim=1)
-            self._running &= ~self.task.until(history, self.variables).cpu()
+            ended = self.task.until(history, self.variables)
+            form, expected = describe_form(ended), describe_form(self._running)
+            if form != expected:
+                raise TypeError(
+                    f"'until' returns {form}; expected {expected}, whether each lane stops"
+                )
+            self._running &= ~ended.cpu()
 
     def finish(self) -> Tensor:
         """Return each lane's mean objective and data term in its last epoch.

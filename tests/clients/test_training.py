@@ -129,6 +129,16 @@ def test_only_some_clients_train(make_fleet, rows_of, lanes):
     assert torch.equal(trained[only], everyone[only])
 
 
+@pytest.mark.parametrize(
+    "until",
+    [lambda losses, _: (losses < 9).all(), lambda losses, _: losses[:, -1:] < 9],
+)
+def test_until_has_a_value_for_each_client(make_fleet, rows_of, until):
+    fleet = make_fleet()
+    with pytest.raises(TypeError, match=r"bool \[5\]"):
+        fleet.train(rows_of(fleet), until=until, epochs=2)
+
+
 @pytest.mark.slow
 @every_kernel
 def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
