@@ -81,6 +81,20 @@ class Stepping(FedAvg):
         super().aggregate(server, cohort, uplink)
 
 
+class Layered(FedAvg):
+    """A method with overlays of its own, without those of class-wise aggregation."""
+
+    def overlays(self):
+        return ()
+
+
+class Amnesic(FedAvg):
+    """A method that does not store the models that ALA blends."""
+
+    def remember(self, fleet, trained):
+        self.store_state(fleet, trained)
+
+
 class Heir(Declared):
     """A method that overrides no hook of ALA."""
 
@@ -136,6 +150,10 @@ def test_hooks_that_may_leave_an_option_out_are_named():
     # without ``local_train``
     whole = refused({"name": f"{__name__}:Whole", "aggregation": "class-wise"})
     assert "Whole.update replaces" in whole
+    layered = refused({"name": f"{__name__}:Layered", "aggregation": "class-wise"})
+    assert "Layered.overlays replaces" in layered
+    amnesic = refused({"name": f"{__name__}:Amnesic", "ala": True})
+    assert "Amnesic.remember replaces" in amnesic
     elsewhere = refused(f"{__name__}:Elsewhere", training={"buffers": "average"})
     assert "Elsewhere.models = ('other',) has no 'model', whose statistics" in elsewhere
 

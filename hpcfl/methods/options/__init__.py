@@ -17,8 +17,9 @@ from hpcfl.methods.base import Method
 # Hooks of the base classes that implement an option or that it replaces, by the
 # option's key.
 HOOKS: Mapping[str, tuple[str, ...]] = {
-    "ala": ("start", "update"),
+    "ala": ("start", "update", "remember"),
     "aggregation": (
+        "overlays",
         "send",
         "send_to_newcomers",
         "training_loss",
