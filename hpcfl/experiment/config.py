@@ -163,6 +163,13 @@ class Config(Section):
                 "last round, so the scores after it are those without tuning; use 'constant' or "
                 "'step'"
             )
+        slow = self.participation.stragglers
+        cohort = self.participation.count(self.partition.clients)
+        if slow and self.participation.scheme == "fixed" and slow * cohort + 1e-9 < 1:
+            lines.append(
+                f"participation.stragglers = {slow:g}: slows none of {cohort} clients in a "
+                f"round; take at least {1 / cohort:g}"
+            )
         lines += self._list_unread()
         if self.privacy and not (self.privacy.noise or self.privacy.epsilon):
             lines.append(

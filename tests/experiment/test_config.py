@@ -438,6 +438,26 @@ def test_keys_that_another_key_leaves_unread_are_noted(unread, choice):
 @pytest.mark.parametrize(
     ("keys", "is_noted"),
     [
+        ({"stragglers": 0.3}, True),
+        ({"stragglers": 0.5}, False),
+        ({"stragglers": 0.3, "fraction": 1.0}, False),
+        ({"stragglers": 0.3, "scheme": "poisson"}, False),
+    ],
+)
+def test_a_share_of_no_straggler_is_noted(keys, is_noted):
+    """Of 10 clients 2 train in a round."""
+    table = {
+        "method": {"name": "fedavg"},
+        "partition": {"clients": 10},
+        "training": {"epochs": 2},
+        "participation": {"fraction": 0.2, **keys},
+    }
+    assert len(config.parse(table).notes) == is_noted
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_noted"),
+    [
         ({"share": 0.1}, True),
         ({"share": 0.25}, False),
         ({"at": [3], "who": 0.1}, True),
