@@ -269,4 +269,9 @@ class Undrawable(Scheme):
         return labels[len(labels)]
 
 
+class Sorted(Scheme):
+    def draw(self, labels, classes, official_test):
+        labels.sort()
+
+
 unreadable = Unreadable()

@@ -164,6 +164,7 @@ MISTAKES = [
         "labels[len(labels)]",
         "IndexError: index 1797 ",
     ),
+    ("partition.scheme=mistakes:Sorted", "labels.sort()", "read-only"),
     (
         "method.name=mistakes:Item runtime.lanes=4",
         "value.item()",

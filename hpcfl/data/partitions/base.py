@@ -86,7 +86,8 @@ class Scheme(Partition):
 
     def draw_from(self, dataset: Dataset) -> Draw:
         """Draw the partition of a data set. Raises UserError if this is impossible."""
-        return self.draw(dataset.y.numpy(), dataset.classes, dataset.official_test)
+        labels = read_labels(dataset)
+        return self.draw(labels, dataset.classes, dataset.official_test)
 
     @abstractmethod
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
@@ -163,7 +164,7 @@ class MergedScheme(Scheme):
 
     def get_assigned_labels(self, dataset: Dataset) -> np.ndarray:
         """Return the labels of the samples that are assigned, which are the first ones."""
-        labels = dataset.y.numpy()
+        labels = read_labels(dataset)
         if dataset.merges:
             return labels
         return labels[: len(labels) - dataset.official_test]
@@ -211,6 +212,13 @@ class MergedScheme(Scheme):
             samples: number N of all samples; M is the number of clients.
         """
         return math.floor(min(_BATCH / (1 - self.train), samples / (2 * self.clients)))
+
+
+def read_labels(dataset: Dataset) -> np.ndarray:
+    """Return the labels of a data set, which a scheme cannot change."""
+    labels: np.ndarray = dataset.y.numpy()
+    labels.flags.writeable = False
+    return labels
 
 
 def round_down(sizes: np.ndarray, total: int) -> np.ndarray:
