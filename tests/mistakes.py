@@ -12,6 +12,7 @@ from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.sources.base import Source
 from hpcfl.methods.base import Method, OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.mr_mtl import MRMTL
 
 number = 3
 
@@ -137,6 +138,17 @@ class NoisyStep(FedAvg):
             context.set_rows(torch.rand_like(context.rows()))
 
         return fleet.train_by(step, rows)[0]
+
+
+class HalvesUpload(MRMTL):
+    def upload(self, fleet, inbox, trained):
+        return super().upload(fleet, inbox, trained.mul_(0.5))
+
+
+class HalvesMessage(OwnOverlay):
+    def upload(self, fleet, inbox, message):
+        message["model"].tensor.mul_(0.5)
+        return message
 
 
 class NormOfAll(FedAvg):

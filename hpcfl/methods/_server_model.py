@@ -19,6 +19,7 @@ from hpcfl.methods.base import (
     Setup,
     State,
 )
+from hpcfl.rows.declared import refuse_changes
 
 if TYPE_CHECKING:
     from hpcfl.methods.options.ala import AdaptiveLocalAggregation
@@ -80,7 +81,9 @@ class ServerModel(Method):
         trained = self.local_train(fleet, start, inbox)
         self.remember(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
-        return self.upload(fleet, inbox, trained)
+        # Private state may have the same tensor.
+        with refuse_changes({"trained": trained}):
+            return self.upload(fleet, inbox, trained)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = uplink["model"]

@@ -23,6 +23,7 @@ from hpcfl.rows.declared import (
     DeclaredTensors,
     FixedTensors,
     NamedTensors,
+    Watch,
     describe_form,
     refuse_other_than_tensors,
 )
@@ -275,8 +276,16 @@ class Hooks:
         clients = len(fleet.ids)
         message = check_message("update", returned, clients, is_from_server=False)
         for overlay, received in zip(self.overlays, reversed(of_overlays), strict=True):
-            returned = overlay.upload(fleet, received, message)
             name = f"{type(overlay).__name__}.upload"
+            # Private state may have the same tensors.
+            entries = wrap_entries(message)
+            watch = Watch({key: entry.tensor for key, entry in entries.items()})
+            returned = overlay.upload(fleet, received, message)
+            if changed := watch.end():
+                raise MessageError(
+                    name,
+                    f"a message after changing '{changed[0]}' in place; change a copy",
+                )
             message = check_message(name, returned, clients, is_from_server=False)
         return message
 

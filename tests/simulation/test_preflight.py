@@ -124,6 +124,8 @@ MISTAKES = [
     ("method.name=mistakes:RecordOfAll", "class RecordOfAll", "'recorded/length'"),
     ('overlay=[{kind="mistakes:OverlayOfAll"}]', None, "upload 'model' of a client"),
     ("method.name=mistakes:ChangesInPlace", None, "server['model']"),
+    ("method.name=mistakes:HalvesUpload", "class HalvesUpload", "trained.clone()"),
+    ('overlay=[{kind="mistakes:HalvesMessage"}]', None, "HalvesMessage.upload"),
     ("method.name=mistakes:NoisyServer", "class NoisyServer", "setup.normal"),
     ("method.name=mistakes:NoisyUpload", "class NoisyUpload", "fleet.uniform"),
     (
