@@ -154,14 +154,14 @@ def _count_floats(uplink: Message, clients: int) -> NDArray[np.float64]:
 
 
 def _select_losses(fleet: Fleet) -> Numbers:
-    """Return the losses of a fleet's last training, NaN for clients without samples."""
-    empty = fleet.samples.cpu() == 0
+    """Return the losses of a fleet's last training, NaN for clients without a step."""
+    idle = torch.from_numpy(fleet.results.sample_gradients == 0)
     losses = {
         "train_loss": fleet.results.losses,
         "data_loss": fleet.results.data_losses,
     }
     return {
-        name: values.cpu().masked_fill(empty, torch.nan).numpy()
+        name: values.cpu().masked_fill(idle, torch.nan).numpy()
         for name, values in losses.items()
         if values is not None
     }
