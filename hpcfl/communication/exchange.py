@@ -87,13 +87,10 @@ def place(
         owner[client] = rank
         heapq.heappush(loads, (load + cost[client], rank))
     if kind is not None:
-        for _, equals in itertools.groupby(
-            sorted(
-                range(len(cost)),
-                key=lambda client: (cost[client], kind[client], client),
-            ),
-            key=lambda client: cost[client],
-        ):
+        order = sorted(
+            range(len(cost)), key=lambda client: (cost[client], kind[client], client)
+        )
+        for _, equals in itertools.groupby(order, key=lambda client: cost[client]):
             clients = list(equals)
             owner[clients] = np.sort(owner[clients])
     return Placement(owner, size)

@@ -278,12 +278,12 @@ def unwrap(
     """
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():
-        rows, choice = arrived[name].view(count, -1), inbox.pop(name + CHOICE)
-        inbox[name] = (
-            Pool(rows, choice)
-            if dtype is None
-            else Mixture(rows, choice, getattr(torch, dtype)).mix()
-        )
+        rows = arrived[name].view(count, -1)
+        choice = inbox.pop(name + CHOICE)
+        if dtype is None:
+            inbox[name] = Pool(rows, choice)
+        else:
+            inbox[name] = Mixture(rows, choice, getattr(torch, dtype)).mix()
     return inbox
 
 
