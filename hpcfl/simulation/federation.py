@@ -246,7 +246,7 @@ class Federation:
         """Return this rank's vote after a round: stop, checkpoint or continue.
 
         A signal that reaches only ranks that already wait for others takes effect in
-        the next round. Rounds in which ranks do not meet have no vote.
+        the next round.
         """
         if request.received:
             return STOP

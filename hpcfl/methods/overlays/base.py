@@ -11,7 +11,7 @@ message of the method after the changes of the overlays before it.
 
 The last overlay thus receives exactly the message that is sent. ``OwnOverlay`` is the
 base class of a user's overlays in ``[[overlay]]``. These follow the built-in overlays of
-this folder; the overlay of updates (``updates/overlay.py``) is the last one.
+this folder; the overlays of ``updates/`` are the last ones.
 """
 
 from collections.abc import Callable, Mapping
