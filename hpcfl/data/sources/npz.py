@@ -190,9 +190,8 @@ def _describe_mistake(arrays: Arrays) -> str:
             f"client must be [{len(y)}], the number or name of each sample's client; it is "
             f"{client.dtype} {list(client.shape)}"
         )
-    is_number = classes.ndim == 0 and classes.dtype.kind in integers
-    if not is_number or not 0 < classes <= MOST_CLASSES:
-        return f"classes must be one integer from 1 to {MOST_CLASSES:,}; it is {classes!r:.60}"
+    if mistake := _describe_count(classes):
+        return mistake
     if y.max() >= classes:
         return (
             f"y holds the class number {y.max():,}; it must be below {int(classes):,}"
@@ -206,6 +205,16 @@ def _describe_mistake(arrays: Arrays) -> str:
     if x.dtype.kind in integers and x.max() >= MOST_TOKENS:
         return f"x holds the token id {x.max():,}; it must be below {MOST_TOKENS:,}"
     return ""
+
+
+def _describe_count(classes: np.ndarray) -> str:
+    """Return the mistake in the array ``classes`` of a file; "" without one."""
+    is_number = classes.ndim == 0 and classes.dtype.kind in "iu"
+    if is_number and 0 < classes <= MOST_CLASSES:
+        return ""
+    return (
+        f"classes must be one integer from 1 to {MOST_CLASSES:,}; it is {classes!r:.60}"
+    )
 
 
 def describe_gaps(
@@ -313,7 +322,8 @@ def join_clients(
         classes: number of classes; None to take it from the files or the labels.
 
     Raises:
-        UserError: Types or shapes of two files differ, or a file holds NaN or infinity.
+        UserError: Types or shapes of two files differ, or a file holds NaN, infinity or
+            a wrong number of classes.
     """
     first, *_ = parts
     for path, arrays in parts.items():
@@ -330,6 +340,8 @@ def join_clients(
             )
         if place := untrusted_files.describe_nonfinite(x):
             raise UserError(f"{path}: x{place}")
+        if "classes" in arrays and (mistake := _describe_count(arrays["classes"])):
+            raise UserError(f"{path}: {mistake}")
     whole = {
         key: np.concatenate([arrays[key] for arrays in parts.values()])
         for key in ("x", "y")

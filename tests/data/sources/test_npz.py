@@ -217,6 +217,9 @@ def test_a_client_is_named_by_its_folder_alone(tmp_path):
     np.savez(root / "a" / "data.npz", **arrays, classes=3)
     np.savez(root / "b" / "data.npz", **arrays, classes=2)
     assert "[2, 3]" in refusal("npz-folders", root)
+    for classes in (["cat", "dog"], 2.5):
+        np.savez(root / "b" / "data.npz", **arrays, classes=classes)
+        assert "b/data.npz: classes " in refusal("npz-folders", root)
     np.savez(root / "a" / "data.npz", **arrays, client=["b"])
     assert "data.npz: has an array 'client'" in refusal("npz-folders", root)
     np.savez(root / "loose.npz", **arrays)
