@@ -14,7 +14,7 @@ from hpcfl.files import untrusted_files, wording
 COLOURS = (1, 3, 4)  # usual numbers of channels, including alpha
 LARGEST = float(np.finfo(np.float32).max)
 TRIED = 10_000  # numbers of a column that are compared
-FAINT = 20  # ratio of the scale to the largest float from which values are almost equal
+FAINT = 20  # ratio of the scale to the largest value from which values are almost equal
 
 
 def describe_labels(y: Tensor, samples: int, classes: int) -> str:
@@ -53,15 +53,18 @@ def describe_channels_last(x: Tensor) -> str:
 
 
 def describe_faint(x: Tensor, scale: float) -> str:
-    """Return a note on floats that the scale makes almost equal, else ""."""
-    if not x.is_floating_point() or scale == 1:
+    """Return a note on values that the scale makes almost equal, else ""."""
+    if x.dtype in (torch.int32, torch.int64) or scale == 1:
         return ""
     largest = max(float(x.max()), -float(x.min()))  # abs would copy all samples
     if not 0 < FAINT * largest < scale:
         return ""
+    remedy = "set scale = 1.0, mean = (0.0,) and std = (1.0,)"
+    if x.dtype == torch.uint8:
+        remedy = "save them as float32"
     return (
         f"values up to {largest:g} are divided by scale = {scale:g}; if models should take "
-        "them unchanged, set scale = 1.0, mean = (0.0,) and std = (1.0,)"
+        f"them unchanged, {remedy}"
     )
 
 

@@ -104,12 +104,16 @@ def test_images_with_their_channels_last_are_noted(shape, is_noted):
     assert any("transpose x" in note for note in notes) is is_noted
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
 @pytest.mark.parametrize(
     ("largest", "scale", "is_noted"),
     [(1.0, 255.0, True), (200.0, 255.0, False), (1.0, 1.0, False), (0.0, 255.0, False)],
 )
-def test_floats_that_the_scale_makes_almost_equal_are_noted(largest, scale, is_noted):
-    notes = load(replace(WHOLE, x=torch.full((4, 2), largest), scale=scale)).notes
+def test_values_that_the_scale_makes_almost_equal_are_noted(
+    largest, scale, is_noted, dtype
+):
+    x = torch.full((4, 2), largest, dtype=dtype)
+    notes = load(replace(WHOLE, x=x, scale=scale)).notes
     assert any("scale = 255" in note for note in notes) is is_noted
 
 
