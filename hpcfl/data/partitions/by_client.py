@@ -48,13 +48,14 @@ class ByClient(Scheme):
             held = read_lists(self.lists)
             _refuse_impossible(held, len(dataset.y), self.lists)
             draw = self._draw_clients(held, self.lists)
-            return replace(
-                draw,
-                notes=[
-                    *draw.notes,
-                    *_describe_uneven(held, len(dataset.y), self.lists),
-                ],
-            )
+            notes = _describe_uneven(held, len(dataset.y), self.lists)
+            if dataset.official_test:
+                trained = len(dataset.y) - dataset.official_test
+                notes.append(
+                    f"{self.lists}: sample numbers count the {trained:,} training samples of "
+                    f"'{dataset.name}' first, then its {dataset.official_test:,} test samples"
+                )
+            return replace(draw, notes=[*draw.notes, *notes])
         if dataset.owners is None:
             has = ", ".join(map(repr, dataset.unread))
             has = f"; it has {has}" if has else ""

@@ -118,7 +118,7 @@ def test_lists_that_are_none_are_refused(tmp_path, content, words):
     assert words in str(caught.value) and path in str(caught.value)
 
 
-def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
+def test_samples_of_several_clients_or_none_and_separate_tests_are_noted(tmp_path):
     path = write(tmp_path / "lists.json", {"one": [5, 0, 1, 2], "two": [2, 5, 6, 7]})
     shared, unused, _ = split(lists=path).notes
     assert shared.startswith(f"{path}: 2 of 12 ")
@@ -126,6 +126,8 @@ def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
     halves = {"one": list(range(6)), "two": list(range(6, 12))}
     found = split(lists=write(tmp_path / "lists.json", halves))
     assert found.names == ["one", "two"] and found.notes == []
+    (note,) = split(lists=path, official_test=5).notes
+    assert path in note and " 7 training" in note and " 5 test" in note
 
 
 def test_hdf5_that_is_not_plain_is_refused(tmp_path):
