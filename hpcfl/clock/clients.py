@@ -73,8 +73,9 @@ def share_workload(prepared: Prepared, communicator: Communicator) -> Workload:
     return Workload(work, float.fromhex(sample_ms))
 
 
-def note_files(time: Time, clients: list[str]) -> list[str]:
+def note_files(prepared: Prepared) -> list[str]:
     """Return notes on the files of devices and of availability."""
+    time, names = prepared.config.time, prepared.data.split.names
     paths = []
     if time.devices == "file":
         paths.append(time.file)
@@ -83,5 +84,5 @@ def note_files(time: Time, clients: list[str]) -> list[str]:
     notes = []
     for path in paths:
         if path is not None:
-            notes += traces.note_order(path, clients)
+            notes += traces.note_rows(path, prepared.setup.clients, names)
     return notes

@@ -37,7 +37,7 @@ def make_schedule(prepared: Prepared, communicator: Communicator) -> RoundSchedu
             # A calendar that reads losses cannot be played after its rehearsal.
             rehearsed = _make_calendar(prepared, load, mixes)
         rehearsed.rehearse()
-        calendar.notes += note_files(prepared.config.time, prepared.data.split.names)
+        calendar.notes += note_files(prepared)
     return calendar
 
 

@@ -93,20 +93,26 @@ def read_activities(path: str, ticks: int) -> list[tuple[list[tuple[int, int]], 
     return found
 
 
-def note_order(path: str, clients: list[str]) -> list[str]:
-    """Return a note if a file names the data's clients in another order.
+def note_rows(path: str, count: int, clients: list[str]) -> list[str]:
+    """Return notes if a file has too few rows, or names the data's clients in another
+    order.
 
     Args:
         path: the file.
+        count: number of clients.
         clients: names of the clients in the data, by id.
     """
     names = [name for name, _ in _read_rows(path, Any)]
-    if not set(names) & set(clients) or names[: len(clients)] == clients:
-        return []
-    return [
-        f"{path}: rows are assigned to clients by position, not by name: row '{names[0]}' to "
-        f"client '{clients[0]}'; sort its rows in the order of the data's clients"
-    ]
+    notes = []
+    if len(names) < count:
+        notes.append(f"{path}: {count:,} clients share its {len(names):,} rows in turn")
+    shares_names = bool(set(names) & set(clients))
+    if shares_names and names[: len(clients)] != clients:
+        notes.append(
+            f"{path}: rows are assigned to clients by position, not by name: row '{names[0]}' to "
+            f"client '{clients[0]}'; sort its rows in the order of the data's clients"
+        )
+    return notes
 
 
 def _refuse_disorder(

@@ -7,15 +7,17 @@ from refusals import expect_refusal
 from hpcfl.clock import traces
 
 
-def test_names_of_clients_in_another_order_are_noted(tmp_path):
+def test_too_few_rows_and_another_order_of_clients_are_noted(tmp_path):
     file = tmp_path / "devices.json"
     row = {"training": 100.0, "communication": 1e6}
     file.write_text(json.dumps({"bob": row, "alice": row}))
-    (note,) = traces.note_order(str(file), ["alice", "bob"])
+    (note,) = traces.note_rows(str(file), 2, ["alice", "bob"])
     assert "'bob'" in note and "'alice'" in note
-    assert not traces.note_order(str(file), ["bob", "alice"])
-    assert not traces.note_order(str(file), ["0", "1"])
-    assert not traces.note_order(str(file), [])
+    assert not traces.note_rows(str(file), 2, ["bob", "alice"])
+    assert not traces.note_rows(str(file), 2, ["0", "1"])
+    assert not traces.note_rows(str(file), 1, [])
+    (few,) = traces.note_rows(str(file), 3, [])
+    assert "3 clients" in few and "2 rows" in few
 
 
 def test_less_than_a_bit_per_second_is_refused(tmp_path):
