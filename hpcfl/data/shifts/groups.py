@@ -113,8 +113,8 @@ def _deal_changed(places: np.ndarray, changed: np.ndarray, groups: int) -> np.nd
     """
     dealt = np.zeros(len(places), np.int64)
     by_place = places[changed].argsort()
-    order = by_place.argsort()  # position among the changed clients
-    dealt[changed] = 1 + _spread(order, groups - 1)
+    place_among_changed = by_place.argsort()
+    dealt[changed] = 1 + _spread(place_among_changed, groups - 1)
     return dealt
 
 
@@ -141,11 +141,13 @@ def list_steps(shift: Shift, facts: Facts, concepts: int) -> np.ndarray:
     step = np.arange(len(shift.at) + 1)[:, None]
     if shift.who == "staggered":
         block = deal_to_all(shift, facts, len(shift.at))
-        reached = 1 + block % max(1, concepts - 1)
-        return np.where(step > block, reached, 0)
+        has_changed = step > block
+        concept_after = 1 + block % (concepts - 1)
+        return np.where(has_changed, concept_after, 0)
     share = 1.0 if shift.who == "all" else shift.who
     drifts = deal_to_share(shift, facts, share, groups=2)
-    followed: np.ndarray = step % concepts * drifts
+    concept_of_step = step % concepts
+    followed: np.ndarray = concept_of_step * drifts  # 0 for clients that do not drift
     return followed
 
 
