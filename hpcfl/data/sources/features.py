@@ -104,7 +104,8 @@ def encode(
         UserError: A column cannot be converted.
     """
     first, values = next(iter(columns.items()))
-    if len(columns) == 1 and values.dtype == object and not one_hot:
+    is_text = len(columns) == 1 and values.dtype == object and not one_hot
+    if is_text and not _looks_numeric(values):
         tokens = [ag_news.tokenise(text) for text in values]
         return Features(ag_news.encode(tokens, known=trained)[0], [first], [])
     if len(columns) == 1 and values.ndim > 1:
@@ -129,6 +130,12 @@ def encode(
         names += part.names
         notes += part.notes
     return Features(np.concatenate(parts, axis=1), names, notes)
+
+
+def _looks_numeric(texts: np.ndarray) -> bool:
+    """Return whether most texts are numbers, possibly with a decimal comma."""
+    numbers = [text for text in texts if checks.is_number(text.replace(",", "."))]
+    return 2 * len(numbers) > len(texts)
 
 
 def _take_numbers(

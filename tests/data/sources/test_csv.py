@@ -74,6 +74,8 @@ def test_an_index_of_pandas_is_no_feature(tmp_path, path):
         ("a,label\n1,0\ninf,0\n", {}, "'a': row 2 holds inf"),
         ("a,b,label\n1,2,0\n2,nan,1\n", {}, "'nan'"),
         ('a,b,label\n1,"1,5",0\n', {}, "'1,5'"),
+        ("a,label\n25,0\n31,1\nNA,0\n", {}, "'NA'"),
+        ('a,label\n"1,5",0\n2,1\n', {}, "'1,5'"),
         ("a,label\n1,0.5\n", {}, "'label' holds float64"),
         ("0.1,0.2,0\n0.3,0.4,1\n", {"label": "0"}, "first line"),
         ("a;label\n0,5;1\n", {}, "';'"),
