@@ -184,6 +184,8 @@ class Dataset:
         statistics: mean and standard deviation of each channel in the training split,
             or None.
         vocabulary: number of token ids, or None.
+        numbers_words: Whether the source numbered the words or letters of texts; else
+            token ids are the user's.
         merges: Whether schemes that merge the official splits merge them here; else
             these schemes use only the training split.
         owners: natural clients of the samples, or None.
@@ -202,6 +204,7 @@ class Dataset:
     std: tuple[float, ...] = (0.5,)
     statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     vocabulary: int | None = None
+    numbers_words: bool = False
     merges: bool = True
     owners: Owners | None = None
     unread: tuple[str, ...] = ()

@@ -218,7 +218,18 @@ def list_data_notes(config: Config, data: ClientData) -> list[str]:
         *note_unused_clients(config, dataset, split),
         *note_merged_tests(config, dataset),
         *note_untrained(config, data),
+        *note_words(config, dataset),
         *note_late_attack(config),
+    ]
+
+
+def note_words(config: Config, dataset: Dataset) -> list[str]:
+    """Return a note if a base from files reads words that the data set numbered."""
+    if config.adapter.base is None or not dataset.numbers_words:
+        return []
+    return [
+        f"adapter.base = '{config.adapter.base}': the token ids are the data set's own numbers of "
+        "words or letters; a published model needs those of its tokenizer, in an npz file"
     ]
 
 

@@ -1,12 +1,13 @@
 """Data of all clients before round 1."""
 
+import numpy as np
 import pytest
 from playing import prepare_tiny
 from refusals import expect_refusal
 
 from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.simulation.prepared_data import prepare_data
+from hpcfl.simulation.prepared_data import list_data_notes, prepare_data
 
 
 @pytest.mark.parametrize("redraw", [False, True])
@@ -32,3 +33,28 @@ class Percent(FedAvg):
 def test_a_share_of_held_out_samples_is_below_one():
     with expect_refusal(r"test_prepared_data.py:\d+: Percent\.validation_share .*20; "):
         prepare_tiny(f"{__name__}:Percent")
+
+
+def note_data(data, **sections):
+    """Return the notes on the data of an experiment with one client."""
+    experiment = config.parse(
+        {
+            "data": data,
+            "partition": {"scheme": "iid", "clients": 1},
+            "method": {"name": "fedavg"},
+            **sections,
+        }
+    )
+    prepared = prepare_data(experiment, experiment.method)
+    return list_data_notes(experiment, prepared)
+
+
+def test_a_base_is_noted_for_words_that_the_data_set_numbered(tmp_path):
+    adapter = {"kind": "head", "base": str(tmp_path / "bert.safetensors")}
+    (tmp_path / "t.csv").write_text("text,label\n" + "so good,1\nbad,0\n" * 4)
+    texts = {"dataset": "csv", "file": str(tmp_path / "t.csv")}
+    [note] = note_data(texts, adapter=adapter)
+    assert "bert.safetensors" in note and not note_data(texts)
+    np.savez(tmp_path / "t.npz", x=[[1, 2], [3, 0]] * 4, y=[0, 1] * 4)
+    ids = {"dataset": "npz", "file": str(tmp_path / "t.npz")}
+    assert not note_data(ids, adapter=adapter)

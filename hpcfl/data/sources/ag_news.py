@@ -84,6 +84,7 @@ class CsvFiles(CheckedFiles):
             len(LABELS),
             official_test=0 if alone else len(parts[1]),
             vocabulary=vocabulary,
+            numbers_words=True,
             notes=notes if alone else (),
         )
 

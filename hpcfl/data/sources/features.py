@@ -76,11 +76,13 @@ class Features(NamedTuple):
         x: samples as ``npz.make_dataset`` accepts them.
         names: name of each input.
         notes: notes for the user.
+        numbers_words: Whether the samples are numbered words of texts.
     """
 
     x: np.ndarray
     names: list[str]
     notes: list[str]
+    numbers_words: bool = False
 
 
 def encode(
@@ -107,7 +109,8 @@ def encode(
     is_text = len(columns) == 1 and values.dtype == object and not one_hot
     if is_text and not _looks_numeric(values):
         tokens = [ag_news.tokenise(text) for text in values]
-        return Features(ag_news.encode(tokens, known=trained)[0], [first], [])
+        ids, _ = ag_news.encode(tokens, known=trained)
+        return Features(ids, [first], [], numbers_words=True)
     if len(columns) == 1 and values.ndim > 1:
         return Features(values, [first], [])
     parts, names, notes = [], [], []

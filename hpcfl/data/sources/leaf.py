@@ -306,6 +306,7 @@ def _convert(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, An
         return {
             "x": torch.from_numpy(x),
             "vocabulary": len(LETTERS) + 1,
+            "numbers_words": True,
             "classes": len(LETTERS),
         }
     found: dict[str, Any] = {
@@ -315,7 +316,8 @@ def _convert(x: np.ndarray, y: Tensor, root: Path, trained: int) -> dict[str, An
     if x.dtype == object:
         texts = [ag_news.tokenise(text) for text in x]
         ids, vocabulary = ag_news.encode(texts, WORDS, known=trained)
-        return {"x": torch.from_numpy(ids), "vocabulary": vocabulary, **found}
+        known = {"vocabulary": vocabulary, "numbers_words": True}
+        return {"x": torch.from_numpy(ids), **known, **found}
     samples = torch.from_numpy(x)
     if x.dtype == np.uint8:
         return {"x": samples, **found}

@@ -119,6 +119,7 @@ class TableSource(Source):
             root,
             arrays,
             official_test=tested,
+            numbers_words=made.numbers_words,
             owners=_read_owners(root, table, client, order),
             description=DataDescription(
                 tuple(made.names), label, client or "", tuple(labels.names)
