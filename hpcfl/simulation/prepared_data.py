@@ -3,7 +3,7 @@
 import zlib
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -219,6 +219,7 @@ def list_data_notes(config: Config, data: ClientData) -> list[str]:
         *note_merged_tests(config, dataset),
         *note_untrained(config, data),
         *note_words(config, dataset),
+        *note_range(config, dataset),
         *note_late_attack(config),
     ]
 
@@ -231,6 +232,26 @@ def note_words(config: Config, dataset: Dataset) -> list[str]:
         f"adapter.base = '{config.adapter.base}': the token ids are the data set's own numbers of "
         "words or letters; a published model needs those of its tokenizer, in an npz file"
     ]
+
+
+def note_range(config: Config, dataset: Dataset) -> list[str]:
+    """Return notes on noise and patches for values from 0 to 1 if floats have others."""
+    changes: dict[str, Any] = {"attack": config.attack}
+    for place, shift in enumerate(config.shift):
+        changes[f"shift.{place}"] = shift
+    notes = []
+    for key, change in changes.items():
+        if not (
+            dataset.x.is_floating_point() and getattr(change, "is_absolute", False)
+        ):
+            continue
+        low, high = (end.item() / dataset.scale for end in dataset.x.aminmax())
+        if low < 0 or high > 1:
+            notes.append(
+                f"{key}.kind = '{change.kind}': noise and patches are for values from 0 to 1, but "
+                f"the samples have values from {low:.4g} to {high:.4g}; rescale them"
+            )
+    return notes
 
 
 def note_late_attack(config: Config) -> list[str]:

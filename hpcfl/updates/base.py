@@ -216,9 +216,11 @@ class Attack(AttackSection, ABC):
             clients send.
         changes_updates: Whether ``forge`` is called. An attack that only changes data
             works with every method.
+        is_absolute: Whether its numbers are for samples with values from 0 to 1.
     """
 
     needs_honest: ClassVar[bool] = False
+    is_absolute: ClassVar[bool] = False
 
     @model_validator(mode="after")
     def _has_attackers(self) -> Self:

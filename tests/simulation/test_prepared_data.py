@@ -58,3 +58,16 @@ def test_a_base_is_noted_for_words_that_the_data_set_numbered(tmp_path):
     np.savez(tmp_path / "t.npz", x=[[1, 2], [3, 0]] * 4, y=[0, 1] * 4)
     ids = {"dataset": "npz", "file": str(tmp_path / "t.npz")}
     assert not note_data(ids, adapter=adapter)
+
+
+@pytest.mark.parametrize(("largest", "is_noted"), [(16, True), (1, False)])
+def test_noise_and_patches_are_noted_for_other_values(tmp_path, largest, is_noted):
+    x = np.linspace(0, largest, 8 * 16, dtype=np.float32).reshape(8, 1, 4, 4)
+    np.savez(tmp_path / "t.npz", x=x, y=[0, 1] * 4)
+    notes = note_data(
+        {"dataset": "npz", "file": str(tmp_path / "t.npz")},
+        shift=[{"kind": "rotation"}, {"kind": "corruption"}, {"kind": "noise-level"}],
+        attack={"kind": "backdoor", "clients": []},
+    )
+    keys = [note.partition(".kind")[0] for note in notes]
+    assert keys == ["attack", "shift.1", "shift.2"] * is_noted

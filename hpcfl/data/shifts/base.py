@@ -123,9 +123,11 @@ class Shift(sections.Shift, ABC):
 
     Attributes:
         untouched: label of the group without a shift.
+        is_absolute: Whether its numbers are for samples with values from 0 to 1.
     """
 
     untouched: ClassVar[str] = "as it is"
+    is_absolute: ClassVar[bool] = False
 
     @abstractmethod
     def concepts(self, facts: Facts) -> list[Concept]:

@@ -62,6 +62,7 @@ class Corruption(Shift):
     )
 
     untouched = "clean"
+    is_absolute = True
     readers = {"corruption": {"random": ("among",)}}
 
     def concepts(self, facts: Facts) -> list[Concept]:
@@ -118,6 +119,7 @@ class NoiseLevel(Shift):
     )
 
     untouched = "noise 0"
+    is_absolute = True
 
     def concepts(self, facts: Facts) -> list[Concept]:
         facts.require_values(self.kind)

@@ -39,6 +39,7 @@ class Backdoor(DataAttack):
     classes that are predicted as the target.
     """
 
+    is_absolute = True
     kind: str = "backdoor"
     target: NonNegativeInt = Field(0, description="target class of the backdoor")
     patch: PositiveInt = Field(2, description="side of the square patch in pixels")
