@@ -12,7 +12,8 @@ samples. The format of ``x`` determines the data set (heterogeneity.md D6):
   note.
 * Texts of 80 letters are from Shakespeare; the label is the next letter. Letters are
   numbered by LEAF's alphabet of 80 letters: token ids from 1, with 0 for other letters,
-  and classes from 0.
+  and classes from 0. A label outside of the alphabet gets the last class, as in LEAF's
+  code, and causes a note.
 * Lists of texts are tweets of Sentiment140. The fifth text is encoded as in AG News,
   with the vocabulary of the tweets in train/.
 * Other texts are CelebA's, names of images in the folder ``data.images``, which are
@@ -72,7 +73,7 @@ class User(NamedTuple):
         path: the file.
         name: name of the user.
         x: samples [n, …]; tweets are objects.
-        y: class numbers, int64 [n].
+        y: class numbers, int64 [n]; −1 for other letters.
     """
 
     path: Path
@@ -117,8 +118,15 @@ class Leaf(Source):
             )
         owners = _number_users(train, test)
         trained = sum(len(user.y) for user in train)
+        unknown = y < 0
+        y[unknown] = len(LETTERS) - 1
         fields = _convert(x, y, root, trained)
         fields["notes"] = (*fields.get("notes", ()), *_describe_range(users))
+        if unknown.any():
+            fields["notes"] += (
+                f"{root}: {unknown.sum():,} of {len(y):,} labels are not in LEAF's alphabet and "
+                f"become its last letter, '{LETTERS[-1]}'",
+            )
         described: tuple[str, ...] = ()
         if owners.unseen:
             described = (
@@ -205,7 +213,7 @@ def _read_samples(
                 f"texts must have {POSITIONS} letters, and labels one; for CelebA set "
                 "data.images to the folder of the images"
             )
-        return number_letters(x) + 1, number_letters(y)[:, 0] % len(LETTERS)
+        return number_letters(x) + 1, number_letters(y)[:, 0]
     if isinstance(y[0], str) or not np.array_equal(np.array(y, np.int64), y):
         raise ValueError("classes must be integers")
     classes = np.array(y, np.int64)

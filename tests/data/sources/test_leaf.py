@@ -78,6 +78,12 @@ def test_shakespeare_as_leaf_exports_it(tmp_path):
     assert data.normalise(data.x) is data.x
 
 
+def test_labels_outside_of_the_alphabet_are_noted(tmp_path):
+    users = {"HAMLET": ([PLAY] * 3, ["é", "f", "ß"])}
+    data = load("leaf", as_leaf(tmp_path / "plays", train=[users]))
+    assert data.y[[0, 2]].tolist() == [79, 79] and " 2 of 3 labels " in data.notes[0]
+
+
 def test_sentiment140_as_leaf_exports_it(tmp_path):
     """Rows of id, date, query, user, text, part; a word that occurs only in test/ is
     unknown.
