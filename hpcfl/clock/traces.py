@@ -100,9 +100,10 @@ def note_rows(path: str, count: int, clients: list[str]) -> list[str]:
     Args:
         path: the file.
         count: number of clients.
-        clients: names of the clients in the data, by id.
+        clients: names of the clients and newcomers in the data, by id.
     """
     names = [name for name, _ in _read_rows(path, Any)]
+    clients = clients[:count]  # newcomers have no devices
     notes = []
     if len(names) < count:
         notes.append(f"{path}: {count:,} clients share its {len(names):,} rows in turn")

@@ -13,7 +13,7 @@ def test_too_few_rows_and_another_order_of_clients_are_noted(tmp_path):
     file.write_text(json.dumps({"bob": row, "alice": row}))
     (note,) = traces.note_rows(str(file), 2, ["alice", "bob"])
     assert "'bob'" in note and "'alice'" in note
-    assert not traces.note_rows(str(file), 2, ["bob", "alice"])
+    assert not traces.note_rows(str(file), 2, ["bob", "alice", "newcomer"])
     assert not traces.note_rows(str(file), 2, ["0", "1"])
     assert not traces.note_rows(str(file), 1, [])
     (few,) = traces.note_rows(str(file), 3, [])
