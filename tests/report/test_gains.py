@@ -32,3 +32,10 @@ def test_rows_without_a_run_of_the_reference_are_named(made_runs):
     elsewhere = made_runs(keys={"data": {"dataset": "mnist"}}, fedprox=[0.2])
     gains.plugin([*found, *elsewhere], sheet)
     assert any("fedprox: left out" in note for note in sheet.notes)
+
+
+def test_a_reference_named_by_its_first_word_is_not_left_out(made_runs):
+    sheet = Sheet(7)
+    found = made_runs(fedavg=[0.0], local=[0.1])
+    gains.plugin(found, sheet, group=["method.name", "training.lr"])
+    assert not any("left out" in note for note in sheet.notes)

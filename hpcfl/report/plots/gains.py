@@ -36,13 +36,14 @@ def plugin(
         metric: Name of a per-client score; default the primary metric.
         at: Rounds at which the score is read: "best", "last" or "tail".
         group: Keys that define a row; default the method.
-        against: Label of the reference row.
+        against: Label or first word of the reference row.
 
     Raises:
         UserError: If no row is called ``against``.
     """
     scores = clients.read_rows(runs, sheet, Reading(metric, at), group)
-    gains = find_gains(scores, against)
+    reference = find_row(against, list(scores.methods))
+    gains = find_gains(scores, reference)
     sheet.notes.append(
         f"a dot is the gain of a client over {against}, {scores.moment}; clients left "
         "of the line lose; a box spans the middle half of the clients"
@@ -50,54 +51,53 @@ def plugin(
     unit = "points" if gains.measure.is_percent else gains.measure.unit
     unit = f" ({unit})" if unit else ""
     label = f"gain in {gains.measure.score} over {against}{unit}"
-    sheet.notes += list_left_out(scores, gains, against)
+    sheet.notes += list_left_out(scores, gains, reference)
     figure = clients.draw(sheet, gains, label)
     for place in figure.axes:
         place.axvline(0, color="black", linewidth=0.8, linestyle=":")
     return figure
 
 
-def find_gains(scores: Rows, against: str) -> Rows:
+def find_gains(scores: Rows, reference: str) -> Rows:
     """Return the gains of each row over the reference row of its panel.
 
     Only repetitions of both rows count. Rows without a common repetition are left out.
 
     Args:
         scores: Scores of the clients.
-        against: Label of the reference row.
+        reference: Label of the reference row.
 
     Raises:
-        UserError: If there is no such row, or no other row has the same clients.
+        UserError: If no other row has the same clients.
     """
-    reference = find_row(against, list(scores.methods))
     numbers = scores.numbers
     alone = numbers[numbers["row"] == reference]
     others = numbers[numbers["row"] != reference]
     same = ["panel", "seed", "client"]
     pairs = others.merge(alone[[*same, "number"]], on=same, suffixes=("", "_alone"))
     if pairs.empty:
-        raise UserError(f"--against {against}: no other row has the same clients")
+        raise UserError(f"--against {reference}: no other row has the same clients")
     sign = scores.measure.orient(1.0)
     gains = pairs.assign(number=sign * (pairs["number"] - pairs["number_alone"]))
     return replace(scores, numbers=clients.sort_rows(gains, 1.0))
 
 
-def list_left_out(scores: Rows, gains: Rows, against: str) -> list[str]:
+def list_left_out(scores: Rows, gains: Rows, reference: str) -> list[str]:
     """Return a note for each panel with rows that have no gain.
 
     Args:
         scores: Scores of the clients.
         gains: Gains over the reference row.
-        against: Label of the reference row.
+        reference: Label of the reference row.
     """
     notes = []
     for panel, rows in scores.panels.items():
         drawn = gains.panels.get(panel, {})
-        missing = [row for row in rows if row not in drawn and row != against]
+        missing = [row for row in rows if row not in drawn and row != reference]
         if missing:
             place = f"{panel}: " if panel else ""
             notes.append(
-                f"{place}{list_first(missing)}: left out, no run of {against} has the "
+                f"{place}{list_first(missing)}: left out, no run of {reference} has the "
                 "same clients and seed"
             )
     return notes
