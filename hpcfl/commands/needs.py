@@ -23,7 +23,6 @@ from hpcfl.communication.message import (
 )
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
-from hpcfl.report.metric_values import name_measure
 from hpcfl.report.text import escape
 from hpcfl.rows import constants, mixing
 from hpcfl.rows.layout import Layout
@@ -525,7 +524,7 @@ def describe_model(prepared: Prepared) -> str:
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.resources.scores)
-    chosen = f"the best round has the {direction} {name_measure(measure)}"
+    chosen = f"the best round has the {direction} {measure.name}"
     return (
         f"model: {name}, {describe_parameters(prepared.setup.layout)}\n"
         f"scores: {escape(scores)}; {escape(chosen)}"

@@ -156,7 +156,7 @@ def draw_moments(runs: list[Run], sheet: Sheet) -> "Figure":
         concat(drawn),
         measure,
         x="rounds",
-        ylabel=f"test {measure.score}{measure.label_end}",
+        ylabel=f"test {measure.name}{measure.label_end}",
     )
 
 

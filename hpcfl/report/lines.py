@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING
 
 from pandas import DataFrame
 
-from hpcfl.report.metric_values import (
-    At,
-    name_measure,
-    resolve_metric,
-    resolve_recorded,
-)
+from hpcfl.report.metric_values import At, resolve_metric, resolve_recorded
 from hpcfl.report.sheet import Sheet, choose_looks
 from hpcfl.scores.metric_names import RECORDED, Measure, is_held_out, strip_held_out
 from hpcfl.trained.run import Run
@@ -130,7 +125,7 @@ def name_scores(runs: Sequence[Run], metric: str) -> str:
     if len(columns) == 1:
         [column] = columns
         models = MOMENTS.get(column, column)
-    return f"{samples} {name_measure(measure)}{measure.label_end}, {models}"
+    return f"{samples} {measure.name}{measure.label_end}, {models}"
 
 
 def name_rounds(runs: Sequence[Run], at: At) -> str:

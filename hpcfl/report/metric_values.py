@@ -112,13 +112,6 @@ def resolve_metric(run: Run, metric: str) -> ResolvedMetric:
     return ResolvedMetric(name, resolve(name.number, run.scores))
 
 
-def name_measure(measure: Measure) -> str:
-    """Return the display name of a measure: its score, and its kind if that is unusual."""
-    kind = measure.kind.replace("_", " ")
-    is_usual = kind in ("weighted", "mean")
-    return measure.score if is_usual else f"{measure.score}, {kind}"
-
-
 def choose_at(metric: str, at: At) -> At:
     """Return the rounds at which a metric is read: "last" for newcomers, else ``at``.
 

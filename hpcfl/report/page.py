@@ -151,11 +151,11 @@ def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
     arranged = arrange(finished)
     measure = finished[0].measure
     readings = {
-        measure.score: BEST,
-        f"{measure.score} of the last tenth of rounds": Reading(at="tail"),
+        measure.name: BEST,
+        f"{measure.name} of the last tenth of rounds": Reading(at="tail"),
     }
     if any(holds_out(run) for run in finished):
-        readings[f"{measure.score} on held-out samples"] = Reading(VALIDATION)
+        readings[f"{measure.name} on held-out samples"] = Reading(VALIDATION)
     found = {
         heading: sweep_table.make(arranged, reading)
         for heading, reading in readings.items()
@@ -165,7 +165,7 @@ def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
         for heading, table in found.items()
     }
     gains, notes = _compare(arranged)
-    first = found[measure.score]
+    first = found[measure.name]
     best_first = first.numbers.sort_values("mean", ascending=measure.better == "down")
     order = MultiIndex.from_frame(best_first[["column", "row"]])
     table = DataFrame(columns | gains).reindex(order).fillna(MISSING)
@@ -177,7 +177,7 @@ def _tabulate(runs: list[Run]) -> tuple[DataFrame, str, list[str]]:
     seeds = first.numbers["runs"].max()
     repeated = f", ± the standard deviation over {seeds} seeds" if seeds > 1 else ""
     sentence = (
-        f"Test {measure.score} of each method's own models in the best round{repeated}; "
+        f"Test {measure.name} of each method's own models in the best round{repeated}; "
         f"{len(finished)} of {len(runs)} runs are finished."
     )
     for of_heading in found.values():

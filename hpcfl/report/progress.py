@@ -148,8 +148,8 @@ class Progress:
 def describe_number(measure: Measure, number: float) -> str:
     """Return a metric with its name and unit; NaN if no client has a number."""
     if math.isnan(number):
-        return f"{measure.score}: no client has a number"
-    return f"{measure.score} {measure.format(number)} {measure.unit}".rstrip()
+        return f"{measure.name}: no client has a number"
+    return f"{measure.name} {measure.format(number)} {measure.unit}".rstrip()
 
 
 def compute_pace(seconds: Iterable[float]) -> float:

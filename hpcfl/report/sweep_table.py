@@ -21,7 +21,6 @@ from hpcfl.report.metric_values import (
     Reading,
     describe_missing,
     find_time_to,
-    name_measure,
     read_value,
     read_virtual_seconds,
     resolve_metric,
@@ -247,7 +246,7 @@ def _name_metric(name: MetricName, measure: Measure | None, metric: str) -> str:
     """Return the metric's part of a title, with its column if the user gave one."""
     if measure is None:
         return metric
-    called = name_measure(measure)
+    called = measure.name
     if metric == VALIDATION:
         return f"{called} on held-out samples"
     return f"{called} ({metric})" if metric == str(name) else called

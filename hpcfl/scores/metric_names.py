@@ -160,6 +160,13 @@ class Measure:
     better: str = "up"
 
     @property
+    def name(self) -> str:
+        """Return the name to display: the score, and the kind if that is unusual."""
+        kind = self.kind.replace("_", " ")
+        is_usual = kind in ("weighted", "mean")
+        return self.score if is_usual else f"{self.score}, {kind}"
+
+    @property
     def is_percent(self) -> bool:
         return self.unit == "%"
 

@@ -125,7 +125,7 @@ def draw_curve(points: Sequence[Row], measure: Measure) -> "Figure":
             "runs": 1,
         }
     )
-    ylabel = f"expected best validation {measure.score}{measure.label_end}"
+    ylabel = f"expected best validation {measure.name}{measure.label_end}"
     axis = "trials; 0: untuned"
     return curves.draw(Sheet(PAGE), drawn, measure, x=axis, ylabel=ylabel)
 
@@ -271,7 +271,7 @@ def _print_table(
     budget = plans.count_search_budget(plan)
     paid = "training" if plan.section.is_capped else "samples"
     title = (
-        f"{measure.score}{measure.label_end}; budget of {budget:,} gradients of {paid} for each search, "
+        f"{measure.name}{measure.label_end}; budget of {budget:,} gradients of {paid} for each search, "
         f"{plan.section.budget:,} for each run"
     )
     console.print(literal(title), table, sep="\n")

@@ -102,6 +102,13 @@ def test_the_page_says_what_the_commands_say(sweep, html):
 
 
 @pytest.mark.slow
+def test_headings_name_the_summary_that_chooses_the_best_round(tmp_path):
+    made_up.folder(tmp_path / "run", evaluation={"metric": "worst_tenth"})
+    _, best, tail, *_ = Outline(written(tmp_path / "run")).texts["th"]
+    assert "worst tenth" in best and "worst tenth" in tail
+
+
+@pytest.mark.slow
 def test_rows_have_gains_over_training_alone_else_over_fedavg(tmp_path, html):
     for method in ("fedavg", "local"):
         for seed in (0, 1):
