@@ -63,7 +63,8 @@ def plot(
     check_out(out)
     _refuse_unknown(options, draw, kind)
     runs, left_out = loading.load_runs_below(folders, own)
-    sheet = Sheet(width, left_out)
+    damaged = [note for run in runs for note in run.notes]
+    sheet = Sheet(width, [*left_out, *damaged])
     height = write(out, lambda: _draw_kind(kind, draw, runs, sheet, options))
     notes = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
     return [*notes, f"figure: {out} ({width:g} × {height:.2f} inches)"]

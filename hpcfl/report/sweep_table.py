@@ -118,7 +118,7 @@ def show(
         notes += EXPLANATION
     for run in arranged.runs:
         metric = resolve_metric(run, reading.metric or run.metric)
-        notes += describe_gaps(run, metric.column)
+        notes += [*run.notes, *describe_gaps(run, metric.column)]
     notes = list(dict.fromkeys(notes))
     if against is None:
         table = make(arranged, reading)

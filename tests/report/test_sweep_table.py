@@ -8,10 +8,11 @@ from made_up import run, seeds
 from refusals import expect_refusal
 
 from hpcfl.experiment import measures
-from hpcfl.report import sweep_table, table_formats
+from hpcfl.report import figures, sweep_table, table_formats
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.metric_values import BEST, Reading
 from hpcfl.report.table_formats import Table
+from hpcfl.storage import results
 from hpcfl.trained.run import Run
 
 
@@ -62,6 +63,17 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 2
     assert "other: left out, it is at round 3" in shown.err
+
+
+def test_lost_rounds_are_noted(make_run, capsys):
+    folder = make_run()
+    left = results.read(folder).select_rounds([0, 2, 3])  # the best round is lost
+    (folder / results.MERGED).write_bytes(results.encode(left))
+    sweep_table.show([folder], form="markdown")
+    assert "1 of 3 rounds are lost" in capsys.readouterr().out
+    out = folder.parent / "curves.png"
+    lines = figures.plot([folder], "curves", width=3.3, out=out, options={})
+    assert any("1 of 3 rounds are lost" in line for line in lines)
 
 
 def test_the_best_of_each_column():
