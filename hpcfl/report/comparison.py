@@ -33,8 +33,8 @@ from hpcfl.report.metric_values import (
 )
 from hpcfl.report.search_spending import SEARCHES
 from hpcfl.report.table_formats import MISSING, Table
-from hpcfl.report.text import NAMED
-from hpcfl.scores.metric_names import Measure
+from hpcfl.report.text import NAMED, format_clients
+from hpcfl.scores.metric_names import Measure, MetricName, is_of_newcomers
 from hpcfl.storage.tune_folder import SPENT
 
 GAIN = "gain ± 95 %"
@@ -69,6 +69,7 @@ SEARCHED = (
     "and training seed; the bootstrap resamples searches and partitions"
 )
 ONE_PARTITION = "no interval: it needs two partitions; run more seeds"
+PART = "gains cover only clients that both runs have scored: {rows}"
 UNMATCHED = (
     "{column}: left out, no seed or client's score in common with {reference}: {rows}"
 )
@@ -201,7 +202,12 @@ def make_table(
         margin=against.margin,
     )
     missing = [label for of_row in gains.values() for label in of_row.missing]
-    notes = [note, COLUMNS, *describe_missing(missing, reading.metric)]
+    notes = [
+        note,
+        COLUMNS,
+        *describe_missing(missing, reading.metric),
+        *_describe_clients(gains, rows, reading.metric),
+    ]
     if SEARCHES in numbers:
         notes.append(SEARCHED)
     if counts[-1] == 1:
@@ -218,6 +224,27 @@ def make_table(
         numbers=numbers.reset_index(),
         notes=notes,
     )
+
+
+def _describe_clients(
+    gains: Mapping[str, Gains], rows: Mapping[str, Sequence[Placed]], metric: str
+) -> list[str]:
+    """Return a note on the rows whose gains lack some clients; empty without such rows.
+
+    Args:
+        gains: Gains by row.
+        rows: Runs by row.
+        metric: Name of the score; there is no note on scores of newcomers.
+    """
+    if is_of_newcomers(MetricName.parse(metric).column):
+        return []
+    parts = []
+    for row, of_row in gains.items():
+        clients = rows[row][0].setting.get("partition.clients")
+        compared = format_clients([len(one) for one in of_row.of_clients])
+        if clients is not None and compared != str(clients):
+            parts.append(f"{row} {compared} of {clients}")
+    return [PART.format(rows=list_first(parts))] if parts else []
 
 
 def tabulate(gains: Mapping[str, Gains], against: Reference, factor: int) -> DataFrame:

@@ -302,7 +302,7 @@ def read_clients(run: Run, metric: str, at: At) -> np.ndarray:
 
     Returns:
         Mean of each client's score over these rounds, [clients]; NaN for clients
-        without a score.
+        without a score in one of them.
     """
     name, measure = resolve_metric(run, metric)
     positions = _find_positions(

@@ -121,6 +121,19 @@ def test_a_run_without_the_score_is_named():
     assert gains.interval.mean == pytest.approx(0.2)
 
 
+def test_a_table_names_the_number_of_clients_that_it_compares():
+    """Each run has scored two of four clients, and only one of them in both runs."""
+    row = placed([0.5, 0.6, np.nan, np.nan])._replace(row="fedavg")
+    reference = placed([np.nan, 0.4, 0.3, np.nan])._replace(row="local")
+    for one in (row, reference):
+        one.setting["partition.clients"] = 4
+        one.run.folder = Path("run")
+    arranged = Arrangement([row, reference], ["method.name"], [], [])
+    table = comparison.make_table(arranged, "", Reference("local"), LAST)
+    assert table.numbers["gain"].tolist() == pytest.approx([0.2])
+    assert any("fedavg 1 of 4" in note for note in table.notes)
+
+
 def test_pairs_of_client_and_seed_are_tested_beside_the_interval():
     """Two seeds of one partition are eight pairs, and one partition without an
     interval. Eight equal signs have p = 2/2⁸.
