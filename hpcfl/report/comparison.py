@@ -189,7 +189,7 @@ def make_table(
         numbers[SEARCHES] = {row: one.searches for row, one in gains.items()}
         numbers[BOOTSTRAP] = {row: one.bootstrap for row, one in gains.items()}
     unit = f" in {measure.unit}" if measure.unit else ""
-    title = f"{column}: {measure.score}{unit} of each client against {reference}, {reading.at}"
+    title = f"{column}: {measure.score}{unit} of each client against {reference}"
     texts = _write_cells(numbers, measure)
     best = texts.map(lambda text: False)
     best.loc[numbers["verdict"] == "better", GAIN] = True

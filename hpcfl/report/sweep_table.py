@@ -186,8 +186,15 @@ def compare(arranged: Arrangement, reading: Reading, against: Reference) -> list
     for column in arranged.columns:
         table = comparison.make_table(arranged, column, against, reading)
         of_column = frame[frame["column"] == column]
+        best_by = " or ".join(sorted(set(of_column["best_by"])))
+        rounds = _describe_rounds(reading, False, best_by)
         differences = _describe_differences(arranged, of_column, name.number)
-        tables.append(replace(table, notes=[*table.notes, *differences]))
+        table = replace(
+            table,
+            title=f"{table.title}, {rounds}",
+            notes=[*table.notes, *differences],
+        )
+        tables.append(table)
     return tables
 
 

@@ -194,7 +194,8 @@ def test_a_table_beside_a_reference_in_every_format(runs):
     reference = Reference("local", power=1.0)
     (sheet,) = sweep_table.compare(arrange(runs), Reading(at="tail"), reference)
     assert list(sheet.texts.index) == ["fedavg"]
-    assert "against local" in sheet.title and "(4)" in sheet.notes[0]
+    assert "against local" in sheet.title and "last tenth" in sheet.title
+    assert "(4)" in sheet.notes[0]
     line = sheet.numbers.iloc[0]
     assert line["verdict"] in ("better", "worse", "same", "open")
     for form in table_formats.TEXTS.values():
