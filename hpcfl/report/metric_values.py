@@ -18,6 +18,7 @@ from hpcfl.scores.metric_names import (
     TIME,
     Measure,
     MetricName,
+    has_scores,
     is_of_newcomers,
     is_trained,
     name_held_out,
@@ -343,7 +344,13 @@ def _find_positions(run: Run, column: str, numbers: np.ndarray, at: At) -> list[
         return last
     best = run.summary.best
     best_round = best["round"] if best else None
-    return metrics.find_positions(run.results.rounds, numbers, best_round, at)
+    rounds = run.results.rounds
+    positions = metrics.find_positions(rounds, numbers, best_round, at)
+    if at == "tail" and positions and not has_scores(column):
+        count = math.ceil(metrics.TAIL * rounds[positions[-1]])
+        if len(positions) < count:  # a packed file has only the scored rounds
+            refuse_packed(run)
+    return positions
 
 
 def _list_recorded(run: Run) -> list[MetricName]:

@@ -1,10 +1,15 @@
 """Metrics of clients at given times of a run, on synthetic runs of six clients."""
 
+from dataclasses import replace
+
 import made_up
 import numpy as np
+import pytest
+from refusals import expect_refusal
 
-from hpcfl.report.metric_values import count_clients, read_clients
+from hpcfl.report.metric_values import count_clients, read_clients, read_value
 from hpcfl.scores.metric_names import Measure
+from hpcfl.storage.results import DIGEST
 
 COUNTS = np.full((6, 2), 10)
 
@@ -58,3 +63,18 @@ def test_clients_without_a_number_of_a_score_do_not_count():
     for score, expected in (("auc", 4), ("accuracy", 6)):
         measure = Measure(score, "mean", score)
         assert count_clients(made, "pre", measure, [0]).tolist() == [expected]
+
+
+def test_a_cost_over_the_tail_needs_all_of_its_rounds():
+    """The last tenth of 20 rounds is rounds 19 and 20, and the file lacks round 19."""
+    whole = made_up.run(accuracy=(0.5,) * 20)
+    assert read_value(whole, "seconds/round", "tail").value == pytest.approx(1.95)
+    for places, value in (([18, 19], 1.95), ([17, 19], None)):
+        packed = whole.results.select_rounds(places)
+        run = replace(whole, results=replace(packed, header={DIGEST: "abc"}))
+        assert read_value(run, "seconds/round", "last").value == 2.0
+        if value is None:
+            with expect_refusal("own folder"):
+                read_value(run, "seconds/round", "tail")
+        else:
+            assert read_value(run, "seconds/round", "tail").value == value
