@@ -178,10 +178,13 @@ class TuningPlan:
         at = "" if self.section.at == "method" else self.section.at
         return split_entry(method)[1] or at
 
-    def _overrides(self, method: str) -> dict[str, Any]:
-        """Return the overrides of an entry, or else the overrides of its method."""
-        overrides = self.section.overrides
-        return overrides.get(method, overrides.get(split_entry(method)[0], {}))
+    def find_overridden(self, entry: str) -> str:
+        """Return the key of an entry's overrides: the entry, or else its method."""
+        return entry if entry in self.section.overrides else split_entry(entry)[0]
+
+    def _overrides(self, entry: str) -> dict[str, Any]:
+        """Return the overrides of an entry of ``tune.methods``."""
+        return self.section.overrides.get(self.find_overridden(entry), {})
 
     def make_untuned(self, method: str) -> Candidate:
         """Return the method's configuration with the values of the file and defaults."""
@@ -374,12 +377,13 @@ def _check(plan: TuningPlan, cell: str) -> None:
     if plan.section.searches > 1 and not cell:
         variance.check_library()
     entries = plan.section.methods
-    known = {*entries, *(split_entry(entry)[0] for entry in entries)}
+    used = set(map(plan.find_overridden, entries))
     for method in plan.section.overrides:
-        if method not in known:
-            hint = suggest(method, sorted(known))
+        if method not in used:
+            hint = suggest(method, sorted(used.union(entries)))
             raise UserError(
-                f"{plan.source}: tune.overrides: '{method}' is not tuned{hint}"
+                f"{plan.source}: tune.overrides: '{method}' applies to no entry of "
+                f"tune.methods{hint}"
             )
     if len({make_file_name(method) for method in entries}) < len(entries):
         raise UserError(

@@ -202,6 +202,17 @@ MISTAKES = [
         {"methods": ["local"], "overrides": {"fedavg": {}}},
         "tune.overrides: 'fedavg' .*: local$",
     ),
+    (  # the entry has its own overrides
+        {},
+        {
+            "methods": ["fedavg at post"],
+            "overrides": {
+                "fedavg": {"training.lr": 0.1},
+                "fedavg at post": {"training.epochs": 2},
+            },
+        },
+        "tune.overrides: 'fedavg' .*'fedavg at post'",
+    ),
     (
         {},
         {"search": {"partition": {"beta": [0.1, 1.0]}}},
