@@ -490,13 +490,21 @@ def _find_open(
             if not run_folder.examine(plan.get_folder(name), cell, fresh=False):
                 open_cells[name] = cell
         except UserError as error:
-            text = str(error)
-            if "--fresh" in text:
-                text += "; hpcfl submit has no --fresh, so move the folder yourself"
-            refused[name] = UserError(text)
+            refused[name] = _explain_refusal(error, plan.get_folder(name), cell)
     if len(refused) == len(plan.cells):
         raise next(iter(refused.values()))
     return open_cells, refused
+
+
+def _explain_refusal(error: UserError, folder: Path, cell: Config) -> UserError:
+    """Return the error of a cell's folder with the remedy in place of ``--fresh``."""
+    try:
+        run_folder.examine(folder, cell, fresh=True)
+    except UserError:
+        return error
+    return UserError(
+        f"{error}; hpcfl submit has no --fresh, so move the folder yourself"
+    )
 
 
 def _find_array(job: str) -> str:
