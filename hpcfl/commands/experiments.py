@@ -1,5 +1,6 @@
 """Run an experiment file: a single run, or the cells of a sweep in sequence."""
 
+import os
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from hpcfl.commands.run import (
 )
 from hpcfl.communication.communicator import Communicator, agreed
 from hpcfl.data import datasets
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config, plugins, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, output
+from hpcfl.files.wording import list_first
 from hpcfl.report.text import escape
 from hpcfl.simulation import start_checks
 from hpcfl.storage import manifest, results, run_folder
@@ -167,6 +169,13 @@ def run_plan(
         folder = plan.get_folder(name)
         try:
             has_played = run(cell, folder, communicator, fresh=fresh, on_round=on_round)
+        except Interrupted as error:
+            cells = list(plan.cells)
+            later = cells[cells.index(name) + error.begun :]
+            # With --fresh the command would start over the earlier cells again.
+            error.begun |= played
+            _note_old_cells(plan, later if fresh and error.begun else [], communicator)
+            raise
         except (RunFailure, UserError) as error:
             if not plan.is_sweep:
                 raise
@@ -208,6 +217,25 @@ def report_complete(experiment: Config, folder: Path) -> None:
     meta = newest.meta if newest else {}
     for name in start_checks.list_changed_inputs(own_files, meta):
         output.say(f"note: {name} has changed since this run, which is not repeated")
+
+
+def _note_old_cells(
+    plan: RunPlan, later: list[str], communicator: Communicator
+) -> None:
+    """Print a note on cells whose results ``--fresh`` has not moved aside, on rank 0.
+
+    Args:
+        plan: Plan of the sweep.
+        later: Names of the cells that have not started over.
+        communicator: Communicator of all ranks.
+    """
+    old = [name for name in later if os.path.exists(plan.get_folder(name) / RUN)]
+    if old and communicator.is_server:
+        output.say(
+            f"note: without --fresh these cells keep their earlier results: "
+            f"{escape(list_first(old))}; to start them over, delete their folders in "
+            f"{plan.folder}"
+        )
 
 
 def _note_earlier_cells(plan: RunPlan) -> None:

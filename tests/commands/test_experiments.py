@@ -11,6 +11,7 @@ from hpcfl.commands.experiments import make_plan, run_file, run_plan
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted
 from hpcfl.experiment import config
+from hpcfl.files import output
 from hpcfl.simulation import signals
 
 SWEEP = """
@@ -70,6 +71,29 @@ def test_a_stop_after_the_last_vote_of_a_run_stops_the_sweep(tmp_path):
     with pytest.raises(Interrupted):
         run_plan(plan, False, OneProcess(), stop)
     assert len(set(cells)) == 1
+
+
+def test_a_stopped_fresh_sweep_names_the_cells_that_keep_their_results(
+    tmp_path, printed
+):
+    """The second cell receives the stop before its first round."""
+    signals.remember()
+    plan = make_plan(tomllib.loads(SWEEP), "sweep.toml", tmp_path)
+    with output.suppress_lines():
+        run_plan(plan, False, OneProcess())
+    started = []
+
+    def stop(name, round, values):
+        if not started:
+            os.kill(os.getpid(), signal.SIGTERM)
+        started.append(name)
+
+    with pytest.raises(Interrupted) as stopped:
+        run_plan(plan, True, OneProcess(), stop)
+    assert stopped.value.begun  # the first cell has
+    [note] = [line for line in printed().splitlines() if line.startswith("note: ")]
+    first, *later = plan.cells
+    assert all(name in note for name in later) and first not in note
 
 
 def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):
