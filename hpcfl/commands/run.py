@@ -97,7 +97,10 @@ def run(
     def end_at_once() -> None:
         """End all ranks after a second signal."""
         if communicator.is_server:
-            output.complain("ended by a second signal; the same command continues")
+            without = " without --fresh" if fresh else ""
+            output.complain(
+                f"ended by a second signal; the same command{without} continues"
+            )
         communicator.abort(1)
 
     communicator.watch(find_allowed_silence([config]))

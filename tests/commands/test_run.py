@@ -107,8 +107,9 @@ def test_a_file_of_the_user_that_changes_between_rounds_is_noted(
         assert f"{name} has changed" in output
 
 
+@pytest.mark.parametrize("fresh", [False, True])
 def test_a_second_signal_says_that_it_ended_the_run(
-    tmp_path, monkeypatch, printed_errors
+    tmp_path, monkeypatch, printed_errors, fresh
 ):
     def interrupt(name, round, values):
         signal.raise_signal(signal.SIGTERM)
@@ -120,5 +121,6 @@ def test_a_second_signal_says_that_it_ended_the_run(
     monkeypatch.setattr(signals, "ECHO", 0.0)
     monkeypatch.setattr(OneProcess, "abort", leave)
     with pytest.raises(KeyboardInterrupt):
-        run_alone(tiny.table("fedavg"), tmp_path / "run", on_round=interrupt)
-    assert "second signal" in printed_errors()
+        run_alone(tiny.table("fedavg"), tmp_path / "run", fresh, on_round=interrupt)
+    errors = printed_errors()
+    assert "second signal" in errors and ("--fresh" in errors) == fresh
