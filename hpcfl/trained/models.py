@@ -18,7 +18,7 @@ from hpcfl.data import checks
 from hpcfl.errors import UserError, suggest
 from hpcfl.experiment import user_code
 from hpcfl.rows.declared import describe_form, refuse_other_than_tensors
-from hpcfl.scores.metric_names import MetricName
+from hpcfl.scores.metric_names import MetricName, name_attackers
 from hpcfl.simulation import torch_settings
 from hpcfl.simulation.hooks import call_hook
 from hpcfl.storage.manifest import list_damaged, name_manifest
@@ -116,7 +116,7 @@ class RunModels:
     def of_clients(
         self, clients: Sequence[int], moment: str | None = None, at: At = "last"
     ) -> Iterator[LoadedModel]:
-        """Yield the models of clients; clients without a model in the round are
+        """Yield the models of clients; clients without a scored model in the round are
         skipped.
 
         Args:
@@ -132,7 +132,8 @@ class RunModels:
         column = moment or self.score
         round = self._find_round(column, at)
         is_final = self._is_final(round)
-        for fleet in self.replay.play(round, is_final, sorted(set(clients))):
+        chosen = sorted(set(clients) - self._find_unscored(column, round))
+        for fleet in self.replay.play(round, is_final, chosen):
             if column not in fleet.models:
                 continue
             for position, client in enumerate(fleet.ids.tolist()):
@@ -339,6 +340,23 @@ class RunModels:
         """Return the recorded accuracy in a column, [T]; NaN in rounds without it."""
         return self.results.get_series(MetricName("weighted", column))
 
+    def _find_unscored(self, column: str, round: int) -> set[int]:
+        """Return the clients that ``evaluation.clients = "cohort"`` did not score."""
+        if self.config["evaluation"].get("clients") != "cohort":
+            return set()
+        samples = np.fmax(
+            self._count_scored_samples(column, round),
+            self._count_scored_samples(name_attackers(column), round),
+        )
+        return {client for client in self.everyone if np.isnan(samples[client])}
+
+    def _count_scored_samples(self, column: str, round: int) -> np.ndarray:
+        """Return the number of scored samples of each client, NaN without a score."""
+        row = int(np.searchsorted(self.results.rounds, round))
+        total = MetricName("total", column, of_clients=True)
+        samples: np.ndarray = self.results.select_rounds([row]).get_series(total)[0]
+        return samples
+
     def _find_recorded(self, column: str, round: int, client: int) -> float | None:
         of_round = self.results.select_rounds(
             np.flatnonzero(self.results.rounds == round)
@@ -379,9 +397,7 @@ class RunModels:
         fleets = self.replay.play(round, self._is_final(round), [0])
         fleet = next(fleet for fleet in fleets if GLOBAL in fleet.models)
         row = int(np.searchsorted(self.results.rounds, round))
-        total = MetricName("total", GLOBAL, of_clients=True)
-        [samples] = self.results.select_rounds([row]).get_series(total)
-        scored = np.flatnonzero(np.isfinite(samples))
+        scored = np.flatnonzero(np.isfinite(self._count_scored_samples(GLOBAL, round)))
         model, corrections = self._make_module(fleet, GLOBAL, 0)
         return LoadedModel(
             name=GLOBAL,

@@ -1,4 +1,5 @@
 import made_up
+import numpy as np
 import pytest
 from refusals import expect_refusal
 
@@ -27,3 +28,15 @@ def test_clients_without_a_model_in_the_round_are_counted(played, tmp_path, prin
         export(run.folder, None, False, moment, "last", ["tiny:blobs"], out)
         assert len(list(out.glob("client-*.safetensors"))) == 5 - left_out
         assert printed().count("note: 3 clients ") == bool(left_out)
+
+
+@pytest.mark.slow
+def test_clients_outside_the_scored_cohort_are_not_written(played, tmp_path):
+    cohort = {"clients": "cohort"}
+    run = played("fedavg", participation={"fraction": 0.4}, evaluation=cohort)
+    out = tmp_path / "out"
+    export(run.folder, None, False, "pre", "last", ["tiny:blobs"], out)
+    scored = np.flatnonzero(np.isfinite(run.results.values["clients/pre/total"][-1]))
+    written = sorted(path.stem for path in out.glob("client-*.safetensors"))
+    assert len(scored) == 2
+    assert written == [f"client-{client}" for client in scored]
