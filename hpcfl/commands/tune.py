@@ -511,7 +511,10 @@ class Player(SearchResults):
         """Write the file of a method's chosen configuration and return a line on it."""
         choice = self.choose(method)
         if choice is None:
-            return f"{method}: no run finished the last rung; raise tune.budget"
+            return (
+                f"{method}: no run finished the last rung without diverging and within "
+                "the budget; raise tune.budget or change tune.search"
+            )
         text = outcome.write_chosen(self.plan, choice)
         name = f"{make_file_name(method)},{self.plan.prefix}".rstrip(",")
         path = self.folder / tune_folder.CHOSEN / f"{name}.toml"
