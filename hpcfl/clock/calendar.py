@@ -177,7 +177,10 @@ class Calendar(RoundSchedule):
         return list_epoch_shares(self.step(number).jobs)
 
     def get_times(self, number: int) -> dict[str, Any]:
-        """Return the recorded times of a round; entries ``clients/NAME`` are [clients]."""
+        """Return the recorded times of a round.
+
+        Entries ``clients/NAME`` are [clients and newcomers].
+        """
         if number > self.config.rounds:
             now = convert_to_seconds(self.step(number - 1).ended)
             return {"time/seconds": now, "time/started": now}
@@ -185,10 +188,11 @@ class Calendar(RoundSchedule):
         staleness = np.full(self.draws.clients, np.nan)
         staleness[step.cohort] = step.staleness
         updates = self._updates[number].astype(float)
+        newcomers = np.full(self.config.newcomers.clients, np.nan)
         return {
             **step.compute_numbers(),
-            "clients/staleness": staleness,
-            "clients/updates": updates,
+            "clients/staleness": np.append(staleness, newcomers),
+            "clients/updates": np.append(updates, newcomers),
             "participation/jain": compute_jain(updates),
             "participation/gini": compute_gini(updates),
             "participation/pace": compute_correlation(updates, self._pace),

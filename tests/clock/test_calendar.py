@@ -34,6 +34,13 @@ def test_where_nobody_is_late_the_clock_changes_no_bit(federate, method):
     assert (np.diff(with_clock.values["time/seconds"]) >= 0).all()
 
 
+def test_times_have_a_place_for_newcomers(federate):
+    played = federate("fedavg", time=SYNCHRONOUS, newcomers={"clients": 2})
+    updates = played.values["clients/updates"]
+    assert updates[:-1].sum(axis=0).tolist()[:5] == [6] * 5
+    assert np.isnan(updates[:, 5:]).all()
+
+
 def test_who_misses_the_deadline_changes_nothing(federate):
     """Equal devices; the clients differ only in their samples. Ditto trains three
     epochs in total, so they take 6, 27, 12 and 24 seconds. With a deadline between the
