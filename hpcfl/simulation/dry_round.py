@@ -316,7 +316,9 @@ def shrink(prepared: Prepared, most_lanes: int, samples: int = SAMPLES) -> Prepa
     dealt = resources.samples.redistribute(pools)
     counts = dealt.counts(0).repeat(clients + len(newcomers), 1)
     counts[taking_part[-1]] = dealt.counts(taking_part[-1])
-    setup = replace(prepared.setup, class_counts=counts[:clients])
+    # The few samples are less than a mini-batch.
+    training = prepared.setup.training.model_copy(update={"drop_last": False})
+    setup = replace(prepared.setup, class_counts=counts[:clients], training=training)
     private = prepared.hooks.make_initial_state("client_state", setup)
     for name, row in prepared.store.template.items():
         # A row is shared with the experiment unless its shape depends on the number of

@@ -56,6 +56,15 @@ def test_passes_of_two_epochs_by_hand(method, passes):
     assert counted(method, training={"epochs": 2}).work.passes == Fraction(passes)
 
 
+def test_dropped_last_batches_change_no_count():
+    """The counted round has six samples, fewer than a mini-batch."""
+    plain, full = (
+        counted("ditto", training={"batch_size": 10, "drop_last": drops})
+        for drops in (False, True)
+    )
+    assert full == plain
+
+
 def test_the_milliseconds_of_a_sample_are_counted_by_hand():
     """An MLP of layers 5 → 6 → 4. Forward 2·(30 + 24) operations; backward 2·24 for the
     features and 2·(30 + 24) for the weights, as the gradient of the input is not

@@ -66,6 +66,12 @@ def test_a_long_step_of_an_overlay_on_the_server_is_not_refused():
     preflight.run(prepared, OneProcess())
 
 
+def test_a_trial_trains_on_its_samples_where_smaller_batches_are_dropped():
+    """Two samples are fewer than a mini-batch."""
+    prepared = prepare_tiny("mistakes:Item", training={"drop_last": True})
+    assert preflight.run(prepared, OneProcess()).findings.unbatched
+
+
 def test_a_client_counts_as_the_mean_of_all_unless_it_weighs_nothing():
     rows = torch.tensor([[[1.0, -2.0], [0.1, 5.0]]])
     one = dry_round.average_one(Mean(rows[:, 0], torch.tensor([3])))
