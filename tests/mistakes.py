@@ -8,7 +8,7 @@ import torch.nn.functional as functional
 from torch import nn
 
 from hpcfl.communication.message import Mean
-from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.data.sources.base import Source
 from hpcfl.methods.base import Method, OwnOverlay
 from hpcfl.methods.fedavg import FedAvg
@@ -284,6 +284,13 @@ class Undrawable(Scheme):
 class Sorted(Scheme):
     def draw(self, labels, classes, official_test):
         labels.sort()
+
+
+class Shuffled(Scheme):
+    def draw(self, labels, classes, official_test):
+        order = np.random.permutation(len(labels))
+        parts = np.array_split(order, 2 * self.clients)
+        return Draw(parts[::2], parts[1::2])
 
 
 unreadable = Unreadable()

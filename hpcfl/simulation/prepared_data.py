@@ -19,6 +19,7 @@ from hpcfl.experiment import user_code
 from hpcfl.experiment.config import Config
 from hpcfl.files import wording
 from hpcfl.methods.base import Method
+from hpcfl.rows import randomness
 from hpcfl.simulation.hooks import call_hook
 
 if TYPE_CHECKING:
@@ -94,7 +95,14 @@ def prepare_data(
     attackers, poison = find_attack(config, dataset)
     shifts = draw_shifts(config, dataset, poison)
     replicas = shifts.replicas if shifts else None
+    generators = randomness.read_generators()
     split = partition.make(scheme, dataset, newcomers, replicas, data=config.data)
+    if randomness.read_generators() != generators:
+        raise UserError(
+            f"{user_code.locate(type(scheme))}partition.scheme = '{scheme.scheme}': draws from a "
+            "global random generator, so each start draws another partition; use "
+            "randomness.generator(self.seed, PURPOSE)"
+        )
     if shifts and config.shift:
         split = replace(split, groups=shifts.make_groups())
     dataset = datasets.standardise(dataset, config.data, split.train[: scheme.clients])

@@ -166,6 +166,7 @@ MISTAKES = [
         "labels[len(labels)]",
         "IndexError: index 1797 ",
     ),
+    ("partition.scheme=mistakes:Shuffled", "class Shuffled", "randomness.generator"),
     ("partition.scheme=mistakes:Sorted", "labels.sort()", "read-only"),
     (
         "method.name=mistakes:Item runtime.lanes=4",
